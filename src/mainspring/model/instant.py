@@ -72,7 +72,9 @@ def instant_ms(value: datetime | str, *, field: str = "time") -> Ms:
         raise InvalidInput(field, f"{type(value).__name__} is not a datetime", "Give an aware datetime")
     if value.tzinfo is None or value.utcoffset() is None:
         raise NaiveDatetime(
-            field, f"{value.isoformat()} has no time zone", 'Add one: tzinfo=ZoneInfo("Europe/Berlin"), datetime.UTC or a trailing Z'
+            field,
+            f"{value.isoformat()} has no time zone",
+            'Add one: tzinfo=ZoneInfo("Europe/Berlin"), datetime.UTC or a trailing Z',
         )
     return (value - _EPOCH) // _MILLISECOND
 

@@ -1,0 +1,52 @@
+"""A gate: what restricts *when* runs may start, as a number in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run
+
+
+class Gate(Struct, frozen=True, omit_defaults=True):
+    """At most `max` runs hold it at once; closed until an instant it admits none."""
+
+    name: str
+    max: int
+    held: int = 0
+    closed_until: Ms = 0
+
+    def room(self, now: Ms) -> int:
+        """How many more runs may pass now."""
+        return 0 if self.closed_until > now else max(0, self.max - self.held)
+
+
+class Admission(Struct, frozen=True):
+    """The runs that pass all their gates, and those parked behind the first gate that refused them."""
+
+    taken: list[Run]
+    parked: list[tuple[Run, str]]
+    slots: dict[str, int]
+
+
+def admit(candidates: Iterable[Run], gates: Mapping[str, Gate], limit: int, now: Ms) -> Admission:
+    """Take runs in the given order, a slot in each of a run's gates or none. A gate nobody made admits all."""
+    room = {name: gate.room(now) for name, gate in gates.items()}
+    taken: list[Run] = []
+    parked: list[tuple[Run, str]] = []
+    slots: dict[str, int] = {}
+    for run in candidates:
+        if len(taken) >= limit:
+            break
+        refused = next((name for name in run.gates if room.get(name, 1) <= 0), None)
+        if refused is not None:
+            parked.append((run, refused))
+            continue
+        for name in run.gates:
+            if name in room:
+                room[name] -= 1
+                slots[name] = slots.get(name, 0) + 1
+        taken.append(run)
+    return Admission(taken, parked, slots)

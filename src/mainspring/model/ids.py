@@ -1,0 +1,61 @@
+"""Identities: time-ordered ids, the fire id that every node computes alike, names."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import uuid
+
+from mainspring.model.errors import EmptyName
+from mainspring.model.instant import Ms
+
+ScheduleId = str
+RunId = str
+
+_MASK_48 = (1 << 48) - 1
+
+
+def fire_id(schedule_id: ScheduleId, fire_key: str, fire_time: Ms) -> RunId:
+    """The run id of a fire: UUIDv8 of the fire time and a hash of both, the same on every node."""
+    digest = hashlib.sha256(f"{schedule_id}:{fire_key}".encode()).digest()
+    return _uuid(fire_time, 8, int.from_bytes(digest[:10], "big"))
+
+
+class IdFactory:
+    """UUIDv7 ids that never go backwards inside one process, from an injected source of randomness."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._last = (0, 0)
+
+    def uuid7(self, now: Ms) -> str:
+        last_ms, last_tail = self._last
+        if now > last_ms:
+            # The top bit stays clear so that counting up within a millisecond cannot overflow.
+            self._last = (now, self._rng.getrandbits(73))
+        else:
+            self._last = (last_ms, last_tail + 1 + self._rng.getrandbits(24))
+        return _uuid(self._last[0], 7, self._last[1])
+
+
+def _uuid(ms: Ms, version: int, tail: int) -> str:
+    """48 bits of time, then version and variant with 74 bits of `tail` around them."""
+    tail &= (1 << 74) - 1
+    value = (ms & _MASK_48) << 80 | version << 76 | (tail >> 62) << 64 | 0b10 << 62 | (tail & ((1 << 62) - 1))
+    return str(uuid.UUID(int=value))
+
+
+def body_id(data: bytes) -> str:
+    """The name of a payload: its own hash, so the same payload is stored once and can be verified."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def check_name(value: str, *, field: str = "name") -> str:
+    """A name people can read, type and put in a URL."""
+    if not isinstance(value, str) or not value.strip():
+        raise EmptyName(field, f"{value!r} is empty", "Give a name of 1 to 200 characters")
+    if len(value) > 200:
+        raise EmptyName(field, f"{len(value)} characters are too many", "Give a name of 1 to 200 characters")
+    if not value.isprintable():
+        raise EmptyName(field, f"{value!r} holds control characters", "Use printable characters only")
+    return value

@@ -1,0 +1,80 @@
+"""A run: the ledger row of one occurrence."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct
+
+from mainspring.model.ids import RunId, ScheduleId
+from mainspring.model.instant import Ms
+from mainspring.model.policies import Priority, RunOptions
+
+
+class State(StrEnum):
+    """Where a run is in its life."""
+
+    BLOCKED = "blocked"
+    WAITING = "waiting"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    LOST = "lost"
+
+
+OPEN = frozenset({State.BLOCKED, State.WAITING, State.RUNNING, State.RETRYING})
+ENDED = frozenset(State) - OPEN
+CLAIMABLE = frozenset({State.WAITING, State.RETRYING})
+
+RunOrigin = Literal["fire", "enqueue", "trigger", "backfill", "child"]
+
+
+class Run(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The folded state of one run. `owner`, `lease_until`, `parked_on` and `progress` are operational, not folded."""
+
+    id: RunId
+    ns: str = "default"
+    schedule_id: ScheduleId | None = None
+    task: str
+    origin: RunOrigin = "enqueue"
+    fire_time: Ms | None = None
+    fire_key: str | None = None
+    revision: int | None = None
+    catch_up: bool = False
+    lane: str = "default/default"
+    priority: int = Priority.NORMAL
+    gates: tuple[str, ...] = ()
+    unique_key: str | None = None
+    body: str | None = None
+    options: RunOptions | None = None
+    state: State = State.WAITING
+    n: int = 1
+    due_at: Ms = 0
+    ready_at: Ms = 0
+    epoch: int = 0
+    attempt: int = 0
+    failures: int = 0
+    crashes: int = 0
+    cancel: str | None = None
+    reason: str | None = None
+    result: str | None = None
+    error: str | None = None
+    began_at: Ms | None = None
+    ms: int | None = None
+    created_at: Ms = 0
+    started_at: Ms | None = None
+    ended_at: Ms | None = None
+    dead: bool = False
+    owner: str | None = None
+    lease_until: Ms | None = None
+    parked_on: str | None = None
+    progress: str | None = None
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this run."""
+        return self.id

@@ -1,0 +1,302 @@
+"""The store port: where the truth lives, in domain verbs.
+
+Every verb takes `now`: `None` is the store's own clock, a value comes only from tests.
+Payloads, results and specs are opaque text to a store. See docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from mainspring.model.change import Body, Change, Result
+from mainspring.model.events import Event
+from mainspring.model.gate import Gate
+from mainspring.model.ids import RunId, ScheduleId
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run, State
+from mainspring.model.schedule import Schedule, ScheduleState, Span
+
+T = TypeVar("T")
+
+
+class Capabilities(Struct, frozen=True):
+    """What a backend can do; code asks, it never names a backend."""
+
+    durable: bool
+    multi_process: bool
+    transactional: bool = True
+    notifies: bool = False
+    search: bool = False
+    time_precision: Ms = 1
+
+
+class Agenda(StrEnum):
+    """What may be due."""
+
+    SCHEDULES = "schedules"
+    EXPIRED = "expired"
+    TOUCHED = "touched"
+    GATES = "gates"
+
+
+class DueSchedule(Struct, frozen=True):
+    """A schedule whose time has come, with its open runs: how many, how many of them wait, the two oldest."""
+
+    schedule: Schedule
+    open: int
+    waiting: int
+    oldest: tuple[Run, ...] = ()
+    touched: int = 0
+
+
+class Due(Struct, frozen=True):
+    """The rows that are due, the store's now and the next instant that will matter for this agenda."""
+
+    now: Ms
+    next_at: Ms | None = None
+    schedules: tuple[DueSchedule, ...] = ()
+    runs: tuple[Run, ...] = ()
+    unparked: int = 0
+
+
+class Applied(Struct, frozen=True):
+    """A result for each change, in order, and the instant the store stamped on their events."""
+
+    now: Ms
+    results: list[Result]
+
+
+class Offer(Struct, frozen=True):
+    """What a worker can take: who, which lanes, which tasks, for how long."""
+
+    owner: str
+    lanes: tuple[str, ...]
+    tasks: tuple[str, ...]
+    ttl: Ms
+
+
+class Claim(Struct, frozen=True):
+    """A run given under a lease, with its payload."""
+
+    run: Run
+    body: str | None
+
+
+class Claimed(Struct, frozen=True):
+    """What was claimed, the store's now and the next instant at which something becomes claimable."""
+
+    now: Ms
+    claims: list[Claim]
+    next_at: Ms | None = None
+
+
+class Renewed(Struct, frozen=True):
+    """Leases kept and lost, runs asked to stop, and runs this owner holds without having named them."""
+
+    now: Ms
+    kept: frozenset[RunId]
+    lost: frozenset[RunId]
+    cancel: dict[RunId, str]
+    strays: tuple[Run, ...] = ()
+
+
+class Lease(Struct, frozen=True):
+    """A named lease; `epoch` grows by one with each new term."""
+
+    name: str
+    owner: str
+    epoch: int
+    expires_at: Ms
+    renewed_at: Ms
+    data: str | None = None
+    live: bool = True
+
+
+class Retention(Struct, frozen=True):
+    """What may be removed: runs that ended before, deleted or finished schedules likewise."""
+
+    ended_before: Ms
+    keep_dead: bool = True
+
+
+class Purged(Struct, frozen=True):
+    """What a purge removed; `more` when the limit cut it short."""
+
+    runs: int = 0
+    events: int = 0
+    spans: int = 0
+    bodies: int = 0
+    more: bool = False
+
+
+class Tally(Struct, frozen=True):
+    """Runs and span fires that retention removed, by schedule (or none), day of fire and outcome."""
+
+    schedule_id: ScheduleId | None
+    day: int
+    outcome: str
+    count: int
+
+
+class LaneCount(Struct, frozen=True):
+    """How much waits in a lane."""
+
+    lane: str
+    priority: int
+    waiting: int
+
+
+# ── what `find` answers, on every store ────────────────────────────────────
+
+
+class Query(Struct, Generic[T], frozen=True, kw_only=True):
+    """A question; `after` is the key of the last row of the page before, `limit` the page's size."""
+
+    limit: int = 100
+    after: str | None = None
+
+
+class Runs(Query[Run], frozen=True, kw_only=True):
+    """Runs, newest first; keyset by (created_at, id) through the id, which is time-ordered."""
+
+    id: RunId | None = None
+    ids: tuple[RunId, ...] | None = None
+    ns: str | None = None
+    schedule_id: ScheduleId | None = None
+    task: str | None = None
+    states: tuple[State, ...] | None = None
+    origin: str | None = None
+    fire_time: Ms | None = None
+    fired_since: Ms | None = None
+    created_since: Ms | None = None
+    due_before: Ms | None = None
+    dead: bool | None = None
+    unique_key: str | None = None
+    oldest_first: bool = False
+
+
+class Schedules(Query[Schedule], frozen=True, kw_only=True):
+    """Schedules by id order."""
+
+    id: ScheduleId | None = None
+    ns: str | None = None
+    name: str | None = None
+    states: tuple[ScheduleState, ...] | None = None
+    app: str | None = None
+
+
+class Spans(Query[Span], frozen=True, kw_only=True):
+    """Spans by (schedule, through)."""
+
+    schedule_id: ScheduleId | None = None
+    since: Ms | None = None
+
+
+class Events(Query[Event], frozen=True, kw_only=True):
+    """Events in the order of the log; `after` is a seq."""
+
+    run_id: RunId | None = None
+    schedule_id: ScheduleId | None = None
+    types: tuple[str, ...] | None = None
+    since: Ms | None = None
+    until: Ms | None = None
+
+
+class Bodies(Query[Body], frozen=True, kw_only=True):
+    """Payloads by id."""
+
+    ids: tuple[str, ...] = ()
+
+
+class Gates(Query[Gate], frozen=True, kw_only=True):
+    """Gates by name."""
+
+    names: tuple[str, ...] | None = None
+
+
+class Lanes(Query[LaneCount], frozen=True, kw_only=True):
+    """Lanes that hold claimable runs, with counts."""
+
+
+class Leases(Query[Lease], frozen=True, kw_only=True):
+    """Leases whose name starts with `prefix`, the ended ones too."""
+
+    prefix: str = ""
+
+
+class Tallies(Query[Tally], frozen=True, kw_only=True):
+    """Daily tallies."""
+
+    schedule_id: ScheduleId | None = None
+
+
+class Store(Protocol):
+    """A page of verbs; one contract suite proves every backend."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def open(self) -> None:
+        """Create or check the schema; refuse clearly what cannot be used."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
+        """What the settler should look at; rows are marked held to save work, the hold guards nothing."""
+        ...
+
+    async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
+        """The one write; one transaction for the batch, each change all or nothing."""
+        ...
+
+    async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
+        """Due runs in the offered lanes, by priority then time, through their gates."""
+        ...
+
+    async def renew(
+        self, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, *, now: Ms | None = None
+    ) -> Renewed:
+        """Extend leases that still hold; an expired one is lost even if nobody took it yet."""
+        ...
+
+    async def find(self, query: Query[T]) -> list[T]:
+        """Answer one of the queries above."""
+        ...
+
+    async def tail(self, after: int, limit: int) -> list[Event]:
+        """Events with a greater seq, in order."""
+        ...
+
+    async def lease(
+        self,
+        name: str,
+        owner: str,
+        ttl: Ms,
+        *,
+        epoch: int | None = None,
+        data: str | None = None,
+        now: Ms | None = None,
+    ) -> Lease | None:
+        """Take a lease that is free or ended (epoch None), or renew the term `epoch`; None when refused."""
+        ...
+
+    async def release(self, name: str, owner: str, epoch: int, *, now: Ms | None = None) -> bool:
+        """End a term early; the row stays, so the epoch goes on growing."""
+        ...
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True at once when something changed, False after `timeout` seconds. A hint, nothing more."""
+        ...
+
+    async def progress(self, run_id: RunId, epoch: int, text: str) -> bool:
+        """Keep a run's progress line, if the lease still holds; operational, no event."""
+        ...
+
+    async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
+        """Remove what retention allows, in bounded batches; tallies and snapshots keep the equation true."""
+        ...

@@ -1,0 +1,25 @@
+"""Lanes and gates by name: who may run a run, and what it must pass."""
+
+from __future__ import annotations
+
+from mainspring.model.gate import Gate
+
+
+def lane_of(ns: str, queue: str) -> str:
+    """The lane of a run; labels and resources join it when workers have them."""
+    return f"{ns}/{queue}"
+
+
+def schedule_gate(schedule_id: str) -> str:
+    """The gate that keeps a schedule's runs apart."""
+    return f"schedule:{schedule_id}"
+
+
+def task_gate(ns: str, task: str) -> str:
+    """The gate of a task's own limit."""
+    return f"task:{ns}/{task}"
+
+
+def schedule_gate_row(schedule_id: str) -> Gate:
+    """One run of the schedule at a time."""
+    return Gate(schedule_gate(schedule_id), 1)

@@ -1,0 +1,239 @@
+"""Creating, editing, pausing, resuming and deleting a schedule: each first settles what is due, in the same change."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from mainspring.model.events import (
+    FiresElided,
+    RunScheduled,
+    ScheduleCreated,
+    ScheduleDeleted,
+    ScheduleFinished,
+    SchedulePaused,
+    ScheduleResumed,
+    ScheduleUpdated,
+)
+from mainspring.model.instant import Ms
+from mainspring.model.policies import RunOptions
+from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
+from mainspring.model.trigger import EverySpec
+from mainspring.rules.draft import Draft
+from mainspring.rules.lanes import lane_of, schedule_gate_row
+from mainspring.rules.planning import OpenRuns, gates_of, is_fixed_delay, next_fire, next_look, owed, settle
+
+#: An edit settles everything that is due at once; what is due is bounded by the policies.
+ALL = 1_000_000
+
+
+def create(
+    schedule_id: str,
+    ns: str,
+    name: str,
+    spec: ScheduleSpec,
+    now: Ms,
+    *,
+    origin: Origin = "api",
+    by: str = "",
+    app: str = "",
+    version: str = "",
+    digest: str = "",
+) -> Draft:
+    """A new schedule; its first fire is the first after now."""
+    draft = Draft(None)
+    draft.emit(
+        ScheduleCreated(
+            ns=ns,
+            schedule_id=schedule_id,
+            name=name,
+            spec=spec,
+            anchor=now,
+            cursor=now,
+            next_at=_look(spec, now, now),
+            origin=origin,
+            by=by,
+            app=app,
+            version=version,
+            digest=digest,
+        )
+    )
+    _gate(draft)
+    _finish_if_done(draft)
+    return draft
+
+
+def update(
+    schedule: Schedule,
+    opened: OpenRuns,
+    spec: ScheduleSpec,
+    now: Ms,
+    *,
+    origin: Origin = "api",
+    by: str = "",
+    version: str = "",
+    digest: str = "",
+) -> Draft:
+    """A new revision that affects only fires after now; pause, fire count and open runs stay."""
+    draft = _settled(schedule, opened, now)
+    old = draft.schedule
+    anchor = now if _interval(spec) != _interval(old.spec) else old.anchor
+    cursor = max(old.cursor, now)
+    paused = old.state == "paused"
+    draft.emit(
+        ScheduleUpdated(
+            ns=old.ns,
+            schedule_id=old.id,
+            revision=old.revision + 1,
+            spec=spec,
+            anchor=anchor,
+            cursor=cursor,
+            next_at=old.until if paused else _look(spec, anchor, cursor),
+            origin=origin,
+            by=by,
+            version=version,
+            digest=digest,
+            changed=changed_fields(old.spec, spec),
+        )
+    )
+    _gate(draft)
+    if not paused:
+        _finish_if_done(draft)
+    return draft
+
+
+def pause(schedule: Schedule, opened: OpenRuns, now: Ms, *, reason: str, until: Ms | None = None) -> Draft:
+    """Not looked at any more, until resumed."""
+    draft = _settled(schedule, opened, now)
+    if draft.schedule.state == "active":
+        draft.emit(SchedulePaused(ns=schedule.ns, schedule_id=schedule.id, reason=reason, until=until, next_at=until))
+    elif draft.schedule.state == "paused":
+        draft = Draft(schedule)
+        draft.emit(SchedulePaused(ns=schedule.ns, schedule_id=schedule.id, reason=reason, until=until, next_at=until))
+    return draft
+
+
+def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> Draft:
+    """One span covers the whole pause, however long and however dense the schedule."""
+    draft = Draft(schedule)
+    if schedule.state != "paused":
+        return draft
+    _elide_pause(draft, now)
+    cursor = max(schedule.cursor, now)
+    draft.emit(
+        ScheduleResumed(
+            ns=schedule.ns,
+            schedule_id=schedule.id,
+            cursor=cursor,
+            reason=reason,
+            next_at=_look(schedule.spec, schedule.anchor, cursor),
+        )
+    )
+    _finish_if_done(draft)
+    return draft
+
+
+def delete(schedule: Schedule, opened: OpenRuns, now: Ms, *, reason: str = "user") -> Draft:
+    """Gone from here on; history stays."""
+    draft = _settled(schedule, opened, now)
+    if draft.schedule.state != "deleted":
+        draft.emit(ScheduleDeleted(ns=schedule.ns, schedule_id=schedule.id, reason=reason))
+    return draft
+
+
+def manual_run(schedule: Schedule, run_id: str, now: Ms, *, body: str | None, actor: str | None = None) -> RunScheduled:
+    """A run outside the plan. It passes the schedule's gates and ignores its window: a person wants it now."""
+    options = schedule.spec.options
+    if options is not None and options.window is not None:
+        options = replace(options, window=None)
+    return RunScheduled(
+        ns=schedule.ns,
+        schedule_id=schedule.id,
+        run_id=run_id,
+        actor=actor,
+        task=schedule.spec.task,
+        origin="trigger",
+        fire_time=now,
+        fire_key=f"manual:{run_id}",
+        revision=schedule.revision,
+        due_at=now,
+        lane=lane_of(schedule.ns, schedule.spec.queue),
+        priority=schedule.spec.priority,
+        gates=gates_of(schedule),
+        body=body,
+        options=options if options != RunOptions() else None,
+    )
+
+
+def rearm(schedule: Schedule, ended_at: Ms) -> Draft:
+    """The next fire of a fixed-delay schedule: so long after the end of its last run. No event: it is derived."""
+    draft = Draft(schedule)
+    assert isinstance(schedule.spec.trigger, EverySpec)
+    if schedule.state == "active" and schedule.next_at is None:
+        next_at = max(ended_at + schedule.spec.trigger.interval, schedule.cursor + 1)
+        if schedule.spec.end is not None and next_at > schedule.spec.end:
+            draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason="ended"))
+        else:
+            draft.set(next_at=next_at)
+    return draft
+
+
+def changed_fields(old: ScheduleSpec, new: ScheduleSpec) -> tuple[str, ...]:
+    """The names of the fields that differ."""
+    return tuple(name for name in old.__struct_fields__ if getattr(old, name) != getattr(new, name))
+
+
+def _settled(schedule: Schedule, opened: OpenRuns, now: Ms) -> Draft:
+    """What is due is settled under the definition in force; paused time is covered by a span."""
+    if schedule.state != "paused":
+        return settle(schedule, opened, now, ALL)
+    draft = Draft(schedule)
+    _elide_pause(draft, now)
+    return draft
+
+
+def _elide_pause(draft: Draft, now: Ms) -> None:
+    schedule = draft.schedule
+    if is_fixed_delay(schedule.spec):
+        return
+    count = owed(schedule.spec, schedule.anchor, schedule.cursor, now)
+    if count:
+        draft.emit(
+            FiresElided(
+                ns=schedule.ns,
+                schedule_id=schedule.id,
+                revision=schedule.revision,
+                after=schedule.cursor,
+                through=now,
+                count=count,
+                reason="paused",
+                next_at=schedule.next_at,
+                consumed=False,
+            )
+        )
+
+
+def _look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
+    if is_fixed_delay(spec):
+        assert isinstance(spec.trigger, EverySpec)
+        return max(after, (spec.start or after) - 1) + spec.trigger.interval
+    return next_look(spec, anchor, after)
+
+
+def _interval(spec: ScheduleSpec) -> Ms | None:
+    return spec.trigger.interval if isinstance(spec.trigger, EverySpec) else None
+
+
+def _gate(draft: Draft) -> None:
+    if draft.schedule.spec.overlap != "allow_parallel":
+        draft.gates.append(schedule_gate_row(draft.schedule.id))
+
+
+def _finish_if_done(draft: Draft) -> None:
+    schedule = draft.schedule
+    reason = None
+    if schedule.spec.max_runs is not None and schedule.fired >= schedule.spec.max_runs:
+        reason = "max_runs"
+    elif not is_fixed_delay(schedule.spec) and next_fire(schedule.spec, schedule.anchor, schedule.cursor) is None:
+        reason = "exhausted" if schedule.spec.end is None else "ended"
+    if reason is not None:
+        draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason))

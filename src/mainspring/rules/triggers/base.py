@@ -1,0 +1,108 @@
+"""What every trigger can answer: which instants come next, how many there are, and what it means in words."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import datetime
+from typing import Any, NoReturn
+from zoneinfo import ZoneInfo
+
+from msgspec import Struct
+
+from mainspring.model.errors import InvalidInput
+from mainspring.model.instant import Ms, instant_ms, to_datetime
+from mainspring.model.trigger import TriggerSpec
+
+#: 0002-01-01T00:00:00Z and 9998-12-31T23:59:59Z in seconds: within them no calendar arithmetic can overflow.
+FIRST_SECOND = -62_104_060_800
+LAST_SECOND = 253_370_764_799
+FIRST_MS: Ms = FIRST_SECOND * 1000
+LAST_MS: Ms = LAST_SECOND * 1000
+
+
+class Finding(Struct, frozen=True):
+    """One remark of the linter: a stable code, and what to write instead."""
+
+    code: str
+    message: str
+
+
+class Trigger(ABC):
+    """A set of instants in whole milliseconds; immutable, equal and hashable by its spec."""
+
+    __slots__ = ("spec",)
+
+    spec: TriggerSpec
+
+    # -- instants as milliseconds: what the engine uses ------------------------------------------------
+
+    @abstractmethod
+    def next_ms(self, after: Ms) -> Ms | None:
+        """The first fire strictly after this instant, None when there is none."""
+
+    @abstractmethod
+    def count_ms(self, after: Ms, through: Ms) -> int:
+        """How many fires lie in (after, through]."""
+
+    @abstractmethod
+    def fires_ms(self, after: Ms, through: Ms, limit: int) -> list[Ms]:
+        """The first `limit` fires in (after, through], strictly increasing."""
+
+    @abstractmethod
+    def last_ms(self, after: Ms, through: Ms, n: int) -> list[Ms]:
+        """The last `n` fires in (after, through], strictly increasing."""
+
+    def dropped_ms(self, after: Ms, through: Ms) -> list[Ms]:
+        """Where a clock change dropped a fire: the ends of those gaps, in (after, through]."""
+        return []
+
+    # -- datetimes: what people use ---------------------------------------------------------------------
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first fire strictly after this instant, None when there is none."""
+        found = self.next_ms(instant_ms(instant, field="instant"))
+        return None if found is None else to_datetime(found, self._zone())
+
+    def upcoming(self, after: datetime, n: int) -> list[datetime]:
+        """The next `n` fires."""
+        if n < 0:
+            raise InvalidInput("n", f"{n} is negative", "Ask for 0 fires or more")
+        zone = self._zone()
+        return [to_datetime(ms, zone) for ms in self.fires_ms(instant_ms(after, field="after"), LAST_MS, n)]
+
+    def count(self, after: datetime, through: datetime) -> int:
+        """How many fires lie after the first instant, up to and including the second."""
+        return self.count_ms(instant_ms(after, field="after"), instant_ms(through, field="through"))
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One English sentence."""
+
+    @abstractmethod
+    def lint(self, *, zone_given: bool | None = None, around: datetime | None = None) -> list[Finding]:
+        """What is probably not meant; `around` is the time to judge from, where that matters."""
+
+    # -- a value ----------------------------------------------------------------------------------------
+
+    def _zone(self) -> ZoneInfo | None:
+        return None
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make a new one")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make a new one")
+
+    def __eq__(self, other: object) -> bool:
+        return self.spec == other.spec if isinstance(other, Trigger) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+    def __repr__(self) -> str:
+        shown = ((name, getattr(self.spec, name)) for name in self.spec.__struct_fields__)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown)})"

@@ -1,0 +1,26 @@
+"""From the stored value of a trigger to the trigger that computes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from mainspring.model.instant import Ms
+from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
+from mainspring.rules.triggers.at import At
+from mainspring.rules.triggers.base import Trigger
+from mainspring.rules.triggers.cron import Cron
+from mainspring.rules.triggers.every import Every
+
+
+@lru_cache(maxsize=16_384)
+def compile_trigger(spec: TriggerSpec, anchor: Ms | None = None) -> Trigger:
+    """The trigger of a value; `anchor` is where an Every without one counts from."""
+    match spec:
+        case CronSpec():
+            return Cron.from_spec(spec)
+        case EverySpec():
+            return Every.from_spec(replace(spec, anchor=anchor) if spec.anchor is None else spec)
+        case AtSpec():
+            return At.from_spec(spec)

@@ -1,0 +1,113 @@
+"""The wall times a cron expression names, as seconds from 1970-01-01T00:00 on a clock without zone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+
+from mainspring.rules.triggers.cron_days import NEVER, CronDays
+from mainspring.rules.triggers.cron_parse import CronFields
+
+_DAY = 86_400
+
+
+class CronWall:
+    """Matching days times the day's matching times: searched, counted and listed without enumerating."""
+
+    __slots__ = ("_last", "_minutes", "_seconds", "days", "per_day")
+
+    def __init__(self, fields: CronFields) -> None:
+        self.days = CronDays(fields)
+        self._minutes = _minutes_of_day(fields.hours, fields.minutes)
+        self._seconds = fields.seconds
+        self._last = self._minutes[-1] * 60 + self._seconds[-1]
+        self.per_day = len(self._minutes) * len(self._seconds)
+
+    def next(self, wall: int) -> int:
+        """The first match at or after this wall time; NEVER when there is none."""
+        day, second = divmod(wall, _DAY)
+        if second <= self._last:
+            found = self.days.next_day(day)
+            if found == day:
+                return day * _DAY + self._time(self._rank(second))
+        else:
+            found = self.days.next_day(day + 1)
+        return NEVER if found == NEVER else found * _DAY + self._minutes[0] * 60 + self._seconds[0]
+
+    def prev(self, wall: int) -> int:
+        """The last match at or before this wall time; -NEVER when there is none."""
+        day, second = divmod(wall, _DAY)
+        rank = self._rank(second + 1)
+        if rank:
+            found = self.days.prev_day(day)
+            if found == day:
+                return day * _DAY + self._time(rank - 1)
+        else:
+            found = self.days.prev_day(day - 1)
+        return -NEVER if found == -NEVER else found * _DAY + self._last
+
+    def count(self, low: int, high: int) -> int:
+        """How many matches lie in [low, high)."""
+        if low >= high:
+            return 0
+        low_day, low_second = divmod(low, _DAY)
+        high_day, high_second = divmod(high, _DAY)
+        total = self.days.count(low_day, high_day) * self.per_day
+        if low_second and self.days.count(low_day, low_day + 1):
+            total -= self._rank(low_second)
+        if high_second and self.days.count(high_day, high_day + 1):
+            total += self._rank(high_second)
+        return total
+
+    def forward(self, low: int, high: int, limit: int) -> list[int]:
+        """The first `limit` matches in [low, high), increasing."""
+        found: list[int] = []
+        day, second = divmod(low, _DAY)
+        rank = self._rank(second)
+        while len(found) < limit:
+            at = self.days.next_day(day)
+            if at * _DAY >= high:
+                break
+            rank = rank if at == day else 0
+            stop = min(self.per_day, rank + limit - len(found))
+            if high < (at + 1) * _DAY:
+                stop = min(stop, self._rank(high - at * _DAY))
+            found += [at * _DAY + self._time(index) for index in range(rank, stop)]
+            day, rank = at + 1, 0
+        return found
+
+    def backward(self, low: int, high: int, limit: int) -> list[int]:
+        """The last `limit` matches in [low, high), decreasing."""
+        found: list[int] = []
+        day, second = divmod(high, _DAY)
+        rank = self._rank(second)
+        while len(found) < limit:
+            at = self.days.prev_day(day)
+            if (at + 1) * _DAY <= low:
+                break
+            rank = rank if at == day else self.per_day
+            stop = max(0, rank - (limit - len(found)))
+            if low > at * _DAY:
+                stop = max(stop, self._rank(low - at * _DAY))
+            found += [at * _DAY + self._time(index) for index in range(rank - 1, stop - 1, -1)]
+            day, rank = at - 1, self.per_day
+        return found
+
+    def _rank(self, second: int) -> int:
+        """How many of a day's matching times are before this second of the day."""
+        minute, rest = divmod(second, 60)
+        index = bisect_left(self._minutes, minute)
+        rank = index * len(self._seconds)
+        if rest and index < len(self._minutes) and self._minutes[index] == minute:
+            rank += bisect_left(self._seconds, rest)
+        return rank
+
+    def _time(self, rank: int) -> int:
+        """The second of the day of the matching time with this rank."""
+        index, rest = divmod(rank, len(self._seconds))
+        return self._minutes[index] * 60 + self._seconds[rest]
+
+
+@lru_cache(maxsize=1024)
+def _minutes_of_day(hours: tuple[int, ...], minutes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(hour * 60 + minute for hour in hours for minute in minutes)

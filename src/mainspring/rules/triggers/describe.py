@@ -1,0 +1,93 @@
+"""A cron expression as one English sentence: cron-descriptor's words, and our own where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mainspring.rules.triggers.cron_parse import MONTH_WORDS, WEEKDAY_WORDS, CronFields, Field, Special
+
+_NTH = ("first", "second", "third", "fourth", "fifth")
+
+
+def describe_cron(fields: CronFields, tz: str) -> str:
+    """'At 09:00, Monday through Friday (Europe/Berlin)'."""
+    return f"{_sentence(fields)} ({tz})"
+
+
+def _sentence(fields: CronFields) -> str:
+    days, weekdays = _plain(fields.days), _plain(fields.weekdays)
+    mixed = any(field.specials and len(field.items) > 1 for field in (fields.days, fields.weekdays))
+    both = days != "*" and weekdays != "*"
+    if not mixed and (not both or fields.days_or_weekdays):
+        text = _library(fields, days, fields.fields[4].plain, weekdays)
+        if text:
+            return text
+    text = _library(fields, "*", "*", "*") or _times(fields)
+    return ", ".join([text, *_own_days(fields)])
+
+
+def _plain(field: Field) -> str:
+    """The field's text for cron-descriptor: each weekday once and Sunday as 0."""
+    if not field.specials and len(field.values) == (7 if field.kind.name == "day-of-week" else field.kind.high):
+        return "*"
+    if field.kind.name == "day-of-week" and not field.specials:
+        if "," in field.text or "/" in field.text or field.text == "7":
+            return ",".join(map(str, field.values))
+        return field.plain.replace("-7", "-0")
+    return field.plain
+
+
+def _library(fields: CronFields, days: str, months: str, weekdays: str) -> str:
+    """What cron-descriptor says, empty when it cannot."""
+    from cron_descriptor import Options, get_description  # type: ignore[import-untyped]
+
+    options = Options()
+    options.use_24hour_time_format = True
+    times = [field.plain for field in fields.fields[0 if fields.with_seconds else 1 : 3]]
+    try:
+        return str(get_description(" ".join([*times, days, months, weekdays]), options))
+    except Exception:  # its errors are many; ours is only that it has no words for this
+        return ""
+
+
+def _times(fields: CronFields) -> str:
+    names = ("second", "minute", "hour")
+    shown = zip(names, fields.fields[:3], strict=True)
+    return "When " + ", ".join(f"{name} is {field.plain}" for name, field in shown if field.plain != "*")
+
+
+def _own_days(fields: CronFields) -> list[str]:
+    by_day = [f"day {_listed(map(str, fields.days.values))}"] if fields.days.values else []
+    by_day += [_special_day(special) for special in fields.days.specials]
+    by_weekday = [WEEKDAY_WORDS[weekday] for weekday in fields.weekdays.values]
+    by_weekday += [_special_weekday(special) for special in fields.weekdays.specials]
+    parts = []
+    all_days, all_weekdays = len(fields.days.values) == 31, len(fields.weekdays.values) == 7
+    if all_days or all_weekdays:
+        parts += [f"on {_listed(by_day)} of the month"] if not all_days else []
+        parts += [f"on {_listed(by_weekday)}"] if not all_weekdays else []
+    elif fields.days_or_weekdays:
+        parts.append(f"on {_listed(by_day)} of the month, or on {_listed(by_weekday)}")
+    else:
+        parts.append(f"on {_listed(by_day)} of the month if it is also {_listed(by_weekday, 'or')}")
+    if len(fields.months) < 12:
+        parts.append(f"only in {_listed(MONTH_WORDS[month - 1] for month in fields.months)}")
+    return parts
+
+
+def _special_day(special: Special) -> str:
+    if special.what == "last-weekday":
+        return "the last weekday"
+    if special.what == "nearest-weekday":
+        return f"the weekday nearest day {special.number}"
+    return f"{special.number} days before the last day" if special.number else "the last day"
+
+
+def _special_weekday(special: Special) -> str:
+    which = "last" if special.what == "last" else _NTH[special.number - 1]
+    return f"the {which} {WEEKDAY_WORDS[special.weekday]} of the month"
+
+
+def _listed(words: Iterable[str], joint: str = "and") -> str:
+    *start, last = words
+    return f"{', '.join(start)} {joint} {last}" if start else last

@@ -1,0 +1,96 @@
+"""Every: an anchor plus whole multiples of an interval."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from mainspring.model.errors import InvalidDuration
+from mainspring.model.instant import Duration, Ms, duration_ms, format_duration, instant_ms, isoformat
+from mainspring.model.trigger import EverySpec
+from mainspring.rules.triggers.base import LAST_MS, Finding, Trigger
+
+
+class Every(Trigger):
+    """anchor + n × interval, n ≥ 1; without an anchor, the instant asked about is the anchor."""
+
+    __slots__ = ()
+
+    spec: EverySpec
+
+    def __init__(self, interval: Duration, anchor: datetime | None = None, fixed_delay: bool = False) -> None:
+        self._set(
+            spec=EverySpec(
+                interval=duration_ms(interval, field="interval", minimum=1),
+                anchor=None if anchor is None else instant_ms(anchor, field="anchor"),
+                fixed_delay=bool(fixed_delay),
+            )
+        )
+
+    @classmethod
+    def from_spec(cls, spec: EverySpec) -> Every:
+        """The trigger of a stored value."""
+        if spec.interval < 1:
+            raise InvalidDuration("interval", f"{spec.interval} ms is too short", "The shortest is 1ms")
+        trigger = cls.__new__(cls)
+        trigger._set(spec=spec)
+        return trigger
+
+    def next_ms(self, after: Ms) -> Ms | None:
+        anchor, interval = self._anchor(after), self.spec.interval
+        found = anchor + interval if after < anchor else anchor + ((after - anchor) // interval + 1) * interval
+        return found if found <= LAST_MS else None
+
+    def count_ms(self, after: Ms, through: Ms) -> int:
+        first, last = self._numbers(after, through)
+        return max(0, last - first + 1)
+
+    def fires_ms(self, after: Ms, through: Ms, limit: int) -> list[Ms]:
+        first, last = self._numbers(after, through)
+        return self._instants(after, first, min(last, first + max(0, limit) - 1))
+
+    def last_ms(self, after: Ms, through: Ms, n: int) -> list[Ms]:
+        first, last = self._numbers(after, through)
+        return self._instants(after, max(first, last - max(0, n) + 1), last)
+
+    def _anchor(self, after: Ms) -> Ms:
+        return after if self.spec.anchor is None else self.spec.anchor
+
+    def _numbers(self, after: Ms, through: Ms) -> tuple[int, int]:
+        """The first and the last n of the fires in (after, through]; none when the first is the larger."""
+        anchor, interval = self._anchor(after), self.spec.interval
+        return max(1, (after - anchor) // interval + 1), (min(through, LAST_MS) - anchor) // interval
+
+    def _instants(self, after: Ms, first: int, last: int) -> list[Ms]:
+        anchor, interval = self._anchor(after), self.spec.interval
+        return [anchor + n * interval for n in range(first, last + 1)]
+
+    def describe(self) -> str:
+        text = f"Every {_words(self.spec.interval)}"
+        if self.spec.fixed_delay:
+            text += " after the end of the last run"
+        if self.spec.anchor is not None:
+            text += f", counted from {isoformat(self.spec.anchor)}"
+        return text
+
+    def lint(self, *, zone_given: bool | None = None, around: datetime | None = None) -> list[Finding]:
+        if self.next_ms(instant_ms(around, field="around") if around else self.spec.anchor or 0) is None:
+            text = "never fires: its next time would be after the year 9998"
+            return [Finding("L001", f"{text}. Write an interval shorter than {format_duration(self.spec.interval)}")]
+        return []
+
+
+def _words(ms: Ms) -> str:
+    """'5 minutes', 'hour', or '1h30m' where one unit cannot say it."""
+    for name, size in (
+        ("day", 86_400_000),
+        ("hour", 3_600_000),
+        ("minute", 60_000),
+        ("second", 1_000),
+        ("millisecond", 1),
+    ):
+        count, rest = divmod(ms, size)
+        if rest == 0:
+            return name if count == 1 else f"{count} {name}s"
+        if count:
+            break
+    return format_duration(ms)

@@ -1,0 +1,167 @@
+"""What is probably not meant by a cron expression, each with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from mainspring.model.instant import instant_ms
+from mainspring.rules.triggers.base import FIRST_MS, Finding
+from mainspring.rules.triggers.cron_parse import DAY, MONTH_WORDS, WEEKDAY, WEEKDAY_WORDS, CronFields, Field, Item
+from mainspring.rules.triggers.zone_table import Change, changes
+
+if TYPE_CHECKING:
+    from mainspring.rules.triggers.cron import Cron
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Clock changes are judged over this many years, from this one unless the caller names another.
+_YEARS = 6
+_FROM_YEAR = 2025
+_UNITS = {"second": "s", "minute": "m", "hour": "h", "day-of-month": "d"}
+_LONGEST = {2: 28, 4: 30, 6: 30, 9: 30, 11: 30}
+
+
+def lint_cron(cron: Cron, zone_given: bool, around: datetime | None = None) -> list[Finding]:
+    """Every finding, in the order of the codes."""
+    fields = cron.fields
+    if cron.never:
+        findings = [Finding("L001", f"never fires: {_impossible(fields)}")]
+    elif around is not None and cron.next_ms(max(instant_ms(around, field="around"), FIRST_MS)) is None:
+        findings = [Finding("L001", "never fires again: there is no match before the year 9999")]
+    else:
+        findings = [*_both_day_fields(fields)]
+    findings += _uneven_steps(fields)
+    if not cron.never:
+        findings += _clock_changes(cron, _FROM_YEAR if around is None else around.year)
+        findings += _missing_days(fields)
+    if fields.with_seconds:
+        first = fields.fields[0].text
+        text = f"6 fields: the first ({first}) is read as seconds. Write 5 fields if it was meant as minutes"
+        findings.append(Finding("L008", text))
+    if not zone_given and _zone_matters(fields):
+        findings.append(
+            Finding("L009", 'no zone is given, so UTC is used. Write tz="UTC" to mean it, or the zone people live by')
+        )
+    return findings
+
+
+def _zone_matters(fields: CronFields) -> bool:
+    """Whether another zone would mean other instants: not for what only names minutes and seconds."""
+    return len(fields.hours) < 24 or any(field.text not in ("*", "?") for field in fields.fields[3:])
+
+
+def _impossible(fields: CronFields) -> str:
+    months = " or ".join(MONTH_WORDS[month - 1] for month in fields.months)
+    if fields.weekdays.starred and fields.weekdays.text in "*?":
+        text = f"{months} has no day {fields.days.text}"
+    else:
+        text = f"no day of {months} is both {fields.days.text} and {fields.weekdays.text}"
+    return f"{text}. Write a day that exists, or L for the last day of the month"
+
+
+def _both_day_fields(fields: CronFields) -> Iterator[Finding]:
+    if not fields.days_or_weekdays:
+        return
+    text = "day-of-month and day-of-week are both set: as in unix cron they are joined with OR. "
+    weekdays, days = fields.weekdays, fields.days
+    single = len(weekdays.values) == 1 and not weekdays.specials and not days.specials
+    week = {(day - 1) // 7 for day in days.values}
+    if single and len(week) == 1 and max(days.values) <= 28:
+        nth, weekday = min(week) + 1, weekdays.values[0]
+        name = WEEKDAY_WORDS[weekday]
+        written = " ".join([*_texts(fields, "*"), f"{weekday}#{nth}"])
+        text += f'For "{("first", "second", "third", "fourth")[nth - 1]} {name} of the month" write {written}'
+    else:
+        text += "For one of them only, put * in the other; for the second Friday write * in day-of-month and 5#2"
+    yield Finding("L002", text)
+
+
+def _texts(fields: CronFields, day: str) -> list[str]:
+    first = 0 if fields.with_seconds else 1
+    return [*(field.text for field in fields.fields[first:3]), day, fields.fields[4].text]
+
+
+def _uneven_steps(fields: CronFields) -> Iterator[Finding]:
+    for field in fields.fields:
+        for item in field.items:
+            if item.star and item.step > 1:
+                text = _uneven_step(field, item)
+                if text:
+                    yield Finding("L003", text)
+
+
+def _uneven_step(field: Field, item: Item) -> str:
+    kind, step = field.kind, item.step
+    if kind is DAY:
+        return (
+            f"day-of-month: {item.text} starts again at day 1 of every month, so the last gap of a month differs. "
+            f'For an even pace write Every("{step}d")'
+        )
+    size = 7 if kind is WEEKDAY else kind.high - kind.low + 1
+    if size % step == 0:
+        return ""
+    divisors = [n for n in range(1, size) if size % n == 0]
+    near = [
+        n
+        for n in (max([n for n in divisors if n < step], default=0), min([n for n in divisors if n > step], default=0))
+        if n
+    ]
+    instead = " or ".join(f"*/{n}" for n in near)
+    if kind.name in _UNITS:
+        instead += f', or Every("{step}{_UNITS[kind.name]}") for an even pace'
+    if len(item.values) == 1:
+        only = f"{item.text} matches {item.values[0]} only, as the step is longer than the range"
+        return f"{kind.name}: {only}. Write {instead}"
+    gap = item.values[0] + size - item.values[-1]
+    return (
+        f"{kind.name}: {item.text} does not divide {size}, so the last gap is {gap} instead of {step}. Write {instead}"
+    )
+
+
+def _clock_changes(cron: Cron, year: int) -> Iterator[Finding]:
+    if not cron.fields.fixed_time:
+        return
+    year = min(max(year, 2), 9990)
+    since, until = (int((datetime(y, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds()) for y in (year, year + _YEARS))
+    found = changes(cron.spec.tz, since, until)
+    gap = next((c for c in found if c.after > c.before and cron.walls(c.at + c.before, c.at + c.after)), None)
+    fold = next((c for c in found if c.after < c.before and cron.walls(c.at + c.after, c.at + c.before)), None)
+    if gap:
+        day, start, end = _when(gap)
+        does = f'moves to {end} (gap="shift")' if cron.spec.gap == "shift" else 'is dropped (gap="skip")'
+        text = f"on {day} the clock of {cron.spec.tz} jumps from {start} to {end}: a fire between {does}"
+        yield Finding("L004", f"{text}. Write a time outside {start}–{end}")
+    if fold:
+        day, start, end = _when(fold)
+        does = {"first": "once, the first time", "last": "once, the second time", "both": "twice"}[cron.spec.overlap]
+        text = f"on {day} the clock of {cron.spec.tz} repeats {start}–{end}: a fire between runs {does}"
+        yield Finding("L004", f'{text} (overlap="{cron.spec.overlap}"). Write a time outside {start}–{end}')
+
+
+def _when(change: Change) -> tuple[str, str, str]:
+    low, high = sorted((change.before, change.after))
+    start, end = (_EPOCH + timedelta(seconds=change.at + offset) for offset in (low, high))
+    return f"{start:%Y-%m-%d}", f"{start:%H:%M}", f"{end:%H:%M}"
+
+
+def _missing_days(fields: CronFields) -> Iterator[Finding]:
+    if fields.days.starred:
+        return
+    for item in fields.days.items:
+        if item.special is None:
+            day = min(item.values)
+        elif item.special.what == "nearest-weekday":
+            day = item.special.number
+        elif item.special.what == "last":
+            day = item.special.number + 1
+        else:
+            continue
+        missing = [month for month in fields.months if _LONGEST.get(month, 31) < day]
+        if not missing:
+            continue
+        if missing == [2] and day == 29:
+            text = f"day {item.text} does not exist in February outside leap years"
+        else:
+            text = f"day {item.text} does not exist in {', '.join(MONTH_WORDS[month - 1] for month in missing)}"
+        yield Finding("L005", f"{text}, so nothing fires then. For the last day of the month write L")

@@ -1,0 +1,117 @@
+"""A zone's history as pieces of constant offset, so that cron arithmetic never has to ask a zone twice.
+
+The time line is cut into blocks of about a year. A block is worked out once, by asking the zone for its offset
+day by day and bisecting where it differs, and holds the pieces between its offset changes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Literal, NamedTuple
+from zoneinfo import ZoneInfo
+
+from mainspring.model.instant import zone
+from mainspring.rules.triggers.base import FIRST_SECOND, LAST_SECOND
+
+DAY = 86_400
+#: A block is 2**25 seconds, about 388 days.
+BLOCK_BITS = 25
+#: Offset changes this near to a block still matter inside it; no change moves a clock by more than a day.
+_MARGIN = 4 * DAY
+
+#: Which of a repeated wall time's instants count.
+Repeats = Literal["first", "last", "both"]
+
+
+class Piece(NamedTuple):
+    """The instants [start, end) in UTC seconds, where wall time = instant + offset.
+
+    Of the piece's wall times only [low, high) count: the rest is a repetition that another piece holds.
+    [gap_low, gap_high) are the wall times that the clock jumped over at `start`; empty when it did not.
+    """
+
+    start: int
+    end: int
+    offset: int
+    low: int
+    high: int
+    gap_low: int
+    gap_high: int
+
+
+class Change(NamedTuple):
+    """At the instant `at`, in UTC seconds, the offset goes from `before` to `after`."""
+
+    at: int
+    before: int
+    after: int
+
+
+def changes(name: str, since: int, until: int) -> list[Change]:
+    """The zone's offset changes at instants in [since, until), in order."""
+    found: list[Change] = []
+    for block in range(since >> BLOCK_BITS, ((until - 1) >> BLOCK_BITS) + 1):
+        start, end = max(since, block << BLOCK_BITS), min(until, (block + 1) << BLOCK_BITS)
+        found += [change for change in _block_changes(name, block)[1] if start <= change.at < end]
+    return found
+
+
+@lru_cache(maxsize=4096)
+def block_pieces(name: str, block: int, repeats: Repeats) -> tuple[list[int], list[Piece]]:
+    """The starts of a block's pieces, to bisect in, and the pieces."""
+    first, last = block << BLOCK_BITS, (block + 1) << BLOCK_BITS
+    offset, found = _block_changes(name, block)
+    cuts = [first - _MARGIN, *(change.at for change in found), last + _MARGIN]
+    offsets = [offset, *(change.after for change in found)]
+    walls = [(cuts[i] + offset, cuts[i + 1] + offset) for i, offset in enumerate(offsets)]
+    pieces = []
+    for i, offset in enumerate(offsets):
+        start, end = max(cuts[i], first), min(cuts[i + 1], last)
+        if start >= end:
+            continue
+        low, high = walls[i]
+        if repeats == "first":
+            low = max([low, *(wall_end for _, wall_end in walls[:i])])
+        elif repeats == "last":
+            high = min([high, *(wall_start for wall_start, _ in walls[i + 1 :])])
+        gap_low = gap_high = start + offset
+        if i and cuts[i] == start:
+            gap_low = min(gap_high, walls[i - 1][1])
+        pieces.append(Piece(start, end, offset, max(low, start + offset), min(high, end + offset), gap_low, gap_high))
+    return [piece.start for piece in pieces], pieces
+
+
+@lru_cache(maxsize=4096)
+def _block_changes(name: str, block: int) -> tuple[int, tuple[Change, ...]]:
+    """The offset just before a block and the changes in and near it."""
+    info = zone(name)
+    at, last = (block << BLOCK_BITS) - _MARGIN, ((block + 1) << BLOCK_BITS) + _MARGIN
+    opening = before = _offset(info, at)
+    found = []
+    while at < last:
+        step = min(at + DAY, last)
+        after = _offset(info, step)
+        if after != before:
+            found.append(Change(_bisect(info, at, step, before), _seconds(before), _seconds(after)))
+        at, before = step, after
+    return _seconds(opening), tuple(found)
+
+
+def _bisect(info: ZoneInfo, low: int, high: int, before: timedelta | None) -> int:
+    """The first instant in (low, high] whose offset is no longer `before`."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _offset(info, middle) == before:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _offset(info: ZoneInfo, at: int) -> timedelta | None:
+    return datetime.fromtimestamp(min(max(at, FIRST_SECOND), LAST_SECOND), info).utcoffset()
+
+
+def _seconds(offset: timedelta | None) -> int:
+    return 0 if offset is None else offset.days * DAY + offset.seconds
