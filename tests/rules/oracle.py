@@ -231,13 +231,16 @@ def fires(
     fixed, times = is_fixed(expression), times_of_day(seconds, minutes, hours)
     found: set[int] = set()
     dropped: set[int] = set()
-    for number in range((after - DAY) // DAY - 1, (through + DAY) // DAY + 2):
+    near = span.offsets[max(0, (after - span.base) // HOUR - 25) : (through - span.base) // HOUR + 26]
+    first, last = after + min(near), through + max(near)  # no wall time outside can belong to the stretch
+    for number in range(first // DAY, last // DAY + 1):
         if not day_matches(days, months, weekdays, date(1970, 1, 1) + timedelta(days=number)):
             continue
         if number not in span.touched:
             found.update(span.instants(number * DAY + time)[0] for time in times)
             continue
-        for time in times:
+        low, high = bisect_left(times, first - number * DAY), bisect_right(times, last - number * DAY)
+        for time in times[low:high]:
             instants = span.instants(number * DAY + time)
             if not fixed or overlap == "both":
                 found.update(instants)
@@ -311,7 +314,7 @@ def compare_zone(
     """Hold every expression against the oracle in one zone.
 
     Expressions of up to 50 fires a day are compared over whole years under one policy, those chosen in turn; around
-    every offset change, all are compared under every policy that can matter to them.
+    every offset change, all are compared, and those with the choice under every policy.
     """
     tally = Tally() if tally is None else tally
     found: list[Difference] = []
@@ -323,8 +326,8 @@ def compare_zone(
             gap, overlap = POLICIES[(turn + index) % len(POLICIES)]
             if dense <= 50:
                 found += compare_span(span, expression, gap, overlap, span.start, span.end, tally, 4)
-            around = 3 * DAY if dense <= 1440 else 3 * HOUR
-            policies = POLICIES if is_fixed(expression) else ((gap, overlap),)
+            around = 2 * DAY if dense <= 50 else 12 * HOUR if dense <= 1440 else HOUR
+            policies = POLICIES if is_fixed(expression) and dense <= 50 else ((gap, overlap),)
             for shift in span.shifts:
                 low, high = max(shift.at - around, span.start), min(shift.at + around, span.end)
                 if low < high:

@@ -76,7 +76,7 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     max_delay: Duration = "60s",
     jitter: float = 0.5,
 ) -> RetryPolicy:
-    """A checked `RetryPolicy`: fixed `initial`; linear `initial × (1 + multiplier × (n−1))`; exponential `initial × base^(n−1)`."""
+    """A checked `RetryPolicy`; `rules/retry.py` has the formulas."""
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise InvalidInput(
             "retry.max_attempts", f"{max_attempts!r} is not a whole number of at least 1", "1 means no retry"
@@ -124,4 +124,5 @@ class RunOptions(Struct, frozen=True, omit_defaults=True):
     window: WindowSpec | None = None
     start_deadline: Ms | None = None
     on_exhausted: OnExhausted | None = None
+    tz: str | None = None
     rearm: bool = False  # the schedule computes its next fire from this run's end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mainspring.model.gate import Gate
+from mainspring.model.run import ENDED, Run
 
 
 def lane_of(ns: str, queue: str) -> str:
@@ -23,3 +24,11 @@ def task_gate(ns: str, task: str) -> str:
 def schedule_gate_row(schedule_id: str) -> Gate:
     """One run of the schedule at a time."""
     return Gate(schedule_gate(schedule_id), 1)
+
+
+def touches_of(after: Run) -> tuple[str, ...]:
+    """The schedule that must be looked at again because this run ended."""
+    options = after.options
+    if after.schedule_id is None or options is None or after.state not in ENDED:
+        return ()
+    return (after.schedule_id,) if options.rearm or options.on_exhausted == "pause" else ()

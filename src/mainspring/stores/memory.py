@@ -96,6 +96,7 @@ class MemoryStore(MemoryTables):
         while self._agenda and not self._live_agenda_entry(self._agenda[0], wall):
             heapq.heappop(self._agenda)
         next_at = self._agenda[0][0] if self._agenda else None
+        ids.sort(key=lambda sid: (self._schedules[sid].next_at or 0, sid))
         return Due(wall, next_at, tuple(self._due_schedule(sid) for sid in ids))
 
     def _live_agenda_entry(self, entry: tuple[Ms, str], wall: Ms) -> bool:
@@ -167,22 +168,23 @@ class MemoryStore(MemoryTables):
         elif isinstance(guard, ScheduleAt | ScheduleAbsent):
             n = self._write_schedule(change, wall)
         for run in change.runs:
-            taken = run.schedule_id is not None and (run.schedule_id, run.fire_key or "") in self._fire_keys
-            if run.id not in self._runs and not taken:
+            if run.id not in self._runs and (run.schedule_id, run.fire_key) not in self._fire_keys:
                 inserted[run.id] = run
         for run in inserted.values():
-            events = sum(e.run_id == run.id for e in change.events)
+            moves = sum(_is_move_of(event, run.id) for event in change.events)
+            n = moves if isinstance(guard, RunAbsent) and run.id == guard.id else n
             ended = wall if run.state in ENDED else None
-            self._put_run(replace(run, n=events, created_at=wall, ended_at=ended))
+            self._put_run(replace(run, n=moves, created_at=wall, ended_at=ended))
         self._spans.extend(change.spans)
         for sid in change.touches:
-            self._touched[sid] = self._touched.get(sid, 0) + 1
+            if sid in self._schedules:
+                self._touched[sid] = self._touched.get(sid, 0) + 1
         for name in change.releases:
             held = self._gates.get(name)
             if held is not None:
                 self._gates[name] = replace(held, held=max(0, held.held - 1))
         self._append(change, guard, n, inserted, wall)
-        return Result("accepted", n or (1 if inserted else 0))
+        return Result("accepted", n)
 
     def _check(self, change: Change) -> Result | None:
         """None when the guard holds, else the answer that says why not."""
@@ -220,7 +222,7 @@ class MemoryStore(MemoryTables):
             current = self._schedules.get(guard.id) or self._schedules[other or ""]
         else:
             return None
-        if current is not None and any(e.change == change.id for e in self._stream(current)):
+        if current is not None and self._made(change, current):
             return Result("repeated", current.n, current)
         return Result("refused", current.n if current is not None else 0, current)
 
@@ -229,9 +231,11 @@ class MemoryStore(MemoryTables):
             return False
         return (new.ns, new.unique_key) in self._unique
 
-    def _stream(self, row: Run | Schedule) -> list[Event]:
-        streams = self._run_events if isinstance(row, Run) else self._schedule_events
-        return streams.get(row.id, [])
+    def _made(self, change: Change, row: Run | Schedule) -> bool:
+        """True when an event of the guarded row, or of a run the change inserts, says this change was accepted."""
+        own = self._run_events if isinstance(row, Run) else self._schedule_events
+        found = [own.get(row.id, []), *(self._run_events.get(run.id, []) for run in change.runs)]
+        return any(event.change == change.id for stream in found for event in stream)
 
     def _move_run(self, change: Change, wall: Ms) -> int:
         assert change.run is not None
@@ -259,7 +263,8 @@ class MemoryStore(MemoryTables):
         new = replace(new, n=n, created_at=created, updated_at=wall if moves else (old.updated_at if old else wall))
         self._schedules[new.id] = new
         if new.state == "deleted":
-            self._names.pop((new.ns, new.name), None)
+            if self._names.get((new.ns, new.name)) == new.id:
+                del self._names[new.ns, new.name]
         else:
             self._names[new.ns, new.name] = new.id
         self._held.pop(new.id, None)
@@ -339,7 +344,8 @@ class MemoryStore(MemoryTables):
             due: list[Run] = []
             for lane in offer.lanes:
                 heap = self._queues[lane, priority].heap
-                while heap and heap[0][0] <= wall and len(due) < 4 * limit:
+                enough = len(due) + 4 * limit
+                while heap and heap[0][0] <= wall and len(due) < enough:
                     ready_at, rid = heapq.heappop(heap)
                     run = self._runs.get(rid)
                     if run is None or rid in seen or not claimable(run) or run.ready_at != ready_at:

@@ -69,7 +69,7 @@ class MemoryTables:
         self._log: list[Event] = []
         self._run_events: dict[str, list[Event]] = defaultdict(list)
         self._schedule_events: dict[str, list[Event]] = defaultdict(list)
-        self._fire_keys: dict[tuple[str, str], str] = {}
+        self._fire_keys: dict[tuple[str | None, str | None], str] = {}
         self._unique: dict[tuple[str, str], str] = {}
         self._bodies: dict[str, str] = {}
         self._spans: list[Span] = []
@@ -103,7 +103,8 @@ class MemoryTables:
         self._runs[run.id] = run
         is_open = run.state in OPEN
         if run.schedule_id is not None:
-            self._fire_keys[run.schedule_id, run.fire_key or ""] = run.id
+            if run.fire_key is not None:
+                self._fire_keys[run.schedule_id, run.fire_key] = run.id
             if is_open:
                 self._open[run.schedule_id][run.id] = None
             elif run.schedule_id in self._open:
@@ -248,8 +249,7 @@ class MemoryTables:
             self._tallies[run.schedule_id, day, f"{kind}/{run.state}"] += 1
             removed.update(e.seq for e in self._run_events.pop(run.id, ()))
             del self._runs[run.id]
-            if run.schedule_id is not None:
-                self._fire_keys.pop((run.schedule_id, run.fire_key or ""), None)
+            self._fire_keys.pop((run.schedule_id, run.fire_key), None)
         for span in spans:
             self._tallies[span.schedule_id, span.through // DAY_MS, f"span/{span.reason}"] += span.count
         self._spans = [s for s in self._spans if s.through >= policy.ended_before]

@@ -1,0 +1,103 @@
+"""What the commands that look into a store have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from mainspring.model.errors import (
+    InvalidInput,
+    MainspringError,
+    StoreCorrupt,
+    StoreUnavailable,
+    UnknownSchedule,
+    nearest,
+)
+from mainspring.model.instant import Ms, duration_ms, instant_ms
+from mainspring.model.schedule import ScheduleState
+from mainspring.ports.clock import SystemClock
+from mainspring.ports.store import Schedules, Store
+
+T = TypeVar("T")
+DEFAULT_URL = "sqlite:///mainspring.db"
+
+
+def store_option(command: Callable[..., None]) -> Callable[..., None]:
+    """`--store URL`, and `--json`."""
+    json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    where = click.option(
+        "--store",
+        "url",
+        metavar="URL",
+        help=f"The store to look into; else $MAINSPRING_URL, then {DEFAULT_URL}.",
+    )
+    return where(json_flag(command))
+
+
+def look(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
+    """Open the store, ask, close. A file that is not there is an error: looking creates nothing."""
+    url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
+    _check_exists(url)
+
+    async def ask() -> T:
+        from mainspring.stores.url import open_store
+
+        clock = SystemClock()
+        store = open_store(url, clock)
+        await store.open()
+        try:
+            return await question(store, clock.now())
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(ask())
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"a row of {url} cannot be read: {error}. `mainspring events verify` says which") from error
+
+
+def _check_exists(url: str) -> None:
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "memory":
+        raise InvalidInput("--store", f"{url} lives inside one process", "Give the URL of a store that others can open")
+    if not separator or scheme != "sqlite":
+        return
+    path = Path(rest.partition("?")[0].removeprefix("/"))
+    if str(path) in (".", ":memory:"):
+        raise InvalidInput("--store", f"{url} names no file", f"Write for example {DEFAULT_URL}")
+    if not path.exists():
+        raise StoreUnavailable(f"{path.absolute()} does not exist. Give the store's URL with --store or MAINSPRING_URL")
+    if path.is_file() and path.stat().st_size == 0:
+        raise MainspringError(f"{path.absolute()} is empty: it is not a Mainspring store")
+
+
+def moment(text: str | None, now: Ms, *, field: str) -> Ms | None:
+    """'7d' is so long ago; anything else must be an ISO 8601 time with an offset."""
+    if text is None:
+        return None
+    if text[:1].isdigit() and "-" not in text:
+        return now - duration_ms(text, field=field)
+    return instant_ms(text, field=field)
+
+
+async def schedule_id(store: Store, given: str) -> str:
+    """The id of a schedule given by id or name, deleted ones too."""
+    states: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
+    for query in (Schedules(id=given, states=states), Schedules(name=given, states=states)):
+        found = await store.find(query)
+        if found:
+            return max(found, key=lambda row: (row.state != "deleted", row.id)).id
+    names = [row.name for row in await store.find(Schedules(limit=1_000))]
+    raise UnknownSchedule(" ".join(filter(None, (f"there is no schedule {given!r}.", nearest(given, names)))))
+
+
+def print_json(value: Any) -> None:
+    """JSON for people and programs."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2))

@@ -1,0 +1,123 @@
+"""`mainspring events`: read the log, and prove the rows with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mainspring.cli.common import look, moment, print_json, schedule_id, store_option
+from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.events import COLUMNS, EVENT_TYPES, Event
+from mainspring.model.instant import Ms, isoformat
+from mainspring.ports.store import Events, Store
+from mainspring.verify import Report
+
+
+@click.group()
+def events() -> None:
+    """Read the event log, and prove the rows with it."""
+
+
+@events.command()
+@store_option
+@click.pass_context
+def verify(context: click.Context, url: str | None, as_json: bool) -> None:
+    """Replay the log and compare it with every row; exits with 1 when something differs.
+
+    Example: mainspring events verify --store sqlite:///mainspring.db
+    """
+
+    async def prove(store: Store, now: Ms) -> Report:
+        from mainspring.verify import verify as replay
+
+        return await replay(store)
+
+    report = look(url, prove)
+    counts = {name: getattr(report, name) for name in ("events", "runs", "schedules", "spans", "bodies", "gates")}
+    if as_json:
+        import msgspec
+
+        differences = msgspec.to_builtins(report.differences)
+        print_json({"ok": report.ok, **counts, "found": report.found, "differences": differences})
+    else:
+        click.echo(" · ".join(f"{count} {name}" for name, count in counts.items()))
+        for difference in report.differences:
+            click.echo(f"✕ {difference.kind} {difference.id}  {difference.what}")
+        rest = report.found - len(report.differences)
+        click.echo(
+            "ok: the rows are what the log says"
+            if report.ok
+            else f"{report.found} differences" + (f", {rest} of them not shown" if rest else "")
+        )
+    context.exit(0 if report.ok else 1)
+
+
+@events.command("list")
+@store_option
+@click.option("--run", "run_id", metavar="ID", help="Only events of this run.")
+@click.option("--schedule", metavar="NAME", help="Only events of this schedule and its runs, by name or id.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only this type; may be given several times.")
+@click.option("--since", metavar="TIME", help="From then on: a duration such as 1h, or an ISO 8601 time.")
+@click.option("--until", metavar="TIME", help="Before then.")
+@click.option("--after", metavar="SEQ", type=click.IntRange(0), help="Go on after this event.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many.")
+def list_events(
+    url: str | None,
+    as_json: bool,
+    run_id: str | None,
+    schedule: str | None,
+    types: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    after: int | None,
+    limit: int,
+) -> None:
+    """Print events in the order of the log.
+
+    Example: mainspring events list --type RunFailed --since 1h
+    """
+    for name in types:
+        if name not in EVENT_TYPES:
+            raise InvalidInput("--type", f"{name!r} is not an event", nearest(name, EVENT_TYPES))
+
+    async def read(store: Store, now: Ms) -> list[Event]:
+        return await store.find(
+            Events(
+                run_id=run_id,
+                schedule_id=None if schedule is None else await schedule_id(store, schedule),
+                types=types or None,
+                since=moment(since, now, field="--since"),
+                until=moment(until, now, field="--until"),
+                after=None if after is None else str(after),
+                limit=limit,
+            )
+        )
+
+    found = look(url, read)
+    if as_json:
+        return print_json([_as_dict(event) for event in found])
+    for event in found:
+        subject = event.run_id or event.schedule_id or "-"
+        number = "" if event.n is None else f" n={event.n}"
+        click.echo(
+            f"{event.seq}  {isoformat(event.at)}  {type(event).__name__}  {subject}{number}  {_said(event)}".rstrip()
+        )
+    if not found:
+        click.echo("no events")
+    return None
+
+
+def _as_dict(event: Event) -> dict[str, Any]:
+    import msgspec
+
+    values: dict[str, Any] = msgspec.to_builtins(event)
+    columns = {name: values[name] for name in COLUMNS if name in values and name != "at"}
+    data = {name: value for name, value in values.items() if name not in COLUMNS}
+    return {"type": type(event).__name__, "at": isoformat(event.at), **columns, "data": data}
+
+
+def _said(event: Event) -> str:
+    data = _as_dict(event)["data"]
+    text = " ".join(f"{name}={value}" for name, value in data.items() if isinstance(value, str | int | float))
+    return text if len(text) <= 160 else f"{text[:159]}…"

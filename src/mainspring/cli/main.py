@@ -1,0 +1,76 @@
+"""`mainspring`: the command line. Sub-commands are imported when they are called, so that help is instant."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from mainspring.model.errors import InvalidInput, MainspringError, nearest
+
+#: Name → (module, what it does).
+COMMANDS = {
+    "cron": ("mainspring.cli.cron", "Explain, preview and check cron expressions."),
+    "events": ("mainspring.cli.events", "Read the event log, and prove the rows with it."),
+    "ledger": ("mainspring.cli.ledger", "Account for every planned fire."),
+    "run": ("mainspring.cli.run", "Run an application: plan its schedules and work on its runs."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name only, and turns our errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            hint = nearest(args[0], COMMANDS) or f"There are {', '.join(sorted(COMMANDS))}."
+            raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MainspringError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(2 if isinstance(error, InvalidInput) else 1)
+
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"mainspring {version('mainspring')}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
+def mainspring() -> None:
+    """A task scheduler that runs work at the right time, once, and can prove it."""
+
+
+def main() -> None:
+    """The entry point of the installed script."""
+    mainspring(prog_name="mainspring")
+
+
+if __name__ == "__main__":
+    main()

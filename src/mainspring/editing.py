@@ -1,0 +1,86 @@
+"""Partial edits of a schedule: what is not named stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.policies import RunOptions
+from mainspring.model.schedule import Schedule
+from mainspring.rules.definition import digest_of
+from mainspring.rules.triggers import compile_trigger
+from mainspring.service import Definition
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+    from mainspring.task import BaseTask
+
+_TRIGGERS = ("cron", "every", "at", "delay", "trigger")
+_OPTIONS = ("timeout", "retry", "recovery", "window", "start_deadline", "on_exhausted")
+
+
+async def edited(
+    app: Mainspring,
+    key: str,
+    task: BaseTask[Any, Any] | Callable[..., Any] | str | None,
+    args: Iterable[Any] | None,
+    kwargs: dict[str, Any] | None,
+    changes: dict[str, Any],
+) -> Schedule:
+    """Read the schedule, lay the changes over it, write a new revision."""
+    schedule = await app.get(key)
+    old = schedule.spec
+    known = {*old.__struct_fields__, *_TRIGGERS, *_OPTIONS}
+    for name in changes:
+        if name not in known:
+            raise InvalidInput(name, "is not a field of a schedule", nearest(name, sorted(known)))
+    asked = dict(changes)
+    if not any(name in changes for name in _TRIGGERS):
+        asked["trigger"] = compile_trigger(old.trigger, None)
+    fresh = app._definition(
+        schedule.name,
+        task=task if task is not None else old.task,
+        args=args if args is not None else (),
+        kwargs=kwargs,
+        **asked,
+    )
+    same_payload = args is None and kwargs is None and task is None
+    kept: dict[str, Any] = {
+        name: getattr(old, name)
+        for name in old.__struct_fields__
+        if name not in changes and name not in ("trigger", "task", "options", "gates", "body")
+    }
+    if same_payload:
+        kept["body"] = old.body
+    if "tz" in changes and not any(name in changes for name in _TRIGGERS):
+        from mainspring.model.trigger import CronSpec
+
+        if isinstance(old.trigger, CronSpec):
+            kept["trigger"] = replace(old.trigger, tz=changes["tz"])
+    kept["options"] = _options(old.options, fresh.spec.options, changes)
+    spec = replace(fresh.spec, **kept)
+    want = Definition(
+        ns=fresh.ns,
+        name=fresh.name,
+        spec=spec,
+        digest=schedule.digest if schedule.app else digest_of(spec),
+        bodies=fresh.bodies if not same_payload else (),
+        gates=fresh.gates,
+        by="api",
+    )
+    if msgspec.to_builtins(spec) == msgspec.to_builtins(old):
+        return schedule
+    return await app.call(lambda runtime: runtime.commands.replace(schedule, want))
+
+
+def _options(old: RunOptions | None, new: RunOptions | None, changes: dict[str, Any]) -> RunOptions | None:
+    merged = old or RunOptions()
+    fresh = new or RunOptions()
+    taken = {name: getattr(fresh, name) for name in _OPTIONS if name in changes}
+    taken |= {"rearm": fresh.rearm or merged.rearm, "tz": fresh.tz if "tz" in changes else merged.tz}
+    merged = replace(merged, **taken)
+    return None if merged == RunOptions() else merged

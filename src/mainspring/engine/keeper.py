@@ -1,0 +1,90 @@
+"""The keeper: retention, and schedules that no code declares any more. One instance at a time does it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from mainspring.engine.presence import instances
+from mainspring.engine.service import Service
+from mainspring.model.instant import Ms
+from mainspring.model.schedule import Schedule
+from mainspring.model.settings import Settings
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Retention, Schedules, Store
+
+log = logging.getLogger("mainspring.engine")
+
+LEASE = "keeper"
+PURGE_BATCH = 500
+
+
+class Keeper(Service):
+    """Housekeeping under a lease: the lease only saves work, every write is guarded as always."""
+
+    name = "keeper"
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        owner: str,
+        pause: Callable[[Schedule, str], Awaitable[object]],
+    ) -> None:
+        super().__init__(max(settings.poll / 1000, settings.lease_ttl / 3000))
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._owner = owner
+        self._pause = pause
+        self._epoch: int | None = None
+
+    async def run_once(self) -> float:
+        """Hold the lease, or look again later; then one bounded piece of each duty."""
+        ttl = 3 * self._settings.lease_ttl
+        held = await self._store.lease(LEASE, self._owner, ttl, epoch=self._epoch)
+        if held is None:
+            self._epoch = None
+            held = await self._store.lease(LEASE, self._owner, ttl)
+        if held is None:
+            return self.poll
+        self._epoch = held.epoch
+        more = await self.retain()
+        await self.pause_undeclared()
+        return 0.0 if more else self.poll
+
+    async def retain(self) -> bool:
+        """Remove what is older than the history; true when there is more."""
+        before: Ms = self._clock.now() - self._settings.history
+        purged = await self._store.purge(Retention(ended_before=before), PURGE_BATCH)
+        if purged.runs:
+            log.info("retention: %d runs and %d events removed", purged.runs, purged.events)
+        return purged.more
+
+    async def pause_undeclared(self) -> int:
+        """Pause declared schedules of this app that no instance seen lately declares; never delete them."""
+        horizon = self._clock.now() - self._settings.undeclared_after
+        known: set[str] = set()
+        for lease, instance in await instances(self._store):
+            if instance.app == self._settings.app and (lease.live or lease.renewed_at > horizon):
+                known.update(instance.declares)
+        paused = 0
+        after: str | None = None
+        while True:
+            page = await self._store.find(
+                Schedules(ns=self._settings.namespace, app=self._settings.app, states=("active",), after=after)
+            )
+            for schedule in page:
+                if schedule.name not in known and schedule.updated_at <= horizon:
+                    await self._pause(schedule, "not_declared")
+                    paused += 1
+            if len(page) < 100:
+                return paused
+            after = page[-1].id
+
+    async def leave(self) -> None:
+        """Let another instance take over at once."""
+        if self._epoch is not None:
+            await self._store.release(LEASE, self._owner, self._epoch)
+            self._epoch = None

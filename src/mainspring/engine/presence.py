@@ -1,0 +1,69 @@
+"""Presence: a row that says this instance lives, what it runs and what it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.engine.service import Service
+from mainspring.model.instant import Ms
+from mainspring.model.settings import Settings
+from mainspring.ports.store import Lease, Leases, Store
+
+PREFIX = "instance:"
+
+
+class Instance(Struct, frozen=True, omit_defaults=True):
+    """What an instance tells the others."""
+
+    app: str
+    version: str = ""
+    tasks: tuple[str, ...] = ()
+    declares: dict[str, str] = {}  # schedule name → digest
+    running: int = 0
+    concurrency: int = 0
+    pid: int = 0
+    host: str = ""
+
+
+class Presence(Service):
+    """Renews the instance's row every heartbeat; releases it when the instance stops in order."""
+
+    name = "presence"
+
+    def __init__(self, store: Store, settings: Settings, owner: str, describe: Callable[[], Instance]) -> None:
+        super().__init__(settings.heartbeat / 1000)
+        self._store = store
+        self._ttl: Ms = settings.lease_ttl
+        self._owner = owner
+        self._describe = describe
+        self._epoch: int | None = None
+
+    async def run_once(self) -> float:
+        """Take or renew the row."""
+        data = msgspec.json.encode(self._describe()).decode()
+        name = PREFIX + self._owner
+        lease: Lease | None = None
+        if self._epoch is not None:
+            lease = await self._store.lease(name, self._owner, self._ttl, epoch=self._epoch, data=data)
+        if lease is None:
+            lease = await self._store.lease(name, self._owner, self._ttl, data=data)
+        self._epoch = None if lease is None else lease.epoch
+        return self.poll
+
+    async def leave(self) -> None:
+        """Say that the instance stops; its row stays a while so that others see what it declared."""
+        if self._epoch is not None:
+            await self._store.release(PREFIX + self._owner, self._owner, self._epoch)
+            self._epoch = None
+
+
+async def instances(store: Store) -> list[tuple[Lease, Instance]]:
+    """Every instance seen lately, living or not."""
+    found = []
+    for lease in await store.find(Leases(prefix=PREFIX, limit=1_000)):
+        if lease.data:
+            found.append((lease, msgspec.json.decode(lease.data, type=Instance)))
+    return found

@@ -1,0 +1,146 @@
+"""The recorder: an attempt's outcome becomes events, guarded by the lease under which it ran."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from mainspring.engine.batcher import Batcher
+from mainspring.model.change import Change, Result, RunLease
+from mainspring.model.errors import StoreError
+from mainspring.model.events import StaleResultRejected
+from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
+from mainspring.ports.clock import Clock
+from mainspring.ports.executor import Attempt
+from mainspring.rules.lanes import touches_of
+from mainspring.rules.lifecycle import (
+    Command,
+    Complete,
+    Fail,
+    HandBack,
+    Skip,
+    SnoozeUntil,
+    StopCancelled,
+    decide,
+    evolve,
+)
+from mainspring.rules.retry import Randomness, retry_at
+
+log = logging.getLogger("mainspring.engine")
+
+
+class Recorder:
+    """Turns outcomes into changes; a stale one is refused by the store and noted."""
+
+    def __init__(
+        self, batcher: Batcher, clock: Clock, rng: Randomness, change_id: Callable[[], str], max_wait: float
+    ) -> None:
+        self._batcher = batcher
+        self._clock = clock
+        self._rng = rng
+        self._change_id = change_id
+        self._max_wait = max_wait
+        self._pending: set[asyncio.Task[None]] = set()
+
+    @property
+    def pending(self) -> int:
+        """Outcomes not yet stored."""
+        return len(self._pending)
+
+    def record(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Store the outcome with the next commit; try again while the store fails and the lease may hold."""
+        change = self._change(attempt, outcome)
+        future = self._batcher.submit(change)
+        future.add_done_callback(lambda f: self._stored(attempt, outcome, change, f))
+
+    def _stored(self, attempt: Attempt, outcome: Outcome, change: Change, future: asyncio.Future[Result]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled() or error is not None:
+            log.warning("run %s: outcome not stored yet: %s", attempt.run.id, error)
+            task = asyncio.get_running_loop().create_task(self._again(attempt, outcome, change))
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
+        elif not future.result().ok:
+            self.stale(attempt, outcome)
+
+    async def _again(self, attempt: Attempt, outcome: Outcome, change: Change) -> None:
+        """The same change id, so an answer that was only lost counts as accepted."""
+        delay = 0.1
+        while self._clock.boot() < attempt.trust:
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, self._max_wait)
+            try:
+                result = await self._batcher.submit(change)
+            except StoreError:
+                continue
+            if not result.ok:
+                self.stale(attempt, outcome)
+            return
+        log.error(
+            "run %s: outcome could not be stored before the lease ended; the run will be repeated", attempt.run.id
+        )
+
+    def stale(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Note a result that came under a lease no longer held."""
+        run = attempt.run
+        log.warning("run %s: a result of attempt %d came too late and was refused", run.id, run.attempt)
+        note = StaleResultRejected(
+            ns=run.ns,
+            run_id=run.id,
+            schedule_id=run.schedule_id,
+            epoch=run.epoch,
+            attempt=run.attempt,
+            owner=run.owner,
+            outcome=type(outcome).__name__,
+        )
+        future = self._batcher.submit(Change(id=self._change_id(), events=(note,)))
+        future.add_done_callback(lambda f: f.cancelled() or f.exception())
+
+    def _change(self, attempt: Attempt, outcome: Outcome) -> Change:
+        run = attempt.run
+        now = self._clock.now()
+        events = decide(run, self._command(attempt, outcome, now), now)
+        after = evolve(run, events[0])
+        return Change(
+            id=self._change_id(),
+            guard=RunLease(run.id, run.epoch),
+            run=after,
+            events=events,
+            releases=run.gates,
+            touches=touches_of(after),
+        )
+
+    def _command(self, attempt: Attempt, outcome: Outcome, now: int) -> Command:
+        match outcome:
+            case Succeeded():
+                return Complete(attempt.began_at or now, attempt.ms or 0, outcome.result)
+            case Failed():
+                policy = attempt.handler.retry
+                if attempt.run.options is not None and attempt.run.options.retry is not None:
+                    policy = attempt.run.options.retry
+                again = retry_at(policy, attempt.run.failures + 1, now, self._rng) if outcome.retry else None
+                return Fail(
+                    error=outcome.error,
+                    began_at=attempt.began_at,
+                    ms=attempt.ms,
+                    retry_at=again,
+                    reason=outcome.reason,
+                    fingerprint=outcome.fingerprint,
+                    trace=outcome.trace,
+                )
+            case Snoozed():
+                return SnoozeUntil(now + outcome.delay)
+            case Cancelled():
+                return StopCancelled(outcome.reason)
+            case HandedBack():
+                return HandBack(outcome.reason, outcome.began)
+            case Skipped():
+                return Skip(outcome.reason)
+
+    async def drain(self) -> None:
+        """Return when every outcome is stored or given up."""
+        await self._batcher.flush()
+        while self._pending:
+            await asyncio.wait(self._pending)
+            await self._batcher.flush()

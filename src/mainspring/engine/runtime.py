@@ -1,0 +1,276 @@
+"""The composition root: one instance of the engine, wired. The only file that knows backends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from mainspring.engine.batcher import Batcher
+from mainspring.engine.bus import Bus
+from mainspring.engine.keeper import Keeper
+from mainspring.engine.presence import Instance, Presence
+from mainspring.engine.recorder import Recorder
+from mainspring.engine.service import Service
+from mainspring.engine.settler import Settler
+from mainspring.engine.worker import Worker
+from mainspring.executors.coroutine import CoroutineExecutor
+from mainspring.executors.process import ProcessExecutor
+from mainspring.executors.thread import ThreadExecutor
+from mainspring.model.change import Change
+from mainspring.model.errors import StoreError
+from mainspring.model.events import ClockStepped, Event, InstanceJoined, InstanceLeft, SubscriberFailed
+from mainspring.model.ids import IdFactory
+from mainspring.model.outcome import Outcome
+from mainspring.model.run import ENDED
+from mainspring.model.schedule import Schedule
+from mainspring.model.settings import Settings
+from mainspring.ports.clock import Clock
+from mainspring.ports.executor import Attempt, Executor, Handler, Kind
+from mainspring.ports.store import Store
+from mainspring.ports.threads import Threads
+from mainspring.service import Commands
+from mainspring.stores.url import open_store
+
+__all__ = ["Runtime", "open_store"]
+
+log = logging.getLogger("mainspring.engine")
+
+#: A step of the wall clock against boot time that is worth saying.
+CLOCK_STEP = 60_000
+
+
+class Runtime:
+    """Store, batcher and commands from `open` on; loops between `start` and `stop`. Lives on the engine's loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        rng: random.Random,
+        settings: Settings,
+        handlers: Mapping[str, Handler],
+        bus: Bus,
+        threads: Threads,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.handlers = handlers
+        self.bus = bus
+        self._threads = threads
+        self._rng = rng
+        self.ids = IdFactory(rng)
+        self.owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{rng.getrandbits(24):06x}"
+        self._changes = 0
+        self._change_prefix = f"{rng.getrandbits(40):010x}"
+        self.batcher = Batcher(store, self._committed, bus.publish)
+        self.commands = Commands(store, self.batcher.apply, clock, self.ids, self.change_id)
+        self.settler = Settler(store, self.batcher, self.change_id, handlers, settings.poll / 1000)
+        self.recorder = Recorder(self.batcher, clock, rng, self.change_id, settings.poll / 1000)
+        self.keeper = Keeper(store, clock, settings, self.owner, self._pause_undeclared)
+        self.presence = Presence(store, settings, self.owner, self._describe)
+        self.worker: Worker | None = None
+        self.declares: Callable[[], dict[str, str]] = dict
+        self.executors: dict[Kind, Executor] = {}
+        self._services: list[Service] = []
+        self._watcher: asyncio.Task[None] | None = None
+        self._ended: dict[str, list[asyncio.Future[None]]] = {}
+        self._done: list[tuple[Attempt, Outcome]] = []
+        self._done_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def change_id(self) -> str:
+        """Short, unique and cheap: this instance, then a count."""
+        self._changes += 1
+        return f"{self._change_prefix}{self._changes:x}"
+
+    # ── life ───────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        """Open the store; commands work from here on."""
+        self._loop = asyncio.get_running_loop()
+        self.batcher.listening = self.bus.listening
+        await self.store.open()
+
+    def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> None:
+        """Make worker and executors for handlers that run on this loop; `inline` keeps every kind on it."""
+        on_loop = CoroutineExecutor(handler_loop, self.clock, self._finished)
+        self.executors = {"async": on_loop, "sync": on_loop}
+        if inline:
+            self.executors |= {"thread": on_loop, "process": on_loop}
+        else:
+            self.executors["thread"] = ThreadExecutor(self._threads, self.clock, self._finished, handler_loop)
+            self.executors["process"] = ProcessExecutor(self._threads, self.clock, self._finished)
+        self.bus.bind(handler_loop, lambda event, error: self._post(self._note_subscriber, event, error))
+        self.batcher.listening = self.bus.listening
+        self.worker = Worker(
+            self.store,
+            self.recorder,
+            self.clock,
+            self.settings,
+            self.owner,
+            self.handlers,
+            self.executors,
+            self.bus.publish if self.bus.listening else None,
+        )
+
+    async def start(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> None:
+        """Start every loop."""
+        self._loop = asyncio.get_running_loop()
+        self.wire(handler_loop, inline=inline)
+        assert self.worker is not None
+        await self.presence.run_once()
+        await self.note(InstanceJoined(instance=self.owner, version=self.settings.version))
+        self._services = [self.presence, self.settler, self.worker, self.worker.heart, self.keeper]
+        for service in self._services:
+            service.start()
+        self._watcher = self._loop.create_task(self._watch(), name="mainspring-watcher")
+
+    async def stop(self, timeout: float) -> None:
+        """Drain: stop taking, let runs finish within `timeout`, hand the rest back, leave in order."""
+        if self.worker is None:
+            return
+        await self.worker.drain(timeout)
+        await self._stop_services()
+        await self.recorder.drain()
+        with contextlib.suppress(StoreError):
+            await self.note(InstanceLeft(instance=self.owner))
+            await self.keeper.leave()
+            await self.presence.leave()
+        for executor in self.executors.values():
+            await executor.close()
+        self.worker = None
+
+    async def stop_now(self) -> None:
+        """The second signal: hand everything back at once."""
+        if self.worker is not None:
+            self.worker.draining = True
+            await self.worker.stop()
+            await self.worker.hand_back("shutdown")
+            self.worker.idle.set()
+
+    async def _stop_services(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+            self._watcher = None
+        for service in reversed(self._services):
+            await service.stop()
+        self._services = []
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self.batcher.flush()
+        await self.store.close()
+
+    # ── hints and wake-ups ─────────────────────────────────────────────────
+
+    async def _watch(self) -> None:
+        """Wake the loops when another process changed something; notice when the wall clock steps."""
+        offset = self.clock.now() - self.clock.boot()
+        while True:
+            try:
+                hinted = await self.store.wait(self.settings.poll / 1000)
+            except StoreError:
+                await asyncio.sleep(self.settings.poll / 1000)
+                continue
+            if hinted:
+                self._wake_all()
+                await asyncio.sleep(0.005)
+            step = self.clock.now() - self.clock.boot() - offset
+            if abs(step) >= CLOCK_STEP:
+                log.warning("the wall clock stepped by %d s", step // 1000)
+                offset += step
+                await self.note(ClockStepped(step_ms=step))
+                self._wake_all()
+
+    def _wake_all(self) -> None:
+        self.settler.wake()
+        if self.worker is not None:
+            self.worker.wake()
+
+    def _committed(self, changes: Sequence[Change]) -> None:
+        """Wake precisely: who has work because of what was just committed here."""
+        for change in changes:
+            if self.worker is not None and (change.runs or change.run is not None):
+                self.worker.wake()
+                if change.run is not None and change.run.cancel is not None:
+                    self.worker.cancel(change.run.id, change.run.cancel)
+            if change.schedule is not None or change.touches or change.releases:
+                self.settler.wake()
+            if change.run is not None and change.run.state in ENDED:
+                for future in self._ended.pop(change.run.id, ()):
+                    if not future.done():
+                        future.set_result(None)
+
+    async def wait_for_end(self, run_id: str, timeout: float) -> None:
+        """Return when the run ended here, or after `timeout` seconds; somebody else may have ended it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended.setdefault(run_id, []).append(future)
+        try:
+            async with asyncio.timeout(timeout):
+                await future
+        except TimeoutError:
+            waiting = self._ended.get(run_id)
+            if waiting is not None and future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del self._ended[run_id]
+
+    # ── outcomes from other threads ────────────────────────────────────────
+
+    def _finished(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Called by executors on any thread; one hop for all that end together."""
+        with self._done_lock:
+            first = not self._done
+            self._done.append((attempt, outcome))
+        if first:
+            self._post(self._take_outcomes)
+
+    def _take_outcomes(self) -> None:
+        with self._done_lock:
+            done, self._done = self._done, []
+        for attempt, outcome in done:
+            if self.worker is not None:
+                self.worker.finished(attempt, outcome)
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    # ── small things ───────────────────────────────────────────────────────
+
+    async def note(self, event: Event) -> None:
+        """Append a note to the log."""
+        await self.batcher.apply(Change(id=self.change_id(), events=(event,)))
+
+    def _note_subscriber(self, event: Event, error: str) -> None:
+        if isinstance(event, SubscriberFailed):
+            return  # a subscriber of failures that fails must not feed itself
+        note = SubscriberFailed(
+            run_id=event.run_id, schedule_id=event.schedule_id, event=type(event).__name__, error=error[:500]
+        )
+        future = self.batcher.submit(Change(id=self.change_id(), events=(note,)))
+        future.add_done_callback(lambda f: f.cancelled() or f.exception())
+
+    def _describe(self) -> Instance:
+        return Instance(
+            app=self.settings.app,
+            version=self.settings.version,
+            tasks=tuple(self.handlers),
+            declares=self.declares(),
+            running=len(self.worker.running) if self.worker else 0,
+            concurrency=self.settings.concurrency,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        )
+
+    async def _pause_undeclared(self, schedule: Schedule, reason: str) -> None:
+        await self.commands.pause(schedule, reason=reason)

@@ -1,0 +1,85 @@
+"""The base of every loop: start, stop, wake, step by hand, and patience with a store that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+
+from mainspring.model.errors import StoreError
+
+log = logging.getLogger("mainspring.engine")
+
+MAX_BACKOFF = 5.0
+
+
+class Service(ABC):
+    """`run_once` does one bounded piece of work and says how long to wait before the next."""
+
+    name = "service"
+
+    def __init__(self, poll: float) -> None:
+        self.poll = poll
+        self.failures = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def run_once(self) -> float:
+        """Work; answer the seconds until there may be more (0: at once). Never waited longer than the poll interval."""
+
+    def start(self) -> None:
+        """Begin on the running loop; a second call changes nothing."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._loop(), name=f"mainspring-{self.name}")
+
+    async def stop(self) -> None:
+        """End between two pieces of work; a second call changes nothing."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def wake(self) -> None:
+        """Something changed: look now."""
+        self._wake.set()
+
+    async def _loop(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                delay = await self.run_once()
+                if self.failures:
+                    self.failures = 0
+                    self.recovered()
+            except StoreError as error:
+                self.failures += 1
+                self.degraded(error)
+                delay = min(0.1 * 2**self.failures, MAX_BACKOFF)
+                await asyncio.sleep(delay)
+                continue
+            except Exception:
+                self.failures += 1
+                log.exception("%s: unexpected error, going on", self.name)
+                await asyncio.sleep(min(0.1 * 2**self.failures, MAX_BACKOFF))
+                continue
+            if delay > 0 and not self._wake.is_set():
+                await self._sleep(min(delay, self.poll))
+            else:
+                await asyncio.sleep(0)
+
+    async def _sleep(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    def degraded(self, error: StoreError) -> None:
+        """The store failed; said once, then every tenth time."""
+        if self.failures == 1 or self.failures % 10 == 0:
+            log.warning("%s: the store fails (%d times): %s", self.name, self.failures, error)
+
+    def recovered(self) -> None:
+        """The store answers again."""
+        log.warning("%s: the store answers again", self.name)

@@ -1,0 +1,169 @@
+"""The settler: due → rules → apply, for everything that waits for a decision rather than for a worker.
+
+Schedules whose time has come, leases that ended, schedules something pointed at, gates with room.
+Any instance settles; no lock is open while Python decides, the guard of the change decides who was first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from mainspring.engine.batcher import Batcher
+from mainspring.engine.service import Service
+from mainspring.model.change import Change, RunAt, RunLease
+from mainspring.model.instant import Ms
+from mainspring.model.run import ENDED, OPEN, Run, State
+from mainspring.ports.executor import Handler
+from mainspring.ports.store import Agenda, Due, DueSchedule, Runs, Store
+from mainspring.rules.draft import Draft
+from mainspring.rules.lanes import touches_of
+from mainspring.rules.lifecycle import Expire, RequestCancel, decide, evolve
+from mainspring.rules.planning import OpenRuns, is_fixed_delay, settle
+from mainspring.rules.scheduling import delete, pause, rearm, resume
+
+log = logging.getLogger("mainspring.engine")
+
+BATCH = 100
+
+
+class Settler(Service):
+    """One loop for four agendas; each can be stepped by hand."""
+
+    name = "settler"
+
+    def __init__(
+        self,
+        store: Store,
+        batcher: Batcher,
+        change_id: Callable[[], str],
+        handlers: Mapping[str, Handler],
+        poll: float,
+    ) -> None:
+        super().__init__(poll)
+        self._store = store
+        self._batcher = batcher
+        self._change_id = change_id
+        self._handlers = handlers
+
+    async def run_once(self) -> float:
+        """All four agendas once; the seconds until the first of them has something again."""
+        waits = [await self.plan(), await self.look_again(), await self.rescue(), await self.open_gates()]
+        return min(waits)
+
+    # ── schedules whose time has come ──────────────────────────────────────
+
+    async def plan(self) -> float:
+        """Turn due schedules into runs and spans."""
+        due = await self._store.due(Agenda.SCHEDULES, BATCH)
+        more = False
+        futures = []
+        for row in due.schedules:
+            draft = self._settle(row, due.now)
+            more = more or draft.more
+            if draft.cancels_open:
+                await self._cancel_open(row.schedule.id)
+            if draft.changed:
+                futures.append(self._batcher.submit(draft.change(self._change_id(), touched=row.touched)))
+        for future in futures:
+            await future  # refused means another instance was first: nothing to do
+        return 0.0 if more or len(due.schedules) >= BATCH else self._until(due)
+
+    def _settle(self, row: DueSchedule, now: Ms) -> Draft:
+        schedule = row.schedule
+        if schedule.state == "paused":
+            return resume(schedule, now, reason="until")
+        draft = settle(schedule, _opened(row), now)
+        self._delete_if_terminal(draft, row.open)
+        return draft
+
+    @staticmethod
+    def _delete_if_terminal(draft: Draft, open_runs: int) -> None:
+        schedule = draft.schedule
+        ended = schedule.state == "finished" and schedule.spec.terminal == "delete"
+        if ended and open_runs == 0 and not any(run.state in OPEN for run in draft.runs):
+            for event in delete(schedule, OpenRuns(), schedule.cursor, reason="finished").events:
+                draft.emit(event)
+
+    async def _cancel_open(self, schedule_id: str) -> None:
+        """`cancel_running`: everything open makes way for the new fire."""
+        for run in await self._store.find(Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=1_000)):
+            if run.cancel is None:
+                await self.request_cancel(run, "replaced by a newer fire", by="overlap")
+
+    async def request_cancel(self, run: Run, reason: str, *, by: str = "") -> bool:
+        """Cancel what waits, ask what runs to stop."""
+        events = decide(run, RequestCancel(reason, by), 0)
+        after = evolve(run, events[0])
+        change = Change(
+            id=self._change_id(), guard=RunAt(run.id, run.n), run=after, events=events, touches=touches_of(after)
+        )
+        return (await self._batcher.submit(change)).ok
+
+    # ── schedules something pointed at ─────────────────────────────────────
+
+    async def look_again(self) -> float:
+        """Fixed-delay schedules get their next fire; a schedule whose retries are spent may be paused."""
+        due = await self._store.due(Agenda.TOUCHED, BATCH)
+        for row in due.schedules:
+            draft = await self._look_again(row, due.now)
+            await self._batcher.submit(draft.change(self._change_id(), touched=row.touched))
+        return 0.0 if len(due.schedules) >= BATCH else self.poll
+
+    async def _look_again(self, row: DueSchedule, now: Ms) -> Draft:
+        schedule = row.schedule
+        ended = await self._store.find(Runs(schedule_id=schedule.id, states=tuple(ENDED), limit=1))
+        last = ended[0] if ended else None
+        options = schedule.spec.options
+        spent = last is not None and last.state is State.FAILED and last.dead
+        if spent and options is not None and options.on_exhausted == "pause" and schedule.state == "active":
+            return pause(schedule, _opened(row), now, reason="retries_exhausted")
+        draft = Draft(schedule)
+        if row.open == 0 and last is not None and is_fixed_delay(schedule.spec):
+            draft = rearm(schedule, last.ended_at or now)
+        self._delete_if_terminal(draft, row.open)
+        return draft
+
+    # ── leases that ended ──────────────────────────────────────────────────
+
+    async def rescue(self) -> float:
+        """A worker fell silent: its runs go back, or end where their budget says so."""
+        due = await self._store.due(Agenda.EXPIRED, BATCH)
+        futures = [self._batcher.submit(self._expire(run, due.now)) for run in due.runs]
+        for future in futures:
+            await future
+        return 0.0 if len(due.runs) >= BATCH else self._until(due)
+
+    def _expire(self, run: Run, now: Ms) -> Change:
+        handler = self._handlers.get(run.task)
+        recovery = run.options.recovery if run.options else None
+        crashes = run.options.max_crashes if run.options else None
+        command = Expire(
+            max_crashes=crashes or (handler.max_crashes if handler else 3),
+            recovery=recovery or (handler.recovery if handler else "retry"),
+        )
+        events = decide(run, command, now)
+        after = evolve(run, events[0])
+        log.warning("run %s: lease of %s ended, %s", run.id, run.owner, after.state)
+        return Change(
+            id=self._change_id(),
+            guard=RunLease(run.id, run.epoch),
+            run=after,
+            events=events,
+            releases=run.gates,
+            touches=touches_of(after),
+        )
+
+    # ── gates with room ────────────────────────────────────────────────────
+
+    async def open_gates(self) -> float:
+        """Un-park what fits again."""
+        due = await self._store.due(Agenda.GATES, BATCH)
+        return 0.0 if due.unparked >= BATCH else self.poll
+
+    def _until(self, due: Due) -> float:
+        return self.poll if due.next_at is None else max(0.0, (due.next_at - due.now) / 1000)
+
+
+def _opened(row: DueSchedule) -> OpenRuns:
+    return OpenRuns(row.open, row.waiting, row.oldest[0].id if row.oldest else None)

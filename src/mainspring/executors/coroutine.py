@@ -1,0 +1,75 @@
+"""Coroutines (and light synchronous handlers) on the loop that called run()."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from mainspring.executors.outcomes import begin, end, raised, returned, timed_out
+from mainspring.model.outcome import HandedBack, Outcome
+from mainspring.ports.clock import Clock
+from mainspring.ports.executor import Attempt, Done
+
+
+class CoroutineExecutor:
+    """One asyncio task for each attempt; `start` and `stop` may be called from another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, done: Done) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._done = done
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._begin, attempts)
+        except RuntimeError:  # the handlers' loop is gone
+            for attempt in attempts:
+                self._done(attempt, HandedBack("loop_closed"))
+
+    def stop(self, attempt: Attempt) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel, attempt)
+
+    async def close(self) -> None:
+        """Nothing is left to close: tasks end with their attempts."""
+
+    def _begin(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            task = self._loop.create_task(self._run(attempt), name=f"mainspring-run-{attempt.run.id}")
+            attempt.handle = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    def _cancel(attempt: Attempt) -> None:
+        if isinstance(attempt.handle, asyncio.Task):
+            attempt.handle.cancel()
+
+    async def _run(self, attempt: Attempt) -> None:
+        try:
+            outcome = await self._outcome(attempt)
+        except asyncio.CancelledError:
+            outcome = attempt.stop or HandedBack("shutdown", began=attempt.began_at is not None)
+        self._done(attempt, outcome)
+
+    async def _outcome(self, attempt: Attempt) -> Outcome:
+        if attempt.stop is not None:
+            return attempt.stop
+        if self._clock.boot() >= attempt.trust:
+            return HandedBack("not_begun")
+        begin(attempt, self._clock)
+        limit = asyncio.timeout(None if attempt.timeout is None else attempt.timeout / 1000)
+        try:
+            async with limit:
+                value = await attempt.handler.call(attempt)
+        except asyncio.CancelledError:
+            end(attempt, self._clock)
+            raise
+        except BaseException as error:  # SystemExit in a handler is an outcome like any other
+            end(attempt, self._clock)
+            if isinstance(error, TimeoutError) and limit.expired():
+                return timed_out(attempt)
+            return attempt.stop or raised(error)
+        end(attempt, self._clock)
+        return returned(attempt, value)

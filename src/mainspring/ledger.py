@@ -1,0 +1,402 @@
+"""The ledger: every planned fire is accounted for once, and what is not is named.
+
+`planned` comes from definitions in the log, never from rows. Rows, spans and tallies must cover it: each fire once,
+and nothing that was never planned. `unexplained` counts differences, so a row too few and a row too many are two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mainspring.ledger_cover import NAMED, Cover, Difference, Stretch
+from mainspring.model.events import (
+    Event,
+    RunScheduled,
+    ScheduleCreated,
+    ScheduleEvent,
+    ScheduleSnapshot,
+    ScheduleUpdated,
+    definitions,
+)
+from mainspring.model.ids import fire_id
+from mainspring.model.instant import Ms, isoformat
+from mainspring.model.run import ENDED, OPEN, Run, RunOrigin
+from mainspring.model.schedule import Definition, Schedule
+from mainspring.paging import all_rows, all_spans
+from mainspring.ports.store import Events, Runs, Schedules, Store, Tallies, Tally
+from mainspring.rules.draft import evolve_schedule, is_fire_birth
+from mainspring.rules.planning import is_fixed_delay, owed, trigger_of
+
+DAY_MS: Ms = 86_400_000
+#: Lines kept for the report; those with a difference are always kept.
+MAX_LINES = 1_000
+_AD_HOC: tuple[RunOrigin, ...] = ("enqueue", "trigger", "backfill", "child")
+_MOVES = (
+    "ScheduleCreated",
+    "ScheduleUpdated",
+    "SchedulePaused",
+    "ScheduleResumed",
+    "ScheduleFinished",
+    "ScheduleDeleted",
+    "FiresElided",
+    "ScheduleSnapshot",
+)
+_BIRTHS = ("RunScheduled", "RunSkipped")
+_BEGINNING: Ms = -(1 << 62)
+
+
+class Line(Struct):
+    """One schedule's account."""
+
+    schedule_id: str
+    name: str
+    ns: str = "default"
+    state: str = "active"
+    planned: int = 0
+    ended: int = 0
+    open: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    missed: int = 0
+    behind: int = 0
+    unexplained: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+
+class AdHoc(Struct):
+    """The account of work that no schedule planned: enqueued = ended + open."""
+
+    enqueued: int = 0
+    ended: int = 0
+    open: int = 0
+    unexplained: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+
+class Ledger(Struct):
+    """The whole account; `unexplained` must be 0. `rounded` says that tallies moved `since` to the start of its day."""
+
+    now: Ms
+    since: Ms | None = None
+    rounded: bool = False
+    planned: int = 0
+    ended: int = 0
+    open: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    missed: int = 0
+    behind: int = 0
+    unexplained: int = 0
+    ad_hoc: AdHoc = field(default_factory=AdHoc)
+    schedules: list[Line] = field(default_factory=list)
+    schedules_total: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+
+async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None = None) -> Ledger:
+    """Account for every fire at or after `since` (all of them when None), in one namespace or in all."""
+    rounded = since is not None and since % DAY_MS != 0 and bool(await store.find(Tallies(limit=1)))
+    since = since // DAY_MS * DAY_MS if rounded and since is not None else since
+    low = _BEGINNING if since is None else since - 1
+    book = Ledger(now=now, since=since, rounded=rounded)
+    known: set[str] = set()
+    later: dict[str, Schedule] = {}
+    every = Schedules(ns=ns, states=("active", "paused", "finished", "deleted"), limit=500)
+    async for row in all_rows(store, every, lambda s: s.id):
+        known.add(row.id)
+        line = await _line(store, row, now, low, None)
+        if line is None:
+            later[row.id] = row
+        else:
+            _add(book, line)
+    births = await _births(store, later.keys(), low) if later else {}
+    for sid, row in later.items():
+        line = await _line(store, row, now, low, births.get(sid, {}))
+        assert line is not None
+        _add(book, line)
+    await _orphans(store, book, known, low, ns)
+    book.ad_hoc = await _ad_hoc(store, low, ns)
+    book.unexplained += book.ad_hoc.unexplained
+    book.differences += book.ad_hoc.differences
+    return book
+
+
+def _add(book: Ledger, line: Line) -> None:
+    book.schedules_total += 1
+    book.planned += line.planned
+    book.ended += line.ended
+    book.open += line.open
+    book.missed += line.missed
+    book.behind += line.behind
+    book.unexplained += line.unexplained
+    book.differences += line.differences
+    for reason, count in line.skipped.items():
+        book.skipped[reason] = book.skipped.get(reason, 0) + count
+    if line.unexplained or len(book.schedules) < MAX_LINES:
+        book.schedules.append(line)
+
+
+# ── one schedule ────────────────────────────────────────────────────────────
+
+
+async def _line(store: Store, row: Schedule, now: Ms, low: Ms, births: dict[str, Ms] | None) -> Line | None:
+    """The account of one schedule; None when the births of its runs are needed for it and were not given."""
+    line = Line(row.id, row.name, row.ns, row.state)
+    stretches = await _stretches(store, row, low)
+    cover = Cover(row.id, row.name, stretches)
+    if not stretches:
+        cover.note("definition", "no event of the log says what this schedule is", count=1)
+    elif stretches[-1].definition.revision != row.revision:
+        said = stretches[-1].definition.revision
+        cover.note("revision", f"the row says revision {row.revision}, the log says {said}", count=1)
+    outcomes = await _rows(store, row, cover, low)
+    spans: Counter[str] = Counter()
+    async for span in all_spans(store, row.id, None if low == _BEGINNING else low):
+        spans[span.reason] += cover.span(span, low)
+    cover.check_overlaps()
+    uncovered = cover.uncovered()
+    tallies = [t for t in await store.find(Tallies(schedule_id=row.id, limit=1_000_000)) if _counts(t, low)]
+    tallied = sum(t.count for t in tallies)
+    if births is None and (cover.has_fixed or (tallied and uncovered != tallied)):
+        return None
+    births = births or {}
+    for_closed = _settle_tallies(cover, uncovered, tallies, births, windowed=low != _BEGINNING)
+    line.planned = sum(s.planned for s in stretches)
+    if cover.has_fixed:
+        line.planned += cover.check_fixed(births) + max(0, tallied - for_closed)
+    _count_outcomes(line, outcomes, spans, tallies, excess=0 if cover.has_fixed else max(0, tallied - for_closed))
+    line.behind = _behind(row, now)
+    line.unexplained, line.differences = cover.unexplained, cover.differences
+    return line
+
+
+async def _stretches(store: Store, row: Schedule, low: Ms) -> list[Stretch]:
+    """The definitions of the log, each with the fires it owes in the window."""
+    stream = [e async for e in all_rows(store, Events(schedule_id=row.id, types=_MOVES, limit=20_000), _seq)]
+    found = definitions(stream)
+    ends = await _ends(store, row, stream, found)
+    stretches: list[Stretch] = []
+    for definition, end in zip(found, ends, strict=True):
+        first, last = max(definition.since, low), end
+        fixed = is_fixed_delay(definition.spec)
+        trigger = None if fixed else trigger_of(definition.spec, definition.anchor)
+        planned = 0 if fixed or last <= first else owed(definition.spec, definition.anchor, first, last)
+        stretches.append(Stretch(definition, first, max(first, last), trigger, planned))
+    return stretches
+
+
+async def _ends(store: Store, row: Schedule, stream: list[Event], found: tuple[Definition, ...]) -> list[Ms]:
+    """Where each definition stops owing: at the next one's start, at the cursor, or where max_runs ended it."""
+    ends = [definition.since for definition in found[1:]] + ([row.cursor] if found else [])
+    names = [type(event).__name__ for event in stream]
+    if "ScheduleFinished" not in names or "ScheduleUpdated" not in names[names.index("ScheduleFinished") :]:
+        return ends
+    folded: Schedule | None = None
+    at = -1
+    query = Events(schedule_id=row.id, types=_MOVES + _BIRTHS, limit=20_000)
+    async for event in all_rows(store, query, _seq):
+        if isinstance(event, ScheduleSnapshot):
+            at = len(event.definitions) - 1
+        elif isinstance(event, ScheduleCreated | ScheduleUpdated):
+            if folded is not None and folded.state == "finished":
+                ends[at] = min(ends[at], folded.cursor)
+            at += 1
+        elif folded is None or not (isinstance(event, ScheduleEvent) or is_fire_birth(event)):
+            continue
+        folded = evolve_schedule(folded, event) if folded or not isinstance(event, ScheduleUpdated) else None
+    return ends
+
+
+async def _rows(store: Store, row: Schedule, cover: Cover, low: Ms) -> Counter[tuple[str, str | None]]:
+    """The fire rows: checked one by one, counted by state and reason."""
+    outcomes: Counter[tuple[str, str | None]] = Counter()
+    since = None if low == _BEGINNING else low
+    query = Runs(schedule_id=row.id, origin="fire", fired_since=since, oldest_first=True, limit=1_000)
+    async for run in all_rows(store, query, _run_id):
+        outcomes[run.state.value, run.reason or "skipped" if run.state == "skipped" else None] += 1
+        cover.row(run)
+    return outcomes
+
+
+async def _births(store: Store, schedules: Collection[str], low: Ms) -> dict[str, dict[str, Ms]]:
+    """Schedule → run id → fire time, of the fires whose birth the log still holds; one pass for all of them."""
+    found: dict[str, dict[str, Ms]] = {}
+    async for event in all_rows(store, Events(types=_BIRTHS, limit=2_000), _seq):
+        fire, sid = getattr(event, "fire_time", None), event.schedule_id
+        if sid in schedules and is_fire_birth(event) and fire is not None and fire > low:
+            run_id = event.run_id or fire_id(sid or "", str(fire), fire)
+            found.setdefault(sid or "", {})[run_id] = fire
+    return found
+
+
+def _settle_tallies(
+    cover: Cover, uncovered: int, tallies: list[Tally], births: dict[str, Ms], *, windowed: bool
+) -> int:
+    """Set the tallies against what no row or span covers, and name the rest. Returns what the closed part took."""
+    tallied = sum(t.count for t in tallies)
+    # A fire that was tallied has no birth in the log any more: these are missing for certain.
+    held = set(cover.times)
+    certain = [fire for fire in births.values() if fire not in held and cover.owes(fire)] if uncovered else []
+    left = uncovered - tallied
+    if cover.has_fixed:
+        left = max(len(certain), left)
+    by_day: dict[int, int] = {}
+    for tally in tallies:
+        by_day[tally.day] = by_day.get(tally.day, 0) + tally.count
+    if left > 0:
+        cover.name_missing(left, sorted(certain), by_day)
+    elif left < 0 and not windowed and not cover.has_fixed:
+        cover.note("tally", f"the tallies hold {-left} more than was ever planned", count=-left)
+        return tallied
+    return min(tallied, uncovered - max(0, left))
+
+
+def _count_outcomes(
+    line: Line,
+    outcomes: Counter[tuple[str, str | None]],
+    spans: Counter[str],
+    tallies: list[Tally],
+    *,
+    excess: int,
+) -> None:
+    """Fill the columns. `excess`: fires of tallied spans that lie before the window; a tally cannot be cut by time."""
+    skipped: Counter[str] = Counter()
+    for (state, reason), count in outcomes.items():
+        if reason is not None:
+            skipped[reason] += count
+        elif state in OPEN:
+            line.open += count
+        else:
+            line.ended += count
+    for reason, count in spans.items():
+        skipped[reason] += count
+    for tally in tallies:
+        kind, _, outcome = tally.outcome.partition("/")
+        count = tally.count
+        if kind == "span" and excess:
+            cut = min(excess, count)
+            count, excess = count - cut, excess - cut
+        if kind == "span" or outcome == "skipped":
+            skipped[outcome] += count
+        else:
+            line.ended += count
+    line.missed = skipped.pop("missed", 0)
+    line.skipped = {reason: count for reason, count in sorted(skipped.items()) if count}
+
+
+def _behind(row: Schedule, now: Ms) -> int:
+    if row.state != "active" or row.next_at is None or row.next_at > now:
+        return 0
+    left = None if row.spec.max_runs is None else max(0, row.spec.max_runs - row.fired)
+    due = 1 if is_fixed_delay(row.spec) else owed(row.spec, row.anchor, row.cursor, now)
+    return due if left is None else min(due, left)
+
+
+def _counts(tally: Tally, low: Ms) -> bool:
+    kind = tally.outcome.partition("/")[0]
+    return kind in ("fire", "span") and tally.day * DAY_MS > low
+
+
+# ── fires of no schedule, and work that no schedule planned ─────────────────
+
+
+async def _orphans(store: Store, book: Ledger, known: set[str], low: Ms, ns: str | None) -> None:
+    """Schedules of the log that have no row, and fire rows that name no schedule we know."""
+    gone: dict[str, str] = {}
+    query = Events(types=("ScheduleCreated", "ScheduleSnapshot"), limit=1_000)
+    async for event in all_rows(store, query, _seq):
+        sid = event.schedule_id or ""
+        if sid not in known and (ns is None or event.ns == ns):
+            gone[sid] = getattr(event, "name", None) or sid
+    named: list[Difference] = [
+        Difference("schedule", f"the row of schedule {name!r} is gone, its events are there", sid)
+        for sid, name in gone.items()
+    ]
+    count = len(gone)
+    since = None if low == _BEGINNING else low
+    fires = Runs(origin="fire", ns=ns, fired_since=since, oldest_first=True, limit=1_000)
+    async for run in all_rows(store, fires, _run_id):
+        if run.schedule_id not in known:
+            count += 1
+            if len(named) < NAMED:
+                named.append(_false_row(run, "names a schedule that does not exist"))
+    book.unexplained += count
+    book.differences += named
+
+
+def _false_row(run: Run, why: str) -> Difference:
+    at = None if run.fire_time is None else isoformat(run.fire_time)
+    return Difference("false", f"run {run.id} {why}", run.schedule_id, run.id, at)
+
+
+async def _ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
+    account = AdHoc()
+    matched = 0
+    page: list[str] = []
+
+    async def look_up() -> None:
+        nonlocal matched
+        rows = await store.find(Runs(ids=tuple(page), limit=len(page)))
+        there = {run.id for run in rows if run.origin != "fire"}
+        matched += len(there)
+        for run_id in page:
+            if run_id not in there:
+                _name(account, Difference("missing", f"run {run_id} was enqueued and has no row", None, run_id))
+        page.clear()
+
+    since = None if low == _BEGINNING else low + 1
+    async for event in all_rows(store, Events(types=("RunScheduled",), since=since, limit=1_000), _seq):
+        assert isinstance(event, RunScheduled)
+        if event.origin == "fire" or (ns is not None and event.ns != ns):
+            continue
+        account.enqueued += 1
+        if event.run_id is None:
+            text = f"event {event.seq} enqueued {event.task!r} at {isoformat(event.at)}, and the run has no row"
+            _name(account, Difference("missing", text))
+            continue
+        page.append(event.run_id)
+        if len(page) == 500:
+            await look_up()
+    if page:
+        await look_up()
+    rows = 0
+    for origin in _AD_HOC:
+        query = Runs(origin=origin, ns=ns, created_since=since, oldest_first=True, limit=1_000)
+        async for run in all_rows(store, query, _run_id):
+            rows += 1
+            account.ended += run.state in ENDED
+            account.open += run.state in OPEN
+    if rows != matched:
+        await _name_unborn(store, account, Runs(ns=ns, created_since=since, oldest_first=True, limit=1_000))
+    if ns is None:
+        for tally in await store.find(Tallies(limit=1_000_000)):
+            if tally.outcome.startswith("adhoc/") and tally.day * DAY_MS > low:
+                account.enqueued += tally.count
+                account.ended += tally.count
+    return account
+
+
+async def _name_unborn(store: Store, account: AdHoc, query: Runs) -> None:
+    """Rows whose birth is not in the log: only looked for when the numbers differ."""
+    for origin in _AD_HOC:
+        async for run in all_rows(store, replace(query, origin=origin), _run_id):
+            births = await store.find(Events(run_id=run.id, types=("RunScheduled",), limit=1))
+            if not any(isinstance(event, RunScheduled) and event.origin != "fire" for event in births):
+                text = f"run {run.id} has a row and was never enqueued"
+                _name(account, Difference("false", text, run.schedule_id, run.id))
+
+
+def _name(account: AdHoc, difference: Difference) -> None:
+    account.unexplained += 1
+    if len(account.differences) < NAMED:
+        account.differences.append(difference)
+
+
+def _seq(event: Event) -> str:
+    return str(event.seq)
+
+
+def _run_id(run: Run) -> str:
+    return run.id

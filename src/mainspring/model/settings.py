@@ -1,0 +1,81 @@
+"""The settings of one instance, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from mainspring.model.errors import InvalidInput, LeaseTooShort
+from mainspring.model.ids import check_name
+from mainspring.model.instant import Duration, Ms, duration_ms, format_duration
+
+MIN_LEASE = 300
+PAYLOAD_HARD_LIMIT = 1024 * 1024
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What the engine needs to know; durations in milliseconds."""
+
+    namespace: str = "default"
+    app: str = "mainspring"
+    version: str = ""
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 10
+    lease_ttl: Ms = 30_000
+    heartbeat: Ms = 10_000
+    poll: Ms = 1_000
+    shutdown_timeout: Ms = 30_000
+    history: Ms = 30 * 86_400_000
+    payload_limit: int = 64 * 1024
+    undeclared_after: Ms = 600_000
+
+
+def make_settings(
+    *,
+    namespace: str = "default",
+    app: str = "mainspring",
+    version: str = "",
+    queues: Sequence[str] = ("default",),
+    concurrency: int = 10,
+    lease_ttl: Duration = "30s",
+    heartbeat: Duration | None = None,
+    poll_interval: Duration = "1s",
+    shutdown_timeout: Duration = "30s",
+    history: Duration = "30d",
+    payload_limit: int = 64 * 1024,
+) -> Settings:
+    """Read and check what a user gives."""
+    ttl = duration_ms(lease_ttl, field="lease_ttl")
+    beat = ttl // 3 if heartbeat is None else duration_ms(heartbeat, field="heartbeat", minimum=1)
+    if ttl < MIN_LEASE:
+        raise LeaseTooShort(
+            "lease_ttl", f"{format_duration(ttl)} is too short", "Use at least 300ms; 30s is the default"
+        )
+    if ttl < 3 * beat:
+        raise LeaseTooShort(
+            "lease_ttl",
+            f"{format_duration(ttl)} is less than 3 heartbeats of {format_duration(beat)}",
+            f"Use lease_ttl of at least {format_duration(3 * beat)}, or a shorter heartbeat",
+        )
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 10_000:
+        raise InvalidInput("concurrency", f"{concurrency!r} is out of range", "Use a whole number from 1 to 10000")
+    if not isinstance(payload_limit, int) or not 1 <= payload_limit <= PAYLOAD_HARD_LIMIT:
+        raise InvalidInput("payload_limit", f"{payload_limit!r} is out of range", "Use 1 to 1048576 bytes")
+    if isinstance(queues, str) or not queues:
+        raise InvalidInput(
+            "queues", f"{queues!r} is not a list of names", 'Write for example queues=["default", "mail"]'
+        )
+    return Settings(
+        namespace=check_name(namespace, field="namespace"),
+        app=check_name(app, field="app"),
+        version=str(version),
+        queues=tuple(check_name(queue, field="queues") for queue in queues),
+        concurrency=concurrency,
+        lease_ttl=ttl,
+        heartbeat=beat,
+        poll=duration_ms(poll_interval, field="poll_interval", minimum=1),
+        shutdown_timeout=duration_ms(shutdown_timeout, field="shutdown_timeout"),
+        history=duration_ms(history, field="history"),
+        payload_limit=payload_limit,
+    )

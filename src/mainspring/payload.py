@@ -1,0 +1,205 @@
+"""A function's signature as a wire format: arguments to JSON text and back, checked against the annotations."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, get_type_hints
+
+import msgspec
+
+from mainspring.context import Context
+from mainspring.depends import Dependency, dependencies_of
+from mainspring.model.change import Body
+from mainspring.model.errors import InvalidInput, PayloadNotSerialisable, PayloadTooLarge, WrongArguments
+from mainspring.model.ids import body_id
+
+_encoder = msgspec.json.Encoder()
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+
+
+class Signature:
+    """Which parameters are payload, which is the context, which are dependencies."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._full = inspect.signature(function)
+        hints = _hints(function)
+        parameters = list(self._full.parameters.values())
+        self.context = _context_parameter(parameters, hints)
+        self.needs: dict[str, Dependency] = dependencies_of(function)
+        self._payload = self._full.replace(
+            parameters=[p for p in parameters if p.name != self.context and p.name not in self.needs]
+        )
+        self._decoders = {name: _decoder(hints.get(name)) for name in self._payload.parameters}
+        self._result = _decoder(hints.get("return"))
+        self._keeps_order = any(p.kind in _POSITIONAL for p in self._payload.parameters.values())
+        self.plain = not self._full.parameters
+
+    # ── writing ────────────────────────────────────────────────────────────
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Body | None:
+        """The arguments as a payload; nothing for no arguments. Refused before anything is stored."""
+        name = getattr(self._function, "__name__", "task")
+        try:
+            bound = self._payload.bind(*args, **kwargs)
+        except TypeError as error:
+            raise WrongArguments("arguments", f"{error}", f"The signature is {name}{self._payload}") from None
+        if not bound.arguments:
+            return None
+        if self._keeps_order:
+            wire: dict[str, Any] = {"a": list(bound.args), "k": dict(bound.kwargs)}
+        else:
+            kwargs = {}
+            for key, value in bound.arguments.items():
+                if self._payload.parameters[key].kind is inspect.Parameter.VAR_KEYWORD:
+                    kwargs.update(value)
+                else:
+                    kwargs[key] = value
+            wire = {"k": kwargs}
+        data = encode_json(wire, "arguments")
+        if len(data) > limit:
+            raise PayloadTooLarge(
+                "arguments",
+                f"{len(data)} bytes are more than the limit of {limit}",
+                "Store the data elsewhere and pass its key, or raise payload_limit",
+            )
+        self.decode(data)
+        return Body(body_id(data), data.decode())
+
+    # ── reading ────────────────────────────────────────────────────────────
+
+    def decode(self, data: str | bytes | None) -> dict[str, Any]:
+        """Parameter name → value, in the annotated types."""
+        if not data:
+            return {}
+        wire = msgspec.json.decode(data)
+        try:
+            bound = self._payload.bind(*wire.get("a", ()), **wire.get("k", {}))
+        except TypeError as error:
+            raise WrongArguments("arguments", f"the stored arguments do not fit: {error}") from None
+        for key, value in bound.arguments.items():
+            kind = self._payload.parameters[key].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                bound.arguments[key] = tuple(self._typed(key, item) for item in value)
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                bound.arguments[key] = {name: self._typed(key, item) for name, item in value.items()}
+            else:
+                bound.arguments[key] = self._typed(key, value)
+        return dict(bound.arguments)
+
+    def _typed(self, name: str, value: Any) -> Any:
+        hint = self._decoders[name]
+        if hint is None:
+            return value
+        try:
+            return msgspec.convert(value, hint)
+        except msgspec.ValidationError as error:
+            raise WrongArguments(name, f"{error}", f"Got {_short(value)}") from None
+
+    def call(self, values: dict[str, Any], context: Context, resolved: dict[str, Any]) -> Any:
+        """Call the function; a coroutine function gives its coroutine."""
+        if self.plain:
+            return self._function()
+        arguments: dict[str, Any] = {}
+        for name in self._full.parameters:
+            if name == self.context:
+                arguments[name] = context
+            elif name in resolved:
+                arguments[name] = resolved[name]
+            elif name in values:
+                arguments[name] = values[name]
+        bound = inspect.BoundArguments(self._full, arguments)
+        return self._function(*bound.args, **bound.kwargs)
+
+    def result(self, text: str | None) -> Any:
+        """A stored result, in the annotated type where there is one."""
+        if text is None:
+            return None
+        value = msgspec.json.decode(text)
+        if self._result is None:
+            return value
+        try:
+            return msgspec.convert(value, self._result)
+        except msgspec.ValidationError:
+            return value
+
+
+def encode_json(value: Any, field: str) -> bytes:
+    """JSON bytes; what JSON cannot carry is refused with the path to it."""
+    try:
+        data = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        where, what = _culprit(value) or (field, error)
+        raise PayloadNotSerialisable(
+            where,
+            f"cannot be stored as JSON: {what}",
+            "Pass numbers, text, lists, dictionaries, dates, dataclasses or msgspec structs",
+        ) from None
+    if b"null" in data:  # a number that is not finite would silently become null
+        for path, item in _walk(value, field):
+            if isinstance(item, float) and not math.isfinite(item):
+                raise PayloadNotSerialisable(path, f"{item} is not a finite number", "JSON has no word for it")
+    return data
+
+
+def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    yield path, value
+    if depth > 64:
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            name = path if key in ("a", "k") and depth == 0 else f"{path}.{key}" if depth > 1 else str(key)
+            yield from _walk(item, name, depth + 1)
+    elif isinstance(value, list | tuple | set):
+        for index, item in enumerate(value):
+            yield from _walk(item, f"{path}[{index}]", depth + 1)
+
+
+def _culprit(value: Any) -> tuple[str, str] | None:
+    """The innermost value that cannot be encoded."""
+    found: tuple[str, str] | None = None
+    for path, item in _walk(value, "arguments"):
+        if isinstance(item, dict | list | tuple | set):
+            continue
+        try:
+            _encoder.encode(item)
+        except Exception:
+            found = (path, f"{_short(item)} is of type {type(item).__name__}")
+            break
+    return found
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except Exception:  # names that exist only for type checkers
+        return {}
+
+
+def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str | None:
+    if parameters and hints.get(parameters[0].name) is Context:
+        return parameters[0].name
+    if any(p.name == "ctx" for p in parameters):
+        return "ctx"
+    wrong = [p.name for p in parameters if hints.get(p.name) is Context]
+    if wrong:
+        raise InvalidInput(wrong[0], "the context is neither first nor called ctx", "Make it the first parameter")
+    return None
+
+
+def _decoder(hint: Any) -> Any:
+    """The hint if msgspec can check values against it, else None."""
+    if hint is None or hint is Any or hint is type(None):
+        return None
+    try:
+        msgspec.json.Decoder(hint)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return hint

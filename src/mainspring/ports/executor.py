@@ -1,0 +1,88 @@
+"""The executor port: how an attempt is carried out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from mainspring.model.instant import Ms
+from mainspring.model.outcome import Outcome
+from mainspring.model.policies import RetryPolicy
+from mainspring.model.run import Run
+
+Kind = Literal["async", "sync", "thread", "process"]
+
+
+class Handler(Struct, frozen=True):
+    """What a worker knows of a task: how to call it and the settings a run may override."""
+
+    name: str
+    kind: Kind
+    #: Arguments decoded, dependencies resolved, the user's function called: on a loop, or blocking in a thread.
+    call: Callable[[Attempt], Coroutine[Any, Any, Any]]
+    call_blocking: Callable[[Attempt], Any]
+    encode: Callable[[Any], str | None]
+    module: str = ""
+    qualname: str = ""
+    timeout: Ms | None = 300_000
+    retry: RetryPolicy = RetryPolicy()
+    recovery: str = "retry"
+    max_crashes: int = 3
+    overrun: Ms = 60_000
+    limit: int | None = None
+
+
+class Attempt:
+    """One execution of a run under one lease, shared by engine and executor."""
+
+    __slots__ = (
+        "abandoned",
+        "began_at",
+        "body",
+        "cancelled",
+        "done",
+        "handle",
+        "handler",
+        "hop",
+        "ms",
+        "run",
+        "started",
+        "stop",
+        "timeout",
+        "trust",
+    )
+
+    def __init__(self, run: Run, body: str | None, handler: Handler, timeout: Ms | None, trust: Ms) -> None:
+        self.run = run
+        self.body = body
+        self.handler = handler
+        self.timeout = timeout
+        self.trust = trust  # boot time after which the lease must not be relied on
+        self.cancelled = threading.Event()
+        self.stop: Outcome | None = None  # why the executor was asked to stop
+        self.began_at: Ms | None = None
+        self.ms: int | None = None
+        self.started: float = 0.0
+        self.handle: Any = None  # the executor's own
+        #: Runs a coroutine on the handlers' loop and waits for it, from a thread.
+        self.hop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
+        self.done = False
+        self.abandoned = False
+
+
+Done = Callable[[Attempt, Outcome], None]
+
+
+class Executor(Protocol):
+    """Carries out attempts; each ends with exactly one call of `done`, from any thread."""
+
+    def start(self, attempts: Sequence[Attempt]) -> None: ...
+
+    def stop(self, attempt: Attempt) -> None:
+        """Ask a running attempt to stop; `attempt.stop` says why."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,309 @@
+"""The one read and command service: Python API, CLI, REST and UI all call it. Lives on the engine's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
+from mainspring.model.errors import (
+    InvalidInput,
+    ScheduleConflict,
+    StoreError,
+    UnknownRun,
+    UnknownSchedule,
+    nearest,
+)
+from mainspring.model.events import DeclarationConflict, Event, RunEvent, RunScheduled
+from mainspring.model.gate import Gate
+from mainspring.model.ids import IdFactory
+from mainspring.model.instant import Ms
+from mainspring.model.policies import OnConflict
+from mainspring.model.run import OPEN, Run, State
+from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Events, Runs, Schedules, Store
+from mainspring.rules.declaring import Live, judge
+from mainspring.rules.draft import Draft
+from mainspring.rules.lanes import touches_of
+from mainspring.rules.lifecycle import Command, Discard, Reopen, RequestCancel, born, decide, evolve
+from mainspring.rules.planning import OpenRuns
+from mainspring.rules.scheduling import changed_fields, create, delete, manual_run, pause, resume, update
+
+RACES = 20
+
+
+class NewRun(Struct, frozen=True):
+    """A run to be enqueued: its first event, its payload, its gates."""
+
+    event: RunScheduled
+    bodies: tuple[Body, ...] = ()
+    gates: tuple[Gate, ...] = ()
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    """A schedule as somebody wants it to be."""
+
+    ns: str
+    name: str
+    spec: ScheduleSpec
+    digest: str
+    bodies: tuple[Body, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    origin: Origin = "api"
+    by: str = ""
+    app: str = ""
+    version: str = ""
+
+
+class Commands:
+    """Reads, and writes that are decided by the rules and guarded by the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        apply: Callable[[Change], Awaitable[Result]],
+        clock: Clock,
+        ids: IdFactory,
+        change_id: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._apply = apply
+        self._clock = clock
+        self._ids = ids
+        self._change_id = change_id
+
+    # ── reading ────────────────────────────────────────────────────────────
+
+    async def schedule(self, ns: str, key: str) -> Schedule:
+        """By name or id; an unknown one is answered with the nearest name."""
+        found = await self._store.find(Schedules(ns=ns, name=key, limit=1))
+        if not found:
+            found = await self._store.find(Schedules(id=key, limit=1))
+        if not found:
+            names = [s.name for s in await self._store.find(Schedules(ns=ns, limit=1_000))]
+            raise UnknownSchedule(f"no schedule is called {key!r}. {nearest(key, names)}".strip())
+        return found[0]
+
+    async def schedules(self, query: Schedules) -> list[Schedule]:
+        return await self._store.find(query)
+
+    async def run(self, run_id: str) -> Run:
+        found = await self._store.find(Runs(id=run_id, limit=1))
+        if not found:
+            raise UnknownRun(f"no run has the id {run_id!r}")
+        return found[0]
+
+    async def runs(self, query: Runs) -> list[Run]:
+        return await self._store.find(query)
+
+    async def events(self, query: Events) -> list[Event]:
+        return await self._store.find(query)
+
+    async def _opened(self, schedule_id: str) -> OpenRuns:
+        runs = await self._store.find(
+            Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=10_000, oldest_first=True)
+        )
+        waiting = sum(run.state is not State.RUNNING for run in runs)
+        return OpenRuns(len(runs), waiting, runs[0].id if runs else None)
+
+    # ── schedules ──────────────────────────────────────────────────────────
+
+    async def create(self, want: Definition, on_conflict: OnConflict = "error") -> Schedule:
+        """A new schedule; the same definition again changes nothing, another one is a conflict."""
+        for _ in range(RACES):
+            found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
+            if found:
+                same = found[0].spec == want.spec or (found[0].digest == want.digest and found[0].revision == 1)
+                if same or on_conflict == "keep":
+                    return found[0]
+                if on_conflict == "replace":
+                    return await self.replace(found[0], want)
+                fields = ", ".join(changed_fields(found[0].spec, want.spec))
+                raise ScheduleConflict(
+                    "name",
+                    f"a schedule called {want.name!r} exists with another definition (different: {fields})",
+                    'Choose another name, or say on_conflict="replace" or "keep"',
+                )
+            now = self._clock.now()
+            draft = create(
+                self._ids.uuid7(now),
+                want.ns,
+                want.name,
+                want.spec,
+                now,
+                origin=want.origin,
+                by=want.by,
+                app=want.app,
+                version=want.version,
+                digest=want.digest,
+            )
+            if (await self._write(draft, want.bodies, want.gates)).ok:
+                return draft.schedule
+        raise StoreError(f"schedule {want.name!r} kept changing while it was created")
+
+    async def replace(self, schedule: Schedule, want: Definition) -> Schedule:
+        """A new revision; refused writes are decided again on what is there now."""
+        return await self._edit(
+            schedule,
+            lambda row, opened, now: update(
+                row,
+                opened,
+                want.spec,
+                now,
+                origin=want.origin,
+                by=want.by,
+                version=want.version,
+                digest=want.digest,
+            ),
+            want.bodies,
+            want.gates,
+        )
+
+    async def declare(
+        self, want: Definition, live: tuple[Live, ...], on_drift: Literal["keep", "code"] = "keep"
+    ) -> str:
+        """A schedule that code declares; what was done is the answer."""
+        found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
+        existing = found[0] if found else None
+        verdict = judge(existing, want.digest, want.version, live, on_drift)
+        if verdict == "create":
+            await self.create(want, on_conflict="keep")
+        elif existing is not None and verdict == "resume":
+            await self.resume(existing, reason="declared again")
+        elif existing is not None and verdict == "update":
+            row = await self.replace(existing, want)
+            if row.state == "paused" and row.reason == "not_declared":
+                await self.resume(row, reason="declared again")
+        elif existing is not None and verdict == "conflict":
+            newest = max(one.version for one in live)
+            note = DeclarationConflict(
+                ns=want.ns, schedule_id=existing.id, name=want.name, declared=want.version, live=newest
+            )
+            await self._apply(Change(id=self._change_id(), events=(note,)))
+        return verdict
+
+    async def pause(self, schedule: Schedule, *, reason: str = "paused", until: Ms | None = None) -> Schedule:
+        if until is not None and until <= self._clock.now():
+            raise InvalidInput("until", "lies in the past", "Give an instant in the future, or none")
+        if schedule.state == "finished":
+            raise InvalidInput("schedule", f"{schedule.name!r} has finished ({schedule.reason})", "Edit it to go on")
+        return await self._edit(schedule, lambda row, opened, now: pause(row, opened, now, reason=reason, until=until))
+
+    async def resume(self, schedule: Schedule, *, reason: str = "") -> Schedule:
+        return await self._edit(schedule, lambda row, _, now: resume(row, now, reason=reason))
+
+    async def delete(self, schedule: Schedule, *, reason: str = "user") -> Schedule:
+        """Gone at once; what waits is cancelled with the reason, what runs ends."""
+        row = await self._edit(schedule, lambda row, opened, now: delete(row, opened, now, reason=reason))
+        waiting = (State.WAITING, State.RETRYING, State.BLOCKED)
+        while runs := await self._store.find(Runs(schedule_id=row.id, states=waiting, limit=500)):
+            for run in runs:
+                await self._command(run, RequestCancel("the schedule was deleted", reason))
+        return row
+
+    async def trigger(self, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
+        """A run now, outside the plan."""
+        now = self._clock.now()
+        event = manual_run(
+            schedule, self._ids.uuid7(now), now, body=schedule.spec.body if body is None else body.id, actor=by or None
+        )
+        run, _ = await self.enqueue(NewRun(event, () if body is None else (body,)))
+        return run
+
+    async def _edit(
+        self,
+        schedule: Schedule,
+        decide_on: Callable[[Schedule, OpenRuns, Ms], Draft],
+        bodies: tuple[Body, ...] = (),
+        gates: tuple[Gate, ...] = (),
+    ) -> Schedule:
+        row = schedule
+        for _ in range(RACES):
+            if row.state == "deleted":
+                raise UnknownSchedule(f"the schedule {row.name!r} was deleted")
+            draft = decide_on(row, await self._opened(row.id), self._clock.now())
+            if not draft.changed:
+                return row
+            if (await self._write(draft, bodies, gates)).ok:
+                return draft.schedule
+            row = (await self._store.find(Schedules(id=row.id, limit=1)))[0]
+        raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
+
+    async def _write(self, draft: Draft, bodies: tuple[Body, ...], gates: tuple[Gate, ...]) -> Result:
+        draft.bodies.extend(bodies)
+        draft.gates.extend(gates)
+        return await self._apply(draft.change(self._change_id()))
+
+    # ── runs ───────────────────────────────────────────────────────────────
+
+    async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
+        """The run and whether it is new; a taken unique key answers with the run that holds it."""
+        run = born(new.event)
+        result = await self._apply(_birth(self._change_id(), run, new))
+        if result.ok:
+            return run, True
+        assert isinstance(result.current, Run)
+        return result.current, False
+
+    async def enqueue_many(self, many: list[NewRun]) -> list[Run]:
+        """All in one commit up to a thousand, beyond that in chunks; unique keys are asked one by one."""
+        if any(new.event.unique_key is not None for new in many):
+            return [run for run, _ in await asyncio.gather(*map(self.enqueue, many))]
+        runs: list[Run] = []
+        for start in range(0, len(many), 1_000):
+            chunk = many[start : start + 1_000]
+            born_runs = [born(new.event) for new in chunk]
+            change = Change(
+                id=self._change_id(),
+                runs=tuple(born_runs),
+                bodies=tuple({body.id: body for new in chunk for body in new.bodies}.values()),
+                gates=tuple({gate.name: gate for new in chunk for gate in new.gates}.values()),
+                events=tuple(new.event for new in chunk),
+            )
+            await self._apply(change)
+            runs += born_runs
+        return runs
+
+    async def cancel(self, run_id: str, *, reason: str, by: str = "") -> Run:
+        """Waiting runs end here; a running one is asked to stop."""
+        run = await self.run(run_id)
+        if run.state not in OPEN:
+            return run
+        return await self._command(run, RequestCancel(reason, by))
+
+    async def reopen(self, run_id: str, *, by: str = "") -> Run:
+        """Run an ended run again: the same row, the same fire time, fresh budgets."""
+        return await self._command(await self.run(run_id), Reopen(by))
+
+    async def discard(self, run_id: str, *, by: str = "") -> Run:
+        """Put a dead letter away."""
+        return await self._command(await self.run(run_id), Discard(by))
+
+    async def _command(self, run: Run, command: Command) -> Run:
+        for _ in range(RACES):
+            events: tuple[RunEvent, ...] = decide(run, command, self._clock.now())
+            after = evolve(run, events[0])
+            change = Change(
+                id=self._change_id(), guard=RunAt(run.id, run.n), run=after, events=events, touches=touches_of(after)
+            )
+            if (await self._apply(change)).ok:
+                return after
+            run = await self.run(run.id)
+            if isinstance(command, RequestCancel) and run.state not in OPEN:
+                return run
+        raise StoreError(f"run {run.id} kept changing")
+
+
+def _birth(change_id: str, run: Run, new: NewRun) -> Change:
+    return Change(
+        id=change_id,
+        guard=RunAbsent(run.id, run.unique_key),
+        run=run,
+        bodies=new.bodies,
+        gates=new.gates,
+        events=(new.event,),
+    )

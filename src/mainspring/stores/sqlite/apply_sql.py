@@ -1,0 +1,177 @@
+"""The statements of `apply`; each takes its rows as one JSON array of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mainspring.model.schedule import Schedule
+from mainspring.stores.sqlite.rows import GIVEN, RUN_JSON, SCHEDULE_JSON, item
+
+_OPEN = "('blocked', 'waiting', 'running', 'retrying')"
+_STILL_RUNNING = f"{item(4)} = 'running'"
+
+_MOVE_RUN = f"""
+{GIVEN}
+UPDATE run AS r SET
+    mark = {item(2)}, n = r.n + {item(3)}, state = {item(4)}, ready_at = {item(5)}, failures = {item(6)},
+    crashes = {item(7)}, reason = {item(8)}, result = {item(9)}, error = {item(10)}, began_at = {item(11)},
+    ms = {item(12)}, dead = {item(13)}, %s
+    ended_at = CASE WHEN {item(4)} IN {_OPEN} THEN NULL ELSE ifnull(r.ended_at, ?2) END,
+    owner = CASE WHEN {_STILL_RUNNING} THEN r.owner END,
+    lease_until = CASE WHEN {_STILL_RUNNING} THEN r.lease_until END,
+    parked_on = CASE WHEN {_STILL_RUNNING} THEN r.parked_on END,
+    progress = CASE WHEN {_STILL_RUNNING} THEN r.progress END
+FROM j
+WHERE r.id = {item(0)} AND %s
+"""  # noqa: S608 - positions, no input
+
+#: [id, epoch, mark, moves, values…]: the run is running under this epoch.
+UPDATE_LEASED = _MOVE_RUN % ("", f"r.state = 'running' AND r.epoch = {item(1)}")
+
+#: [id, n, mark, moves, values…, ns, unique key]: the stream is at n, and re-opening takes no key that is in use.
+UPDATE_AT = _MOVE_RUN % (
+    f"cancel = {item(14)},",
+    f"""r.n = {item(1)} AND ({item(16)} IS NULL OR {item(4)} NOT IN {_OPEN} OR r.ended_at IS NULL OR NOT EXISTS (
+        SELECT 1 FROM run o WHERE o.ns = {item(15)} AND o.unique_key = {item(16)}
+          AND o.unique_key IS NOT NULL AND o.ended_at IS NULL))""",  # noqa: S608
+)
+
+#: [id, mark, body]: payloads seldom change, and writing an unchanged one would rewrite its index entry.
+UPDATE_BODIES = f"""
+{GIVEN}
+UPDATE run AS r SET body = {item(2)} FROM j
+WHERE r.id = {item(0)} AND r.mark = {item(1)} AND r.body IS NOT {item(2)}
+"""  # noqa: S608
+
+#: [id, mark, body]: which of these rows were written under their mark, their number, whether the body is another.
+MOVED_RUNS = f"""
+{GIVEN}
+SELECT json_group_array(json_array(r.mark, r.n, r.body IS NOT {item(2)})) FROM j CROSS JOIN run r
+WHERE r.id = {item(0)} AND r.mark = {item(1)}
+"""  # noqa: S608
+
+#: [id, mark]
+INSERTED_RUNS = f"""
+{GIVEN}
+SELECT json_group_array(json_array(r.mark, r.n)) FROM j CROSS JOIN run r
+WHERE r.id = {item(0)} AND r.mark = {item(1)}
+"""  # noqa: S608
+
+
+def _inserted_by(change: int, runs: int) -> str:
+    """SQL: a run that the change would insert says that this very change did so before."""
+    return f"""EXISTS (SELECT 1 FROM json_each({item(runs)}) i CROSS JOIN run o CROSS JOIN event e
+                       WHERE o.id = i.value AND e.rid = o.rid AND e.rid IS NOT NULL AND e.change = {item(change)})"""  # noqa: S608
+
+
+#: [index, id, ns, unique key, change, schedule, fire key, inserted runs] → [index, repeated, run].
+REFUSED_RUNS = f"""
+{GIVEN}
+SELECT json_group_array(json_array({item(0)},
+       EXISTS (SELECT 1 FROM event e WHERE e.rid = r.rid AND e.rid IS NOT NULL AND e.change = {item(4)})
+       OR {_inserted_by(4, 7)}, {RUN_JSON}))
+FROM j CROSS JOIN run r
+WHERE r.rid = ifnull((SELECT o.rid FROM run o WHERE o.id = {item(1)}), ifnull(
+    (SELECT o.rid FROM run o WHERE o.ns = {item(2)} AND o.unique_key = {item(3)}
+       AND o.unique_key IS NOT NULL AND o.ended_at IS NULL),
+    (SELECT o.rid FROM run o WHERE o.schedule_id = {item(5)} AND o.fire_key = {item(6)}
+       AND o.schedule_id IS NOT NULL)))
+"""  # noqa: S608
+
+# ── schedules ───────────────────────────────────────────────────────────────
+
+#: What planning does not change.
+_DEFINITION = ("ns", "name", "owner", "origin", "app", "version", "digest", "spec", "body")
+#: What it does.
+_POSITION = ("state", "revision", "anchor", "cursor", "next_at", "fired", "reason", "until")
+_COLUMNS = ("id", "mark", "moves", *_DEFINITION, *_POSITION)
+_I = {name: item(i) for i, name in enumerate(_COLUMNS)}
+_END = len(_COLUMNS)
+_MARK = _I["mark"]
+_encoder = msgspec.json.Encoder()
+
+
+def schedule_values(schedule: Schedule, mark: int, moves: int) -> list[Any]:
+    """The first values of a schedule's row; its guard's follow."""
+    own = {"spec": _encoder.encode(schedule.spec).decode(), "body": schedule.spec.body}
+    values = [own[name] if name in own else getattr(schedule, name) for name in (*_DEFINITION, *_POSITION)]
+    return [schedule.id, mark, moves, *values]
+
+
+#: …revision, cursor, n, touched: the schedule is where the caller saw it.
+UPDATE_SCHEDULES = f"""
+{GIVEN}
+UPDATE schedule AS s SET
+    mark = {_MARK}, n = s.n + {_I["moves"]}, {", ".join(f"{name} = {_I[name]}" for name in _POSITION)},
+    updated_at = CASE WHEN {_I["moves"]} > 0 THEN ?2 ELSE s.updated_at END,
+    touched = CASE WHEN s.touched = {item(_END + 3)} THEN 0 ELSE s.touched END
+FROM j
+WHERE s.id = {_I["id"]} AND s.revision = {item(_END)} AND s.cursor = {item(_END + 1)} AND s.n = {item(_END + 2)}
+"""  # noqa: S608
+
+REDEFINE_SCHEDULES = f"""
+{GIVEN}
+UPDATE schedule AS s SET {", ".join(f"{name} = {_I[name]}" for name in _DEFINITION)} FROM j
+WHERE s.id = {_I["id"]} AND s.mark = {_MARK} AND ({" OR ".join(f"s.{name} IS NOT {_I[name]}" for name in _DEFINITION)})
+"""  # noqa: S608
+
+#: …id, ns, name: no schedule of this id, and none alive of this name.
+INSERT_SCHEDULES = f"""
+{GIVEN}
+INSERT OR IGNORE INTO schedule (id, mark, n, {", ".join((*_DEFINITION, *_POSITION))}, created_at, updated_at)
+SELECT {", ".join(_I[name] for name in _COLUMNS)}, ?2, ?2 FROM j
+WHERE NOT EXISTS (SELECT 1 FROM schedule o WHERE o.id = {item(_END)})
+  AND NOT EXISTS (SELECT 1 FROM schedule o
+                  WHERE o.ns = {item(_END + 1)} AND o.name = {item(_END + 2)} AND o.state <> 'deleted')
+"""  # noqa: S608
+
+MOVED_SCHEDULES = f"""
+{GIVEN}
+SELECT json_group_array(json_array(s.mark, s.n)) FROM j CROSS JOIN schedule s
+WHERE s.id = {_I["id"]} AND s.mark = {_MARK}
+"""  # noqa: S608
+
+#: [index, id, ns, name, change, inserted runs] → [index, repeated, schedule].
+REFUSED_SCHEDULES = f"""
+{GIVEN}
+SELECT json_group_array(json_array({item(0)},
+       EXISTS (SELECT 1 FROM event e WHERE e.schedule_id = s.id AND e.rid IS NULL AND e.schedule_id IS NOT NULL
+                 AND e.n IS NOT NULL AND e.change = {item(4)})
+       OR {_inserted_by(4, 5)}, {SCHEDULE_JSON}))
+FROM j CROSS JOIN schedule s
+WHERE s.sid = ifnull((SELECT o.sid FROM schedule o WHERE o.id = {item(1)}),
+    (SELECT o.sid FROM schedule o WHERE o.ns = {item(2)} AND o.name = {item(3)} AND o.state <> 'deleted'))
+"""  # noqa: S608
+
+# ── beside the guarded rows ─────────────────────────────────────────────────
+
+#: [id, data]
+INSERT_BODIES = f"{GIVEN} INSERT OR IGNORE INTO body (id, data) SELECT {item(0)}, {item(1)} FROM j"  # noqa: S608
+
+#: [name, max, held, closed until]: a known gate only takes the new maximum.
+UPSERT_GATES = f"""
+{GIVEN}
+INSERT INTO gate (name, max, held, closed_until)
+SELECT {", ".join(map(item, range(4)))} FROM j WHERE true
+ON CONFLICT (name) DO UPDATE SET max = excluded.max
+"""  # noqa: S608
+
+INSERT_SPANS = f"""
+{GIVEN}
+INSERT INTO span (schedule_id, revision, "after", through, count, reason, ns)
+SELECT {", ".join(map(item, range(7)))} FROM j
+"""  # noqa: S608
+
+#: [schedule, times]
+TOUCH_SCHEDULES = f"""
+{GIVEN}
+UPDATE schedule AS s SET touched = s.touched + {item(1)} FROM j WHERE s.id = {item(0)}
+"""  # noqa: S608
+
+#: [gate, times]
+RELEASE_GATES = f"""
+{GIVEN}
+UPDATE gate AS g SET held = max(0, g.held - {item(1)}) FROM j WHERE g.name = {item(0)}
+"""  # noqa: S608

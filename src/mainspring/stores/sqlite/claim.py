@@ -1,0 +1,258 @@
+"""Leases on runs: taking due ones through their gates, keeping them, and un-parking what waits at a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.model.gate import Gate, admit
+from mainspring.model.ids import RunId
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run
+from mainspring.ports.store import Claim, Claimed, Offer, Renewed
+from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.rows import GIVEN, RUN_JSON, item, pack, read_runs
+
+_CLAIMABLE = "c.state IN ('waiting', 'retrying') AND c.parked_on IS NULL"
+_OFFERED = "c.task IN (SELECT value FROM json_each(?2))"
+_PRIORITIES = "(SELECT 0 AS p UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3)"
+
+#: lanes, tasks → the first instant at which one of them is or becomes claimable.
+_NEXT_READY = f"""
+SELECT min((SELECT c.ready_at FROM run c INDEXED BY run_claim
+            WHERE {_CLAIMABLE} AND c.lane = l.value AND c.priority = q.p AND {_OFFERED}
+            ORDER BY c.ready_at, c.id LIMIT 1))
+FROM json_each(?1) l CROSS JOIN {_PRIORITIES} q
+"""  # noqa: S608
+
+#: lanes, tasks, now, limit → the head of each lane and priority: one index range each, however long the queue.
+_HEADS = f"""
+SELECT json_group_array(json(head)) FROM (
+    SELECT (SELECT json_group_array(json_array(x.priority, x.ready_at, x.id, x.rid, json(x.gates))) FROM (
+                SELECT c.priority, c.ready_at, c.id, c.rid, c.gates FROM run c INDEXED BY run_claim
+                WHERE {_CLAIMABLE} AND c.lane = l.value AND c.priority = q.p AND c.ready_at <= ?3 AND {_OFFERED}
+                ORDER BY c.ready_at, c.id LIMIT ?4) x) AS head
+    FROM json_each(?1) l CROSS JOIN {_PRIORITIES} q)
+"""  # noqa: S608
+
+#: lanes, tasks, now, ids → those of the named runs that can be claimed.
+_NAMED = f"""
+SELECT json_array(json_group_array(json_array(c.priority, c.ready_at, c.id, c.rid, json(c.gates))))
+FROM (SELECT DISTINCT value AS id FROM json_each(?4)) i CROSS JOIN run c
+WHERE c.id = i.id AND {_CLAIMABLE} AND c.ready_at <= ?3 AND {_OFFERED}
+  AND c.lane IN (SELECT value FROM json_each(?1)) AND c.priority BETWEEN 0 AND 3
+"""  # noqa: S608
+
+_START = """
+UPDATE run SET state = 'running', n = n + 1, epoch = epoch + 1, attempt = attempt + 1,
+               owner = ?2, lease_until = ?3, started_at = ?4
+WHERE rid IN (SELECT value FROM json_each(?1))
+"""
+_STARTED = """
+INSERT INTO event (at, ns, schedule_id, rid, n, type, v, epoch, attempt, owner)
+SELECT ?2, r.ns, r.schedule_id, r.rid, r.n, 'RunStarted', 1, r.epoch, r.attempt, r.owner
+FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value
+"""
+_TAKEN = f"""
+SELECT json_group_array({RUN_JSON}) FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value
+"""  # noqa: S608
+_BODIES = (
+    "SELECT json_group_array(json_array(b.id, b.data)) FROM json_each(?1) j CROSS JOIN body b WHERE b.id = j.value"
+)
+_GATES = """
+SELECT json_group_array(json_array(g.name, g.max, g.held, g.closed_until))
+FROM json_each(?1) j CROSS JOIN gate g WHERE g.name = j.value
+"""
+_PARK = f"{GIVEN} UPDATE run AS r SET parked_on = {item(1)} FROM j WHERE r.rid = {item(0)}"  # noqa: S608
+_HOLD = f"{GIVEN} UPDATE gate AS g SET held = g.held + {item(1)} FROM j WHERE g.name = {item(0)}"  # noqa: S608
+
+
+class _Candidate(Struct, array_like=True, frozen=True, order=True):
+    """A run that could be claimed; in the order of claims."""
+
+    priority: int
+    ready_at: Ms
+    id: RunId
+    rid: int
+    gates: tuple[str, ...] | None
+
+
+_heads = msgspec.json.Decoder(list[list[_Candidate]])
+_gate_rows = msgspec.json.Decoder(list[tuple[str, int, int, Ms]])
+_body_rows = msgspec.json.Decoder(list[tuple[str, str]])
+
+
+def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
+    """Due runs in the offered lanes, by priority then time, through their gates."""
+    wall, lease_now = db.clocks(now)
+    lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
+    with db.read():
+        next_at: Ms | None = db.value(_NEXT_READY, lanes, tasks)
+    if limit <= 0 or next_at is None or next_at > wall:
+        return Claimed(wall, [], next_at)
+    with db.write("claim"):
+        db.reach("claim:begin")
+        named = pack(ids) if ids else None
+        chosen = _candidates(db, lanes, tasks, wall, limit, named)[:limit]
+        if any(candidate.gates for candidate in chosen):
+            deeper = _candidates(db, lanes, tasks, wall, 4 * limit, named)
+            chosen = _through_gates(db, _considered(deeper, limit), limit, wall)
+        claims = _start(db, chosen, offer, wall, lease_now) if chosen else []
+        next_at = db.value(_NEXT_READY, lanes, tasks)
+    return Claimed(wall, claims, next_at)
+
+
+def _candidates(db: Database, lanes: str, tasks: str, wall: Ms, depth: int, named: str | None) -> list[_Candidate]:
+    if named is not None:
+        text = db.value(_NAMED, lanes, tasks, wall, named)
+    else:
+        text = db.value(_HEADS, lanes, tasks, wall, depth)
+    heads = [head for head in _heads.decode(text) if head]
+    if len(heads) == 1 and named is None:
+        return heads[0]
+    return sorted(candidate for head in heads for candidate in head)
+
+
+def _considered(candidates: list[_Candidate], limit: int) -> list[_Candidate]:
+    """No further priority once there are 4 × limit."""
+    found: list[_Candidate] = []
+    for priority in range(4):
+        found += [c for c in candidates if c.priority == priority]
+        if len(found) >= 4 * limit:
+            break
+    return found
+
+
+def _through_gates(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> list[_Candidate]:
+    names = sorted({name for candidate in candidates for name in candidate.gates or ()})
+    gates = {row[0]: Gate(*row) for row in _gate_rows.decode(db.value(_GATES, pack(names)))}
+    by_id = {candidate.id: candidate for candidate in candidates}
+    verdict = admit((Run(id=c.id, task="", gates=c.gates or ()) for c in candidates), gates, limit, wall)
+    if verdict.parked:
+        db.run(_PARK, pack([(by_id[run.id].rid, gate) for run, gate in verdict.parked]))
+    if verdict.slots:
+        db.run(_HOLD, pack(list(verdict.slots.items())))
+    return [by_id[run.id] for run in verdict.taken]
+
+
+def _start(db: Database, chosen: list[_Candidate], offer: Offer, wall: Ms, lease_now: Ms) -> list[Claim]:
+    rids = pack([candidate.rid for candidate in chosen])
+    db.run(_START, rids, offer.owner, lease_now + offer.ttl, wall)
+    db.reach("claim:after_update")
+    db.run(_STARTED, rids, wall)
+    db.reach("claim:after_events")
+    runs = read_runs(db.value(_TAKEN, rids))
+    wanted = {run.body for run in runs if run.body is not None}
+    bodies = dict(_body_rows.decode(db.value(_BODIES, pack(list(wanted))))) if wanted else {}
+    return [Claim(run, bodies.get(run.body) if run.body is not None else None) for run in runs]
+
+
+# ── keeping ─────────────────────────────────────────────────────────────────
+
+#: [run, epoch] pairs, owner, now → which still hold, and which of them are asked to stop.
+_KEPT = f"""
+{GIVEN}
+SELECT json_group_array(json_array(r.id, r.cancel, r.rid)) FROM j CROSS JOIN run r
+WHERE r.id = {item(0)} AND r.state = 'running' AND r.epoch = {item(1)} AND r.owner = ?2
+  AND ifnull(r.lease_until, 0) > ?3
+"""  # noqa: S608
+_EXTEND = "UPDATE run SET lease_until = ?2 WHERE rid IN (SELECT value FROM json_each(?1))"
+_STRAYS = f"""
+SELECT json_group_array({RUN_JSON}) FROM (
+    SELECT * FROM run o INDEXED BY run_lease
+    WHERE o.state = 'running' AND o.owner = ?1 AND o.id NOT IN (SELECT value FROM json_each(?2))
+    ORDER BY o.started_at, o.rid) r
+"""  # noqa: S608
+_kept_rows = msgspec.json.Decoder(list[tuple[str, str | None, int]])
+
+
+def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
+    """Extend leases that still hold; an expired one is lost even if nobody took it yet."""
+    wall, lease_now = db.clocks(now)
+    db.reach("renew:begin")
+    named = [rid for rid, _ in leases]
+    kept: list[tuple[str, str | None, int]] = []
+    if leases:
+        with db.write("renew"):
+            kept = _kept_rows.decode(db.value(_KEPT, pack(leases), owner, lease_now))
+            if kept:
+                db.run(_EXTEND, pack([row[2] for row in kept]), lease_now + ttl)
+            strays = read_runs(db.value(_STRAYS, owner, pack(named)))
+    else:
+        with db.read():
+            strays = read_runs(db.value(_STRAYS, owner, "[]"))
+    holding = frozenset(row[0] for row in kept)
+    cancel = {row[0]: row[1] for row in kept if row[1] is not None}
+    return Renewed(wall, holding, frozenset(named) - holding, cancel, tuple(strays))
+
+
+def progress(db: Database, run_id: RunId, epoch: int, text: str) -> bool:
+    """Keep a run's progress line, if the lease still holds."""
+    with db.read():
+        changed = db.run(
+            "UPDATE run SET progress = ?3 WHERE id = ?1 AND state = 'running' AND epoch = ?2", run_id, epoch, text
+        ).rowcount
+    return changed == 1
+
+
+# ── un-parking ──────────────────────────────────────────────────────────────
+
+#: limit → the gates that runs wait at (found by skipping through the index), and how many wait, counted up to limit.
+_WAITED_AT = """
+WITH RECURSIVE waited(name) AS (
+    SELECT min(parked_on) FROM run WHERE parked_on IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(parked_on) FROM run WHERE parked_on > waited.name AND parked_on IS NOT NULL)
+    FROM waited WHERE waited.name IS NOT NULL)
+SELECT json_group_array(json_array(w.name,
+    (SELECT count(*) FROM (SELECT 1 FROM run p WHERE p.parked_on = w.name AND p.parked_on IS NOT NULL LIMIT ?1)),
+    g.max, g.held, g.closed_until))
+FROM waited w LEFT JOIN gate g ON g.name = w.name WHERE w.name IS NOT NULL
+"""
+
+#: [gate, count] pairs, the greatest count: lets the first `count` of each gate go, in the order of claims.
+_UNPARK = f"""
+{GIVEN}
+UPDATE run SET parked_on = NULL WHERE rid IN (
+    SELECT x.value FROM (
+        SELECT {item(1)} AS room, (
+            SELECT json_group_array(h.rid) FROM (
+                SELECT p.rid FROM run p INDEXED BY run_parked
+                WHERE p.parked_on = {item(0)} AND p.parked_on IS NOT NULL
+                ORDER BY p.priority, p.ready_at, p.id LIMIT ?2) h) AS head
+        FROM j) q CROSS JOIN json_each(q.head) x
+    WHERE x.key < q.room)
+"""  # noqa: S608
+_waited_rows = msgspec.json.Decoder(list[tuple[str, int, int | None, int | None, int | None]])
+
+
+def unpark(db: Database, limit: int, wall: Ms) -> int:
+    """Put parked runs whose gate has room back among the claimable ones."""
+    with db.read():
+        going = _going(db.value(_WAITED_AT, limit), limit, wall)
+    if not going:
+        return 0
+    with db.write("due"):
+        going = _going(db.value(_WAITED_AT, limit), limit, wall)
+        if going:
+            db.run(_UNPARK, pack(going), max(count for _, count in going))
+    return sum(count for _, count in going)
+
+
+def _going(text: str, limit: int, wall: Ms) -> list[tuple[str, int]]:
+    going: list[tuple[str, int]] = []
+    left = limit
+    for name, waiting, *row in _waited_rows.decode(text):
+        count = min(waiting, _room(name, row, limit, wall), left)
+        if count > 0:
+            going.append((name, count))
+            left -= count
+    return going
+
+
+def _room(name: str, row: Iterable[Any], limit: int, wall: Ms) -> int:
+    most, held, closed_until = row
+    return limit if most is None else Gate(name, most, held, closed_until).room(wall)

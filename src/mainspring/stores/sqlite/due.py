@@ -1,0 +1,110 @@
+"""What the settler should look at. Holds are kept in this process only: they save work and guard nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mainspring.model.instant import Ms
+from mainspring.ports.store import Agenda, Due, DueSchedule
+from mainspring.stores.sqlite.claim import unpark
+from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.rows import RUN_JSON, SCHEDULE_JSON, pack, read_due, read_runs
+
+_PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
+_NOT_HELD = "s.id NOT IN (SELECT value FROM json_each(?1))"
+_OPEN = "o.ended_at IS NULL"
+
+#: A schedule with its open runs: how many, how many of them wait, how often touched, the two oldest.
+_WITH_RUNS = f"""json_array({SCHEDULE_JSON},
+    (SELECT count(*) FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN}),
+    (SELECT count(*) FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN} AND o.state <> 'running'),
+    s.touched,
+    (SELECT json_group_array({RUN_JSON}) FROM (
+        SELECT * FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r))"""  # noqa: S608
+
+#: held ids, now, limit
+_DUE_SCHEDULES = f"""
+SELECT json_group_array({_WITH_RUNS}) FROM (
+    SELECT * FROM schedule s WHERE {_PLANS} AND s.next_at <= ?2 AND {_NOT_HELD} ORDER BY s.next_at, s.id LIMIT ?3) s
+"""  # noqa: S608
+#: held ids, limit
+_TOUCHED = f"""
+SELECT json_group_array({_WITH_RUNS}) FROM (
+    SELECT * FROM schedule s WHERE s.touched > 0 AND {_NOT_HELD} ORDER BY s.sid LIMIT ?2) s
+"""  # noqa: S608
+_NEXT_FREE = f"SELECT s.next_at FROM schedule s WHERE {_PLANS} AND {_NOT_HELD} ORDER BY s.next_at LIMIT 1"  # noqa: S608
+_NEXT_HELD = f"""
+SELECT json_group_array(json_array(s.id, s.next_at)) FROM json_each(?1) j CROSS JOIN schedule s
+WHERE s.id = j.value AND {_PLANS}
+"""  # noqa: S608
+
+#: held ids, lease time, limit
+_EXPIRED = f"""
+SELECT json_group_array({RUN_JSON}) FROM (
+    SELECT * FROM run s INDEXED BY run_lease
+    WHERE s.state = 'running' AND ifnull(s.lease_until, 0) <= ?2 AND {_NOT_HELD}
+    ORDER BY ifnull(s.lease_until, 0) LIMIT ?3) r
+"""  # noqa: S608
+_LEASE_FREE = f"""
+SELECT ifnull(s.lease_until, 0) FROM run s INDEXED BY run_lease
+WHERE s.state = 'running' AND {_NOT_HELD} ORDER BY ifnull(s.lease_until, 0) LIMIT 1
+"""  # noqa: S608
+_LEASE_HELD = """
+SELECT json_group_array(json_array(r.id, ifnull(r.lease_until, 0))) FROM json_each(?1) j CROSS JOIN run r
+WHERE r.id = j.value AND r.state = 'running'
+"""
+_pairs = msgspec.json.Decoder(list[tuple[str, Ms]])
+
+
+def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None) -> Due:
+    """The rows of one agenda, marked held."""
+    wall, lease_now = db.clocks(now)
+    db.reach("due:begin")
+    if agenda is Agenda.GATES:
+        return Due(wall, None, unparked=unpark(db, limit, wall))
+    for key in [key for key, until in db.held.items() if until <= wall]:
+        del db.held[key]
+    with db.snapshot():
+        if agenda is Agenda.EXPIRED:
+            return _expired(db, limit, hold, wall, lease_now)
+        held = pack(list(db.held))
+        if agenda is Agenda.TOUCHED:
+            found = _schedules(db.value(_TOUCHED, held, limit))
+        else:
+            found = _schedules(db.value(_DUE_SCHEDULES, held, wall, limit))
+        db.held.update((row.schedule.id, wall + hold) for row in found)
+        return Due(wall, _next_plan(db) if agenda is Agenda.SCHEDULES else None, tuple(found))
+
+
+def _schedules(text: str) -> list[DueSchedule]:
+    return [
+        DueSchedule(schedule, opened, waiting, oldest, touched)
+        for schedule, opened, waiting, touched, oldest in read_due(text)
+    ]
+
+
+def _next_plan(db: Database) -> Ms | None:
+    """The next instant a schedule is due; a held one not before its hold ends."""
+    held = pack(list(db.held))
+    times = [max(at, db.held[key]) for key, at in _read_pairs(db, _NEXT_HELD, held)]
+    free = db.value(_NEXT_FREE, held)
+    return min([*times, free] if free is not None else times, default=None)
+
+
+def _expired(db: Database, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
+    found = read_runs(db.value(_EXPIRED, pack(list(db.held)), lease_now, limit))
+    before = dict(db.held)
+    db.held.update((run.id, wall + hold) for run in found)
+    waits = [
+        max(ends - lease_now, before[key] - wall, 0) for key, ends in _read_pairs(db, _LEASE_HELD, pack(list(before)))
+    ]
+    free = db.value(_LEASE_FREE, pack(list(db.held)))
+    if free is not None:
+        waits.append(max(free - lease_now, 0))
+    return Due(wall, wall + min(waits) if waits else None, runs=tuple(found))
+
+
+def _read_pairs(db: Database, sql: str, ids: Any) -> list[tuple[str, Ms]]:
+    return _pairs.decode(db.value(sql, ids)) if ids != "[]" else []

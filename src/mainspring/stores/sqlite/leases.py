@@ -1,0 +1,53 @@
+"""Named leases: a term has an epoch that only grows; the row outlives its terms."""
+
+from __future__ import annotations
+
+from mainspring.model.instant import Ms
+from mainspring.ports.store import Lease
+from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.find import LEASE_JSON, read_leases
+
+_KNOWN = f"SELECT json_group_array({LEASE_JSON}) FROM lease WHERE name = ?"  # noqa: S608
+_PUT = """
+INSERT OR REPLACE INTO lease (name, owner, epoch, expires_at, renewed_at, data, live) VALUES (?, ?, ?, ?, ?, ?, 1)
+"""
+
+
+def lease(
+    db: Database, name: str, owner: str, ttl: Ms, epoch: int | None, data: str | None, now: Ms | None
+) -> Lease | None:
+    """Take a lease that is free or ended (epoch None), or renew the term `epoch`; None when refused."""
+    wall, lease_now = db.clocks(now)
+    with db.read():
+        term = _term(db, name, owner, epoch, data, lease_now)
+    if term is None:
+        return None
+    with db.write("lease"):
+        term = _term(db, name, owner, epoch, data, lease_now)
+        if term is not None:
+            number, kept = term
+            db.run(_PUT, name, owner, number, lease_now + ttl, wall, kept)
+    return None if term is None else Lease(name, owner, term[0], lease_now + ttl, wall, term[1])
+
+
+def _term(
+    db: Database, name: str, owner: str, epoch: int | None, data: str | None, lease_now: Ms
+) -> tuple[int, str | None] | None:
+    """The epoch and data to write, or None when the lease is another's."""
+    found = read_leases(db.value(_KNOWN, name))
+    old = found[0] if found else None
+    live = old is not None and old.live and old.expires_at > lease_now
+    if epoch is None:
+        return None if live else (1 if old is None else old.epoch + 1, data)
+    if old is None or not live or (old.owner, old.epoch) != (owner, epoch):
+        return None
+    return epoch, old.data if data is None else data
+
+
+def release(db: Database, name: str, owner: str, epoch: int) -> bool:
+    """End a term early."""
+    with db.write("lease"):
+        ended = db.run(
+            "UPDATE lease SET live = 0 WHERE name = ? AND owner = ? AND epoch = ? AND live = 1", name, owner, epoch
+        ).rowcount
+    return ended == 1

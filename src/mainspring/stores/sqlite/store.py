@@ -1,0 +1,134 @@
+"""The SQLite store: the port's verbs on one file, run on the thread that calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from mainspring.model.change import Change
+from mainspring.model.events import Event
+from mainspring.model.ids import RunId
+from mainspring.model.instant import Ms
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import (
+    Agenda,
+    Applied,
+    Capabilities,
+    Claimed,
+    Due,
+    Lease,
+    Offer,
+    Purged,
+    Query,
+    Renewed,
+    Retention,
+)
+from mainspring.stores.hints import Hints
+from mainspring.stores.sqlite import apply, claim, due, find, leases, purge
+from mainspring.stores.sqlite.database import Database
+
+T = TypeVar("T")
+#: How often `wait` asks whether another process has committed. Under a virtual clock there is seldom another.
+POLL_SECONDS = 0.025
+VIRTUAL_POLL_SECONDS = 1.0
+
+
+class SqliteStore:
+    """One file, one connection; any number of processes on one machine may open the same file."""
+
+    capabilities = Capabilities(durable=True, multi_process=True)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        clock: Clock | None = None,
+        *,
+        synchronous: str = "FULL",
+        force: bool = False,
+        failpoint: Callable[[str], None] | None = None,
+    ) -> None:
+        self._db = Database(os.fspath(path), clock, synchronous, force, failpoint)
+        self._hints = Hints()
+        self._data_version = 0
+        self._notified = 0
+
+    async def open(self) -> None:
+        self._db.open()
+        self._data_version = self._read_data_version()
+
+    async def close(self) -> None:
+        self._db.close()
+        self._notify()
+
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
+        found = due.due(self._db, agenda, limit, hold, now)
+        if found.unparked:
+            self._notify()
+        return found
+
+    async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
+        applied = apply.apply(self._db, changes, now)
+        self._notify()
+        return applied
+
+    async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
+        return claim.claim(self._db, offer, limit, ids, now)
+
+    async def renew(
+        self, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, *, now: Ms | None = None
+    ) -> Renewed:
+        return claim.renew(self._db, owner, leases, ttl, now)
+
+    async def progress(self, run_id: RunId, epoch: int, text: str) -> bool:
+        return claim.progress(self._db, run_id, epoch, text)
+
+    async def find(self, query: Query[T]) -> list[T]:
+        return find.find(self._db, query)
+
+    async def tail(self, after: int, limit: int) -> list[Event]:
+        return find.tail(self._db, after, limit)
+
+    async def lease(
+        self,
+        name: str,
+        owner: str,
+        ttl: Ms,
+        *,
+        epoch: int | None = None,
+        data: str | None = None,
+        now: Ms | None = None,
+    ) -> Lease | None:
+        return leases.lease(self._db, name, owner, ttl, epoch, data, now)
+
+    async def release(self, name: str, owner: str, epoch: int, *, now: Ms | None = None) -> bool:
+        return leases.release(self._db, name, owner, epoch)
+
+    async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
+        return purge.purge(self._db, policy, limit, now)
+
+    async def wait(self, timeout: float) -> bool:
+        poll = POLL_SECONDS if self._db.on_system_clock else VIRTUAL_POLL_SECONDS
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        notified = self._notified
+        while True:
+            left = deadline - loop.time()
+            if left <= 0:
+                return self._committed_elsewhere()
+            if await self._hints.wait(min(poll, left)) or self._notified != notified or self._committed_elsewhere():
+                return True
+
+    def _notify(self) -> None:
+        self._notified += 1
+        self._hints.notify()
+
+    def _committed_elsewhere(self) -> bool:
+        """True once after another connection has changed the file."""
+        before, self._data_version = self._data_version, self._read_data_version()
+        return before != self._data_version
+
+    def _read_data_version(self) -> int:
+        with self._db.read():
+            return int(self._db.value("PRAGMA data_version"))

@@ -1,0 +1,82 @@
+"""A store from its URL; only the backend that is named gets imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from mainspring.model.errors import InvalidInput, nearest
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Store
+
+_PLANNED = ("postgresql", "postgres", "redis", "rediss", "mongodb", "mongodb+srv")
+_SQLITE_FORMS = "Write sqlite:///relative.db or sqlite:////absolute/path.db"
+_YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def open_store(url: str, clock: Clock) -> Store:
+    """The store that `url` names, not yet opened."""
+    if not isinstance(url, str) or "://" not in url:
+        raise InvalidInput("url", f"{url!r} is not a store URL", f"Write memory:// or a file: {_SQLITE_FORMS}")
+    scheme = url.partition("://")[0].lower()
+    maker = _MAKERS.get(scheme)
+    if maker is not None:
+        return maker(url, clock)
+    if scheme in _PLANNED:
+        raise InvalidInput(
+            "url", f"this version has no {scheme} store yet", "Use sqlite:///mainspring.db, or memory:// for tests"
+        )
+    raise InvalidInput(
+        "url", f"no store is called {scheme!r}", nearest(scheme, _MAKERS) or f"Known are {', '.join(_MAKERS)}"
+    )
+
+
+def _options(query: str, known: tuple[str, ...]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            fix = nearest(name, known) or (f"Known are {', '.join(known)}" if known else "It takes no options")
+            raise InvalidInput("url", f"{name!r} is not an option of this store", fix)
+        options[name] = value
+    return options
+
+
+def _memory(url: str, clock: Clock) -> Store:
+    from mainspring.stores.memory import MemoryStore
+
+    parts = urlsplit(url)
+    if parts.netloc or parts.path.strip("/"):
+        raise InvalidInput("url", f"{url!r} names a place, but memory has none", "Write memory://")
+    _options(parts.query, ())
+    return MemoryStore(clock)
+
+
+def _sqlite(url: str, clock: Clock) -> Store:
+    from mainspring.stores.sqlite import SqliteStore
+
+    # Not urlsplit: a "#" or ";" in a file name is part of the name.
+    place, _, query = url.partition("://")[2].partition("?")
+    if not place.startswith("/"):
+        raise InvalidInput("url", f"{url!r} has no third slash, so {place!r} would be a host name", _SQLITE_FORMS)
+    path = unquote(place[1:])
+    if not path or path.endswith("/"):
+        raise InvalidInput("url", f"{url!r} names no file", _SQLITE_FORMS)
+    if path == ":memory:":
+        raise InvalidInput("url", "SQLite in memory is not a store", "Write memory://")
+    if "\0" in path:
+        raise InvalidInput("url", "the path holds a NUL character", _SQLITE_FORMS)
+    options = _options(query, ("synchronous", "force"))
+    synchronous = options.get("synchronous", "full").lower()
+    if synchronous not in ("full", "normal"):
+        raise InvalidInput(
+            "url",
+            f"synchronous={synchronous!r} is not known",
+            "Use full (survives power loss) or normal (the last commits may be lost with the power)",
+        )
+    force = _YES.get(options.get("force", "0").lower())
+    if force is None:
+        raise InvalidInput("url", f"force={options['force']!r} is not known", "Use 1 or 0")
+    return SqliteStore(path, clock, synchronous=synchronous, force=force)
+
+
+_MAKERS: dict[str, Callable[[str, Clock], Store]] = {"memory": _memory, "sqlite": _sqlite}

@@ -1,0 +1,81 @@
+"""The sync door: the same names, blocking, for Flask, Django and scripts; from any thread, also after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from mainspring.handle import RunHandle
+from mainspring.model.errors import SyncOnLoop
+from mainspring.model.instant import Duration
+from mainspring.model.run import Run, State
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+    from mainspring.task import BaseTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def block_on(work: Coroutine[Any, Any, T], instead: str) -> T:
+    """Run a coroutine to its end here; a thread that runs an event loop must await instead."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()
+    raise SyncOnLoop(f"this thread runs an event loop, a blocking call would stop it; write: await {instead}")
+
+
+class SyncHandle(Generic[R]):
+    """A handle whose questions block."""
+
+    def __init__(self, handle: RunHandle[R]) -> None:
+        self._handle = handle
+        self.id = handle.id
+        self.created = handle.created
+
+    def run(self) -> Run:
+        return block_on(self._handle.run(), "handle.run()")
+
+    def state(self) -> State:
+        return block_on(self._handle.state(), "handle.state()")
+
+    def result(self, timeout: Duration | None = None) -> R:
+        return block_on(self._handle.result(timeout), "handle.result()")
+
+
+class SyncTask(Generic[P, R]):
+    """`send.sync.enqueue(…)`."""
+
+    def __init__(self, task: BaseTask[P, R]) -> None:
+        self._task = task
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+        return SyncHandle(block_on(self._task.enqueue(*args, **kwargs), f"{self._task.name}.enqueue(…)"))
+
+    def enqueue_many(self, items: Any) -> list[SyncHandle[R]]:
+        handles = block_on(self._task.enqueue_many(items), f"{self._task.name}.enqueue_many(…)")
+        return [SyncHandle(handle) for handle in handles]
+
+
+class SyncDoor:
+    """`ms.sync.<verb>(…)` for every coroutine verb of `ms`."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._app, name)
+        if not inspect.iscoroutinefunction(verb):
+            raise AttributeError(f"Mainspring.sync has no {name!r}: call ms.{name} itself")
+
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            answer = block_on(verb(*args, **kwargs), f"ms.{name}(…)")
+            return SyncHandle(answer) if isinstance(answer, RunHandle) else answer
+
+        return blocking

@@ -1,0 +1,231 @@
+"""A task: a plain function that can also be enqueued."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.context import Context
+from mainspring.depends import resolve, resolve_blocking
+from mainspring.handle import RunHandle
+from mainspring.model.errors import InvalidInput
+from mainspring.model.events import RunScheduled
+from mainspring.model.gate import Gate
+from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms
+from mainspring.model.policies import RECOVERY, Priority, Recovery, RetryPolicy, RunOptions, choice, priority_of
+from mainspring.payload import Signature, encode_json
+from mainspring.ports.executor import Attempt, Handler, Kind
+from mainspring.rules.lanes import lane_of, task_gate
+from mainspring.service import NewRun
+from mainspring.sync import SyncTask
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class TaskOptions(Struct, frozen=True, kw_only=True):
+    """A task's own settings; `using(…)` changes them for one call."""
+
+    kind: Kind
+    timeout: Ms | None = 300_000
+    retry: RetryPolicy = RetryPolicy()
+    recovery: Recovery = "retry"
+    max_crashes: int = 3
+    limit: int | None = None
+    priority: Priority = Priority.NORMAL
+    queue: str = "default"
+    overrun: Ms = 60_000
+
+
+class CallOptions(Struct, frozen=True, kw_only=True):
+    """What `using(…)` sets."""
+
+    priority: Priority | None = None
+    queue: str | None = None
+    delay: Ms | None = None
+    at: Ms | None = None
+    unique: str | None = None
+    timeout: Ms | None = None
+    retry: RetryPolicy | None = None
+    recovery: Recovery | None = None
+
+
+class BaseTask(Generic[P, R]):
+    """Everything about a task but how it is called directly."""
+
+    def __init__(self, app: Mainspring, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
+        self.app = app
+        self.name = name
+        self.function = function
+        self.options = options
+        self.signature = Signature(function)
+        self._call_options = CallOptions()
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
+
+    # ── enqueueing ─────────────────────────────────────────────────────────
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+        """Store a run for this call; wrong arguments are refused before anything is stored."""
+        new = self.new_run(args, kwargs)
+        run, created = await self.app.call(lambda runtime: runtime.commands.enqueue(new))
+        return RunHandle(run.id, self.app.call, self.signature.result, created=created)
+
+    async def enqueue_many(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[RunHandle[R]]:
+        """One commit for up to a thousand calls: each item is a tuple of arguments or a dictionary of named ones."""
+        many = [self.new_run((), item) if isinstance(item, dict) else self.new_run(tuple(item), {}) for item in items]
+        runs = await self.app.call(lambda runtime: runtime.commands.enqueue_many(many))
+        return [RunHandle(run.id, self.app.call, self.signature.result) for run in runs]
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same, blocking."""
+        return SyncTask(self)
+
+    def using(
+        self,
+        *,
+        priority: Priority | str | int | None = None,
+        queue: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        unique: str | None = None,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None = None,
+        recovery: Recovery | None = None,
+    ) -> BaseTask[P, R]:
+        """This task with other options for the calls that follow: `send.using(delay="10m").enqueue("acme")`."""
+        if delay is not None and at is not None:
+            raise InvalidInput("delay", "delay and at are both given", "Give one of them")
+        if recovery is not None:
+            choice(recovery, RECOVERY, field="recovery")
+        other: BaseTask[P, R] = BaseTask.__new__(BaseTask)
+        other.__dict__.update(self.__dict__)
+        other._call_options = CallOptions(
+            priority=None if priority is None else priority_of(priority),
+            queue=queue,
+            delay=None if delay is None else duration_ms(delay, field="delay"),
+            at=None if at is None else instant_ms(at, field="at"),
+            unique=unique,
+            timeout=None if timeout is None else duration_ms(timeout, field="timeout"),
+            retry=retry,
+            recovery=recovery,
+        )
+        return other
+
+    def new_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
+        """The first event of a run of this task, with its payload and gates."""
+        settings = self.app.settings
+        body = self.signature.encode(args, kwargs, settings.payload_limit)
+        own, call = self.options, self._call_options
+        now = self.app.clock.now()
+        due = call.at if call.at is not None else now + (call.delay or 0)
+        options = RunOptions(timeout=call.timeout, retry=call.retry, recovery=call.recovery)
+        unique = None if call.unique is None else f"{self.name}:{call.unique}"
+        event = RunScheduled(
+            ns=settings.namespace,
+            run_id=self.app.new_id(now),
+            task=self.name,
+            due_at=due,
+            lane=lane_of(settings.namespace, call.queue or own.queue),
+            priority=int(own.priority if call.priority is None else call.priority),
+            gates=tuple(gate.name for gate in self.gates()),
+            body=None if body is None else body.id,
+            unique_key=unique,
+            options=None if options == RunOptions() else options,
+        )
+        return NewRun(event, () if body is None else (body,), self.gates())
+
+    def gates(self) -> tuple[Gate, ...]:
+        """The gate of this task's own limit, if it has one."""
+        if self.options.limit is None:
+            return ()
+        return (Gate(task_gate(self.app.settings.namespace, self.name), self.options.limit),)
+
+    # ── running ────────────────────────────────────────────────────────────
+
+    def handler(self) -> Handler:
+        """What the worker needs to run this task."""
+        own = self.options
+        return Handler(
+            name=self.name,
+            kind=own.kind,
+            call=self._call,
+            call_blocking=self._call_blocking,
+            encode=_encode_result,
+            module=self.function.__module__,
+            qualname=self.function.__qualname__,
+            timeout=own.timeout,
+            retry=own.retry,
+            recovery=own.recovery,
+            max_crashes=own.max_crashes,
+            overrun=own.overrun,
+            limit=own.limit,
+        )
+
+    async def _call(self, attempt: Attempt) -> Any:
+        values = self.signature.decode(attempt.body)
+        context = Context(attempt, self.app.deps, self.app.report_progress)
+        if not self.signature.needs:
+            value = self.signature.call(values, context, {})
+            return await value if inspect.isawaitable(value) else value
+        async with contextlib.AsyncExitStack() as stack:
+            value = self.signature.call(values, context, await resolve(self.signature.needs, stack))
+            return await value if inspect.isawaitable(value) else value
+
+    def _call_blocking(self, attempt: Attempt) -> Any:
+        values = self.signature.decode(attempt.body)
+        context = Context(attempt, self.app.deps, self.app.report_progress)
+        with contextlib.ExitStack() as stack:
+            resolved = resolve_blocking(self.signature.needs, stack, attempt.hop)
+            return self.signature.call(values, context, resolved)
+
+    def with_options(self, **changes: Any) -> None:
+        """Change the task's own settings, before it runs."""
+        self.options = replace(self.options, **changes)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r}>"
+
+
+class Task(BaseTask[P, R]):
+    """A task of a function without a context: the plain call stays a plain call."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class ContextTask(BaseTask[P, R]):
+    """A task of a function whose first parameter is the context."""
+
+    def __call__(self, ctx: Context | None, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(ctx, *args, **kwargs)
+
+
+class TaskDecorator(Protocol):
+    """What `@ms.task(…)`, `@ms.cron(…)` and the others apply to a function."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the first that fits wins, which is what we want
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> ContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def _encode_result(value: Any) -> str | None:
+    return encode_json(value, "result").decode()

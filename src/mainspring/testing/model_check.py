@@ -1,0 +1,486 @@
+"""A store and the memory store side by side: the same random commands, the same answers, the same rows.
+
+Needs `hypothesis`, which nothing else of ours imports. Time is virtual and whole seconds; each run is ready at
+an instant of its own, so that order never rests on a tie the port says nothing about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from mainspring.model.change import Change, Result
+from mainspring.model.events import (
+    CancelRequested,
+    Event,
+    LeaseExpired,
+    LogCompacted,
+    Note,
+    RunCancelled,
+    RunReopened,
+    RunSkipped,
+    ScheduleDeleted,
+    ScheduleEvent,
+    ScheduleFinished,
+    SchedulePaused,
+    ScheduleResumed,
+    ScheduleUpdated,
+)
+from mainspring.model.gate import Gate
+from mainspring.model.ids import body_id
+from mainspring.model.instant import Ms
+from mainspring.model.run import CLAIMABLE, ENDED, OPEN, Run, State
+from mainspring.model.schedule import Schedule, Span
+from mainspring.ports.store import (
+    Agenda,
+    Bodies,
+    Claimed,
+    Due,
+    Events,
+    Gates,
+    Lanes,
+    Lease,
+    Leases,
+    Offer,
+    Query,
+    Renewed,
+    Retention,
+    Runs,
+    Schedules,
+    Spans,
+    Store,
+    Tallies,
+)
+from mainspring.stores.memory import MemoryStore
+from mainspring.testing.factories import (
+    DAY,
+    T0,
+    Ids,
+    create_schedule_change,
+    enqueue_change,
+    finish_change,
+    make_run,
+    make_schedule,
+    make_spec,
+    move_change,
+    plan_change,
+    schedule_change,
+)
+
+T = TypeVar("T")
+ALL = 100_000
+OWNERS = ("w1", "w2", "w3")
+LANES = ("default/default", "default/other")
+PAYLOADS = (None, None, "1", '{"a":"\\u0000é"}', '"shared"')
+OUTCOMES = (State.FAILED, State.SUCCEEDED, State.RETRYING, State.WAITING, State.CANCELLED, State.LOST, State.SKIPPED)
+WEIGHTED = (*OUTCOMES, *[State.SUCCEEDED] * 3, *[State.FAILED] * 4, State.RETRYING)
+#: A task without gates may be claimed under any limit; how far a claim looks past full gates is a store's own matter.
+FREE, GATED = "free", "gated"
+LOOKS = (Agenda.GATES, Agenda.SCHEDULES, Agenda.TOUCHED)
+index = st.integers(0, 99)
+
+
+def store_machine(make: Callable[[Path], Store]) -> type[RuleBasedStateMachine]:
+    """A state machine for the stores `make` gives (each fresh and unopened), as hypothesis wants it."""
+
+    class StoreMachine(_Machine):
+        make_store = staticmethod(make)
+
+    return StoreMachine
+
+
+class _Machine(RuleBasedStateMachine):
+    make_store: Callable[[Path], Store]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.subject: Store = type(self).make_store(Path(self.folder.name))
+        self.model: Store = MemoryStore()
+        self.ids = Ids()
+        self.now: Ms = T0
+        self.made = 0
+        self.ticks = 10
+        self.leased: list[Run] = []
+        self.stale: list[Schedule] = []
+        self.sent: list[Change] = []
+        self.terms: list[Lease] = []
+        self.run_async(self.subject.open())
+        self.run_async(self.model.open())
+
+    def teardown(self) -> None:
+        self.run_async(self.subject.close())
+        self.run_async(self.model.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+    # ── asking both ────────────────────────────────────────────────────────
+
+    def run_async(self, call: Awaitable[T]) -> T:
+        async def drive() -> T:
+            return await call
+
+        return self.runner.run(drive())
+
+    def both(self, ask: Callable[[Store], Awaitable[T]], same: Callable[[T], Any] = lambda answer: answer) -> T:
+        """The model's answer, after the subject gave the same one."""
+        expected = self.run_async(ask(self.model))
+        answer = self.run_async(ask(self.subject))
+        assert same(answer) == same(expected), f"\nsubject: {same(answer)!r}\nmodel:   {same(expected)!r}"
+        return expected
+
+    def apply(self, *changes: Change) -> list[Result]:
+        self.sent.extend(changes)
+        return self.both(lambda store: store.apply(changes, now=self.now)).results
+
+    def rows(self, query: Query[T]) -> list[T]:
+        return self.run_async(self.model.find(query))
+
+    def runs(self, *states: State) -> list[Run]:
+        return self.rows(Runs(limit=ALL, states=states or None, oldest_first=True))
+
+    def schedules(self, *states: str) -> list[Schedule]:
+        return [row for row in self.rows(Schedules(limit=ALL)) if not states or row.state in states]
+
+    def tick(self) -> Ms:
+        """Milliseconds no other run is ready at."""
+        self.ticks += 1
+        return self.ticks
+
+    # ── commands ───────────────────────────────────────────────────────────
+
+    @initialize(first=st.integers(0, 3), second=st.integers(0, 3), closed=st.sampled_from([0, 0, 20_000]))
+    def make_gates(self, first: int, second: int, closed: Ms) -> None:
+        gates = (Gate("g1", first), Gate("g2", second, closed_until=T0 + closed))
+        self.apply(Change(id=self.ids.change(), gates=gates))
+        # Something to work with in every example, whichever commands hypothesis leaves out of it.
+        for name, gated in (("a", False), ("b", True)):
+            self.add_schedule(name, gated)
+        for row in self.schedules():
+            self.apply(plan_change(self.ids, row, [row.cursor + 1_000]))
+        self.add_runs(2, priority=1, unique_key="u1", payload='"shared"')
+        self.add_runs(3, gates=("g1", "g2"), lane=LANES[1])
+
+    @rule(most=st.integers(0, 3), name=st.sampled_from(["g1", "g2"]))
+    def change_gate(self, most: int, name: str) -> None:
+        self.apply(Change(id=self.ids.change(), gates=(Gate(name, most),)))
+
+    @rule(seconds=st.sampled_from([1, 1, 5, 20, 86_400]))
+    def let_time_pass(self, seconds: int) -> None:
+        self.now += seconds * 1_000
+
+    @rule(
+        count=st.integers(1, 3),
+        priority=st.integers(0, 3),
+        delay=st.sampled_from([-5, -2, -2, 5]),
+        unique=st.sampled_from([None, "u1", "u1", "u2"]),
+        gates=st.sampled_from([(), (), ("g1",), ("g1", "g2")]),
+        lane=st.sampled_from(LANES),
+        payload=st.sampled_from(PAYLOADS),
+    )
+    def enqueue(
+        self,
+        count: int,
+        priority: int,
+        delay: int,
+        unique: str | None,
+        gates: tuple[str, ...],
+        lane: str,
+        payload: str | None,
+    ) -> None:
+        self.add_runs(count, delay=delay, payload=payload, priority=priority, unique_key=unique, gates=gates, lane=lane)
+
+    def add_runs(self, count: int, *, delay: int = -2, payload: str | None = None, **over: Any) -> None:
+        changes = []
+        for _ in range(count):
+            due_at = self.now + delay * 1_000 + self.tick()
+            run = make_run(self.ids, task=GATED if over.get("gates") else FREE, due_at=due_at, **over)
+            changes.append(enqueue_change(self.ids, run, body=payload))
+        self.apply(*changes)
+
+    @precondition(lambda self: self.made < 9)
+    @rule(name=st.sampled_from(["a", "b", "c"]), gated=st.booleans())
+    def create_schedule(self, name: str, gated: bool) -> None:
+        self.add_schedule(name, gated)
+
+    def add_schedule(self, name: str, gated: bool) -> None:
+        self.made += 1
+        at = self.now + self.made
+        spec = make_spec(task=GATED if gated else FREE, gates=("g1",) if gated else ())
+        row = make_schedule(self.ids, name=name, spec=spec, anchor=at, cursor=at, next_at=at + 1_000)
+        self.apply(create_schedule_change(self.ids, row))
+
+    @precondition(lambda self: self.schedules("active"))
+    @rule(
+        pick=index,
+        fires=st.integers(0, 3),
+        elided=st.integers(0, 2),
+        skipped=st.booleans(),
+        stale=st.booleans(),
+        doubled=st.booleans(),
+    )
+    def plan(self, pick: int, fires: int, elided: int, skipped: bool, stale: bool, doubled: bool) -> None:
+        rows = self.stale if stale and self.stale else self.schedules("active")
+        row = rows[pick % len(rows)]
+        start = row.cursor + elided * 1_000
+        spans = [Span(row.id, row.revision, row.cursor, start, elided, "missed")] if elided else []
+        times = [start + 1_000 * (i + 1) for i in range(fires)]
+        over: dict[str, Any] = {"state": State.SKIPPED, "reason": "overlap"} if skipped else {}
+        plan = plan_change(self.ids, row, times, spans=spans, **over)
+        if doubled and plan.runs:
+            # Another node got one of the fires in already: it is skipped, the rest of the change holds.
+            run = plan.runs[0]
+            born = RunSkipped(run_id=run.id, schedule_id=row.id, reason="x", fire_key=run.fire_key)
+            other = replace(enqueue_change(self.ids, replace(run, state=State.SKIPPED)), events=(born,))
+            self.apply(other)
+        self.apply(plan)
+        self.stale = [*self.stale[-3:], row]
+
+    @precondition(lambda self: self.schedules())
+    @rule(pick=index, move=st.sampled_from(["pause", "until", "resume", "update", "finish", "delete"]))
+    def move_schedule(self, pick: int, move: str) -> None:
+        rows = self.schedules()
+        row = rows[pick % len(rows)]
+        event: Event
+        values: dict[str, Any] = {}
+        if move in ("pause", "until"):
+            until = self.now + 5_000 if move == "until" else None
+            event = SchedulePaused(schedule_id=row.id, reason="user", until=until)
+            values = {"state": "paused", "reason": "user", "until": until, "next_at": until}
+        elif move == "resume":
+            event = ScheduleResumed(schedule_id=row.id, cursor=row.cursor)
+            values = {"state": "active", "reason": None, "until": None, "next_at": row.cursor + 1_000}
+        elif move == "update":
+            spec = replace(row.spec, priority=(row.spec.priority + 1) % 4)
+            revision = row.revision + 1
+            event = ScheduleUpdated(
+                schedule_id=row.id, revision=revision, spec=spec, anchor=row.anchor, cursor=row.cursor
+            )
+            values = {"revision": revision, "spec": spec}
+        elif move == "finish":
+            event = ScheduleFinished(schedule_id=row.id, reason="ended")
+            values = {"state": "finished", "next_at": None}
+        else:
+            event = ScheduleDeleted(schedule_id=row.id)
+            values = {"state": "deleted", "next_at": None}
+        self.apply(schedule_change(self.ids, row, event, **values))
+        self.stale = [*self.stale[-3:], row]
+
+    @precondition(lambda self: self.runs(*CLAIMABLE))
+    @rule(owner=st.sampled_from(OWNERS), how=st.sampled_from(["all", "all", "few", "named"]), pick=index)
+    def claim_some(self, owner: str, how: str, pick: int) -> None:
+        if how == "all":
+            self.claim(Offer(owner, LANES, (FREE, GATED), 10_000), 1_000)
+        elif how == "few":
+            self.claim(Offer(owner, LANES[: pick % 2 + 1], (FREE,), 10_000), pick % 4 + 1)
+        else:
+            runs = self.runs(*CLAIMABLE)
+            self.claim(Offer(owner, LANES, (FREE,), 10_000), 10, [runs[pick % len(runs)].id])
+
+    @precondition(lambda self: self.runs(*CLAIMABLE))
+    @rule(owner=st.sampled_from(OWNERS), left=st.integers(0, 2), state=st.sampled_from(WEIGHTED))
+    def work(self, owner: str, left: int, state: State) -> None:
+        """Claim all there is and finish all but the last."""
+        before = len(self.leased)
+        self.claim(Offer(owner, LANES, (FREE, GATED), 10_000), 1_000)
+        mine = self.leased[before:]
+        self.report(mine[: len(mine) - left], state)
+
+    def claim(self, offer: Offer, limit: int, ids: Iterable[str] = ()) -> None:
+        wanted = tuple(ids)
+
+        def same(claimed: Claimed) -> Any:
+            later = None if claimed.next_at is None else max(claimed.next_at, claimed.now)
+            return claimed.now, claimed.claims, later
+
+        claimed = self.both(lambda store: store.claim(offer, limit, ids=wanted, now=self.now), same)
+        self.leased += [claim.run for claim in claimed.claims]
+
+    @precondition(lambda self: self.leased)
+    @rule(
+        pick=index,
+        count=st.integers(1, 4),
+        state=st.sampled_from(WEIGHTED),
+        touch=st.booleans(),
+        delay=st.sampled_from([-1, 3]),
+    )
+    def finish(self, pick: int, count: int, state: State, touch: bool, delay: int) -> None:
+        """Also of leases long lost: every run ever claimed may report."""
+        picked = {run.id: run for i in range(count) for run in [self.leased[-1 - (pick + i) % len(self.leased)]]}
+        self.report(picked.values(), state, touch=touch, delay=delay)
+
+    def report(self, runs: Iterable[Run], state: State, *, touch: bool = True, delay: int = -1) -> None:
+        changes = []
+        for run in runs:
+            touches = [run.schedule_id] if touch and run.schedule_id else []
+            ready_at = self.now + delay * 1_000 + self.tick()
+            values: dict[str, Any] = {"result": '"done"'} if state is State.SUCCEEDED else {}
+            changes.append(finish_change(self.ids, run, state, ready_at=ready_at, touches=touches, **values))
+        self.apply(*changes)
+        self.now += 1_000
+
+    @precondition(lambda self: self.leased)
+    @rule(owner=st.sampled_from(OWNERS), named=st.lists(index, max_size=6), shift=st.sampled_from([0, 0, 0, 1]))
+    def renew(self, owner: str, named: list[int], shift: int) -> None:
+        runs = [self.leased[i % len(self.leased)] for i in named if self.leased]
+        picked = {run.id: run.epoch + shift for run in runs}
+
+        def same(renewed: Renewed) -> Any:
+            return replace(renewed, strays=tuple(sorted(renewed.strays, key=lambda run: run.id)))
+
+        self.both(lambda store: store.renew(owner, list(picked.items()), 10_000, now=self.now), same)
+        if runs:
+            run = runs[0]
+            self.both(lambda store: store.progress(run.id, run.epoch, f"½ {self.now}"))
+
+    @precondition(lambda self: self.runs(State.RUNNING))
+    @rule(rescue=st.booleans())
+    def expire(self, rescue: bool) -> None:
+        due = self.due(Agenda.EXPIRED, lambda due: sorted(due.runs, key=lambda run: run.id))
+        if rescue and due.runs:
+            self.apply(*(self.rescued(run) for run in due.runs))
+
+    def rescued(self, run: Run) -> Change:
+        ready_at = self.now - 1_000 + self.tick()
+        event = LeaseExpired(run_id=run.id, schedule_id=run.schedule_id, crashes=run.crashes + 1, ready_at=ready_at)
+        return move_change(
+            self.ids, run, event, state=State.WAITING, crashes=run.crashes + 1, ready_at=ready_at, began_at=None
+        )
+
+    @precondition(lambda self: self.runs(*OPEN))
+    @rule(pick=index)
+    def cancel(self, pick: int) -> None:
+        runs = self.runs(*OPEN)
+        run = runs[pick % len(runs)]
+        if run.state is State.RUNNING:
+            self.apply(move_change(self.ids, run, CancelRequested(run_id=run.id, reason="user"), cancel="user"))
+        else:
+            event = RunCancelled(run_id=run.id, reason="user")
+            self.apply(move_change(self.ids, run, event, state=State.CANCELLED, cancel="user", reason="user"))
+
+    @precondition(lambda self: self.runs(*ENDED))
+    @rule(pick=index, keyed=st.booleans())
+    def reopen(self, pick: int, keyed: bool) -> None:
+        runs = self.runs(*ENDED)
+        runs = [run for run in runs if run.unique_key] or runs if keyed else runs
+        run = runs[pick % len(runs)]
+        ready_at = self.now - 1_000 + self.tick()
+        event = RunReopened(run_id=run.id, ready_at=ready_at)
+        fresh: dict[str, Any] = {"dead": False, "failures": 0, "crashes": 0, "error": None, "cancel": None}
+        self.apply(move_change(self.ids, run, event, state=State.WAITING, ready_at=ready_at, **fresh))
+
+    @rule(agenda=st.sampled_from(LOOKS), settle=st.booleans(), seen=st.booleans())
+    def look(self, agenda: Agenda, settle: bool, seen: bool) -> None:
+        def same(due: Due) -> Any:
+            rows = sorted(due.schedules, key=lambda row: row.schedule.id)
+            return rows, due.unparked, due.next_at if agenda is Agenda.SCHEDULES and not rows else None
+
+        due = self.due(agenda, same)
+        if settle and agenda is Agenda.TOUCHED and due.schedules:
+            changes = []
+            for row in due.schedules:
+                event = ScheduleResumed(schedule_id=row.schedule.id, cursor=row.schedule.cursor)
+                touched = row.touched if seen else row.touched + 1
+                changes.append(schedule_change(self.ids, row.schedule, event, touched=touched))
+            self.apply(*changes)
+
+    def due(self, agenda: Agenda, same: Callable[[Due], Any]) -> Due:
+        """Ask, then let the hold pass: it guards nothing, and stores may take it more or less seriously."""
+        due = self.both(lambda store: store.due(agenda, 1_000, hold=1, now=self.now), lambda due: (due.now, same(due)))
+        self.now += 1_000
+        return due
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=st.integers(0, 9))
+    def send_again(self, pick: int) -> None:
+        change = self.sent[-1 - pick % len(self.sent)]
+        if change.events:
+            self.both(lambda store: store.apply([change], now=self.now))
+
+    @rule(owner=st.sampled_from(OWNERS), own=st.booleans(), how=st.sampled_from(["take", "renew", "end"]), pick=index)
+    def lease(self, owner: str, own: bool, how: str, pick: int) -> None:
+        if how == "take" or not self.terms:
+            name, data = ("leader", "x%")[pick % 2], (None, "d")[pick // 2 % 2]
+            lease = self.both(lambda store: store.lease(name, owner, 7_000, data=data, now=self.now))
+            self.terms += [lease] if lease is not None else []
+            return
+        term = self.terms[-1 - pick % min(3, len(self.terms))]
+        who = term.owner if own else owner
+        if how == "renew":
+            self.both(lambda store: store.lease(term.name, who, 7_000, epoch=term.epoch, now=self.now))
+        elif term.expires_at > self.now:
+            self.both(lambda store: store.release(term.name, who, term.epoch, now=self.now))
+
+    @precondition(lambda self: len(self.runs(*ENDED)) > 2)
+    @rule(age=st.sampled_from([0, 0, 10_000, DAY]), keep_dead=st.booleans())
+    def purge(self, age: Ms, keep_dead: bool) -> None:
+        policy = Retention(self.now - age, keep_dead)
+        self.both(lambda store: store.purge(policy, 1_000, now=self.now))
+        # What a purge removed cannot be known again by its change id.
+        self.sent = []
+
+    # ── what must hold after every step ────────────────────────────────────
+
+    @invariant()
+    def rows_are_equal(self) -> None:
+        bodies = tuple(body_id(text.encode()) for text in PAYLOADS if text is not None)
+        self.same_rows(Runs(limit=ALL))
+        self.same_rows(Schedules(limit=ALL, states=("active", "paused", "finished", "deleted")))
+        self.same_rows(Spans(limit=ALL))
+        self.same_rows(Gates(limit=ALL))
+        self.same_rows(Lanes(limit=ALL))
+        # Whether a term is live is told by the store's own clock, which knows nothing of our time.
+        self.both(lambda s: s.find(Leases(limit=ALL)), lambda rows: [replace(lease, live=True) for lease in rows])
+        self.both(lambda store: store.find(Tallies(limit=ALL)), _counted)
+        self.both(lambda store: store.find(Bodies(ids=bodies, limit=ALL)), _counted)
+        self.both(lambda store: store.find(Events(limit=ALL)), _streams)
+
+    def same_rows(self, query: Query[Any]) -> None:
+        self.both(lambda store: store.find(query))
+
+    @invariant()
+    def the_log_is_whole(self) -> None:
+        """Numbers without gaps up to the row's own, and gates that count their holders."""
+        log = self.run_async(self.subject.tail(0, ALL))
+        seqs = [event.seq for event in log]
+        assert seqs == sorted(set(seqs))
+        moves: dict[str, list[int]] = defaultdict(list)
+        for event in log:
+            if not isinstance(event, Note):
+                row = event.schedule_id if isinstance(event, ScheduleEvent) else event.run_id
+                moves[row or ""].append(event.n or 0)
+        runs = self.run_async(self.subject.find(Runs(limit=ALL)))
+        for run in runs:
+            assert moves[run.id] == list(range(1, run.n + 1)), run
+        for schedule in self.run_async(self.subject.find(Schedules(limit=ALL))):
+            numbers = moves[schedule.id]
+            assert numbers == list(range(numbers[0], schedule.n + 1)), schedule
+        held = Counter(name for run in runs if run.state is State.RUNNING for name in run.gates)
+        for gate in self.run_async(self.subject.find(Gates(limit=ALL))):
+            assert gate.held == held[gate.name], gate
+
+
+def _counted(rows: Iterable[Hashable]) -> Counter[Hashable]:
+    return Counter(rows)
+
+
+def _streams(log: list[Event]) -> dict[tuple[str | None, str | None], list[Event]]:
+    """Each stream in its own order; how streams interleave inside one batch is a store's own matter."""
+    streams: dict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
+    for event in log:
+        if isinstance(event, LogCompacted):
+            event = replace(event, through=0, digest="")
+        streams[event.run_id, None if event.run_id else event.schedule_id].append(replace(event, seq=0))
+    return dict(streams)
+
+
+__all__ = ["store_machine"]

@@ -1,0 +1,19 @@
+"""The memory store keeps the contract; it is the reference, so the machine compares it with a second one."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+from mainspring.stores.memory import MemoryStore
+from mainspring.testing.contract import StoreContract
+from mainspring.testing.model_check import store_machine
+
+
+class TestMemory(StoreContract):
+    make = staticmethod(lambda tmp_path: MemoryStore())
+
+
+TestMachine = store_machine(lambda tmp_path: MemoryStore()).TestCase
+TestMachine.settings = settings(
+    max_examples=25, stateful_step_count=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
