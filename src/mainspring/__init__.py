@@ -1,18 +1,48 @@
 """Mainspring runs work at the right time, once, and can prove it."""
 
-from mainspring.app import Mainspring
-from mainspring.context import Context
-from mainspring.depends import Depends
-from mainspring.handle import RunHandle
-from mainspring.model.errors import MainspringError, ResultTimeout, RunNotSuccessful
-from mainspring.model.outcome import Cancel, Snooze
-from mainspring.model.policies import Priority, Retry, RetryPolicy
-from mainspring.model.run import Run, State
-from mainspring.model.schedule import Schedule
-from mainspring.rules.triggers import At, Cron, Every
-from mainspring.rules.windows import Window
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+    from mainspring.context import Context
+    from mainspring.depends import Depends
+    from mainspring.handle import RunHandle
+    from mainspring.model.errors import MainspringError, ResultTimeout, RunNotSuccessful
+    from mainspring.model.outcome import Cancel, Snooze
+    from mainspring.model.policies import Priority, Retry, RetryPolicy
+    from mainspring.model.run import Run, State
+    from mainspring.model.schedule import Schedule
+    from mainspring.rules.triggers import At, Cron, Every
+    from mainspring.rules.windows import Window
+    from mainspring.telemetry.logging import LoggingHandler
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "At": "rules.triggers",
+    "Cancel": "model.outcome",
+    "Context": "context",
+    "Cron": "rules.triggers",
+    "Depends": "depends",
+    "Every": "rules.triggers",
+    "LoggingHandler": "telemetry.logging",
+    "Mainspring": "app",
+    "MainspringError": "model.errors",
+    "Priority": "model.policies",
+    "ResultTimeout": "model.errors",
+    "Retry": "model.policies",
+    "RetryPolicy": "model.policies",
+    "Run": "model.run",
+    "RunHandle": "handle",
+    "RunNotSuccessful": "model.errors",
+    "Schedule": "model.schedule",
+    "Snooze": "model.outcome",
+    "State": "model.run",
+    "Window": "rules.windows",
+}
 
 __all__ = [
     "At",
@@ -21,6 +51,7 @@ __all__ = [
     "Cron",
     "Depends",
     "Every",
+    "LoggingHandler",
     "Mainspring",
     "MainspringError",
     "Priority",
@@ -36,3 +67,12 @@ __all__ = [
     "Window",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first asked for: the command line does not pay for the engine."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"mainspring.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

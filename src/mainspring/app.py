@@ -1,287 +1,44 @@
-"""The object a user holds: tasks, schedules, run(), lifespan()."""
+"""The object a user holds: schedules, runs, events, run(), lifespan()."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
-import random
 import signal
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import Any, TypeVar, Unpack
 
-from mainspring.context import Context
-from mainspring.engine.bus import Bus, Subscriber
-from mainspring.engine.loop import EngineLoop, SameLoop, ThreadLoop
+from mainspring.editing import EditOptions, edited
+from mainspring.engine.bus import Subscriber
+from mainspring.engine.loop import SameLoop
 from mainspring.engine.presence import instances
-from mainspring.engine.runtime import Runtime, open_store
-from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownTask, nearest
+from mainspring.engine.runtime import Runtime
+from mainspring.handle import RunHandle
+from mainspring.idle import until_idle as until_nothing_is_due
 from mainspring.model.events import Event
-from mainspring.model.ids import IdFactory, check_name
-from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, zone
-from mainspring.model.policies import (
-    ON_CONFLICT,
-    RECOVERY,
-    OnConflict,
-    Priority,
-    Recovery,
-    RetryPolicy,
-    choice,
-    priority_of,
-)
-from mainspring.model.run import Run, State
+from mainspring.model.instant import Duration, duration_ms, instant_ms
+from mainspring.model.policies import ON_CONFLICT, OnConflict, choice
+from mainspring.model.run import CLAIMABLE, Run, State
 from mainspring.model.schedule import Schedule
-from mainspring.model.settings import Settings, make_settings
-from mainspring.ports.clock import Clock, SystemClock
-from mainspring.ports.executor import Attempt, Handler, Kind
-from mainspring.ports.store import Events, Runs, Schedules, Store
-from mainspring.ports.threads import SystemThreads, Threads
+from mainspring.ports.store import Events, Runs, Schedules
+from mainspring.registry import Registry
 from mainspring.rules.declaring import Live
-from mainspring.rules.definition import build_spec, digest_of
-from mainspring.service import Definition
+from mainspring.rules.definition import WhenAndHow
 from mainspring.signals import Stopper
 from mainspring.sync import SyncDoor
-from mainspring.task import BaseTask, ContextTask, Task, TaskDecorator, TaskOptions
+from mainspring.task import BaseTask
 
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
-DEFAULT_URL = "sqlite:///mainspring.db"
-Executor = Literal["auto", "loop", "thread", "process"]
 
-
-class Mainspring:
+class Mainspring(Registry):
     """A scheduler and a queue on one store. Nothing starts on import, and nothing before the first call."""
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        store: Store | None = None,
-        name: str = "mainspring",
-        version: str = "",
-        namespace: str = "default",
-        tz: str = "UTC",
-        queues: Iterable[str] = ("default",),
-        concurrency: int = 10,
-        lease_ttl: Duration = "30s",
-        heartbeat: Duration | None = None,
-        poll_interval: Duration = "1s",
-        shutdown_timeout: Duration = "30s",
-        history: Duration = "30d",
-        payload_limit: int = 64 * 1024,
-        deps: Any = None,
-        on_drift: Literal["keep", "code"] = "keep",
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
-        threads: Threads | None = None,
-    ) -> None:
-        self.url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
-        self.settings: Settings = make_settings(
-            app=name,
-            version=version,
-            namespace=namespace,
-            queues=tuple(queues),
-            concurrency=concurrency,
-            lease_ttl=lease_ttl,
-            heartbeat=heartbeat,
-            poll_interval=poll_interval,
-            shutdown_timeout=shutdown_timeout,
-            history=history,
-            payload_limit=payload_limit,
-        )
-        zone(tz, field="tz")
-        self.tz = tz
-        self.deps = deps
-        self.on_drift: Literal["keep", "code"] = (
-            "code" if choice(on_drift, ("keep", "code"), field="on_drift") == "code" else "keep"
-        )
-        self.clock: Clock = clock or SystemClock()
-        self._rng = rng or random.Random()  # noqa: S311 - jitter and ids, not secrets
-        self._threads: Threads = threads or SystemThreads()
-        self._given_store = store
-        self._ids = IdFactory(self._rng)
-        self._ids_lock = threading.Lock()
-        self._bus = Bus()
-        self.tasks: dict[str, BaseTask[Any, Any]] = {}
-        self._handlers: dict[str, Handler] = {}
-        self._declared: dict[str, dict[str, Any]] = {}
-        self._engine: EngineLoop = ThreadLoop(self._threads)
-        self._runtime: Runtime | None = None
-        self._runtime_pid = 0
-        self._opening: asyncio.Task[Runtime] | None = None
-        self._stopper: Stopper | None = None
-
-    # ── tasks ──────────────────────────────────────────────────────────────
-
-    @overload
-    def task(  # type: ignore[overload-overlap]  # the first that fits wins, which is what we want
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> ContextTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        executor: Executor = "auto",
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = "300s",
-        recovery: Recovery = "retry",
-        max_crashes: int = 3,
-        limit: int | None = None,
-        priority: Priority | str | int = Priority.NORMAL,
-        queue: str = "default",
-        overrun: Duration = "60s",
-    ) -> TaskDecorator: ...
-    def task(self, *functions: Any, **options: Any) -> Any:
-        """Register a function as a task; with or without parentheses."""
-        if not functions:
-            return lambda inner: self._register(inner, **options)
-        return self._register(functions[0], **options)
-
-    def _register(
-        self,
-        function: Any,
-        *,
-        name: str | None = None,
-        executor: Executor = "auto",
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = "300s",
-        recovery: Recovery = "retry",
-        max_crashes: int = 3,
-        limit: int | None = None,
-        priority: Priority | str | int = Priority.NORMAL,
-        queue: str = "default",
-        overrun: Duration = "60s",
-    ) -> BaseTask[Any, Any]:
-        if isinstance(function, BaseTask):
-            return function
-        if not callable(function):
-            raise InvalidInput("task", f"{function!r} is not a function", "Decorate a def or an async def")
-        name = check_name(name if name is not None else getattr(function, "__name__", ""), field="task name")
-        if name in self.tasks:
-            raise DuplicateTask("name", f"a task called {name!r} is registered already", "Give one of them a name=…")
-        if limit is not None and limit < 1:
-            raise InvalidInput("limit", f"{limit!r} is out of range", "Use at least 1, or None for no limit")
-        choice(recovery, RECOVERY, field="recovery")
-        options = TaskOptions(
-            kind=_kind(function, executor),
-            timeout=None if timeout is None else duration_ms(timeout, field="timeout", minimum=1),
-            retry=retry if retry is not None else RetryPolicy(),
-            recovery=recovery,
-            max_crashes=max_crashes,
-            limit=limit,
-            priority=priority_of(priority),
-            queue=check_name(queue, field="queue"),
-            overrun=duration_ms(overrun, field="overrun"),
-        )
-        made: BaseTask[Any, Any] = Task(self, function, name, options)
-        parameters = list(inspect.signature(function).parameters)
-        if made.signature.context is not None and parameters[0] == made.signature.context:
-            made = ContextTask(self, function, name, options)
-        self.tasks[name] = made
-        self._handlers[name] = made.handler()
-        return made
-
-    def cron(self, expression: str, *, tz: str | None = None, name: str | None = None, **options: Any) -> TaskDecorator:
-        """Run the function at the times of a cron expression; options are those of `schedule` and `task`."""
-        return self._declare(name, {"cron": expression, "tz": tz}, options)
-
-    def every(self, interval: Any, *, name: str | None = None, **options: Any) -> TaskDecorator:
-        """Run the function at an interval, the first time one interval from now."""
-        return self._declare(name, {"every": interval}, options)
-
-    def at(self, times: Any, *, name: str | None = None, **options: Any) -> TaskDecorator:
-        """Run the function at an instant or a list of instants."""
-        return self._declare(name, {"at": times}, options)
-
-    def _declare(self, name: str | None, when: dict[str, Any], options: dict[str, Any]) -> TaskDecorator:
-        task_only = ("executor", "limit", "max_crashes", "overrun")
-        both = ("retry", "timeout", "recovery", "priority", "queue")
-        own = {key: options.pop(key) for key in task_only if key in options}
-        own |= {key: options[key] for key in both if key in options}
-        args, kwargs = options.pop("args", ()), options.pop("kwargs", {})
-
-        def decorate(function: Callable[..., Any]) -> Any:
-            task = self._register(function, **own)
-            schedule_name = check_name(name if name is not None else task.name)
-            if schedule_name in self._declared:
-                raise DuplicateTask(
-                    "name", f"a schedule called {schedule_name!r} is declared already", "Give one a name=…"
-                )
-            wanted = {"task": task, "args": args, "kwargs": kwargs, **when, **options}
-            self._definition(schedule_name, **wanted)  # wrong values fail here, at the decorator
-            self._declared[schedule_name] = wanted
-            return task
-
-        return decorate
+    _stopper: Stopper | None = None
 
     # ── schedules ──────────────────────────────────────────────────────────
-
-    def _definition(
-        self,
-        name: str,
-        *,
-        task: BaseTask[Any, Any] | Callable[..., Any] | str,
-        args: Iterable[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-        origin: Literal["code", "api"] = "api",
-        **when_and_how: Any,
-    ) -> Definition:
-        target = self._task(task)
-        body = target.signature.encode(tuple(args), kwargs or {}, self.settings.payload_limit)
-        try:
-            spec = build_spec(
-                name=f"{self.settings.namespace}/{name}",
-                task=target.name,
-                now=self.clock.now(),
-                body=None if body is None else body.id,
-                gates=tuple(gate.name for gate in target.gates()),
-                default_tz=self.tz,
-                **{
-                    "priority": target.options.priority,
-                    "queue": target.options.queue,
-                    **{key: value for key, value in when_and_how.items() if value is not None},
-                },
-            )
-        except TypeError as error:
-            known = list(inspect.signature(build_spec).parameters)
-            wrong = next((key for key in when_and_how if key not in known), "")
-            raise InvalidInput(wrong or "schedule", str(error).split(") ")[-1], nearest(wrong, known)) from None
-        by = f"code@{self.settings.version}" if origin == "code" else "api"
-        return Definition(
-            ns=self.settings.namespace,
-            name=check_name(name),
-            spec=spec,
-            digest=digest_of(spec),
-            bodies=() if body is None else (body,),
-            gates=target.gates(),
-            origin=origin,
-            by=by,
-            app=self.settings.app if origin == "code" else "",
-            version=self.settings.version if origin == "code" else "",
-        )
-
-    def _task(self, task: BaseTask[Any, Any] | Callable[..., Any] | str) -> BaseTask[Any, Any]:
-        if isinstance(task, BaseTask):
-            return task
-        name = task if isinstance(task, str) else getattr(task, "__name__", repr(task))
-        if name not in self.tasks:
-            raise UnknownTask(
-                f"no task is called {name!r}. {nearest(name, self.tasks) or 'Register it with @ms.task.'}"
-            )
-        return self.tasks[name]
 
     async def schedule(
         self,
@@ -291,7 +48,7 @@ class Mainspring:
         args: Iterable[Any] = (),
         kwargs: dict[str, Any] | None = None,
         on_conflict: OnConflict = "error",
-        **when_and_how: Any,
+        **when_and_how: Unpack[WhenAndHow],
     ) -> Schedule:
         """Create a schedule: exactly one of cron, every, at, delay or trigger, and any policy.
 
@@ -308,12 +65,10 @@ class Mainspring:
         task: BaseTask[Any, Any] | Callable[..., Any] | str | None = None,
         args: Iterable[Any] | None = None,
         kwargs: dict[str, Any] | None = None,
-        **changes: Any,
+        **changes: Unpack[EditOptions],
     ) -> Schedule:
         """Change some of a schedule's definition; only later fires are affected."""
-        from mainspring.editing import edited
-
-        return await edited(self, key, task, args, kwargs, changes)
+        return await edited(self, key, task, args, kwargs, dict(changes))
 
     async def get(self, key: str) -> Schedule:
         """A schedule by name or id."""
@@ -357,15 +112,32 @@ class Mainspring:
                 tuple(args or ()), kwargs or {}, self.settings.payload_limit
             )
         run = await self.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
-        from mainspring.handle import RunHandle
-
         return RunHandle(run.id, self.call, target.signature.result if target else lambda text: text)
 
     # ── runs and events ────────────────────────────────────────────────────
 
-    async def run_by_id(self, run_id: str) -> Run:
+    async def find_by_id(self, run_id: str) -> Run:
         """One run."""
         return await self.call(lambda runtime: runtime.commands.run(run_id))
+
+    async def find_by_status(self, state: State | str, *, limit: int = 100) -> list[Run]:
+        """Runs in a state, newest first."""
+        return await self.runs(state=state, limit=limit)
+
+    async def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
+        """Runs that wait and are due at an instant (now), oldest first."""
+        at = self.clock.now() if before is None else instant_ms(before, field="before")
+        return await self._waiting(at, limit)
+
+    async def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:
+        """Runs that should have begun so long ago and still wait, oldest first."""
+        return await self._waiting(self.clock.now() - duration_ms(by, field="by"), limit)
+
+    async def _waiting(self, due_before: int, limit: int) -> list[Run]:
+        states = tuple(sorted(CLAIMABLE))
+        ns = self.settings.namespace
+        query = Runs(ns=ns, states=states, due_before=due_before, limit=limit, oldest_first=True)
+        return await self.call(lambda runtime: runtime.commands.runs(query))
 
     async def runs(
         self,
@@ -449,7 +221,7 @@ class Mainspring:
             await self._start()
             try:
                 if until_idle:
-                    await stopper.first_of(self._idle())
+                    await stopper.first_of(self.call(until_nothing_is_due))
                 else:
                     await stopper.wait()
             finally:
@@ -499,11 +271,6 @@ class Mainspring:
             task = asyncio.get_running_loop().create_task(self._runtime.stop_now())
             self._stopping = task  # keep a reference until it is done
 
-    async def _idle(self) -> None:
-        from mainspring.idle import until_idle
-
-        await self.call(until_idle)
-
     async def _declare_all(self, runtime: Runtime) -> None:
         wants = {name: self._definition(name, origin="code", **wanted) for name, wanted in self._declared.items()}
         runtime.declares = lambda: {name: want.digest for name, want in wants.items()}
@@ -515,61 +282,3 @@ class Mainspring:
         for name, want in wants.items():
             live = tuple(Live(one.version, one.declares[name]) for one in others if name in one.declares)
             await runtime.commands.declare(want, live, self.on_drift)
-
-    # ── the engine ─────────────────────────────────────────────────────────
-
-    async def call(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
-        """Run something on the engine's loop, with the store open."""
-        return await self._engine.call(self._with_runtime(work))
-
-    async def _with_runtime(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
-        return await work(await self._opened())
-
-    async def _opened(self) -> Runtime:
-        """The runtime of this process, opened once; a forked child gets its own."""
-        if self._runtime is not None and self._runtime_pid == os.getpid():
-            return self._runtime
-        if self._opening is None or self._opening.get_loop() is not asyncio.get_running_loop():
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-        try:
-            return await asyncio.shield(self._opening)
-        finally:
-            if self._opening is not None and self._opening.done():
-                self._opening = None
-
-    async def _open(self) -> Runtime:
-        store = self._given_store or open_store(self.url, self.clock)
-        runtime = Runtime(store, self.clock, self._rng, self.settings, self._handlers, self._bus, self._threads)
-        await runtime.open()
-        self._runtime, self._runtime_pid = runtime, os.getpid()
-        return runtime
-
-    async def close(self) -> None:
-        """Close the store; the next call opens it again."""
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None and self._runtime_pid == os.getpid():
-            await self._engine.call(runtime.close())
-
-    def new_id(self, now: Ms) -> str:
-        """A time-ordered id for a run made here."""
-        with self._ids_lock:
-            return self._ids.uuid7(now)
-
-    def report_progress(self, attempt: Attempt, text: str) -> None:
-        """Keep a progress line; from any thread, never blocks the handler."""
-        self._engine.post(self._store_progress, attempt, text)
-
-    def _store_progress(self, attempt: Attempt, text: str) -> None:
-        if self._runtime is not None:
-            work = self._runtime.store.progress(attempt.run.id, attempt.run.epoch, text)
-            self._progressing = asyncio.get_running_loop().create_task(work)
-
-
-def _kind(function: Callable[..., Any], executor: Executor) -> Kind:
-    choice(executor, ("auto", "loop", "thread", "process"), field="executor")
-    is_async = inspect.iscoroutinefunction(function)
-    if is_async and executor in ("thread", "process"):
-        raise InvalidInput("executor", f"an async def cannot run in a {executor}", "Write a plain def for that")
-    if is_async:
-        return "async"
-    return {"auto": "thread", "loop": "sync", "thread": "thread", "process": "process"}[executor]  # type: ignore[return-value]  # checked above

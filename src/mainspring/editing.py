@@ -11,13 +11,18 @@ from msgspec.structs import replace
 from mainspring.model.errors import InvalidInput, nearest
 from mainspring.model.policies import RunOptions
 from mainspring.model.schedule import Schedule
-from mainspring.rules.definition import digest_of
+from mainspring.rules.definition import WhenAndHow, digest_of
 from mainspring.rules.triggers import compile_trigger
 from mainspring.service import Definition
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
     from mainspring.task import BaseTask
+
+
+class EditOptions(WhenAndHow, total=False):
+    """What an edit may change: any of what a schedule is made of."""
+
 
 _TRIGGERS = ("cron", "every", "at", "delay", "trigger")
 _OPTIONS = ("timeout", "retry", "recovery", "window", "start_deadline", "on_exhausted")

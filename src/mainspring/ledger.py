@@ -16,10 +16,6 @@ from mainspring.ledger_cover import NAMED, Cover, Difference, Stretch
 from mainspring.model.events import (
     Event,
     RunScheduled,
-    ScheduleCreated,
-    ScheduleEvent,
-    ScheduleSnapshot,
-    ScheduleUpdated,
     definitions,
 )
 from mainspring.model.ids import fire_id
@@ -28,7 +24,7 @@ from mainspring.model.run import ENDED, OPEN, Run, RunOrigin
 from mainspring.model.schedule import Definition, Schedule
 from mainspring.paging import all_rows, all_spans
 from mainspring.ports.store import Events, Runs, Schedules, Store, Tallies, Tally
-from mainspring.rules.draft import evolve_schedule, is_fire_birth
+from mainspring.rules.draft import is_fire_birth
 from mainspring.rules.planning import is_fixed_delay, owed, trigger_of
 
 DAY_MS: Ms = 86_400_000
@@ -176,7 +172,7 @@ async def _stretches(store: Store, row: Schedule, low: Ms) -> list[Stretch]:
     """The definitions of the log, each with the fires it owes in the window."""
     stream = [e async for e in all_rows(store, Events(schedule_id=row.id, types=_MOVES, limit=20_000), _seq)]
     found = definitions(stream)
-    ends = await _ends(store, row, stream, found)
+    ends = _ends(row, found)
     stretches: list[Stretch] = []
     for definition, end in zip(found, ends, strict=True):
         first, last = max(definition.since, low), end
@@ -187,26 +183,10 @@ async def _stretches(store: Store, row: Schedule, low: Ms) -> list[Stretch]:
     return stretches
 
 
-async def _ends(store: Store, row: Schedule, stream: list[Event], found: tuple[Definition, ...]) -> list[Ms]:
-    """Where each definition stops owing: at the next one's start, at the cursor, or where max_runs ended it."""
+def _ends(row: Schedule, found: tuple[Definition, ...]) -> list[Ms]:
+    """Where each definition stops owing: at the next one's start, at the cursor, or where it finished."""
     ends = [definition.since for definition in found[1:]] + ([row.cursor] if found else [])
-    names = [type(event).__name__ for event in stream]
-    if "ScheduleFinished" not in names or "ScheduleUpdated" not in names[names.index("ScheduleFinished") :]:
-        return ends
-    folded: Schedule | None = None
-    at = -1
-    query = Events(schedule_id=row.id, types=_MOVES + _BIRTHS, limit=20_000)
-    async for event in all_rows(store, query, _seq):
-        if isinstance(event, ScheduleSnapshot):
-            at = len(event.definitions) - 1
-        elif isinstance(event, ScheduleCreated | ScheduleUpdated):
-            if folded is not None and folded.state == "finished":
-                ends[at] = min(ends[at], folded.cursor)
-            at += 1
-        elif folded is None or not (isinstance(event, ScheduleEvent) or is_fire_birth(event)):
-            continue
-        folded = evolve_schedule(folded, event) if folded or not isinstance(event, ScheduleUpdated) else None
-    return ends
+    return [end if d.until is None else min(end, d.until) for end, d in zip(ends, found, strict=True)]
 
 
 async def _rows(store: Store, row: Schedule, cover: Cover, low: Ms) -> Counter[tuple[str, str | None]]:

@@ -27,7 +27,7 @@ from mainspring.service import NewRun
 from mainspring.sync import SyncTask
 
 if TYPE_CHECKING:
-    from mainspring.app import Mainspring
+    from mainspring.host import EngineHost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +64,7 @@ class CallOptions(Struct, frozen=True, kw_only=True):
 class BaseTask(Generic[P, R]):
     """Everything about a task but how it is called directly."""
 
-    def __init__(self, app: Mainspring, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
+    def __init__(self, app: EngineHost, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
         self.app = app
         self.name = name
         self.function = function

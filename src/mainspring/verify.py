@@ -28,7 +28,7 @@ from mainspring.model.events import (
 )
 from mainspring.model.ids import body_id, fire_id
 from mainspring.model.instant import Ms, isoformat
-from mainspring.model.run import Run, State
+from mainspring.model.run import ENDED, Run, State
 from mainspring.model.schedule import Schedule, Span
 from mainspring.paging import all_rows, all_spans
 from mainspring.ports.store import Bodies, Gates, Query, Runs, Schedules, Store, Tallies
@@ -44,6 +44,8 @@ OPERATIONAL = frozenset({"owner", "lease_until", "parked_on", "progress"})
 _RUN_FIELDS = tuple(name for name in Run.__struct_fields__ if name not in OPERATIONAL)
 _SCHEDULE_FIELDS = Schedule.__struct_fields__
 _run_values = attrgetter(*_RUN_FIELDS)
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Run)
 #: What a store may raise over a row it cannot read.
 _UNREADABLE = (StoreError, msgspec.MsgspecError, LookupError, ValueError, TypeError)
 
@@ -222,7 +224,7 @@ class _Replay:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, Run | bytes] = {}  # ended runs as JSON: a third of the memory
         self.schedules: dict[str, Schedule] = {}
         self.spans: dict[str, Counter[Span]] = {}
         self.snapshots: dict[str, Ms] = {}
@@ -260,7 +262,7 @@ class _Replay:
 
     def _run(self, event: RunEvent) -> None:
         run_id = event.run_id or ""
-        run = self.runs.get(run_id)
+        run = _run_of(self.runs.get(run_id))
         last = run.n if run is not None else self._headless.get(run_id, 0)
         if event.n != last + 1 and not self._numbered(f"run {run_id}", run_id, event, last):
             return
@@ -275,7 +277,7 @@ class _Replay:
                 return
         if event.n is not None and run.n != event.n:
             run = replace(run, n=event.n)
-        self.runs[run_id] = run
+        self.runs[run_id] = _encoder.encode(run) if run.state in ENDED else run
 
     def _numbered(self, stream: str, row_id: str, event: Event, last: int) -> bool:
         """Name a wrong number; False when the event must not be folded."""
@@ -329,7 +331,7 @@ class _Replay:
     def compare_run(self, row: Run) -> None:
         """Name every column in which the row differs from the log."""
         self.seen.add(row.id)
-        folded = self.runs.get(row.id)
+        folded = _run_of(self.runs.get(row.id))
         if folded is None:
             if row.id not in self._headless:
                 at = "" if row.fire_time is None else f" (fire time {isoformat(row.fire_time)})"
@@ -366,8 +368,8 @@ class _Replay:
 
     def runs_without_row(self) -> None:
         """Name the runs of the log that have no row."""
-        for run_id, run in self.runs.items():
-            if run_id not in self.seen:
+        for run_id, kept in self.runs.items():
+            if run_id not in self.seen and (run := _run_of(kept)) is not None:
                 at = "" if run.fire_time is None else f", fire time {isoformat(run.fire_time)}"
                 self.report.add("run", run_id, f"the log knows it as {run.state.value}{at}, and it has no row")
         for run_id in self._headless:
@@ -411,6 +413,10 @@ async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) ->
                 report.add("body", name, f"the payload that {wanted[name]} names does not exist")
             elif body_id(found[name].encode()) != name:
                 report.add("body", name, f"the payload that {wanted[name]} names is not the one it was")
+
+
+def _run_of(kept: Run | bytes | None) -> Run | None:
+    return _decoder.decode(kept) if isinstance(kept, bytes) else kept
 
 
 def _span(span: Span) -> str:

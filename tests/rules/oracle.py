@@ -237,7 +237,8 @@ def fires(
         if not day_matches(days, months, weekdays, date(1970, 1, 1) + timedelta(days=number)):
             continue
         if number not in span.touched:
-            found.update(span.instants(number * DAY + time)[0] for time in times)
+            midnight = span.instants(number * DAY)[0]  # the offset is the same all day
+            found.update([midnight + time for time in times])
             continue
         low, high = bisect_left(times, first - number * DAY), bisect_right(times, last - number * DAY)
         for time in times[low:high]:
@@ -326,10 +327,12 @@ def compare_zone(
             gap, overlap = POLICIES[(turn + index) % len(POLICIES)]
             if dense <= 50:
                 found += compare_span(span, expression, gap, overlap, span.start, span.end, tally, 4)
-            around = 2 * DAY if dense <= 50 else 12 * HOUR if dense <= 1440 else HOUR
+            around = 2 * DAY if dense <= 50 else 12 * HOUR if dense <= 1440 else HOUR if dense < 20_000 else HOUR // 4
             policies = POLICIES if is_fixed(expression) and dense <= 50 else ((gap, overlap),)
             for shift in span.shifts:
                 low, high = max(shift.at - around, span.start), min(shift.at + around, span.end)
+                if dense >= 20_000 and abs(shift.shown - shift.expected) > 2 * HOUR:
+                    continue  # a whole day of seconds adds time, not sense
                 if low < high:
                     for gap, overlap in policies:
                         found += compare_span(span, expression, gap, overlap, low, high, tally, 2)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import click
 import msgspec
@@ -64,14 +65,14 @@ def look(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
 
 
 def _check_exists(url: str) -> None:
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme == "memory":
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    if scheme == "memory":
         raise InvalidInput("--store", f"{url} lives inside one process", "Give the URL of a store that others can open")
-    if not separator or scheme != "sqlite":
-        return
-    path = Path(rest.partition("?")[0].removeprefix("/"))
-    if str(path) in (".", ":memory:"):
-        raise InvalidInput("--store", f"{url} names no file", f"Write for example {DEFAULT_URL}")
+    place = unquote(rest.partition("?")[0])
+    if scheme != "sqlite" or not place.startswith("/") or place.endswith("/"):
+        return  # opening it says what is wrong
+    path = Path(place[1:])
     if not path.exists():
         raise StoreUnavailable(f"{path.absolute()} does not exist. Give the store's URL with --store or MAINSPRING_URL")
     if path.is_file() and path.stat().st_size == 0:

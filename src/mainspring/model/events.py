@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.model.ids import RunId, ScheduleId
 from mainspring.model.instant import Ms
@@ -102,9 +103,10 @@ class ScheduleResumed(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleFinished(ScheduleEvent, frozen=True, kw_only=True):
-    """No fire will follow: exhausted, max_runs, ended."""
+    """No fire after `cursor` is owed: exhausted, max_runs, ended."""
 
     reason: str
+    cursor: Ms
 
 
 class ScheduleDeleted(ScheduleEvent, frozen=True, kw_only=True):
@@ -398,4 +400,6 @@ def definitions(stream: Iterable[Event]) -> tuple[Definition, ...]:
             found = list(event.definitions)
         elif isinstance(event, ScheduleCreated | ScheduleUpdated):
             found.append(Definition(event.revision, event.cursor, event.anchor, event.spec))
+        elif isinstance(event, ScheduleFinished) and found:
+            found[-1] = replace(found[-1], until=event.cursor)
     return tuple(found)

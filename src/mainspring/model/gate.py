@@ -33,13 +33,16 @@ class Admission(Struct, frozen=True):
 
 def admit(candidates: Iterable[Run], gates: Mapping[str, Gate], limit: int, now: Ms) -> Admission:
     """Take runs in the given order, a slot in each of a run's gates or none. A gate nobody made admits all."""
-    room = {name: gate.room(now) for name, gate in gates.items()}
+    room: dict[str, int] = {}
     taken: list[Run] = []
     parked: list[tuple[Run, str]] = []
     slots: dict[str, int] = {}
     for run in candidates:
         if len(taken) >= limit:
             break
+        for name in run.gates:
+            if name not in room and name in gates:
+                room[name] = gates[name].room(now)
         refused = next((name for name in run.gates if room.get(name, 1) <= 0), None)
         if refused is not None:
             parked.append((run, refused))

@@ -75,12 +75,16 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Definition(Struct, frozen=True):
-    """A revision and the cursor from which it is in force: all that `planned` is computed from."""
+    """A revision and the cursor from which it is in force: all that `planned` is computed from.
+
+    `until` is set where the schedule finished under it: nothing after that is owed, whatever follows.
+    """
 
     revision: int
     since: Ms
     anchor: Ms
     spec: ScheduleSpec
+    until: Ms | None = None
 
 
 class Span(Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Literal, TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -32,6 +33,41 @@ from mainspring.model.trigger import CronSpec, EverySpec
 from mainspring.rules.triggers import At, Cron, Every, Trigger
 
 TERMINAL = ("keep", "delete")
+
+
+class PolicyOptions(TypedDict, total=False):
+    """How a schedule behaves; each has the default of `build_spec`."""
+
+    tz: str | None
+    missed: Missed
+    grace: Duration
+    replay_max: int
+    replay_age: Duration
+    overlap: Overlap
+    jitter: Duration
+    spread: Duration
+    start: datetime | None
+    end: datetime | None
+    max_runs: int | None
+    window: WindowSpec | None
+    start_deadline: Duration | None
+    on_exhausted: OnExhausted
+    terminal: Literal["keep", "delete"]
+    priority: Priority | str | int
+    queue: str
+    retry: RetryPolicy | None
+    timeout: Duration | None
+    recovery: Recovery | None
+
+
+class WhenAndHow(PolicyOptions, total=False):
+    """When a schedule fires (exactly one of these), and how it behaves."""
+
+    trigger: Trigger
+    cron: str | Cron
+    every: Duration | Every
+    at: datetime | Iterable[datetime] | At
+    delay: Duration
 
 
 def build_spec(

@@ -291,7 +291,7 @@ def _finish(draft: Draft, left: int | None, *, done: bool) -> None:
         unbounded = compile_next(schedule) if schedule.spec.end is not None else None
         reason = "exhausted" if unbounded is None else "ended"
     if reason is not None:
-        draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason))
+        draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason, cursor=schedule.cursor))
 
 
 def compile_next(schedule: Schedule) -> Ms | None:

@@ -171,7 +171,9 @@ def rearm(schedule: Schedule, ended_at: Ms) -> Draft:
     if schedule.state == "active" and schedule.next_at is None:
         next_at = max(ended_at + schedule.spec.trigger.interval, schedule.cursor + 1)
         if schedule.spec.end is not None and next_at > schedule.spec.end:
-            draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason="ended"))
+            draft.emit(
+                ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason="ended", cursor=schedule.cursor)
+            )
         else:
             draft.set(next_at=next_at)
     return draft
@@ -236,4 +238,4 @@ def _finish_if_done(draft: Draft) -> None:
     elif not is_fixed_delay(schedule.spec) and next_fire(schedule.spec, schedule.anchor, schedule.cursor) is None:
         reason = "exhausted" if schedule.spec.end is None else "ended"
     if reason is not None:
-        draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason))
+        draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason, cursor=schedule.cursor))

@@ -79,6 +79,7 @@ class MemoryTables:
         # operational indexes
         self._open: dict[str, dict[str, None]] = defaultdict(dict)
         self._running: dict[str, None] = {}
+        self._ended: list[tuple[Ms, str]] = []  # a heap; the head says whether retention has anything to do
         self._queues: dict[tuple[str, int], _Queue] = defaultdict(_Queue)
         self._parked: dict[str, dict[str, None]] = defaultdict(dict)
         self._agenda: list[tuple[Ms, str]] = []
@@ -100,6 +101,9 @@ class MemoryTables:
 
     def _put_run(self, run: Run) -> None:
         """Write a row and keep every index true."""
+        before = self._runs.get(run.id)
+        if run.ended_at is not None and (before is None or before.ended_at != run.ended_at):
+            heapq.heappush(self._ended, (run.ended_at, run.id))
         self._runs[run.id] = run
         is_open = run.state in OPEN
         if run.schedule_id is not None:
@@ -282,6 +286,10 @@ class MemoryTables:
         return Purged(len(doomed), len(removed), len(spans), len(orphans), more)
 
     def _purgeable(self, policy: Retention, limit: int) -> Iterator[Run]:
+        while self._ended and getattr(self._runs.get(self._ended[0][1]), "ended_at", None) != self._ended[0][0]:
+            heapq.heappop(self._ended)
+        if not self._ended or self._ended[0][0] >= policy.ended_before:
+            return
         ended = (
             run
             for run in self._runs.values()

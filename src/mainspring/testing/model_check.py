@@ -7,11 +7,12 @@ an instant of its own, so that order never rests on a tie the port says nothing 
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -76,7 +77,9 @@ from mainspring.testing.factories import (
 )
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., None])
 ALL = 100_000
+TTL: Ms = 15_000
 OWNERS = ("w1", "w2", "w3")
 LANES = ("default/default", "default/other")
 PAYLOADS = (None, None, "1", '{"a":"\\u0000é"}', '"shared"')
@@ -85,7 +88,38 @@ WEIGHTED = (*OUTCOMES, *[State.SUCCEEDED] * 3, *[State.FAILED] * 4, State.RETRYI
 #: A task without gates may be claimed under any limit; how far a claim looks past full gates is a store's own matter.
 FREE, GATED = "free", "gated"
 LOOKS = (Agenda.GATES, Agenda.SCHEDULES, Agenda.TOUCHED)
-index = st.integers(0, 99)
+INDEX = range(100)
+COMMANDS = (
+    "change_gate",
+    "let_time_pass",
+    "enqueue",
+    "create_schedule",
+    "plan",
+    "move_schedule",
+    "claim_some",
+    "work",
+    "finish",
+    "renew",
+    "expire",
+    "cancel",
+    "reopen",
+    "look",
+    "send_again",
+    "lease",
+    "purge",
+)
+
+
+def command(when: Callable[[Any], Any] = lambda machine: True, **choices: Sequence[Any]) -> Callable[[F], F]:
+    """A rule whose arguments are picked from these; `walk` picks from them too."""
+
+    def register(method: F) -> F:
+        drawn = {name: st.sampled_from(values) for name, values in choices.items()}
+        made: Any = precondition(when)(rule(**drawn)(method))
+        made.when, made.choices = when, choices
+        return cast("F", made)
+
+    return register
 
 
 def store_machine(make: Callable[[Path], Store]) -> type[RuleBasedStateMachine]:
@@ -104,8 +138,6 @@ class _Machine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
-        self.subject: Store = type(self).make_store(Path(self.folder.name))
-        self.model: Store = MemoryStore()
         self.ids = Ids()
         self.now: Ms = T0
         self.made = 0
@@ -114,12 +146,21 @@ class _Machine(RuleBasedStateMachine):
         self.stale: list[Schedule] = []
         self.sent: list[Change] = []
         self.terms: list[Lease] = []
-        self.run_async(self.subject.open())
-        self.run_async(self.model.open())
+        self.model: Store = MemoryStore()
+        try:
+            self.subject = type(self).make_store(Path(self.folder.name))
+            self.run_async(self.subject.open())
+        except BaseException:
+            self.tidy()
+            raise
 
     def teardown(self) -> None:
-        self.run_async(self.subject.close())
-        self.run_async(self.model.close())
+        try:
+            self.run_async(self.subject.close())
+        finally:
+            self.tidy()
+
+    def tidy(self) -> None:
         self.runner.close()
         self.folder.cleanup()
 
@@ -170,22 +211,22 @@ class _Machine(RuleBasedStateMachine):
         self.add_runs(2, priority=1, unique_key="u1", payload='"shared"')
         self.add_runs(3, gates=("g1", "g2"), lane=LANES[1])
 
-    @rule(most=st.integers(0, 3), name=st.sampled_from(["g1", "g2"]))
+    @command(most=range(4), name=["g1", "g2"])
     def change_gate(self, most: int, name: str) -> None:
         self.apply(Change(id=self.ids.change(), gates=(Gate(name, most),)))
 
-    @rule(seconds=st.sampled_from([1, 1, 5, 20, 86_400]))
+    @command(seconds=[1, 2, 5, 20, 86_400])
     def let_time_pass(self, seconds: int) -> None:
         self.now += seconds * 1_000
 
-    @rule(
-        count=st.integers(1, 3),
-        priority=st.integers(0, 3),
-        delay=st.sampled_from([-5, -2, -2, 5]),
-        unique=st.sampled_from([None, "u1", "u1", "u2"]),
-        gates=st.sampled_from([(), (), ("g1",), ("g1", "g2")]),
-        lane=st.sampled_from(LANES),
-        payload=st.sampled_from(PAYLOADS),
+    @command(
+        count=range(1, 4),
+        priority=range(4),
+        delay=[-5, -2, -2, 5],
+        unique=[None, "u1", "u1", "u2"],
+        gates=[(), (), ("g1",), ("g1", "g2")],
+        lane=LANES,
+        payload=PAYLOADS,
     )
     def enqueue(
         self,
@@ -207,8 +248,7 @@ class _Machine(RuleBasedStateMachine):
             changes.append(enqueue_change(self.ids, run, body=payload))
         self.apply(*changes)
 
-    @precondition(lambda self: self.made < 9)
-    @rule(name=st.sampled_from(["a", "b", "c"]), gated=st.booleans())
+    @command(lambda self: self.made < 9, name=["a", "b", "c"], gated=(False, True))
     def create_schedule(self, name: str, gated: bool) -> None:
         self.add_schedule(name, gated)
 
@@ -219,14 +259,14 @@ class _Machine(RuleBasedStateMachine):
         row = make_schedule(self.ids, name=name, spec=spec, anchor=at, cursor=at, next_at=at + 1_000)
         self.apply(create_schedule_change(self.ids, row))
 
-    @precondition(lambda self: self.schedules("active"))
-    @rule(
-        pick=index,
-        fires=st.integers(0, 3),
-        elided=st.integers(0, 2),
-        skipped=st.booleans(),
-        stale=st.booleans(),
-        doubled=st.booleans(),
+    @command(
+        lambda self: self.schedules("active"),
+        pick=INDEX,
+        fires=range(4),
+        elided=range(3),
+        skipped=(False, True),
+        stale=(False, True),
+        doubled=(False, True),
     )
     def plan(self, pick: int, fires: int, elided: int, skipped: bool, stale: bool, doubled: bool) -> None:
         rows = self.stale if stale and self.stale else self.schedules("active")
@@ -245,8 +285,7 @@ class _Machine(RuleBasedStateMachine):
         self.apply(plan)
         self.stale = [*self.stale[-3:], row]
 
-    @precondition(lambda self: self.schedules())
-    @rule(pick=index, move=st.sampled_from(["pause", "until", "resume", "update", "finish", "delete"]))
+    @command(lambda self: self.schedules(), pick=INDEX, move=["pause", "until", "resume", "update", "finish", "delete"])
     def move_schedule(self, pick: int, move: str) -> None:
         rows = self.schedules()
         row = rows[pick % len(rows)]
@@ -275,23 +314,21 @@ class _Machine(RuleBasedStateMachine):
         self.apply(schedule_change(self.ids, row, event, **values))
         self.stale = [*self.stale[-3:], row]
 
-    @precondition(lambda self: self.runs(*CLAIMABLE))
-    @rule(owner=st.sampled_from(OWNERS), how=st.sampled_from(["all", "all", "few", "named"]), pick=index)
+    @command(lambda self: self.runs(*CLAIMABLE), owner=OWNERS, how=["all", "all", "few", "named"], pick=INDEX)
     def claim_some(self, owner: str, how: str, pick: int) -> None:
         if how == "all":
-            self.claim(Offer(owner, LANES, (FREE, GATED), 10_000), 1_000)
+            self.claim(Offer(owner, LANES, (FREE, GATED), TTL), 1_000)
         elif how == "few":
-            self.claim(Offer(owner, LANES[: pick % 2 + 1], (FREE,), 10_000), pick % 4 + 1)
+            self.claim(Offer(owner, LANES[: pick % 2 + 1], (FREE,), TTL), pick % 4 + 1)
         else:
             runs = self.runs(*CLAIMABLE)
-            self.claim(Offer(owner, LANES, (FREE,), 10_000), 10, [runs[pick % len(runs)].id])
+            self.claim(Offer(owner, LANES, (FREE,), TTL), 10, [runs[pick % len(runs)].id])
 
-    @precondition(lambda self: self.runs(*CLAIMABLE))
-    @rule(owner=st.sampled_from(OWNERS), left=st.integers(0, 2), state=st.sampled_from(WEIGHTED))
+    @command(lambda self: self.runs(*CLAIMABLE), owner=OWNERS, left=range(3), state=WEIGHTED)
     def work(self, owner: str, left: int, state: State) -> None:
         """Claim all there is and finish all but the last."""
         before = len(self.leased)
-        self.claim(Offer(owner, LANES, (FREE, GATED), 10_000), 1_000)
+        self.claim(Offer(owner, LANES, (FREE, GATED), TTL), 1_000)
         mine = self.leased[before:]
         self.report(mine[: len(mine) - left], state)
 
@@ -305,13 +342,13 @@ class _Machine(RuleBasedStateMachine):
         claimed = self.both(lambda store: store.claim(offer, limit, ids=wanted, now=self.now), same)
         self.leased += [claim.run for claim in claimed.claims]
 
-    @precondition(lambda self: self.leased)
-    @rule(
-        pick=index,
-        count=st.integers(1, 4),
-        state=st.sampled_from(WEIGHTED),
-        touch=st.booleans(),
-        delay=st.sampled_from([-1, 3]),
+    @command(
+        lambda self: self.leased,
+        pick=INDEX,
+        count=range(1, 5),
+        state=WEIGHTED,
+        touch=(False, True),
+        delay=[-1, 3],
     )
     def finish(self, pick: int, count: int, state: State, touch: bool, delay: int) -> None:
         """Also of leases long lost: every run ever claimed may report."""
@@ -328,22 +365,22 @@ class _Machine(RuleBasedStateMachine):
         self.apply(*changes)
         self.now += 1_000
 
-    @precondition(lambda self: self.leased)
-    @rule(owner=st.sampled_from(OWNERS), named=st.lists(index, max_size=6), shift=st.sampled_from([0, 0, 0, 1]))
-    def renew(self, owner: str, named: list[int], shift: int) -> None:
-        runs = [self.leased[i % len(self.leased)] for i in named if self.leased]
+    @command(lambda self: self.leased, owner=[None, None, *OWNERS], left=range(3), shift=[0, 0, 0, 1])
+    def renew(self, owner: str | None, left: int, shift: int) -> None:
+        """The last claimer names most of what it got; what it leaves out comes back as strays."""
+        owner = owner or self.leased[-1].owner or ""
+        runs = [run for run in self.leased if run.owner == owner][left:] or self.leased[:2]
         picked = {run.id: run.epoch + shift for run in runs}
 
         def same(renewed: Renewed) -> Any:
             return replace(renewed, strays=tuple(sorted(renewed.strays, key=lambda run: run.id)))
 
-        self.both(lambda store: store.renew(owner, list(picked.items()), 10_000, now=self.now), same)
+        self.both(lambda store: store.renew(owner, list(picked.items()), TTL, now=self.now), same)
         if runs:
             run = runs[0]
             self.both(lambda store: store.progress(run.id, run.epoch, f"½ {self.now}"))
 
-    @precondition(lambda self: self.runs(State.RUNNING))
-    @rule(rescue=st.booleans())
+    @command(lambda self: self.runs(State.RUNNING), rescue=(False, True))
     def expire(self, rescue: bool) -> None:
         due = self.due(Agenda.EXPIRED, lambda due: sorted(due.runs, key=lambda run: run.id))
         if rescue and due.runs:
@@ -356,8 +393,7 @@ class _Machine(RuleBasedStateMachine):
             self.ids, run, event, state=State.WAITING, crashes=run.crashes + 1, ready_at=ready_at, began_at=None
         )
 
-    @precondition(lambda self: self.runs(*OPEN))
-    @rule(pick=index)
+    @command(lambda self: self.runs(*OPEN), pick=INDEX)
     def cancel(self, pick: int) -> None:
         runs = self.runs(*OPEN)
         run = runs[pick % len(runs)]
@@ -367,8 +403,7 @@ class _Machine(RuleBasedStateMachine):
             event = RunCancelled(run_id=run.id, reason="user")
             self.apply(move_change(self.ids, run, event, state=State.CANCELLED, cancel="user", reason="user"))
 
-    @precondition(lambda self: self.runs(*ENDED))
-    @rule(pick=index, keyed=st.booleans())
+    @command(lambda self: self.runs(*ENDED), pick=INDEX, keyed=(False, True))
     def reopen(self, pick: int, keyed: bool) -> None:
         runs = self.runs(*ENDED)
         runs = [run for run in runs if run.unique_key] or runs if keyed else runs
@@ -378,7 +413,7 @@ class _Machine(RuleBasedStateMachine):
         fresh: dict[str, Any] = {"dead": False, "failures": 0, "crashes": 0, "error": None, "cancel": None}
         self.apply(move_change(self.ids, run, event, state=State.WAITING, ready_at=ready_at, **fresh))
 
-    @rule(agenda=st.sampled_from(LOOKS), settle=st.booleans(), seen=st.booleans())
+    @command(agenda=LOOKS, settle=(False, True), seen=(False, True))
     def look(self, agenda: Agenda, settle: bool, seen: bool) -> None:
         def same(due: Due) -> Any:
             rows = sorted(due.schedules, key=lambda row: row.schedule.id)
@@ -399,14 +434,13 @@ class _Machine(RuleBasedStateMachine):
         self.now += 1_000
         return due
 
-    @precondition(lambda self: self.sent)
-    @rule(pick=st.integers(0, 9))
+    @command(lambda self: self.sent, pick=range(10))
     def send_again(self, pick: int) -> None:
         change = self.sent[-1 - pick % len(self.sent)]
         if change.events:
             self.both(lambda store: store.apply([change], now=self.now))
 
-    @rule(owner=st.sampled_from(OWNERS), own=st.booleans(), how=st.sampled_from(["take", "renew", "end"]), pick=index)
+    @command(owner=OWNERS, own=(False, True), how=["take", "renew", "end"], pick=INDEX)
     def lease(self, owner: str, own: bool, how: str, pick: int) -> None:
         if how == "take" or not self.terms:
             name, data = ("leader", "x%")[pick % 2], (None, "d")[pick // 2 % 2]
@@ -420,13 +454,22 @@ class _Machine(RuleBasedStateMachine):
         elif term.expires_at > self.now:
             self.both(lambda store: store.release(term.name, who, term.epoch, now=self.now))
 
-    @precondition(lambda self: len(self.runs(*ENDED)) > 2)
-    @rule(age=st.sampled_from([0, 0, 10_000, DAY]), keep_dead=st.booleans())
+    @command(lambda self: len(self.runs(*ENDED)) > 2, age=[0, 0, 10_000, DAY], keep_dead=(False, True))
     def purge(self, age: Ms, keep_dead: bool) -> None:
         policy = Retention(self.now - age, keep_dead)
         self.both(lambda store: store.purge(policy, 1_000, now=self.now))
         # What a purge removed cannot be known again by its change id.
         self.sent = []
+
+    @rule(rng=st.randoms(use_true_random=True))
+    def walk(self, rng: random.Random) -> None:
+        """Many commands, picked evenly: hypothesis alone likes to stay close to where it began."""
+        for _ in range(12):
+            method = getattr(self, rng.choice(COMMANDS))
+            if method.when(self):
+                method(**{name: rng.choice(choices) for name, choices in method.choices.items()})
+                self.rows_are_equal()
+                self.the_log_is_whole()
 
     # ── what must hold after every step ────────────────────────────────────
 

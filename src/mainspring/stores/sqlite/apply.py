@@ -11,7 +11,7 @@ import msgspec
 from mainspring.model.change import Change, Result, RunAbsent, RunAt, RunLease, ScheduleAbsent, ScheduleAt
 from mainspring.model.events import RunEvent, ScheduleEvent
 from mainspring.model.instant import Ms
-from mainspring.model.run import ENDED, Run
+from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Applied
 from mainspring.stores.sqlite import apply_sql as sql
@@ -23,14 +23,13 @@ from mainspring.stores.sqlite.rows import (
     mark_of,
     moves_of,
     pack,
-    read_runs,
-    read_schedules,
-    run_row,
 )
+from mainspring.stores.sqlite.segment import Segment, new_run, segments
 
 _pairs = msgspec.json.Decoder(list[tuple[int, int]])
 _moved = msgspec.json.Decoder(list[tuple[int, int, int]])
-_refused = msgspec.json.Decoder(list[tuple[int, bool | int, msgspec.Raw]])
+_refused_runs = msgspec.json.Decoder(list[tuple[int, int, Run]])
+_refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 
 
 def apply(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied:
@@ -42,7 +41,7 @@ def apply(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied:
     results: list[Result] = [Result("refused")] * len(changes)
     with db.write("apply"):
         db.reach("apply:begin")
-        for segment in _segments(changes, first, wall):
+        for segment in segments(changes, first, wall):
             _apply_segment(db, segment, results)
     for change, result in zip(changes, results, strict=True) if db.held else ():
         if result.status == "accepted" and isinstance(change.guard, RunLease | RunAt | ScheduleAt):
@@ -50,122 +49,7 @@ def apply(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied:
     return Applied(wall, results)
 
 
-class _Segment:
-    """Changes that do not depend on each other, sorted by the statement that guards them."""
-
-    def __init__(self, first: int, wall: Ms) -> None:
-        self.first = first
-        self.wall = wall
-        self.changes: list[tuple[int, Change]] = []
-        self.leases: list[list[Any]] = []
-        self.ats: list[list[Any]] = []
-        self.bodies: list[tuple[str, int, str | None]] = []
-        self.absent: list[list[Any]] = []
-        self.schedules: list[list[Any]] = []
-        self.new_schedules: list[list[Any]] = []
-        self.unguarded: list[int] = []
-        self._rows: set[str] = set()
-        self._freed: set[tuple[str, str]] = set()
-        self._wanted: set[tuple[str, str]] = set()
-        self._touched: set[str] = set()
-
-    def fits(self, change: Change) -> bool:
-        """False when the answer could depend on a change already here; then it waits for the next segment."""
-        guard = change.guard
-        if guard is not None and (guard.id in self._rows or guard.id in self._touched):
-            return False
-        key = _unique_key(change)
-        if key is not None and (key in self._freed or (not isinstance(guard, RunAbsent) and key in self._wanted)):
-            return False
-        return not (change.touches and self._rows.intersection(change.touches))
-
-    def add(self, index: int, change: Change) -> None:
-        guard = change.guard
-        mark = self.first + index
-        self.changes.append((index, change))
-        if guard is not None:
-            self._rows.add(guard.id)
-        for run in change.runs:
-            self._rows.add(run.id)
-        self._touched.update(change.touches)
-        key = _unique_key(change)
-        if key is not None:
-            (self._wanted if isinstance(guard, RunAbsent) else self._freed).add(key)
-        if isinstance(guard, RunLease | RunAt):
-            run_ = _row(change.run)
-            moves = sum(isinstance(e, RunEvent) and e.run_id == guard.id for e in change.events)
-            lease = isinstance(guard, RunLease)
-            (self.leases if lease else self.ats).append(
-                [
-                    guard.id,
-                    guard.epoch if isinstance(guard, RunLease) else guard.n,
-                    mark,
-                    moves,
-                    run_.state,
-                    run_.ready_at,
-                    run_.failures,
-                    run_.crashes,
-                    run_.reason,
-                    run_.result,
-                    run_.error,
-                    run_.began_at,
-                    run_.ms,
-                    run_.dead,
-                    run_.cancel,
-                    run_.ns,
-                    run_.unique_key,
-                ]
-            )
-            self.bodies.append((guard.id, mark, run_.body))
-        elif isinstance(guard, RunAbsent):
-            self.absent.append(_new_run(_row(change.run), change, self.wall, mark, guard.unique_key))
-        elif isinstance(guard, ScheduleAt | ScheduleAbsent):
-            schedule = change.schedule
-            assert schedule is not None
-            moves = sum(isinstance(e, ScheduleEvent) and e.schedule_id == schedule.id for e in change.events)
-            values = sql.schedule_values(schedule, mark, moves)
-            if isinstance(guard, ScheduleAt):
-                self.schedules.append([*values, guard.revision, guard.cursor, guard.n, guard.touched])
-            else:
-                self.new_schedules.append([*values, guard.id, guard.ns, guard.name])
-        else:
-            self.unguarded.append(index)
-
-
-def _segments(changes: Sequence[Change], first: int, wall: Ms) -> Iterable[_Segment]:
-    segment = _Segment(first, wall)
-    for index, change in enumerate(changes):
-        if not segment.fits(change):
-            yield segment
-            segment = _Segment(first, wall)
-        segment.add(index, change)
-    yield segment
-
-
-def _row(run: Run | None) -> Run:
-    assert run is not None, "a guard on a run needs the run's values"
-    return run
-
-
-def _unique_key(change: Change) -> tuple[str, str] | None:
-    """What a change may take from, or leave to, another: a unique key, or a schedule's name."""
-    guard = change.guard
-    if isinstance(guard, RunAbsent):
-        return None if guard.unique_key is None else (_row(change.run).ns, guard.unique_key)
-    if isinstance(guard, RunLease | RunAt):
-        run = _row(change.run)
-        return None if run.unique_key is None else (run.ns, run.unique_key)
-    if change.schedule is not None:
-        return ("schedule " + change.schedule.ns, change.schedule.name)
-    return None
-
-
-def _new_run(run: Run, change: Change, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
-    moves = sum(isinstance(e, RunEvent) and e.run_id == run.id for e in change.events)
-    return run_row(run, moves, wall if run.state in ENDED else None, mark, guard_key)
-
-
-def _apply_segment(db: Database, segment: _Segment, results: list[Result]) -> None:
+def _apply_segment(db: Database, segment: Segment, results: list[Result]) -> None:
     accepted = _guard(db, segment)
     db.reach("apply:after_guard")
     holding = [(index, change) for index, change in segment.changes if index in accepted]
@@ -181,12 +65,14 @@ def _apply_segment(db: Database, segment: _Segment, results: list[Result]) -> No
             results[index] = result
 
 
-def _guard(db: Database, segment: _Segment) -> dict[int, int]:
+def _guard(db: Database, segment: Segment) -> dict[int, int]:
     """Write the guarded rows whose guard holds; their indexes, with the number each row's stream is at."""
     first, wall = segment.first, segment.wall
     accepted: dict[int, int] = dict.fromkeys(segment.unguarded, 0)
-    if segment.leases:
-        db.run(sql.UPDATE_LEASED, pack(segment.leases), wall)
+    if segment.leaving:
+        db.run(sql.LEAVE, pack(segment.leaving))
+    if segment.staying:
+        db.run(sql.STAY, pack(segment.staying), wall)
     if segment.ats:
         db.run(sql.UPDATE_AT, pack(segment.ats), wall)
     if segment.bodies:
@@ -218,7 +104,7 @@ def _marks(text: str, first: int) -> list[tuple[int, int]]:
     return [(mark - first, n) for mark, n in _pairs.decode(text)]
 
 
-def _write_rows(db: Database, holding: list[tuple[int, Change]], segment: _Segment) -> None:
+def _write_rows(db: Database, holding: list[tuple[int, Change]], segment: Segment) -> None:
     """Everything a change brings beside its guarded row; "exists" means nothing to do."""
     runs: list[list[Any]] = []
     spans: list[Any] = []
@@ -228,15 +114,17 @@ def _write_rows(db: Database, holding: list[tuple[int, Change]], segment: _Segme
     releases: Counter[str] = Counter()
     for index, change in holding:
         for run in change.runs:
-            runs.append(_new_run(run, change, segment.wall, segment.first + index, None))
+            runs.append(new_run(run, change, segment.wall, segment.first + index, None))
         for body in change.bodies:
             bodies.setdefault(body.id, body.data)
         for span in change.spans:
             spans.append(msgspec.structs.astuple(span))
         for gate in change.gates:
             gates.append((gate.name, gate.max, gate.held, gate.closed_until))
-        touches.update(change.touches)
-        releases.update(change.releases)
+        if change.touches:
+            touches.update(change.touches)
+        if change.releases:
+            releases.update(change.releases)
     if bodies:
         db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
     if gates:
@@ -251,13 +139,14 @@ def _write_rows(db: Database, holding: list[tuple[int, Change]], segment: _Segme
         db.run(sql.RELEASE_GATES, pack(list(releases.items())))
 
 
-def _append_events(
-    db: Database, holding: list[tuple[int, Change]], segment: _Segment, accepted: dict[int, int]
-) -> None:
+def _append_events(db: Database, holding: list[tuple[int, Change]], segment: Segment, accepted: dict[int, int]) -> None:
     rows: list[list[Any]] = []
     for index, change in holding:
         mark = segment.first + index
         events = change.events
+        if len(events) == 1 and isinstance(events[0], RunEvent):
+            rows.append(event_row(events[0], change.id, mark, 0))
+            continue
         moves: Counter[str | None] = Counter(
             e.run_id if isinstance(e, RunEvent) else e.schedule_id
             for e in events
@@ -288,7 +177,8 @@ def _explain(db: Database, lost: list[tuple[int, Change]]) -> Iterable[tuple[int
         assert guard is not None
         new = [run.id for run in change.runs]
         if isinstance(guard, RunAbsent):
-            run = _row(change.run)
+            run = change.run
+            assert run is not None
             runs.append((index, guard.id, run.ns, guard.unique_key, change.id, run.schedule_id, run.fire_key, new))
         elif isinstance(guard, RunLease | RunAt):
             runs.append((index, guard.id, None, None, change.id, None, None, new))
@@ -297,11 +187,11 @@ def _explain(db: Database, lost: list[tuple[int, Change]]) -> Iterable[tuple[int
         else:
             schedules.append((index, guard.id, None, None, change.id, new))
     if runs:
-        for index, repeated, raw in _refused.decode(db.value(sql.REFUSED_RUNS, pack(runs))):
-            yield index, _result(read_runs(f"[{bytes(raw).decode()}]")[0], bool(repeated))
+        for index, repeated, current in _refused_runs.decode(db.value(sql.REFUSED_RUNS, pack(runs))):
+            yield index, _result(current, repeated == 1)
     if schedules:
-        for index, repeated, raw in _refused.decode(db.value(sql.REFUSED_SCHEDULES, pack(schedules))):
-            yield index, _result(read_schedules(f"[{bytes(raw).decode()}]")[0], bool(repeated))
+        for index, repeated, schedule in _refused_schedules.decode(db.value(sql.REFUSED_SCHEDULES, pack(schedules))):
+            yield index, _result(schedule, repeated == 1)
 
 
 def _result(current: Run | Schedule, repeated: bool) -> Result:

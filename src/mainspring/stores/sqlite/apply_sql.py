@@ -12,31 +12,37 @@ from mainspring.stores.sqlite.rows import GIVEN, RUN_JSON, SCHEDULE_JSON, item
 _OPEN = "('blocked', 'waiting', 'running', 'retrying')"
 _STILL_RUNNING = f"{item(4)} = 'running'"
 
-_MOVE_RUN = f"""
+_VALUES = f"""mark = {item(2)}, n = r.n + {item(3)}, state = {item(4)}, ready_at = {item(5)},
+    failures = {item(6)}, crashes = {item(7)}, reason = {item(8)}, result = {item(9)}, error = {item(10)},
+    began_at = {item(11)}, ms = {item(12)}, dead = {item(13)}"""
+_HELD = f"r.id = {item(0)} AND r.state = 'running' AND r.epoch = {item(1)}"
+
+#: [id, epoch, mark, moves, values…, ended at]: a run that is running under this epoch ends or waits again.
+LEAVE = f"""
 {GIVEN}
-UPDATE run AS r SET
-    mark = {item(2)}, n = r.n + {item(3)}, state = {item(4)}, ready_at = {item(5)}, failures = {item(6)},
-    crashes = {item(7)}, reason = {item(8)}, result = {item(9)}, error = {item(10)}, began_at = {item(11)},
-    ms = {item(12)}, dead = {item(13)}, %s
-    ended_at = CASE WHEN {item(4)} IN {_OPEN} THEN NULL ELSE ifnull(r.ended_at, ?2) END,
+UPDATE run AS r SET {_VALUES}, ended_at = {item(14)},
+    owner = NULL, lease_until = NULL, parked_on = NULL, progress = NULL
+FROM j WHERE {_HELD}
+"""  # noqa: S608 - positions, no input
+
+#: [id, epoch, mark, moves, values…]: it stays where it is.
+STAY = f"{GIVEN} UPDATE run AS r SET {_VALUES}, ended_at = NULL FROM j WHERE {_HELD}"  # noqa: S608
+
+#: [id, n, mark, moves, values…, cancel, ns, unique key]: the stream is at n; re-opening takes no key that is in use.
+UPDATE_AT = f"""
+{GIVEN}
+UPDATE run AS r SET {_VALUES}, cancel = {item(14)},
+    ended_at = CASE WHEN {item(4)} NOT IN {_OPEN} THEN ifnull(r.ended_at, ?2) END,
     owner = CASE WHEN {_STILL_RUNNING} THEN r.owner END,
     lease_until = CASE WHEN {_STILL_RUNNING} THEN r.lease_until END,
     parked_on = CASE WHEN {_STILL_RUNNING} THEN r.parked_on END,
     progress = CASE WHEN {_STILL_RUNNING} THEN r.progress END
 FROM j
-WHERE r.id = {item(0)} AND %s
-"""  # noqa: S608 - positions, no input
-
-#: [id, epoch, mark, moves, values…]: the run is running under this epoch.
-UPDATE_LEASED = _MOVE_RUN % ("", f"r.state = 'running' AND r.epoch = {item(1)}")
-
-#: [id, n, mark, moves, values…, ns, unique key]: the stream is at n, and re-opening takes no key that is in use.
-UPDATE_AT = _MOVE_RUN % (
-    f"cancel = {item(14)},",
-    f"""r.n = {item(1)} AND ({item(16)} IS NULL OR {item(4)} NOT IN {_OPEN} OR r.ended_at IS NULL OR NOT EXISTS (
+WHERE r.id = {item(0)} AND r.n = {item(1)} AND (
+    {item(16)} IS NULL OR {item(4)} NOT IN {_OPEN} OR r.ended_at IS NULL OR NOT EXISTS (
         SELECT 1 FROM run o WHERE o.ns = {item(15)} AND o.unique_key = {item(16)}
-          AND o.unique_key IS NOT NULL AND o.ended_at IS NULL))""",  # noqa: S608
-)
+          AND o.unique_key IS NOT NULL AND o.ended_at IS NULL))
+"""  # noqa: S608
 
 #: [id, mark, body]: payloads seldom change, and writing an unchanged one would rewrite its index entry.
 UPDATE_BODIES = f"""

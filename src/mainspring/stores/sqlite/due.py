@@ -10,18 +10,18 @@ from mainspring.model.instant import Ms
 from mainspring.ports.store import Agenda, Due, DueSchedule
 from mainspring.stores.sqlite.claim import unpark
 from mainspring.stores.sqlite.database import Database
-from mainspring.stores.sqlite.rows import RUN_JSON, SCHEDULE_JSON, pack, read_due, read_runs
+from mainspring.stores.sqlite.rows import RUN_JSON, SCHEDULE_JSON, pack, read_runs
 
 _PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
 _NOT_HELD = "s.id NOT IN (SELECT value FROM json_each(?1))"
 _OPEN = "o.ended_at IS NULL"
 
 #: A schedule with its open runs: how many, how many of them wait, how often touched, the two oldest.
-_WITH_RUNS = f"""json_array({SCHEDULE_JSON},
-    (SELECT count(*) FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN}),
-    (SELECT count(*) FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN} AND o.state <> 'running'),
-    s.touched,
-    (SELECT json_group_array({RUN_JSON}) FROM (
+_WITH_RUNS = f"""json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched,
+    'open', (SELECT count(*) FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN}),
+    'waiting', (SELECT count(*) FROM run o INDEXED BY run_open
+                WHERE o.schedule_id = s.id AND {_OPEN} AND o.state <> 'running'),
+    'oldest', (SELECT json_group_array({RUN_JSON}) FROM (
         SELECT * FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r))"""  # noqa: S608
 
 #: held ids, now, limit
@@ -55,6 +55,7 @@ _LEASE_HELD = """
 SELECT json_group_array(json_array(r.id, ifnull(r.lease_until, 0))) FROM json_each(?1) j CROSS JOIN run r
 WHERE r.id = j.value AND r.state = 'running'
 """
+_schedules = msgspec.json.Decoder(list[DueSchedule])
 _pairs = msgspec.json.Decoder(list[tuple[str, Ms]])
 
 
@@ -71,18 +72,11 @@ def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None) -> D
             return _expired(db, limit, hold, wall, lease_now)
         held = pack(list(db.held))
         if agenda is Agenda.TOUCHED:
-            found = _schedules(db.value(_TOUCHED, held, limit))
+            found = _schedules.decode(db.value(_TOUCHED, held, limit))
         else:
-            found = _schedules(db.value(_DUE_SCHEDULES, held, wall, limit))
+            found = _schedules.decode(db.value(_DUE_SCHEDULES, held, wall, limit))
         db.held.update((row.schedule.id, wall + hold) for row in found)
         return Due(wall, _next_plan(db) if agenda is Agenda.SCHEDULES else None, tuple(found))
-
-
-def _schedules(text: str) -> list[DueSchedule]:
-    return [
-        DueSchedule(schedule, opened, waiting, oldest, touched)
-        for schedule, opened, waiting, touched, oldest in read_due(text)
-    ]
 
 
 def _next_plan(db: Database) -> Ms | None:

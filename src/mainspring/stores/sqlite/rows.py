@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import astuple
@@ -53,14 +53,20 @@ _FRESH = _AT["guard_key"] + 1
 _LIFE = astuple(Run(id="", task=""))[len(_BORN_WITH) :]
 
 
-def _run_column(name: str) -> str:
-    if name == "gates":
-        return "json(ifnull(r.gates, '[]'))"
-    return "json(r.options)" if name == "options" else f"r.{name}"
+_AS_JSON = {
+    "gates": "json(ifnull(r.gates, '[]'))",
+    "options": "json(r.options)",
+    "catch_up": "json(iif(r.catch_up, 'true', 'false'))",
+    "dead": "json(iif(r.dead, 'true', 'false'))",
+}
+#: A run as one JSON object, of the table alias `r`.
+RUN_JSON = "json_object(" + ", ".join(f"'{name}', {_AS_JSON.get(name, 'r.' + name)}" for name in RUN_FIELDS) + ")"
+_runs = msgspec.json.Decoder(list[Run])
 
 
-#: A run as one JSON array, of the table alias `r`.
-RUN_JSON = f"json_array({', '.join(map(_run_column, RUN_FIELDS))})"
+def read_runs(text: str) -> list[Run]:
+    """Runs of a `json_group_array` of `RUN_JSON`."""
+    return _runs.decode(text)
 
 
 def _run_value(name: str) -> str:
@@ -122,96 +128,22 @@ def moves_of(row: list[Any]) -> int:
     return cast("int", row[_AT["n"]])
 
 
-def _list_of(kind: Any) -> Any:
-    return list.__class_getitem__(kind)
-
-
-def _tuple(kinds: list[Any]) -> Any:
-    return tuple.__class_getitem__(tuple(kinds))
-
-
-def _tuple_of(kind: type, fields: tuple[str, ...]) -> Any:
-    """The positional type of a row; SQLite has no booleans, so they come as numbers."""
-    hints = get_type_hints(kind)
-    return _tuple([int if hints[name] is bool else hints[name] for name in fields])
-
-
-_RunRow = _tuple_of(Run, RUN_FIELDS)
-_run_rows: msgspec.json.Decoder[list[tuple[Any, ...]]] = msgspec.json.Decoder(_list_of(_RunRow))
-
-
-def read_runs(text: str) -> list[Run]:
-    """Runs of a `json_group_array` of `RUN_JSON`."""
-    return [_run(row) for row in _run_rows.decode(text)]
-
-
-def _run(row: tuple[Any, ...]) -> Run:
-    # Written out because every claim passes here; a test compares it with the fields.
-    return Run(
-        id=row[0],
-        ns=row[1],
-        schedule_id=row[2],
-        task=row[3],
-        origin=row[4],
-        fire_time=row[5],
-        fire_key=row[6],
-        revision=row[7],
-        catch_up=row[8] == 1,
-        lane=row[9],
-        priority=row[10],
-        gates=row[11],
-        unique_key=row[12],
-        body=row[13],
-        options=row[14],
-        state=row[15],
-        n=row[16],
-        due_at=row[17],
-        ready_at=row[18],
-        epoch=row[19],
-        attempt=row[20],
-        failures=row[21],
-        crashes=row[22],
-        cancel=row[23],
-        reason=row[24],
-        result=row[25],
-        error=row[26],
-        began_at=row[27],
-        ms=row[28],
-        created_at=row[29],
-        started_at=row[30],
-        ended_at=row[31],
-        dead=row[32] == 1,
-        owner=row[33],
-        lease_until=row[34],
-        parked_on=row[35],
-        progress=row[36],
-    )
-
-
 # ── schedules ───────────────────────────────────────────────────────────────
 
-SCHEDULE_FIELDS = Schedule.__struct_fields__
-SCHEDULE_AT = {name: i for i, name in enumerate(SCHEDULE_FIELDS)}
-#: A schedule as one JSON array, of the table alias `s`.
-SCHEDULE_JSON = f"json_array({', '.join('json(s.spec)' if f == 'spec' else f's.{f}' for f in SCHEDULE_FIELDS)})"
-_ScheduleRow = _tuple_of(Schedule, SCHEDULE_FIELDS)
-_schedule_rows: msgspec.json.Decoder[list[tuple[Any, ...]]] = msgspec.json.Decoder(_list_of(_ScheduleRow))
-_due_rows: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(
-    _list_of(_tuple([_ScheduleRow, int, int, int, _list_of(_RunRow)]))
+#: A schedule as one JSON object, of the table alias `s`.
+SCHEDULE_JSON = (
+    "json_object("
+    + ", ".join(
+        f"'{name}', " + ("json(s.spec)" if name == "spec" else f"s.{name}") for name in Schedule.__struct_fields__
+    )
+    + ")"
 )
+_schedules = msgspec.json.Decoder(list[Schedule])
 
 
 def read_schedules(text: str) -> list[Schedule]:
     """Schedules of a `json_group_array` of `SCHEDULE_JSON`."""
-    return [Schedule(**dict(zip(SCHEDULE_FIELDS, row, strict=True))) for row in _schedule_rows.decode(text)]
-
-
-def read_due(text: str) -> list[tuple[Schedule, int, int, int, tuple[Run, ...]]]:
-    """Schedules with open, waiting, touched and their oldest open runs."""
-    return [
-        (Schedule(**dict(zip(SCHEDULE_FIELDS, row, strict=True))), opened, waiting, touched, tuple(map(_run, oldest)))
-        for row, opened, waiting, touched, oldest in _due_rows.decode(text)
-    ]
+    return _schedules.decode(text)
 
 
 # ── events ──────────────────────────────────────────────────────────────────

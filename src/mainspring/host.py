@@ -1,0 +1,133 @@
+"""Where an app's engine lives: settings, clock, store and the loop of its own, opened at the first call."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Literal, TypeVar
+
+from mainspring.engine.bus import Bus
+from mainspring.engine.loop import EngineLoop, ThreadLoop
+from mainspring.engine.runtime import Runtime, open_store
+from mainspring.model.ids import IdFactory
+from mainspring.model.instant import Duration, Ms, zone
+from mainspring.model.policies import choice
+from mainspring.model.settings import Settings, make_settings
+from mainspring.ports.clock import Clock, SystemClock
+from mainspring.ports.executor import Attempt, Handler
+from mainspring.ports.store import Store
+from mainspring.ports.threads import SystemThreads, Threads
+
+T = TypeVar("T")
+
+DEFAULT_URL = "sqlite:///mainspring.db"
+
+
+class EngineHost:
+    """Everything that runs on the engine's loop goes through `call`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        store: Store | None = None,
+        name: str = "mainspring",
+        version: str = "",
+        namespace: str = "default",
+        tz: str = "UTC",
+        queues: Iterable[str] = ("default",),
+        concurrency: int = 10,
+        lease_ttl: Duration = "30s",
+        heartbeat: Duration | None = None,
+        poll_interval: Duration = "1s",
+        shutdown_timeout: Duration = "30s",
+        history: Duration = "30d",
+        payload_limit: int = 64 * 1024,
+        deps: Any = None,
+        on_drift: Literal["keep", "code"] = "keep",
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        threads: Threads | None = None,
+    ) -> None:
+        self.url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
+        self.settings: Settings = make_settings(
+            app=name,
+            version=version,
+            namespace=namespace,
+            queues=tuple(queues),
+            concurrency=concurrency,
+            lease_ttl=lease_ttl,
+            heartbeat=heartbeat,
+            poll_interval=poll_interval,
+            shutdown_timeout=shutdown_timeout,
+            history=history,
+            payload_limit=payload_limit,
+        )
+        zone(tz, field="tz")
+        self.tz = tz
+        self.deps = deps
+        choice(on_drift, ("keep", "code"), field="on_drift")
+        self.on_drift: Literal["keep", "code"] = on_drift
+        self.clock: Clock = clock or SystemClock()
+        self._rng = rng or random.Random()  # noqa: S311 - jitter and ids, not secrets
+        self._threads: Threads = threads or SystemThreads()
+        self._given_store = store
+        self._ids = IdFactory(self._rng)
+        self._ids_lock = threading.Lock()
+        self._bus = Bus()
+        self._handlers: dict[str, Handler] = {}
+        self._engine: EngineLoop = ThreadLoop(self._threads)
+        self._runtime: Runtime | None = None
+        self._runtime_pid = 0
+        self._opening: asyncio.Task[Runtime] | None = None
+
+    # ── the engine ─────────────────────────────────────────────────────────
+
+    async def call(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        """Run something on the engine's loop, with the store open."""
+        return await self._engine.call(self._with_runtime(work))
+
+    async def _with_runtime(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        return await work(await self._opened())
+
+    async def _opened(self) -> Runtime:
+        """The runtime of this process, opened once; a forked child gets its own."""
+        if self._runtime is not None and self._runtime_pid == os.getpid():
+            return self._runtime
+        if self._opening is None or self._opening.get_loop() is not asyncio.get_running_loop():
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        try:
+            return await asyncio.shield(self._opening)
+        finally:
+            if self._opening is not None and self._opening.done():
+                self._opening = None
+
+    async def _open(self) -> Runtime:
+        store = self._given_store or open_store(self.url, self.clock)
+        runtime = Runtime(store, self.clock, self._rng, self.settings, self._handlers, self._bus, self._threads)
+        await runtime.open()
+        self._runtime, self._runtime_pid = runtime, os.getpid()
+        return runtime
+
+    async def close(self) -> None:
+        """Close the store; the next call opens it again."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None and self._runtime_pid == os.getpid():
+            await self._engine.call(runtime.close())
+
+    def new_id(self, now: Ms) -> str:
+        """A time-ordered id for a run made here."""
+        with self._ids_lock:
+            return self._ids.uuid7(now)
+
+    def report_progress(self, attempt: Attempt, text: str) -> None:
+        """Keep a progress line; from any thread, never blocks the handler."""
+        self._engine.post(self._store_progress, attempt, text)
+
+    def _store_progress(self, attempt: Attempt, text: str) -> None:
+        if self._runtime is not None:
+            work = self._runtime.store.progress(attempt.run.id, attempt.run.epoch, text)
+            self._progressing = asyncio.get_running_loop().create_task(work)

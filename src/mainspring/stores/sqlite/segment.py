@@ -1,0 +1,151 @@
+"""Sorting a batch: changes that do not depend on each other, by the statement that guards them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mainspring.model.change import Change, RunAbsent, RunAt, RunLease, ScheduleAbsent, ScheduleAt
+from mainspring.model.events import Event, RunEvent, ScheduleEvent
+from mainspring.model.instant import Ms
+from mainspring.model.run import ENDED, Run, State
+from mainspring.stores.sqlite.apply_sql import schedule_values
+from mainspring.stores.sqlite.rows import run_row
+
+
+class Segment:
+    """Rows for the guards' statements; within a segment their order makes no difference."""
+
+    def __init__(self, first: int, wall: Ms) -> None:
+        self.first = first
+        self.wall = wall
+        self.changes: list[tuple[int, Change]] = []
+        self.leaving: list[list[Any]] = []
+        self.staying: list[list[Any]] = []
+        self.ats: list[list[Any]] = []
+        self.bodies: list[tuple[str, int, str | None]] = []
+        self.absent: list[list[Any]] = []
+        self.schedules: list[list[Any]] = []
+        self.new_schedules: list[list[Any]] = []
+        self.unguarded: list[int] = []
+        self._rows: set[str] = set()
+        self._touched: set[str] = set()
+        self._wanted: set[tuple[str, str]] = set()
+        self._freed: set[tuple[str, str]] = set()
+
+    def take(self, index: int, change: Change) -> bool:
+        """Add a change; False when its answer could depend on one that is here, so that it has to come later."""
+        guard = change.guard
+        key = _contested(change)
+        absent = isinstance(guard, RunAbsent)
+        if self.changes and (
+            (guard is not None and (guard.id in self._rows or guard.id in self._touched))
+            or (key is not None and (key in self._freed or (not absent and key in self._wanted)))
+            or (change.touches and not self._rows.isdisjoint(change.touches))
+        ):
+            return False
+        if key is not None:
+            (self._wanted if absent else self._freed).add(key)
+        if guard is not None:
+            self._rows.add(guard.id)
+        for run in change.runs:
+            self._rows.add(run.id)
+        if change.touches:
+            self._touched.update(change.touches)
+        self.changes.append((index, change))
+        self._sort(index, change, self.first + index)
+        return True
+
+    def _sort(self, index: int, change: Change, mark: int) -> None:
+        guard = change.guard
+        if isinstance(guard, RunLease):
+            row = _moved(change, guard.id, guard.epoch, mark)
+            if _given(change.run).state is State.RUNNING:
+                self.staying.append(row)
+            else:
+                row.append(self.wall if _given(change.run).state in ENDED else None)
+                self.leaving.append(row)
+            self.bodies.append((guard.id, mark, _given(change.run).body))
+        elif isinstance(guard, RunAt):
+            run = _given(change.run)
+            row = _moved(change, guard.id, guard.n, mark)
+            row += (run.cancel, run.ns, run.unique_key)
+            self.ats.append(row)
+            self.bodies.append((guard.id, mark, run.body))
+        elif isinstance(guard, RunAbsent):
+            self.absent.append(new_run(_given(change.run), change, self.wall, mark, guard.unique_key))
+        elif isinstance(guard, ScheduleAt):
+            self.schedules.append(
+                [*_schedule(change, mark), guard.revision, guard.cursor, guard.n, guard.touched],
+            )
+        elif isinstance(guard, ScheduleAbsent):
+            self.new_schedules.append([*_schedule(change, mark), guard.id, guard.ns, guard.name])
+        else:
+            self.unguarded.append(index)
+
+
+def segments(changes: Sequence[Change], first: int, wall: Ms) -> Iterable[Segment]:
+    """The batch in as few segments as possible, in order; nearly always it is one."""
+    segment = Segment(first, wall)
+    for index, change in enumerate(changes):
+        if not segment.take(index, change):
+            yield segment
+            segment = Segment(first, wall)
+            segment.take(index, change)
+    yield segment
+
+
+def new_run(run: Run, change: Change, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
+    """A row for `insert_runs`; its stream begins with the change's own events."""
+    return run_row(run, _moves(change.events, run.id), wall if run.state in ENDED else None, mark, guard_key)
+
+
+def _moved(change: Change, run_id: str, guard: int, mark: int) -> list[Any]:
+    run = _given(change.run)
+    return [
+        run_id,
+        guard,
+        mark,
+        _moves(change.events, run_id),
+        run.state,
+        run.ready_at,
+        run.failures,
+        run.crashes,
+        run.reason,
+        run.result,
+        run.error,
+        run.began_at,
+        run.ms,
+        run.dead,
+    ]
+
+
+def _schedule(change: Change, mark: int) -> list[Any]:
+    schedule = change.schedule
+    assert schedule is not None, "a guard on a schedule needs the schedule's values"
+    moves = sum(isinstance(e, ScheduleEvent) and e.schedule_id == schedule.id for e in change.events)
+    return schedule_values(schedule, mark, moves)
+
+
+def _given(run: Run | None) -> Run:
+    assert run is not None, "a guard on a run needs the run's values"
+    return run
+
+
+def _moves(events: tuple[Event, ...], run_id: str) -> int:
+    count = 0
+    for event in events:
+        if event.run_id == run_id and isinstance(event, RunEvent):
+            count += 1
+    return count
+
+
+def _contested(change: Change) -> tuple[str, str] | None:
+    """What a change may take from, or leave to, another: a unique key, or a schedule's name."""
+    guard = change.guard
+    if change.run is not None:
+        key = guard.unique_key if isinstance(guard, RunAbsent) else change.run.unique_key
+        return None if key is None else (change.run.ns, key)
+    if change.schedule is not None:
+        return ("schedule " + change.schedule.ns, change.schedule.name)
+    return None
