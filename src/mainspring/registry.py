@@ -44,6 +44,11 @@ class Registry(EngineHost):
         self.tasks: dict[str, BaseTask[Any, Any]] = {}
         self._declared: dict[str, dict[str, Any]] = {}
 
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The names of the schedules that code declares."""
+        return tuple(self._declared)
+
     # ── tasks ──────────────────────────────────────────────────────────────
 
     @overload

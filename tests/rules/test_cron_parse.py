@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -136,7 +138,7 @@ def test_refuses_a_wrong_hash(text: str) -> None:
 
 
 def test_wrong_count_says_what_five_and_six_mean() -> None:
-    with pytest.raises(InvalidCron, match="5 fields are minute hour .*6 fields put seconds first"):
+    with pytest.raises(InvalidCron, match=r"5 fields are minute hour .*6 fields put seconds first"):
         Cron("* * *")
 
 
@@ -170,7 +172,7 @@ def test_hash_with_steps_and_ranges(hash_id: str) -> None:
     every = parse("H/15 * * * *", hash_id).minutes
     assert len(every) == 4
     assert every[0] < 15
-    assert all(later - earlier == 15 for earlier, later in zip(every, every[1:], strict=False))
+    assert all(later - earlier == 15 for earlier, later in pairwise(every))
     assert parse("H(0-29) * * * *", hash_id).minutes[0] < 30
     some = parse("H(10-29)/10 * * * *", hash_id).minutes
     assert len(some) == 2
@@ -205,7 +207,7 @@ def test_any_text_is_refused_with_a_position_or_works(text: str, hash_id: str | 
     try:
         cron = Cron(text, "Europe/Berlin", hash_id=hash_id)
     except InvalidCron as error:
-        assert 0 <= error.position <= len(text)
+        assert 0 <= error.position <= len(text)  # noqa: PT017
         return
     found = cron.next_ms(1_700_000_000_000)
     assert (found is None) == cron.never

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from datetime import UTC, datetime
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -42,23 +43,23 @@ TRIGGERS: st.SearchStrategy[Trigger] = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     trigger=TRIGGERS,
     after=st.integers(1_700_000_000_000, 1_800_000_000_000),
-    length=st.integers(0, 20 * DAY),
+    length=st.integers(0, 6 * DAY),
     n=st.integers(0, 50),
 )
 def test_next_count_first_and_last_agree(trigger: Trigger, after: int, length: int, n: int) -> None:
     through, chain = after + length, []
     at = trigger.next_ms(after)
-    while at is not None and at <= through and len(chain) < 5000:
+    while at is not None and at <= through and len(chain) < 1000:
         assert at > (chain[-1] if chain else after)
         chain.append(at)
         at = trigger.next_ms(at)
     listed = trigger.fires_ms(after, through, 10**6)
-    assert listed[:5000] == chain
-    assert all(earlier < later for earlier, later in zip(listed, listed[1:], strict=False))
+    assert listed[:1000] == chain
+    assert all(earlier < later for earlier, later in pairwise(listed))
     assert trigger.count_ms(after, through) == len(listed)
     assert trigger.fires_ms(after, through, n) == listed[:n]
     assert trigger.last_ms(after, through, n) == listed[max(0, len(listed) - n) :]

@@ -10,22 +10,14 @@ from mainspring.engine.batcher import Batcher
 from mainspring.model.change import Change, Result, RunLease
 from mainspring.model.errors import StoreError
 from mainspring.model.events import StaleResultRejected
+from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 from mainspring.rules.lanes import touches_of
-from mainspring.rules.lifecycle import (
-    Command,
-    Complete,
-    Fail,
-    HandBack,
-    Skip,
-    SnoozeUntil,
-    StopCancelled,
-    decide,
-    evolve,
-)
+from mainspring.rules.lifecycle import Complete, Fail
 from mainspring.rules.retry import Randomness, retry_at
+from mainspring.rules.typestate import Moved, Running, RunState
 
 log = logging.getLogger("mainspring.engine")
 
@@ -98,29 +90,25 @@ class Recorder:
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
     def _change(self, attempt: Attempt, outcome: Outcome) -> Change:
-        run = attempt.run
         now = self._clock.now()
-        events = decide(run, self._command(attempt, outcome, now), now)
-        after = evolve(run, events[0])
+        moved = self._moved(Running(attempt.run), attempt, outcome, now)
+        after = moved.state.run
         return Change(
             id=self._change_id(),
-            guard=RunLease(run.id, run.epoch),
+            guard=RunLease(after.id, after.epoch),
             run=after,
-            events=events,
-            releases=run.gates,
+            events=(moved.event,),
+            releases=after.gates,
             touches=touches_of(after),
         )
 
-    def _command(self, attempt: Attempt, outcome: Outcome, now: int) -> Command:
+    def _moved(self, run: Running, attempt: Attempt, outcome: Outcome, now: Ms) -> Moved[RunState]:
         match outcome:
             case Succeeded():
-                return Complete(attempt.began_at or now, attempt.ms or 0, outcome.result)
+                return run.complete(Complete(attempt.began_at or now, attempt.ms or 0, outcome.result), now)
             case Failed():
-                policy = attempt.handler.retry
-                if attempt.run.options is not None and attempt.run.options.retry is not None:
-                    policy = attempt.run.options.retry
-                again = retry_at(policy, attempt.run.failures + 1, now, self._rng) if outcome.retry else None
-                return Fail(
+                again = self._retry_at(attempt, now) if outcome.retry else None
+                failure = Fail(
                     error=outcome.error,
                     began_at=attempt.began_at,
                     ms=attempt.ms,
@@ -129,14 +117,20 @@ class Recorder:
                     fingerprint=outcome.fingerprint,
                     trace=outcome.trace,
                 )
+                return run.fail(failure, now) if again is None else run.retry(failure, now)
             case Snoozed():
-                return SnoozeUntil(now + outcome.delay)
+                return run.snooze(now + outcome.delay, now)
             case Cancelled():
-                return StopCancelled(outcome.reason)
+                return run.cancel(outcome.reason, now)
             case HandedBack():
-                return HandBack(outcome.reason, outcome.began)
+                return run.hand_back(outcome.reason, now, began=outcome.began)
             case Skipped():
-                return Skip(outcome.reason)
+                return run.skip(outcome.reason, now)
+
+    def _retry_at(self, attempt: Attempt, now: Ms) -> Ms | None:
+        options = attempt.run.options
+        policy = options.retry if options is not None and options.retry is not None else attempt.handler.retry
+        return retry_at(policy, attempt.run.failures + 1, now, self._rng)
 
     async def drain(self) -> None:
         """Return when every outcome is stored or given up."""

@@ -7,6 +7,7 @@ The store fills `seq`, `at` and `n`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -361,26 +362,20 @@ SOURCE_NAMES = {
 
 E = TypeVar("E", bound=Event)
 _encoder = msgspec.json.Encoder()
-_DATA_FIELDS: dict[type[Event], tuple[str, ...]] = {
-    cls: tuple(f for f in cls.__struct_fields__ if f not in COLUMNS) for cls in EVENT_TYPES.values()
-}
-_DEFAULTS: dict[type[Event], dict[str, Any]] = {
-    cls: {f.name: f.default for f in msgspec.structs.fields(cls) if f.default is not msgspec.NODEFAULT}
-    for cls in EVENT_TYPES.values()
-}
+
+
+@cache
+def _own_fields(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
+    """The fields a class adds to the columns, with their defaults (NODEFAULT: always written)."""
+    return tuple((f.name, f.default) for f in msgspec.structs.fields(cls) if f.name not in COLUMNS)
 
 
 def encode_data(event: Event) -> str | None:
     """The event's own fields as JSON text, or nothing when there is nothing to say."""
-    cls = type(event)
-    fields = _DATA_FIELDS[cls]
-    if not fields:
-        return None
-    defaults = _DEFAULTS[cls]
     data = {}
-    for name in fields:
+    for name, default in _own_fields(type(event)):
         value = getattr(event, name)
-        if name not in defaults or value != defaults[name]:
+        if default is msgspec.NODEFAULT or value != default:
             data[name] = value
     return _encoder.encode(data).decode() if data else None
 

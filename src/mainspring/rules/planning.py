@@ -127,7 +127,11 @@ def _pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[
     total = trigger.count_ms(low, high)
     if left is not None and total >= left:
         high, total = _nth(trigger, low, high, left), left
-    pieces = _missed_policy(spec, trigger, low, high, total, now) if total else []
+    shut = _closed_through(spec, schedule.anchor, low, high)
+    outside = trigger.count_ms(low, shut) if shut > low else 0
+    pieces: list[_Fire | _Gone] = [_Gone(low, shut, outside, "outside_time_window")] if outside else []
+    if total > outside:
+        pieces += _missed_policy(spec, trigger, shut if outside else low, high, total - outside, now)
     pieces = _window_policy(spec, pieces)
     done = True
     if sum(isinstance(piece, _Fire) for piece in pieces) > limit:
@@ -195,6 +199,12 @@ def _window_policy(spec: ScheduleSpec, pieces: list[_Fire | _Gone]) -> list[_Fir
         else:
             kept.append(_Gone(piece.at - 1, piece.at, 1, "outside_time_window"))
     return kept
+
+
+def _closed_through(spec: ScheduleSpec, anchor: Ms, low: Ms, high: Ms) -> Ms:
+    """How far after `low` no fire can begin inside the window: one span, and nothing of it was missed."""
+    look = next_look(spec, anchor, low) if spec.options is not None and spec.options.window is not None else None
+    return low if look is None else min(high, look - 1)
 
 
 def _never_inside(spec: ScheduleSpec, fire: Ms) -> bool:

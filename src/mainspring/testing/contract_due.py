@@ -78,11 +78,12 @@ class DueSchedules(ContractBase):
     @on_store
     async def test_states_that_are_due(self, b: Bench) -> None:
         paused, finished, deleted, rest = [await b.schedule(next_at=T0 + i) for i in range(4)]
+        end = ScheduleFinished(schedule_id=finished.id, reason="x", cursor=finished.cursor)
         await b.accept(
             schedule_change(
                 b.ids, paused, SchedulePaused(schedule_id=paused.id, reason="x", until=T0 + 5), state="paused"
             ),
-            schedule_change(b.ids, finished, ScheduleFinished(schedule_id=finished.id, reason="x"), state="finished"),
+            schedule_change(b.ids, finished, end, state="finished"),
             schedule_change(b.ids, deleted, ScheduleDeleted(schedule_id=deleted.id), state="deleted"),
             schedule_change(b.ids, rest, SchedulePaused(schedule_id=rest.id, reason="x"), state="paused", next_at=None),
         )

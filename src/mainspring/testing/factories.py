@@ -23,7 +23,7 @@ from mainspring.model.events import (
 from mainspring.model.gate import Gate
 from mainspring.model.ids import ScheduleId, body_id, fire_id
 from mainspring.model.instant import Ms
-from mainspring.model.run import OPEN, Run, State
+from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule, ScheduleSpec, Span
 from mainspring.model.trigger import EverySpec
 
@@ -267,8 +267,3 @@ def move_change(ids: Ids, run: Run, *events: Event, **values: Any) -> Change:
     after = replace(run, **values)
     released = run.gates if run.state is State.RUNNING and after.state is not State.RUNNING else ()
     return Change(id=ids.change(), guard=RunAt(run.id, run.n), run=after, releases=released, events=events)
-
-
-def is_open(run: Run) -> bool:
-    """True while the run may still do something."""
-    return run.state in OPEN

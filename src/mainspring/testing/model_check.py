@@ -83,39 +83,20 @@ TTL: Ms = 15_000
 OWNERS = ("w1", "w2", "w3")
 LANES = ("default/default", "default/other")
 PAYLOADS = (None, None, "1", '{"a":"\\u0000é"}', '"shared"')
-OUTCOMES = (State.FAILED, State.SUCCEEDED, State.RETRYING, State.WAITING, State.CANCELLED, State.LOST, State.SKIPPED)
-WEIGHTED = (*OUTCOMES, *[State.SUCCEEDED] * 3, *[State.FAILED] * 4, State.RETRYING)
+OUTCOMES = (*sorted(ENDED), State.WAITING, *[State.RETRYING] * 2, *[State.SUCCEEDED] * 3, *[State.FAILED] * 4)
 #: A task without gates may be claimed under any limit; how far a claim looks past full gates is a store's own matter.
 FREE, GATED = "free", "gated"
 LOOKS = (Agenda.GATES, Agenda.SCHEDULES, Agenda.TOUCHED)
 INDEX = range(100)
-COMMANDS = (
-    "change_gate",
-    "let_time_pass",
-    "enqueue",
-    "create_schedule",
-    "plan",
-    "move_schedule",
-    "claim_some",
-    "work",
-    "finish",
-    "renew",
-    "expire",
-    "cancel",
-    "reopen",
-    "look",
-    "send_again",
-    "lease",
-    "purge",
-)
 
 
 def command(when: Callable[[Any], Any] = lambda machine: True, **choices: Sequence[Any]) -> Callable[[F], F]:
     """A rule whose arguments are picked from these; `walk` picks from them too."""
 
     def register(method: F) -> F:
-        drawn = {name: st.sampled_from(values) for name, values in choices.items()}
-        made: Any = precondition(when)(rule(**drawn)(method))
+        drawn: dict[str, Any] = {name: st.sampled_from(values) for name, values in choices.items()}
+        decorate: Any = rule(**drawn)
+        made: Any = precondition(when)(decorate(method))
         made.when, made.choices = when, choices
         return cast("F", made)
 
@@ -199,17 +180,24 @@ class _Machine(RuleBasedStateMachine):
 
     # ── commands ───────────────────────────────────────────────────────────
 
-    @initialize(first=st.integers(0, 3), second=st.integers(0, 3), closed=st.sampled_from([0, 0, 20_000]))
-    def make_gates(self, first: int, second: int, closed: Ms) -> None:
+    @initialize(
+        first=st.integers(0, 3),
+        second=st.integers(0, 3),
+        closed=st.sampled_from([0, 0, 20_000]),
+        rng=st.randoms(use_true_random=True),
+        steps=st.sampled_from([0, 5, 10, 20, 40, 40, 60, 60, 60]),
+    )
+    def begin(self, first: int, second: int, closed: Ms, rng: random.Random, steps: int) -> None:
         gates = (Gate("g1", first), Gate("g2", second, closed_until=T0 + closed))
         self.apply(Change(id=self.ids.change(), gates=gates))
         # Something to work with in every example, whichever commands hypothesis leaves out of it.
-        for name, gated in (("a", False), ("b", True)):
-            self.add_schedule(name, gated)
+        self.create_schedule("a", False)
+        self.create_schedule("b", True)
         for row in self.schedules():
             self.apply(plan_change(self.ids, row, [row.cursor + 1_000]))
-        self.add_runs(2, priority=1, unique_key="u1", payload='"shared"')
-        self.add_runs(3, gates=("g1", "g2"), lane=LANES[1])
+        self.enqueue(2, priority=1, unique_key="u1", payload='"shared"')
+        self.enqueue(3, gates=("g1", "g2"), lane=LANES[1])
+        self.walk(rng, steps)
 
     @command(most=range(4), name=["g1", "g2"])
     def change_gate(self, most: int, name: str) -> None:
@@ -223,24 +211,12 @@ class _Machine(RuleBasedStateMachine):
         count=range(1, 4),
         priority=range(4),
         delay=[-5, -2, -2, 5],
-        unique=[None, "u1", "u1", "u2"],
+        unique_key=[None, "u1", "u1", "u2"],
         gates=[(), (), ("g1",), ("g1", "g2")],
         lane=LANES,
         payload=PAYLOADS,
     )
-    def enqueue(
-        self,
-        count: int,
-        priority: int,
-        delay: int,
-        unique: str | None,
-        gates: tuple[str, ...],
-        lane: str,
-        payload: str | None,
-    ) -> None:
-        self.add_runs(count, delay=delay, payload=payload, priority=priority, unique_key=unique, gates=gates, lane=lane)
-
-    def add_runs(self, count: int, *, delay: int = -2, payload: str | None = None, **over: Any) -> None:
+    def enqueue(self, count: int, *, delay: int = -2, payload: str | None = None, **over: Any) -> None:
         changes = []
         for _ in range(count):
             due_at = self.now + delay * 1_000 + self.tick()
@@ -250,9 +226,6 @@ class _Machine(RuleBasedStateMachine):
 
     @command(lambda self: self.made < 9, name=["a", "b", "c"], gated=(False, True))
     def create_schedule(self, name: str, gated: bool) -> None:
-        self.add_schedule(name, gated)
-
-    def add_schedule(self, name: str, gated: bool) -> None:
         self.made += 1
         at = self.now + self.made
         spec = make_spec(task=GATED if gated else FREE, gates=("g1",) if gated else ())
@@ -306,7 +279,7 @@ class _Machine(RuleBasedStateMachine):
             )
             values = {"revision": revision, "spec": spec}
         elif move == "finish":
-            event = ScheduleFinished(schedule_id=row.id, reason="ended")
+            event = ScheduleFinished(schedule_id=row.id, reason="ended", cursor=row.cursor)
             values = {"state": "finished", "next_at": None}
         else:
             event = ScheduleDeleted(schedule_id=row.id)
@@ -324,7 +297,7 @@ class _Machine(RuleBasedStateMachine):
             runs = self.runs(*CLAIMABLE)
             self.claim(Offer(owner, LANES, (FREE,), TTL), 10, [runs[pick % len(runs)].id])
 
-    @command(lambda self: self.runs(*CLAIMABLE), owner=OWNERS, left=range(3), state=WEIGHTED)
+    @command(lambda self: self.runs(*CLAIMABLE), owner=OWNERS, left=range(3), state=OUTCOMES)
     def work(self, owner: str, left: int, state: State) -> None:
         """Claim all there is and finish all but the last."""
         before = len(self.leased)
@@ -336,8 +309,7 @@ class _Machine(RuleBasedStateMachine):
         wanted = tuple(ids)
 
         def same(claimed: Claimed) -> Any:
-            later = None if claimed.next_at is None else max(claimed.next_at, claimed.now)
-            return claimed.now, claimed.claims, later
+            return claimed.now, claimed.claims, claimed.next_at and max(claimed.next_at, claimed.now)
 
         claimed = self.both(lambda store: store.claim(offer, limit, ids=wanted, now=self.now), same)
         self.leased += [claim.run for claim in claimed.claims]
@@ -346,7 +318,7 @@ class _Machine(RuleBasedStateMachine):
         lambda self: self.leased,
         pick=INDEX,
         count=range(1, 5),
-        state=WEIGHTED,
+        state=OUTCOMES,
         touch=(False, True),
         delay=[-1, 3],
     )
@@ -461,11 +433,11 @@ class _Machine(RuleBasedStateMachine):
         # What a purge removed cannot be known again by its change id.
         self.sent = []
 
-    @rule(rng=st.randoms(use_true_random=True))
-    def walk(self, rng: random.Random) -> None:
+    def walk(self, rng: random.Random, steps: int) -> None:
         """Many commands, picked evenly: hypothesis alone likes to stay close to where it began."""
-        for _ in range(12):
-            method = getattr(self, rng.choice(COMMANDS))
+        commands = [name for name in dir(type(self)) if hasattr(getattr(type(self), name), "choices")]
+        for _ in range(steps):
+            method = getattr(self, rng.choice(commands))
             if method.when(self):
                 method(**{name: rng.choice(choices) for name, choices in method.choices.items()})
                 self.rows_are_equal()

@@ -182,7 +182,7 @@ class Database:
                 f"{path} is a directory. Give the path of a file inside it, e.g. {path}/mainspring.db"
             )
         if not os.path.isdir(folder):
-            raise StoreUnavailable(f"the directory {folder} does not exist. Create it: mkdir -p {folder}")
+            raise StoreUnavailable(f"{path} has no directory to be in. Create it: mkdir -p {folder}")
         if not self._force:
             try:
                 with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
@@ -220,7 +220,7 @@ class Database:
                 "foreign_keys = OFF",
                 "temp_store = MEMORY",
                 "cache_size = -16384",
-                "wal_autocheckpoint = 2000",
+                "wal_autocheckpoint = 4000",
                 "journal_size_limit = 67108864",
                 "secure_delete = FAST",
             ):

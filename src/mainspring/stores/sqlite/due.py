@@ -14,15 +14,16 @@ from mainspring.stores.sqlite.rows import RUN_JSON, SCHEDULE_JSON, pack, read_ru
 
 _PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
 _NOT_HELD = "s.id NOT IN (SELECT value FROM json_each(?1))"
-_OPEN = "o.ended_at IS NULL"
+_OPEN = "o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
 
 #: A schedule with its open runs: how many, how many of them wait, how often touched, the two oldest.
 _WITH_RUNS = f"""json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched,
-    'open', (SELECT count(*) FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN}),
-    'waiting', (SELECT count(*) FROM run o INDEXED BY run_open
+    'open', (SELECT count(*) FROM run o INDEXED BY run_open_of_schedule WHERE o.schedule_id = s.id AND {_OPEN}),
+    'waiting', (SELECT count(*) FROM run o INDEXED BY run_open_of_schedule
                 WHERE o.schedule_id = s.id AND {_OPEN} AND o.state <> 'running'),
     'oldest', (SELECT json_group_array({RUN_JSON}) FROM (
-        SELECT * FROM run o INDEXED BY run_open WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r))"""  # noqa: S608
+        SELECT * FROM run o INDEXED BY run_open_of_schedule
+        WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r))"""  # noqa: S608
 
 #: held ids, now, limit
 _DUE_SCHEDULES = f"""
@@ -32,7 +33,8 @@ SELECT json_group_array({_WITH_RUNS}) FROM (
 #: held ids, limit
 _TOUCHED = f"""
 SELECT json_group_array({_WITH_RUNS}) FROM (
-    SELECT * FROM schedule s WHERE s.touched > 0 AND {_NOT_HELD} ORDER BY s.sid LIMIT ?2) s
+    SELECT * FROM schedule s INDEXED BY schedule_touched
+    WHERE s.touched > 0 AND {_NOT_HELD} ORDER BY s.id LIMIT ?2) s
 """  # noqa: S608
 _NEXT_FREE = f"SELECT s.next_at FROM schedule s WHERE {_PLANS} AND {_NOT_HELD} ORDER BY s.next_at LIMIT 1"  # noqa: S608
 _NEXT_HELD = f"""

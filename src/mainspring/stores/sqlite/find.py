@@ -12,7 +12,7 @@ from mainspring.model.change import Body
 from mainspring.model.errors import StoreError
 from mainspring.model.events import Event
 from mainspring.model.gate import Gate
-from mainspring.model.run import OPEN, Run
+from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Schedule, Span
 from mainspring.ports.store import (
     Bodies,
@@ -97,11 +97,15 @@ def _find_runs(db: Database, q: Runs) -> list[Run]:
     where.add("r.ready_at <= ?", q.due_before)
     where.add("r.dead = 1 AND ?" if q.dead else "r.dead = 0 AND NOT ?", q.dead)
     where.add("r.unique_key = ? AND r.unique_key IS NOT NULL", q.unique_key)
-    only_open = q.states is not None and OPEN.issuperset(q.states)
-    if only_open:
+    index = ""
+    if q.states is not None and OPEN.issuperset(q.states):
         where.terms.append("r.ended_at IS NULL")
-    # History is long and what is open is short: never look for the one by reading the other.
-    index = "INDEXED BY run_open" if only_open and q.id is None and q.ids is None and q.unique_key is None else ""
+        # History is long and what is open is short: never look for the one by reading the other.
+        if q.id is None and q.ids is None and q.unique_key is None:
+            index = "INDEXED BY run_open" if q.schedule_id is None else "INDEXED BY run_open_of_schedule"
+            if q.states == (State.RUNNING,):
+                where.terms.append("r.state = 'running'")
+                index = "INDEXED BY run_lease"
     order = "ASC" if q.oldest_first else "DESC"
     text = db.value(
         f"SELECT json_group_array({RUN_JSON}) FROM (SELECT r.rid FROM run r {index} WHERE {where} "  # noqa: S608

@@ -28,6 +28,7 @@ from mainspring.ports.store import (
 from mainspring.stores.hints import Hints
 from mainspring.stores.sqlite import apply, claim, due, find, leases, purge
 from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.watch import Watch
 
 T = TypeVar("T")
 #: How often `wait` asks whether another process has committed. Under a virtual clock there is seldom another.
@@ -51,26 +52,30 @@ class SqliteStore:
     ) -> None:
         self._db = Database(os.fspath(path), clock, synchronous, force, failpoint)
         self._hints = Hints()
-        self._data_version = 0
-        self._notified = 0
+        self._watch = Watch(self._db)
+
+    @property
+    def path(self) -> str:
+        """The file, as it was given."""
+        return self._db.path
 
     async def open(self) -> None:
         self._db.open()
-        self._data_version = self._read_data_version()
+        self._watch.changed()
 
     async def close(self) -> None:
         self._db.close()
-        self._notify()
+        self._hints.notify()
 
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
         found = due.due(self._db, agenda, limit, hold, now)
         if found.unparked:
-            self._notify()
+            self._hints.notify()
         return found
 
     async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
         applied = apply.apply(self._db, changes, now)
-        self._notify()
+        self._hints.notify()
         return applied
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
@@ -109,26 +114,20 @@ class SqliteStore:
         return purge.purge(self._db, policy, limit, now)
 
     async def wait(self, timeout: float) -> bool:
+        if self._watch.changed():
+            return True
         poll = POLL_SECONDS if self._db.on_system_clock else VIRTUAL_POLL_SECONDS
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        notified = self._notified
-        while True:
-            left = deadline - loop.time()
-            if left <= 0:
-                return self._committed_elsewhere()
-            if await self._hints.wait(min(poll, left)) or self._notified != notified or self._committed_elsewhere():
-                return True
 
-    def _notify(self) -> None:
-        self._notified += 1
-        self._hints.notify()
+        def look() -> None:
+            nonlocal timer
+            if self._watch.changed():
+                self._hints.notify()
+            else:
+                timer = loop.call_later(poll, look)
 
-    def _committed_elsewhere(self) -> bool:
-        """True once after another connection has changed the file."""
-        before, self._data_version = self._data_version, self._read_data_version()
-        return before != self._data_version
-
-    def _read_data_version(self) -> int:
-        with self._db.read():
-            return int(self._db.value("PRAGMA data_version"))
+        timer = loop.call_later(poll, look)
+        try:
+            return await self._hints.wait(timeout)
+        finally:
+            timer.cancel()

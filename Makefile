@@ -1,0 +1,40 @@
+# Every target works on a fresh clone: the virtual environment is made and filled when it is missing or stale.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test lint format bench chaos clean
+
+run: $(READY)  ## a small embedded program: watch it fire, stop it, read its ledger
+	$(BIN)/python examples/hello.py
+
+test: lint  ## everything that must hold; the ten slowest tests are printed
+	$(BIN)/pytest -n 2 -m "not alone" --durations=10
+	$(BIN)/pytest -m alone --durations=10
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_lengths.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## quick figures of our own; the comparison with peers follows
+	$(BIN)/python bench/embedded.py
+
+chaos: $(READY)  ## the kill loops of the test suite with larger counts
+	MAINSPRING_KILLS=200 MAINSPRING_RUNS=50000 $(BIN)/pytest -m chaos --durations=10 -s
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --group dev --editable .
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache dist

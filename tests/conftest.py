@@ -1,0 +1,60 @@
+"""Every test that touched a store ends with `events verify`: the log must rebuild what the store holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.verify import verify
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "tampers: breaks a store on purpose, so it is not verified afterwards")
+    config.addinivalue_line("markers", "alone: measures time or memory, so it runs with nothing beside it")
+    config.addinivalue_line("markers", "chaos: kill loops; `make chaos` runs them with larger counts")
+
+
+@pytest.fixture(autouse=True)
+def _verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Remember every store a test opens; replay each one's log when the test is over."""
+    memories: dict[int, MemoryStore] = {}
+    files: dict[str, None] = {}
+
+    def remember(cls: type[Any], note: Callable[[Any], None]) -> None:
+        original = cls.open
+
+        async def opened(self: Any) -> None:
+            await original(self)
+            note(self)
+
+        monkeypatch.setattr(cls, "open", opened)
+
+    remember(MemoryStore, lambda store: memories.setdefault(id(store), store))
+    remember(SqliteStore, lambda store: files.setdefault(str(store._db.path)))
+    yield
+    if request.node.get_closest_marker("tampers"):
+        return
+    monkeypatch.undo()
+    for memory in memories.values():
+        _check(memory)
+    for path in files:
+        if os.path.exists(path):
+            _check(SqliteStore(path))
+
+
+def _check(store: MemoryStore | SqliteStore) -> None:
+    async def replay() -> None:
+        await store.open()
+        try:
+            report = await verify(store)
+        finally:
+            await store.close()
+        assert report.ok, f"events verify: {report.differences}"
+
+    asyncio.run(replay())

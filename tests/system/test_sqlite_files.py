@@ -1,0 +1,581 @@
+"""The SQLite store's file: created by many at once, damaged, foreign, full, unwritable, shared, and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from mainspring.model.change import Body, Change, RunAbsent, RunLease
+from mainspring.model.errors import (
+    InvalidInput,
+    NetworkFilesystem,
+    SchemaMismatch,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from mainspring.model.events import RunScheduled, RunSucceeded
+from mainspring.model.ids import IdFactory
+from mainspring.model.run import Run, State
+from mainspring.model.schedule import Schedule
+from mainspring.ports.clock import SystemClock
+from mainspring.ports.store import Agenda, Leases, Offer, Retention, Runs
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite.mounts import filesystem_of, is_network
+from mainspring.stores.url import open_store
+
+SPAWN = multiprocessing.get_context("spawn")
+OFFER = Offer("w", ("default/default",), ("t",), 30_000)
+
+
+def enqueue(ids: IdFactory, *, at: int = 1_000, body: str | None = None) -> Change:
+    run_id = ids.uuid7(at)
+    run = Run(id=run_id, task="t", due_at=at, ready_at=at, body=None if body is None else run_id)
+    bodies = () if body is None else (Body(run_id, body),)
+    event = RunScheduled(run_id=run_id, task="t", due_at=at)
+    return Change(id=ids.uuid7(at), guard=RunAbsent(run_id), run=run, bodies=bodies, events=(event,))
+
+
+def finish(run: Run, change: str) -> Change:
+    event = RunSucceeded(run_id=run.id, epoch=run.epoch, attempt=run.attempt, owner=run.owner)
+    ended = replace(run, state=State.SUCCEEDED)
+    return Change(id=change, guard=RunLease(run.id, run.epoch), run=ended, events=(event,))
+
+
+def filled(path: Path, count: int = 500) -> None:
+    async def fill() -> None:
+        store = SqliteStore(str(path))
+        await store.open()
+        ids = IdFactory(random.Random(7))
+        await store.apply([enqueue(ids, body="x" * 100) for _ in range(count)])
+        await store.close()
+
+    asyncio.run(fill())
+
+
+async def opening_fails(path: Path, error: type[StoreError]) -> str:
+    with pytest.raises(error) as caught:
+        await SqliteStore(str(path)).open()
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+# ── many processes ──────────────────────────────────────────────────────────
+
+
+def _create(path: str, start: float, answers: multiprocessing.Queue[str]) -> None:
+    async def create() -> None:
+        store = SqliteStore(path)
+        await store.open()
+        await store.apply([enqueue(IdFactory(random.Random(os.getpid())))])
+        await store.close()
+
+    time.sleep(max(0.0, start - time.time()))
+    try:
+        asyncio.run(create())
+        answers.put("ok")
+    except BaseException as error:
+        answers.put(repr(error))
+
+
+def test_eight_processes_create_one_file_at_the_same_moment(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    answers: multiprocessing.Queue[str] = SPAWN.Queue()
+    start = time.time() + 1.5
+    workers = [SPAWN.Process(target=_create, args=(path, start, answers)) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    assert [answers.get(timeout=40) for _ in workers] == ["ok"] * 8
+    for worker in workers:
+        worker.join()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM run").fetchone() == (8,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def _work(path: str, number: int, answers: multiprocessing.Queue[list[str]]) -> None:
+    async def work() -> list[str]:
+        store = SqliteStore(path)
+        await store.open()
+        ids = IdFactory(random.Random(number))
+        done: list[str] = []
+        offer = replace(OFFER, owner=f"w{number}")
+        while claims := (await store.claim(offer, 100)).claims:
+            outcome = await store.apply([finish(claim.run, ids.uuid7(1)) for claim in claims])
+            done += [c.run.id for c, r in zip(claims, outcome.results, strict=True) if r.status == "accepted"]
+        await store.close()
+        return done
+
+    answers.put(asyncio.run(work()))
+
+
+def test_eight_processes_share_twenty_thousand_runs_and_none_runs_twice(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    filled(Path(path), 20_000)
+    answers: multiprocessing.Queue[list[str]] = SPAWN.Queue()
+    workers = [SPAWN.Process(target=_work, args=(path, n, answers)) for n in range(8)]
+    began = time.monotonic()
+    for worker in workers:
+        worker.start()
+    counts = Counter(run_id for _ in workers for run_id in answers.get(timeout=50))
+    took = time.monotonic() - began
+    for worker in workers:
+        worker.join()
+    assert len(counts) == 20_000
+    assert set(counts.values()) == {1}
+    connection = sqlite3.connect(path)
+    states = connection.execute("SELECT state, attempt, n, count(*) FROM run GROUP BY 1, 2, 3").fetchall()
+    connection.close()
+    assert states == [("succeeded", 1, 3, 20_000)]
+    assert took < 30
+
+
+async def test_a_commit_of_another_process_ends_the_wait(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "ledger.db"))
+    await store.open()
+    assert not await store.wait(0.06)
+    waiting = asyncio.create_task(store.wait(20))
+    other = SqliteStore(str(tmp_path / "ledger.db"))
+    await other.open()
+    await other.apply([enqueue(IdFactory(random.Random(1)))])
+    assert await waiting
+    assert not await store.wait(0.06)
+    await other.close()
+    await store.close()
+
+
+async def test_a_fork_must_not_use_the_connection(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "ledger.db"))
+    await store.open()
+    store._db._pid += 1  # as a forked child sees it
+    with pytest.raises(StoreError, match="Open a new store"):
+        await store.find(Runs())
+    with pytest.raises(StoreError, match="Open a new store"):
+        await store.apply([enqueue(IdFactory(random.Random(1)))])
+    store._db._pid -= 1
+    assert await store.find(Runs()) == []
+    await store.close()
+    with pytest.raises(StoreError, match="not open"):
+        await store.find(Runs())
+
+
+# ── files that cannot be used ───────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("content", [b"hello", b"not a database " * 1000, b"\0" * 5000])
+async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    await opening_fails(path, StoreCorrupt)
+    assert path.read_bytes() == content
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    filled(path)
+    content = path.read_bytes()[: path.stat().st_size // 2 // 4096 * 4096]
+    path.write_bytes(content)
+    asyncio.run(opening_fails(path, StoreCorrupt))
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_page_is_said_to_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    filled(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for page in range(4096, size, 4096):
+            file.seek(page)
+            file.write(b"\xff" * 200)
+
+    async def use() -> None:
+        store = SqliteStore(str(path))
+        try:
+            await store.open()
+            await store.find(Runs())
+        finally:
+            await store.close()
+
+    with pytest.raises(StoreCorrupt, match="left as it is"):
+        asyncio.run(use())
+
+
+async def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    await store.close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = path.read_bytes()
+    assert "99" in await opening_fails(path, SchemaMismatch)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("mark", ["PRAGMA application_id = 7", "PRAGMA user_version = 3", "CREATE TABLE mine (x)"])
+async def test_another_applications_database_is_left_alone(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "app.db"
+    connection = sqlite3.connect(path)
+    connection.execute(mark)
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    assert "another application" in await opening_fails(path, StoreCorrupt)
+    assert path.read_bytes() == before
+    assert not (tmp_path / "app.db-wal").exists()
+
+
+async def test_places_that_cannot_hold_a_file(tmp_path: Path) -> None:
+    assert "is a directory" in await opening_fails(tmp_path, StoreUnavailable)
+    assert "mkdir -p" in await opening_fails(tmp_path / "gone" / "ledger.db", StoreUnavailable)
+
+
+async def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write anywhere, so the answer of the system is given by hand, and SQLite's own by a query-only file."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)
+        await opening_fails(tmp_path / "ledger.db", StoreReadOnly)
+    store = SqliteStore(str(tmp_path / "ledger.db"))
+    await store.open()
+    store._db.run("PRAGMA query_only = ON")
+    with pytest.raises(StoreReadOnly, match="writable"):
+        await store.apply([enqueue(IdFactory(random.Random(1)))])
+    store._db.run("PRAGMA query_only = OFF")
+    await store.apply([enqueue(IdFactory(random.Random(1)))])
+    await store.close()
+
+
+async def test_a_full_database_changes_nothing_and_goes_on_later(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "ledger.db"))
+    await store.open()
+    ids = IdFactory(random.Random(1))
+    pages = store._db.value("PRAGMA page_count")
+    store._db.run(f"PRAGMA max_page_count = {pages + 5}")
+    with pytest.raises(StoreFull, match="Free some space"):
+        await store.apply([enqueue(ids, body="x" * 1_000) for _ in range(100)])
+    assert await store.find(Runs()) == []
+    store._db.run("PRAGMA max_page_count = 1000000")
+    await store.apply([enqueue(ids, body="x" * 1_000) for _ in range(100)])
+    assert len(await store.find(Runs())) == 100
+    await store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True)
+    if made.returncode:
+        pytest.skip("a small disk needs the right to mount; the same rule is tested by max_page_count")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+async def test_a_full_disk_changes_nothing_and_goes_on_later(small_disk: Path) -> None:
+    store = SqliteStore(str(small_disk / "ledger.db"))
+    await store.open()
+    ids = IdFactory(random.Random(1))
+    await store.apply([enqueue(ids)])
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(b"x" * 4096)
+    with pytest.raises(StoreFull):
+        for _ in range(100):
+            await store.apply([enqueue(ids, body="x" * 1_000) for _ in range(100)])
+    kept = len(await store.find(Runs(limit=100_000)))
+    assert kept % 100 == 1
+    ballast.unlink()
+    await store.apply([enqueue(ids)])
+    assert len(await store.find(Runs(limit=100_000))) == kept + 1
+    await store.close()
+
+
+async def test_locked_beyond_the_timeout(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    store._db.run("PRAGMA busy_timeout = 50")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="locked"):
+        await store.apply([enqueue(IdFactory(random.Random(1)))])
+    assert await store.find(Runs()) == []
+    other.execute("ROLLBACK")
+    other.close()
+    await store.apply([enqueue(IdFactory(random.Random(1)))])
+    assert len(await store.find(Runs())) == 1
+    await store.close()
+
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+server:/export /mnt/nfs nfs4 rw 0 0
+//host/share /mnt/share cifs rw 0 0
+host /mnt/host 9p rw 0 0
+me@host:/ /mnt/ssh fuse.sshfs rw 0 0
+/dev/sdb1 /mnt/nfs/local ext4 rw 0 0
+/dev/sdc1 /mnt/usb fuseblk rw 0 0
+pool /mnt/with\\040space ceph rw 0 0
+/dev/sdd1 /over nfs rw 0 0
+/dev/sdd1 /over xfs rw 0 0
+overlay /var/lib overlay rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "fstype", "network"),
+    [
+        ("/home/me", "ext4", False),
+        ("/mnt/nfs", "nfs4", True),
+        ("/mnt/nfs/deep/er", "nfs4", True),
+        ("/mnt/nfsother", "ext4", False),
+        ("/mnt/nfs/local/x", "ext4", False),
+        ("/mnt/share/x", "cifs", True),
+        ("/mnt/host", "9p", True),
+        ("/mnt/ssh/x", "fuse.sshfs", True),
+        ("/mnt/usb", "fuseblk", False),
+        ("/mnt/with space/x", "ceph", True),
+        ("/over/x", "xfs", False),
+        ("/var/lib/x", "overlay", False),
+    ],
+)
+def test_network_file_systems_are_found(path: str, fstype: str, network: bool) -> None:
+    assert filesystem_of(path, MOUNTS) == fstype
+    assert is_network(fstype) is network
+
+
+@pytest.mark.parametrize("fstype", ["smb3", "smbfs", "glusterfs", "fuse.glusterfs", "lustre", "fuse.rclone", "fuse"])
+def test_more_network_file_systems(fstype: str) -> None:
+    assert is_network(fstype)
+
+
+async def test_a_network_file_system_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.stores.sqlite.database.filesystem_of", lambda path, mounts: "nfs4")
+    path = tmp_path / "ledger.db"
+    assert "force" in await opening_fails(path, NetworkFilesystem)
+    assert not path.exists()
+    forced = SqliteStore(str(path), force=True)
+    await forced.open()
+    await forced.close()
+
+
+# ── clocks, failpoints, sizes ───────────────────────────────────────────────
+
+
+async def test_a_restart_of_the_machine_voids_all_leases(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    store = SqliteStore(path)
+    await store.open()
+    await store.apply([enqueue(IdFactory(random.Random(1)))])
+    (claim,) = (await store.claim(OFFER, 1)).claims
+    leader = await store.lease("leader", "w", 30_000)
+    assert leader is not None
+    assert (claim.run.lease_until or 0) <= SystemClock().boot() + 30_000
+    await store.close()
+
+    again = SqliteStore(path)
+    await again.open()
+    assert not (await again.due(Agenda.EXPIRED, 10)).runs
+    assert [lease.live for lease in await again.find(Leases())] == [True]
+    await again.close()
+
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE meta SET value = 'an earlier boot' WHERE key = 'boot_id'")
+    connection.commit()
+    connection.close()
+    later = SqliteStore(path)
+    await later.open()
+    assert [run.id for run in (await later.due(Agenda.EXPIRED, 10)).runs] == [claim.run.id]
+    assert [lease.live for lease in await later.find(Leases())] == [False]
+    assert await later.lease("leader", "w", 30_000, epoch=leader.epoch) is None
+    taken = await later.lease("leader", "v", 30_000)
+    assert taken is not None
+    assert taken.epoch == leader.epoch + 1
+    await later.close()
+
+
+class Stop(Exception):
+    pass
+
+
+async def through(store: SqliteStore, ids: IdFactory) -> None:
+    """A life in which every verb writes."""
+    await store.apply([enqueue(ids)])
+    (claim,) = (await store.claim(OFFER, 1)).claims
+    await store.renew("w", [(claim.run.id, claim.run.epoch)], 30_000)
+    await store.due(Agenda.SCHEDULES, 10)
+    await store.lease("leader", "w", 1_000)
+    await store.apply([finish(claim.run, ids.uuid7(1))])
+    await store.purge(Retention(ended_before=1 << 50), 10)
+
+
+POINTS = [
+    "open:after_migrate",
+    "apply:begin",
+    "apply:after_guard",
+    "apply:after_rows",
+    "apply:after_events",
+    "apply:before_commit",
+    "apply:after_commit",
+    "claim:begin",
+    "claim:after_update",
+    "claim:after_events",
+    "claim:before_commit",
+    "claim:after_commit",
+    "renew:begin",
+    "renew:after_commit",
+    "due:begin",
+    "lease:before_commit",
+    "lease:after_commit",
+    "purge:before_commit",
+    "purge:after_commit",
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_failure_at_any_point_leaves_a_usable_store(tmp_path: Path, point: str) -> None:
+    armed = True
+
+    def fail(name: str) -> None:
+        nonlocal armed
+        if armed and name == point:
+            armed = False
+            raise Stop
+
+    path = str(tmp_path / "ledger.db")
+    ids = IdFactory(random.Random(1))
+    store = SqliteStore(path, failpoint=fail)
+    with pytest.raises(Stop):
+        await store.open()
+        await through(store, ids)
+    await store.open()
+    rows = "SELECT (SELECT count(*) FROM event), (SELECT ifnull(sum(n), 0) FROM run)"
+    events, moves = store._db.run(rows).fetchone()
+    assert events == moves or point == "purge:after_commit"
+    await store.renew("w", [], 1)
+    left = await store.find(Runs(states=(State.WAITING,)))
+    claims = (await store.claim(OFFER, 10)).claims if left else []
+    assert len(claims) == len(left)
+    await store.apply([enqueue(ids)])
+    await store.close()
+
+
+async def test_event_rows_are_small(tmp_path: Path) -> None:
+    """RunStarted and an empty RunSucceeded, each with its share of the index, in at most 200 bytes."""
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    ids = IdFactory(random.Random(1))
+    changes = [enqueue(ids) for _ in range(2_000)]
+    schedule = ids.uuid7(1_000)
+    for n in range(0, 2_000, 100):
+        part = changes[n : n + 100]
+        planned = (replace(c.run, schedule_id=schedule, fire_key=c.id) for c in part if c.run is not None)
+        await store.apply([replace(c, run=r) for c, r in zip(part, planned, strict=True)])
+    store._db.run("DELETE FROM event")
+    offer = replace(OFFER, owner="worker-host.example-12345-9f3a")
+    while claims := (await store.claim(offer, 100)).claims:
+        outcomes = [finish(claim.run, ids.uuid7(1)) for claim in claims]
+        outcomes = [replace(c, events=tuple(replace(e, schedule_id=schedule) for e in c.events)) for c in outcomes]
+        await store.apply(outcomes)
+    await store.close()
+    connection = sqlite3.connect(path)
+    size, rows = connection.execute(
+        "SELECT (SELECT sum(pgsize) FROM dbstat WHERE name IN ('event', 'event_of_run', 'event_of_schedule')), "
+        "(SELECT count(*) FROM event)"
+    ).fetchone()
+    connection.close()
+    assert rows == 4_000
+    assert size / rows <= 200
+
+
+async def test_the_tables_have_the_columns_of_the_model(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "ledger.db"))
+    await store.open()
+    columns: Callable[[str], set[str]] = lambda table: {  # noqa: E731
+        row[1] for row in store._db.run(f"PRAGMA table_info({table})").fetchall()
+    }
+    assert columns("run") == {*Run.__struct_fields__, "rid", "mark"}
+    assert columns("schedule") == {*Schedule.__struct_fields__, "sid", "mark", "touched", "body"}
+    await store.close()
+
+
+def test_the_migrations_are_in_the_package() -> None:
+    import mainspring.stores.sqlite as package
+
+    assert sorted(Path(package.__file__).parent.joinpath("sql").glob("*.sql"))
+
+
+async def test_text_that_json_finds_hard_comes_back(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "ledger.db"))
+    await store.open()
+    ids = IdFactory(random.Random(1))
+    hard = 'quote " back\\slash \\u0000 \u2028 \U0001f600 \x01 \x7f {"a": [1, null]} é'
+    change = enqueue(ids, body=hard)
+    await store.apply([change])
+    (claim,) = (await store.claim(OFFER, 1)).claims
+    assert claim.body == hard
+    done = finish(replace(claim.run, error=hard, result=hard, reason="a\0b"), "c")
+    await store.apply([done])
+    (run,) = await store.find(Runs())
+    assert (run.error, run.result, run.reason) == (hard, hard, "a\u2400b")
+    await store.close()
+
+
+# ── URLs ────────────────────────────────────────────────────────────────────
+
+
+async def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url, file in (
+        ("sqlite:///relative.db", "relative.db"),
+        (f"sqlite:///{tmp_path}/absolute.db?synchronous=normal&force=1", "absolute.db"),
+        ("sqlite:///with%20space%23.db", "with space#.db"),
+    ):
+        store = open_store(url, SystemClock())
+        await store.open()
+        await store.close()
+        assert (tmp_path / file).exists()
+    assert not open_store("memory://", SystemClock()).capabilities.durable
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://host/db", "no postgresql store yet"),
+        ("redis://host", "no redis store yet"),
+        ("mongodb://host", "no mongodb store yet"),
+        ("sqlit:///x.db", "Did you mean 'sqlite'"),
+        ("mysql://x", "Known are memory, sqlite"),
+        ("ledger.db", "not a store URL"),
+        ("sqlite://ledger.db", "third slash"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///:memory:", "memory://"),
+        ("sqlite:///x.db?syncronous=full", "Did you mean 'synchronous'"),
+        ("sqlite:///x.db?synchronous=off", "synchronous='off'"),
+        ("sqlite:///x.db?force=perhaps", "force='perhaps'"),
+        ("memory://here", "names a place"),
+    ],
+)
+def test_bad_urls_say_what_would_be_right(url: str, says: str) -> None:
+    with pytest.raises(InvalidInput, match="url: ") as caught:
+        open_store(url, SystemClock())
+    assert says in str(caught.value)
