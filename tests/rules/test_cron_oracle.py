@@ -84,7 +84,7 @@ EXPRESSIONS = (
     "1,2,3 2,3 * * *",
     # by minute and hour, following elapsed time
     "0 * * * *",
-    "*/30 * * * *",
+    "*/30 * * * SAT-MON",
     "0 */2 * * *",
     "15 */6 * * *",
     "*/45 1-3 * * *",
@@ -125,7 +125,6 @@ EXPRESSIONS = (
     "0 0 * NOV-FEB *",
     "0 0 1 */3 *",
     "0 2 * JUL-DEC/2 *",
-    "@hourly",
     "@daily",
     "@weekly",
     "@monthly",

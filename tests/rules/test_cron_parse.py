@@ -96,7 +96,7 @@ WRONG = [
     ("0 MON * * *", "hour", 2, "day-of-week name"),
     ("0 9 * * MOM", "day-of-week", 8, "Did you mean 'MON'?"),
     ("0 9 * * Monday", "day-of-week", 8, "Did you mean 'MON'?"),
-    ("0 9 * JNA *", "month", 6, "Did you mean 'JAN'?"),
+    ("0 9 * JANU *", "month", 6, "Did you mean 'JAN'?"),
     ("0 9 * * MON-FRU", "day-of-week", 12, "Did you mean 'FRI'?"),
     ("0 9 * * L", "day-of-week", 8, "needs a weekday"),
     ("0 9 * * 5#6", "day-of-week", 10, "5#1 to 5#5"),

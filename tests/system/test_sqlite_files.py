@@ -29,7 +29,7 @@ from mainspring.model.errors import (
     StoreUnavailable,
 )
 from mainspring.model.events import RunScheduled, RunSucceeded
-from mainspring.model.ids import IdFactory
+from mainspring.model.ids import IdFactory, body_id
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.ports.clock import SystemClock
@@ -44,9 +44,9 @@ OFFER = Offer("w", ("default/default",), ("t",), 30_000)
 
 def enqueue(ids: IdFactory, *, at: int = 1_000, body: str | None = None) -> Change:
     run_id = ids.uuid7(at)
-    run = Run(id=run_id, task="t", due_at=at, ready_at=at, body=None if body is None else run_id)
-    bodies = () if body is None else (Body(run_id, body),)
-    event = RunScheduled(run_id=run_id, task="t", due_at=at)
+    bodies = () if body is None else (Body(body_id(body.encode()), body),)
+    run = Run(id=run_id, task="t", due_at=at, ready_at=at, body=bodies[0].id if bodies else None)
+    event = RunScheduled(run_id=run_id, task="t", due_at=at, body=run.body)
     return Change(id=ids.uuid7(at), guard=RunAbsent(run_id), run=run, bodies=bodies, events=(event,))
 
 
@@ -185,6 +185,7 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content:
     assert path.read_bytes() == content
 
 
+@pytest.mark.tampers
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     filled(path)
@@ -194,6 +195,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
+@pytest.mark.tampers
 def test_a_damaged_page_is_said_to_be_damaged(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     filled(path)
@@ -215,6 +217,7 @@ def test_a_damaged_page_is_said_to_be_damaged(tmp_path: Path) -> None:
         asyncio.run(use())
 
 
+@pytest.mark.tampers
 async def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     store = SqliteStore(str(path))
@@ -428,24 +431,10 @@ async def through(store: SqliteStore, ids: IdFactory) -> None:
 
 POINTS = [
     "open:after_migrate",
-    "apply:begin",
-    "apply:after_guard",
-    "apply:after_rows",
-    "apply:after_events",
-    "apply:before_commit",
-    "apply:after_commit",
-    "claim:begin",
-    "claim:after_update",
-    "claim:after_events",
-    "claim:before_commit",
-    "claim:after_commit",
-    "renew:begin",
-    "renew:after_commit",
-    "due:begin",
-    "lease:before_commit",
-    "lease:after_commit",
-    "purge:before_commit",
-    "purge:after_commit",
+    *(f"apply:{at}" for at in ("begin", "after_guard", "after_rows", "after_events", "before_commit", "after_commit")),
+    *(f"claim:{at}" for at in ("begin", "after_update", "after_events", "before_commit", "after_commit")),
+    *("renew:begin", "renew:after_commit", "due:begin", "lease:before_commit", "lease:after_commit"),
+    *("purge:before_commit", "purge:after_commit"),
 ]
 
 
@@ -477,6 +466,7 @@ async def test_a_failure_at_any_point_leaves_a_usable_store(tmp_path: Path, poin
     await store.close()
 
 
+@pytest.mark.tampers
 async def test_event_rows_are_small(tmp_path: Path) -> None:
     """RunStarted and an empty RunSucceeded, each with its share of the index, in at most 200 bytes."""
     path = tmp_path / "ledger.db"
@@ -523,6 +513,7 @@ def test_the_migrations_are_in_the_package() -> None:
     assert sorted(Path(package.__file__).parent.joinpath("sql").glob("*.sql"))
 
 
+@pytest.mark.tampers
 async def test_text_that_json_finds_hard_comes_back(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "ledger.db"))
     await store.open()

@@ -34,15 +34,13 @@ class Recorder:
         self._change_id = change_id
         self._max_wait = max_wait
         self._pending: set[asyncio.Task[None]] = set()
-
-    @property
-    def pending(self) -> int:
-        """Outcomes not yet stored."""
-        return len(self._pending)
+        #: Attempts whose outcome is not stored yet: their leases must be kept, and they are no strays.
+        self.unstored: dict[str, Attempt] = {}
 
     def record(self, attempt: Attempt, outcome: Outcome) -> None:
         """Store the outcome with the next commit; try again while the store fails and the lease may hold."""
         change = self._change(attempt, outcome)
+        self.unstored[attempt.run.id] = attempt
         future = self._batcher.submit(change)
         future.add_done_callback(lambda f: self._stored(attempt, outcome, change, f))
 
@@ -53,8 +51,14 @@ class Recorder:
             task = asyncio.get_running_loop().create_task(self._again(attempt, outcome, change))
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
-        elif not future.result().ok:
+            return
+        self._settled(attempt)
+        if not future.result().ok:
             self.stale(attempt, outcome)
+
+    def _settled(self, attempt: Attempt) -> None:
+        if self.unstored.get(attempt.run.id) is attempt:
+            del self.unstored[attempt.run.id]
 
     async def _again(self, attempt: Attempt, outcome: Outcome, change: Change) -> None:
         """The same change id, so an answer that was only lost counts as accepted."""
@@ -66,9 +70,11 @@ class Recorder:
                 result = await self._batcher.submit(change)
             except StoreError:
                 continue
+            self._settled(attempt)
             if not result.ok:
                 self.stale(attempt, outcome)
             return
+        self._settled(attempt)
         log.error(
             "run %s: outcome could not be stored before the lease ended; the run will be repeated", attempt.run.id
         )

@@ -18,13 +18,14 @@ from mainspring.engine.presence import Instance, Presence
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
 from mainspring.engine.settler import Settler
+from mainspring.engine.watcher import Watcher
 from mainspring.engine.worker import Worker
 from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.executors.process import ProcessExecutor
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.change import Change
 from mainspring.model.errors import StoreError
-from mainspring.model.events import ClockStepped, Event, InstanceJoined, InstanceLeft, SubscriberFailed
+from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
 from mainspring.model.ids import IdFactory
 from mainspring.model.outcome import Outcome
 from mainspring.model.run import ENDED
@@ -40,9 +41,6 @@ from mainspring.stores.url import open_store
 __all__ = ["Runtime", "open_store"]
 
 log = logging.getLogger("mainspring.engine")
-
-#: A step of the wall clock against boot time that is worth saying.
-CLOCK_STEP = 60_000
 
 
 class Runtime:
@@ -71,7 +69,7 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.batcher = Batcher(store, self._committed, bus.publish)
         self.commands = Commands(store, self.batcher.apply, clock, self.ids, self.change_id)
-        self.settler = Settler(store, self.batcher, self.change_id, handlers, settings.poll / 1000)
+        self.settler = Settler(store, self.batcher, self.change_id, handlers, clock, settings.poll / 1000)
         self.recorder = Recorder(self.batcher, clock, rng, self.change_id, settings.poll / 1000)
         self.keeper = Keeper(store, clock, settings, self.owner, self._pause_undeclared)
         self.presence = Presence(store, settings, self.owner, self._describe)
@@ -79,7 +77,6 @@ class Runtime:
         self.declares: Callable[[], dict[str, str]] = dict
         self.executors: dict[Kind, Executor] = {}
         self._services: list[Service] = []
-        self._watcher: asyncio.Task[None] | None = None
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
         self._done: list[tuple[Attempt, Outcome]] = []
         self._done_lock = threading.Lock()
@@ -127,10 +124,10 @@ class Runtime:
         assert self.worker is not None
         await self.presence.run_once()
         await self.note(InstanceJoined(instance=self.owner, version=self.settings.version))
-        self._services = [self.presence, self.settler, self.worker, self.worker.heart, self.keeper]
+        watcher = Watcher(self.store, self.settings.poll / 1000, self._wake_all)
+        self._services = [self.presence, self.settler, self.worker, self.worker.heart, self.keeper, watcher]
         for service in self._services:
             service.start()
-        self._watcher = self._loop.create_task(self._watch(), name="mainspring-watcher")
 
     async def stop(self, timeout: float) -> None:
         """Drain: stop taking, let runs finish within `timeout`, hand the rest back, leave in order."""
@@ -156,11 +153,6 @@ class Runtime:
             self.worker.idle.set()
 
     async def _stop_services(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
-            self._watcher = None
         for service in reversed(self._services):
             await service.stop()
         self._services = []
@@ -171,25 +163,6 @@ class Runtime:
         await self.store.close()
 
     # ── hints and wake-ups ─────────────────────────────────────────────────
-
-    async def _watch(self) -> None:
-        """Wake the loops when another process changed something; notice when the wall clock steps."""
-        offset = self.clock.now() - self.clock.boot()
-        while True:
-            try:
-                hinted = await self.store.wait(self.settings.poll / 1000)
-            except StoreError:
-                await asyncio.sleep(self.settings.poll / 1000)
-                continue
-            if hinted:
-                self._wake_all()
-                await asyncio.sleep(0.005)
-            step = self.clock.now() - self.clock.boot() - offset
-            if abs(step) >= CLOCK_STEP:
-                log.warning("the wall clock stepped by %d s", step // 1000)
-                offset += step
-                await self.note(ClockStepped(step_ms=step))
-                self._wake_all()
 
     def _wake_all(self) -> None:
         self.settler.wake()

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from mainspring.engine.batcher import Batcher
 from mainspring.engine.service import Service
 from mainspring.model.change import Change, RunAt, RunLease
+from mainspring.model.events import ClockStepped
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, OPEN, Run, State
+from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Handler
 from mainspring.ports.store import Agenda, Due, DueSchedule, Runs, Store
 from mainspring.rules.draft import Draft
@@ -25,6 +27,9 @@ from mainspring.rules.scheduling import delete, pause, rearm, resume
 log = logging.getLogger("mainspring.engine")
 
 BATCH = 100
+#: A step of the wall clock against boot time, in milliseconds, after which planning waits so many seconds.
+CLOCK_STEP = 60_000
+STEADY = 5.0
 
 
 class Settler(Service):
@@ -38,9 +43,13 @@ class Settler(Service):
         batcher: Batcher,
         change_id: Callable[[], str],
         handlers: Mapping[str, Handler],
+        clock: Clock,
         poll: float,
     ) -> None:
         super().__init__(poll)
+        self._clock = clock
+        self._wall_offset = clock.now() - clock.boot()
+        self._steady_from = 0.0
         self._store = store
         self._batcher = batcher
         self._change_id = change_id
@@ -55,6 +64,9 @@ class Settler(Service):
 
     async def plan(self) -> float:
         """Turn due schedules into runs and spans."""
+        unsteady = await self._clock_stepped()
+        if unsteady > 0:
+            return unsteady
         due = await self._store.due(Agenda.SCHEDULES, BATCH)
         more = False
         futures = []
@@ -68,6 +80,17 @@ class Settler(Service):
         for future in futures:
             await future  # refused means another instance was first: nothing to do
         return 0.0 if more or len(due.schedules) >= BATCH else self._until(due)
+
+    async def _clock_stepped(self) -> float:
+        """Seconds to wait with planning because the wall clock has just jumped: it may jump back."""
+        step = self._clock.now() - self._clock.boot() - self._wall_offset
+        if abs(step) >= CLOCK_STEP:
+            log.warning("the wall clock stepped by %d s; planning waits %g s", step // 1000, STEADY)
+            self._wall_offset += step
+            self._steady_from = self._clock.monotonic() + STEADY
+            note = ClockStepped(step_ms=step)
+            await self._batcher.submit(Change(id=self._change_id(), events=(note,)))
+        return self._steady_from - self._clock.monotonic()
 
     def _settle(self, row: DueSchedule, now: Ms) -> Draft:
         schedule = row.schedule

@@ -201,21 +201,20 @@ class Heart(Service):
         """Renew all; stop what is lost or cancelled; hand back what we hold without knowing it."""
         worker = self._worker
         sent = worker._clock.boot()
-        leases = [(run_id, attempt.run.epoch) for run_id, attempt in worker.running.items()]
+        held = {**worker._recorder.unstored, **worker.running}
+        leases = [(run_id, attempt.run.epoch) for run_id, attempt in held.items()]
         answer = await worker._store.renew(worker._owner, leases, worker._settings.lease_ttl)
         trust = sent + int(worker._settings.lease_ttl * TRUST)
         for run_id in answer.kept:
-            if (attempt := worker.running.get(run_id)) is not None:
-                attempt.trust = trust
+            held[run_id].trust = trust
         for run_id in answer.lost:
             if (attempt := worker.running.get(run_id)) is not None and attempt.stop is None:
                 log.warning("run %s: the lease was lost; its result will be refused", run_id)
                 worker.stop_attempt(attempt, HandedBack("lease_lost", began=attempt.began_at is not None))
         for run_id, reason in answer.cancel.items():
             worker.cancel(run_id, reason)
-        known = {run_id for run_id, _ in leases} | set(worker.running)
         for run in answer.strays:
-            if run.id not in known:
+            if run.id not in worker.running and run.id not in worker._recorder.unstored:
                 self._give_back(run, trust)
         return self.poll
 
@@ -228,7 +227,7 @@ class Heart(Service):
 
 def _not_now(run: Run, now: Ms) -> Skipped | None:
     options = run.options
-    if options is None or run.attempt > 1:
+    if options is None or run.failures > 0:
         return None
     if options.window is not None and not is_open(options.window, now):
         return Skipped("outside_time_window")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import uuid
 
 from mainspring.model.errors import EmptyName
 from mainspring.model.instant import Ms
@@ -42,7 +41,8 @@ def _uuid(ms: Ms, version: int, tail: int) -> str:
     """48 bits of time, then version and variant with 74 bits of `tail` around them."""
     tail &= (1 << 74) - 1
     value = (ms & _MASK_48) << 80 | version << 76 | (tail >> 62) << 64 | 0b10 << 62 | (tail & ((1 << 62) - 1))
-    return str(uuid.UUID(int=value))
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def body_id(data: bytes) -> str:

@@ -13,7 +13,7 @@ from mainspring.model.instant import Ms, zone
 from mainspring.model.trigger import CronSpec, Fold, Gap
 from mainspring.rules.triggers.base import FIRST_SECOND, LAST_SECOND, Finding, Trigger
 from mainspring.rules.triggers.cron_parse import CronFields, parse
-from mainspring.rules.triggers.cron_wall import CronWall
+from mainspring.rules.triggers.cron_wall import CronWall, cron_wall
 from mainspring.rules.triggers.zone_table import BLOCK_BITS, DAY, Piece, Repeats, block_pieces
 
 
@@ -49,7 +49,7 @@ class Cron(Trigger):
         self._set(
             spec=CronSpec(expr, info.key, gap, overlap, hash_id),
             fields=fields,
-            _wall=CronWall(fields),
+            _wall=cron_wall(fields),
             _repeats=overlap if fields.fixed_time else "both",
             _zone_info=info,
             _zone_given=tz is not None,

@@ -95,9 +95,9 @@ class Field:
         return ",".join(item.plain for item in self.items)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CronFields:
-    """A whole expression."""
+    """A whole expression; `parse` gives the same object for the same text, so it is told apart by identity."""
 
     fields: tuple[Field, Field, Field, Field, Field, Field]
     with_seconds: bool

@@ -108,6 +108,12 @@ class CronWall:
         return self._minutes[index] * 60 + self._seconds[rest]
 
 
+@lru_cache(maxsize=4096)
+def cron_wall(fields: CronFields) -> CronWall:
+    """The wall times of an expression, shared by all schedules that have it."""
+    return CronWall(fields)
+
+
 @lru_cache(maxsize=1024)
 def _minutes_of_day(hours: tuple[int, ...], minutes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(hour * 60 + minute for hour in hours for minute in minutes)

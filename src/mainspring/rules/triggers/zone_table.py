@@ -85,6 +85,8 @@ def block_pieces(name: str, block: int, repeats: Repeats) -> tuple[list[int], li
 @lru_cache(maxsize=4096)
 def _block_changes(name: str, block: int) -> tuple[int, tuple[Change, ...]]:
     """The offset just before a block and the changes in and near it."""
+    if name in ("UTC", "Etc/UTC"):
+        return 0, ()
     info = zone(name)
     at, last = (block << BLOCK_BITS) - _MARGIN, ((block + 1) << BLOCK_BITS) + _MARGIN
     opening = before = _offset(info, at)

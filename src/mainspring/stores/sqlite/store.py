@@ -31,8 +31,9 @@ from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.watch import Watch
 
 T = TypeVar("T")
-#: How often `wait` asks whether another process has committed. Under a virtual clock there is seldom another.
-POLL_SECONDS = 0.025
+#: How often `wait` asks whether another process has committed: a wake-up costs more than the question, so not more
+#: often. Under a virtual clock there is seldom another process.
+POLL_SECONDS = 0.05
 VIRTUAL_POLL_SECONDS = 1.0
 
 
@@ -116,8 +117,9 @@ class SqliteStore:
     async def wait(self, timeout: float) -> bool:
         if self._watch.changed():
             return True
-        poll = POLL_SECONDS if self._db.on_system_clock else VIRTUAL_POLL_SECONDS
         loop = asyncio.get_running_loop()
+        poll = POLL_SECONDS if self._db.on_system_clock else VIRTUAL_POLL_SECONDS
+        timer: asyncio.TimerHandle
 
         def look() -> None:
             nonlocal timer

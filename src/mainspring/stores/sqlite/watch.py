@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 
 from mainspring.model.errors import StoreError
 from mainspring.stores.sqlite.database import Database
 
 #: A file's time of change is no finer than this; within it, two commits may carry the same one.
-_GRAIN_NS = 50_000_000
+_GRAIN = 0.05
 
 
 class Watch:
@@ -19,6 +18,7 @@ class Watch:
         self._db = db
         self._version = 0
         self._seen: tuple[int, int] = (0, 0)
+        self._seen_at = 0.0
 
     def changed(self) -> bool:
         """True once after another connection has changed the file, or when the file can no longer be asked."""
@@ -27,9 +27,11 @@ class Watch:
             seen = (stat.st_mtime_ns, stat.st_size)
         except OSError:
             seen = (0, 0)
-        if seen == self._seen and time.time_ns() - seen[0] > _GRAIN_NS:
+        now = self._db.clock.monotonic()
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        elif now - self._seen_at > _GRAIN:
             return False
-        self._seen = seen
         before = self._version
         try:
             with self._db.read():
