@@ -198,6 +198,8 @@ class Mainspring(Registry):
         """Call `handler` with every event of this type that this process commits; at most once."""
         call: Subscriber = handler
         self._bus.subscribe(event if isinstance(event, tuple) else (event,), call)
+        if self._runtime is not None:
+            self._runtime.listen()
 
     @property
     def sync(self) -> SyncDoor:

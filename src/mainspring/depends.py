@@ -75,7 +75,7 @@ def resolve_blocking(
     if hop is not None and any(_needs_loop(dependency.make) for dependency in needs.values()):
         outer = contextlib.AsyncExitStack()
         values: dict[str, Any] = hop(_resolve(needs, outer, {}))
-        stack.callback(lambda: hop(outer.aclose()))
+        stack.push(lambda *raised: hop(outer.__aexit__(*raised)))
         return values
     made: dict[Callable[..., Any], Any] = {}
     return _resolve_blocking(needs, stack, made)

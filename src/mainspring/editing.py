@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.errors import InvalidInput, StoreError, nearest
 from mainspring.model.policies import RunOptions
 from mainspring.model.schedule import Schedule
 from mainspring.rules.definition import WhenAndHow, digest_of
 from mainspring.rules.triggers import compile_trigger
-from mainspring.service import Definition
+from mainspring.service import RACES, Definition, Overtaken
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -36,14 +37,35 @@ async def edited(
     kwargs: dict[str, Any] | None,
     changes: dict[str, Any],
 ) -> Schedule:
-    """Read the schedule, lay the changes over it, write a new revision."""
-    schedule = await app.get(key)
+    """Read the schedule, lay the changes over it, write a new revision; again when another edit came first."""
+    for _ in range(RACES):
+        schedule = await app.get(key)
+        want = _laid_over(app, schedule, task, args, kwargs, changes)
+        if msgspec.to_builtins(want.spec) == msgspec.to_builtins(schedule.spec):
+            return schedule
+        with contextlib.suppress(Overtaken):
+            return await _written(app, schedule, want)
+    raise StoreError(f"schedule {key!r} kept changing while it was edited")
+
+
+async def _written(app: Mainspring, schedule: Schedule, want: Definition) -> Schedule:
+    return await app.call(lambda runtime: runtime.commands.replace(schedule, want, exactly=True))
+
+
+def _laid_over(
+    app: Mainspring,
+    schedule: Schedule,
+    task: BaseTask[Any, Any] | Callable[..., Any] | str | None,
+    args: Iterable[Any] | None,
+    kwargs: dict[str, Any] | None,
+    changes: dict[str, Any],
+) -> Definition:
     old = schedule.spec
     known = {*old.__struct_fields__, *_TRIGGERS, *_OPTIONS}
     for name in changes:
         if name not in known:
             raise InvalidInput(name, "is not a field of a schedule", nearest(name, sorted(known)))
-    asked = dict(changes)
+    asked = {"tz": old.tz, **changes}
     if not any(name in changes for name in _TRIGGERS):
         asked["trigger"] = compile_trigger(old.trigger, None)
     fresh = app._definition(
@@ -65,10 +87,10 @@ async def edited(
         from mainspring.model.trigger import CronSpec
 
         if isinstance(old.trigger, CronSpec):
-            kept["trigger"] = replace(old.trigger, tz=changes["tz"])
+            kept["trigger"] = replace(old.trigger, tz=fresh.spec.tz)
     kept["options"] = _options(old.options, fresh.spec.options, changes)
     spec = replace(fresh.spec, **kept)
-    want = Definition(
+    return Definition(
         ns=fresh.ns,
         name=fresh.name,
         spec=spec,
@@ -77,9 +99,6 @@ async def edited(
         gates=fresh.gates,
         by="api",
     )
-    if msgspec.to_builtins(spec) == msgspec.to_builtins(old):
-        return schedule
-    return await app.call(lambda runtime: runtime.commands.replace(schedule, want))
 
 
 def _options(old: RunOptions | None, new: RunOptions | None, changes: dict[str, Any]) -> RunOptions | None:

@@ -72,7 +72,9 @@ class EngineHost:
         choice(on_drift, ("keep", "code"), field="on_drift")
         self.on_drift: Literal["keep", "code"] = on_drift
         self.clock: Clock = clock or SystemClock()
+        self._own_rng = rng is None
         self._rng = rng or random.Random()  # noqa: S311 - jitter and ids, not secrets
+        self._pid = os.getpid()
         self._threads: Threads = threads or SystemThreads()
         self._given_store = store
         self._ids = IdFactory(self._rng)
@@ -106,7 +108,10 @@ class EngineHost:
                 self._opening = None
 
     async def _open(self) -> Runtime:
+        self._after_fork()
         store = self._given_store or open_store(self.url, self.clock)
+        if not store.capabilities.durable:
+            self._given_store = store  # what only lives in memory must outlive run() and close()
         runtime = Runtime(store, self.clock, self._rng, self.settings, self._handlers, self._bus, self._threads)
         await runtime.open()
         self._runtime, self._runtime_pid = runtime, os.getpid()
@@ -120,8 +125,17 @@ class EngineHost:
 
     def new_id(self, now: Ms) -> str:
         """A time-ordered id for a run made here."""
+        self._after_fork()
         with self._ids_lock:
             return self._ids.uuid7(now)
+
+    def _after_fork(self) -> None:
+        """A forked child begins with its parent's random state: siblings would make the same ids."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            if self._own_rng:
+                self._rng.seed()
+            self._ids, self._ids_lock = IdFactory(self._rng), threading.Lock()
 
     def report_progress(self, attempt: Attempt, text: str) -> None:
         """Keep a progress line; from any thread, never blocks the handler."""

@@ -6,7 +6,9 @@ import asyncio
 
 from mainspring.engine.runtime import Runtime
 from mainspring.model.run import State
+from mainspring.paging import all_rows
 from mainspring.ports.store import Runs, Schedules
+from mainspring.rules.lanes import lane_of
 
 
 async def is_idle(runtime: Runtime) -> bool:
@@ -14,10 +16,13 @@ async def is_idle(runtime: Runtime) -> bool:
     if runtime.batcher.waiting or (runtime.worker is not None and runtime.worker.running):
         return False
     now = runtime.clock.now()
+    lanes = {lane_of(runtime.settings.namespace, queue) for queue in runtime.settings.queues}
     for states, before in (((State.RUNNING, State.RETRYING), None), ((State.WAITING,), now)):
         for task in runtime.handlers:
-            if await runtime.store.find(Runs(task=task, states=states, due_before=before, limit=1)):
-                return False
+            query = Runs(ns=runtime.settings.namespace, task=task, states=states, due_before=before)
+            async for run in all_rows(runtime.store, query, lambda run: run.id):
+                if run.lane in lanes:
+                    return False
     due = await runtime.store.find(Schedules(states=("active",), limit=10_000))
     return not any(row.next_at is not None and row.next_at <= now for row in due)
 

@@ -36,6 +36,10 @@ from mainspring.rules.scheduling import changed_fields, create, delete, manual_r
 RACES = 20
 
 
+class Overtaken(Exception):
+    """Another edit of the schedule came first."""
+
+
 class NewRun(Struct, frozen=True):
     """A run to be enqueued: its first event, its payload, its gates."""
 
@@ -142,14 +146,16 @@ class Commands:
                 digest=want.digest,
             )
             if (await self._write(draft, want.bodies, want.gates)).ok:
-                return draft.schedule
+                return await self._stored(draft.schedule)
         raise StoreError(f"schedule {want.name!r} kept changing while it was created")
 
-    async def replace(self, schedule: Schedule, want: Definition) -> Schedule:
-        """A new revision; refused writes are decided again on what is there now."""
-        return await self._edit(
-            schedule,
-            lambda row, opened, now: update(
+    async def replace(self, schedule: Schedule, want: Definition, *, exactly: bool = False) -> Schedule:
+        """A new revision; refused writes are decided again on what is there now, unless `exactly` this one is meant."""
+
+        def decide_on(row: Schedule, opened: OpenRuns, now: Ms) -> Draft:
+            if exactly and row.revision != schedule.revision:
+                raise Overtaken(row.name)
+            return update(
                 row,
                 opened,
                 want.spec,
@@ -158,10 +164,9 @@ class Commands:
                 by=want.by,
                 version=want.version,
                 digest=want.digest,
-            ),
-            want.bodies,
-            want.gates,
-        )
+            )
+
+        return await self._edit(schedule, decide_on, want.bodies, want.gates)
 
     async def declare(
         self, want: Definition, live: tuple[Live, ...], on_drift: Literal["keep", "code"] = "keep"
@@ -207,6 +212,8 @@ class Commands:
 
     async def trigger(self, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
         """A run now, outside the plan."""
+        if schedule.state == "deleted":
+            raise UnknownSchedule(f"the schedule {schedule.name!r} was deleted")
         now = self._clock.now()
         event = manual_run(
             schedule, self._ids.uuid7(now), now, body=schedule.spec.body if body is None else body.id, actor=by or None
@@ -229,9 +236,14 @@ class Commands:
             if not draft.changed:
                 return row
             if (await self._write(draft, bodies, gates)).ok:
-                return draft.schedule
+                return await self._stored(draft.schedule)
             row = (await self._store.find(Schedules(id=row.id, limit=1)))[0]
         raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
+
+    async def _stored(self, schedule: Schedule) -> Schedule:
+        """The row with what the store filled in; as it was written when it has gone on since."""
+        found = await self._store.find(Schedules(id=schedule.id, limit=1))
+        return found[0] if found and found[0].n == schedule.n else schedule
 
     async def _write(self, draft: Draft, bodies: tuple[Body, ...], gates: tuple[Gate, ...]) -> Result:
         draft.bodies.extend(bodies)
@@ -290,9 +302,10 @@ class Commands:
             change = Change(
                 id=self._change_id(), guard=RunAt(run.id, run.n), run=after, events=events, touches=touches_of(after)
             )
-            if (await self._apply(change)).ok:
-                return after
+            done = (await self._apply(change)).ok
             run = await self.run(run.id)
+            if done:
+                return run if run.n == after.n else after
             if isinstance(command, RequestCancel) and run.state not in OPEN:
                 return run
         raise StoreError(f"run {run.id} kept changing")

@@ -85,7 +85,11 @@ class BaseTask(Generic[P, R]):
         """One commit for up to a thousand calls: each item is a tuple of arguments or a dictionary of named ones."""
         many = [self.new_run((), item) if isinstance(item, dict) else self.new_run(tuple(item), {}) for item in items]
         runs = await self.app.call(lambda runtime: runtime.commands.enqueue_many(many))
-        return [RunHandle(run.id, self.app.call, self.signature.result) for run in runs]
+        pairs = zip(many, runs, strict=True)
+        return [
+            RunHandle(run.id, self.app.call, self.signature.result, created=run.id == new.event.run_id)
+            for new, run in pairs
+        ]
 
     @property
     def sync(self) -> SyncTask[P, R]:

@@ -6,12 +6,11 @@ import asyncio
 import multiprocessing
 import os
 import random
-import shutil
 import sqlite3
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from msgspec.structs import replace
 
 from mainspring.model.change import Body, Change, RunAbsent, RunLease
 from mainspring.model.errors import (
-    InvalidInput,
     NetworkFilesystem,
     SchemaMismatch,
     StoreCorrupt,
@@ -31,12 +29,9 @@ from mainspring.model.errors import (
 from mainspring.model.events import RunScheduled, RunSucceeded
 from mainspring.model.ids import IdFactory, body_id
 from mainspring.model.run import Run, State
-from mainspring.model.schedule import Schedule
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Agenda, Leases, Offer, Retention, Runs
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.stores.sqlite.mounts import filesystem_of, is_network
-from mainspring.stores.url import open_store
 
 SPAWN = multiprocessing.get_context("spawn")
 OFFER = Offer("w", ("default/default",), ("t",), 30_000)
@@ -327,48 +322,6 @@ async def test_locked_beyond_the_timeout(tmp_path: Path) -> None:
     await store.close()
 
 
-MOUNTS = """\
-/dev/sda1 / ext4 rw 0 0
-server:/export /mnt/nfs nfs4 rw 0 0
-//host/share /mnt/share cifs rw 0 0
-host /mnt/host 9p rw 0 0
-me@host:/ /mnt/ssh fuse.sshfs rw 0 0
-/dev/sdb1 /mnt/nfs/local ext4 rw 0 0
-/dev/sdc1 /mnt/usb fuseblk rw 0 0
-pool /mnt/with\\040space ceph rw 0 0
-/dev/sdd1 /over nfs rw 0 0
-/dev/sdd1 /over xfs rw 0 0
-overlay /var/lib overlay rw 0 0
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "fstype", "network"),
-    [
-        ("/home/me", "ext4", False),
-        ("/mnt/nfs", "nfs4", True),
-        ("/mnt/nfs/deep/er", "nfs4", True),
-        ("/mnt/nfsother", "ext4", False),
-        ("/mnt/nfs/local/x", "ext4", False),
-        ("/mnt/share/x", "cifs", True),
-        ("/mnt/host", "9p", True),
-        ("/mnt/ssh/x", "fuse.sshfs", True),
-        ("/mnt/usb", "fuseblk", False),
-        ("/mnt/with space/x", "ceph", True),
-        ("/over/x", "xfs", False),
-        ("/var/lib/x", "overlay", False),
-    ],
-)
-def test_network_file_systems_are_found(path: str, fstype: str, network: bool) -> None:
-    assert filesystem_of(path, MOUNTS) == fstype
-    assert is_network(fstype) is network
-
-
-@pytest.mark.parametrize("fstype", ["smb3", "smbfs", "glusterfs", "fuse.glusterfs", "lustre", "fuse.rclone", "fuse"])
-def test_more_network_file_systems(fstype: str) -> None:
-    assert is_network(fstype)
-
-
 async def test_a_network_file_system_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.stores.sqlite.database.filesystem_of", lambda path, mounts: "nfs4")
     path = tmp_path / "ledger.db"
@@ -496,23 +449,6 @@ async def test_event_rows_are_small(tmp_path: Path) -> None:
     assert size / rows <= 200
 
 
-async def test_the_tables_have_the_columns_of_the_model(tmp_path: Path) -> None:
-    store = SqliteStore(str(tmp_path / "ledger.db"))
-    await store.open()
-    columns: Callable[[str], set[str]] = lambda table: {  # noqa: E731
-        row[1] for row in store._db.run(f"PRAGMA table_info({table})").fetchall()
-    }
-    assert columns("run") == {*Run.__struct_fields__, "rid", "mark"}
-    assert columns("schedule") == {*Schedule.__struct_fields__, "sid", "mark", "touched", "body"}
-    await store.close()
-
-
-def test_the_migrations_are_in_the_package() -> None:
-    import mainspring.stores.sqlite as package
-
-    assert sorted(Path(package.__file__).parent.joinpath("sql").glob("*.sql"))
-
-
 @pytest.mark.tampers
 async def test_text_that_json_finds_hard_comes_back(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "ledger.db"))
@@ -530,43 +466,30 @@ async def test_text_that_json_finds_hard_comes_back(tmp_path: Path) -> None:
     await store.close()
 
 
-# ── URLs ────────────────────────────────────────────────────────────────────
+def _child(store: SqliteStore) -> None:
+    """In a fork: the parent's connection is refused, a new one works, and the parent's stays whole."""
+    code = 1
+    try:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(store.find(Runs()))
+        except StoreError:
+            loop.run_until_complete(store.open())
+            loop.run_until_complete(store.apply([enqueue(IdFactory(random.Random(os.getpid())))]))
+            loop.run_until_complete(store.close())
+            code = 0
+    finally:
+        os._exit(code)
 
 
-async def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for url, file in (
-        ("sqlite:///relative.db", "relative.db"),
-        (f"sqlite:///{tmp_path}/absolute.db?synchronous=normal&force=1", "absolute.db"),
-        ("sqlite:///with%20space%23.db", "with space#.db"),
-    ):
-        store = open_store(url, SystemClock())
-        await store.open()
-        await store.close()
-        assert (tmp_path / file).exists()
-    assert not open_store("memory://", SystemClock()).capabilities.durable
-    shutil.rmtree(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("postgresql://host/db", "no postgresql store yet"),
-        ("redis://host", "no redis store yet"),
-        ("mongodb://host", "no mongodb store yet"),
-        ("sqlit:///x.db", "Did you mean 'sqlite'"),
-        ("mysql://x", "Known are memory, sqlite"),
-        ("ledger.db", "not a store URL"),
-        ("sqlite://ledger.db", "third slash"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:///:memory:", "memory://"),
-        ("sqlite:///x.db?syncronous=full", "Did you mean 'synchronous'"),
-        ("sqlite:///x.db?synchronous=off", "synchronous='off'"),
-        ("sqlite:///x.db?force=perhaps", "force='perhaps'"),
-        ("memory://here", "names a place"),
-    ],
-)
-def test_bad_urls_say_what_would_be_right(url: str, says: str) -> None:
-    with pytest.raises(InvalidInput, match="url: ") as caught:
-        open_store(url, SystemClock())
-    assert says in str(caught.value)
+async def test_a_forked_child_opens_the_store_anew(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "ledger.db"))
+    await store.open()
+    await store.apply([enqueue(IdFactory(random.Random(1)))])
+    worker = multiprocessing.get_context("fork").Process(target=_child, args=(store,))
+    worker.start()
+    await asyncio.to_thread(worker.join)
+    assert worker.exitcode == 0
+    await store.apply([enqueue(IdFactory(random.Random(2)))])
+    assert len(await store.find(Runs())) == 3
+    await store.close()

@@ -117,6 +117,12 @@ class Runtime:
             self.bus.publish if self.bus.listening else None,
         )
 
+    def listen(self) -> None:
+        """Somebody subscribed after the start."""
+        self.batcher.listening = True
+        if self.worker is not None:
+            self.worker.publish = self.bus.publish
+
     async def start(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> None:
         """Start every loop."""
         self._loop = asyncio.get_running_loop()

@@ -51,7 +51,7 @@ class Worker(Service):
         self._owner = owner
         self._handlers = handlers
         self._executors = executors
-        self._publish = publish
+        self.publish = publish
         self.running: dict[str, Attempt] = {}
         self.draining = False
         self.idle = asyncio.Event()
@@ -90,8 +90,8 @@ class Worker(Service):
         starts: dict[Kind, list[Attempt]] = {}
         for claim in claimed.claims:
             attempt = self._attempt(claim, trust)
-            if self._publish is not None:
-                self._publish(_started(claim.run, claimed.now))
+            if self.publish is not None:
+                self.publish(_started(claim.run, claimed.now))
             refused = _not_now(claim.run, claimed.now)
             self.running[claim.run.id] = attempt
             if refused is not None:

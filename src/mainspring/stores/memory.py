@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,8 +170,9 @@ class MemoryStore(MemoryTables):
         for run in change.runs:
             if run.id not in self._runs and (run.schedule_id, run.fire_key) not in self._fire_keys:
                 inserted[run.id] = run
+        born = Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
         for run in inserted.values():
-            moves = sum(_is_move_of(event, run.id) for event in change.events)
+            moves = born[run.id]
             n = moves if isinstance(guard, RunAbsent) and run.id == guard.id else n
             ended = wall if run.state in ENDED else None
             self._put_run(replace(run, n=moves, created_at=wall, ended_at=ended))

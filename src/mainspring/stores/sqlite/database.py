@@ -28,7 +28,7 @@ from mainspring.stores.sqlite.mounts import filesystem_of, is_network
 #: "MSPR", in the file's header: this file is ours.
 APPLICATION_ID = 0x4D535052
 BUSY_TIMEOUT_MS = 5_000
-_OPEN_TRIES = 200
+_OPEN_SECONDS = 10.0
 _MARK_MASK = (1 << 62) - 1
 
 
@@ -52,6 +52,7 @@ class Database:
         self._force = force
         self._failpoint = failpoint
         self._connection: sqlite3.Connection | None = None
+        self._inherited: sqlite3.Connection | None = None
         self._pid = 0
         # Marks only have to differ from every mark that a row can still carry.
         self._mark = random.SystemRandom().getrandbits(62)
@@ -153,13 +154,17 @@ class Database:
         if self._connection is not None and self._pid == os.getpid():
             return
         self._check_place()
-        for attempt in range(_OPEN_TRIES):
+        # A connection inherited by fork is kept and not used: closing it would touch the parent's file.
+        self._inherited = self._connection
+        stopwatch = SystemClock().monotonic
+        deadline = stopwatch() + _OPEN_SECONDS
+        while True:
             try:
                 self._connection = self._connect()
                 return
             except sqlite3.Error as error:
                 # Two processes that create one file meet here; SQLite does not wait when the journal mode changes.
-                if primary_code(error) not in BUSY or attempt == _OPEN_TRIES - 1:
+                if primary_code(error) not in BUSY or stopwatch() > deadline:
                     raise self._open_error(error) from error
                 time.sleep(0.005 + 0.02 * random.random())  # noqa: S311 - spreads the tries, decides nothing
 
@@ -173,6 +178,8 @@ class Database:
                 connection.execute("PRAGMA busy_timeout = 0")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.close()
+        else:
+            self._inherited = connection
 
     def _check_place(self) -> None:
         path = os.path.abspath(self.path)
