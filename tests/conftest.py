@@ -36,7 +36,7 @@ def _verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(cls, "open", opened)
 
     remember(MemoryStore, lambda store: memories.setdefault(id(store), store))
-    remember(SqliteStore, lambda store: files.setdefault(str(store._db.path)))
+    remember(SqliteStore, lambda store: files.setdefault(str(store.path)))
     yield
     if request.node.get_closest_marker("tampers"):
         return

@@ -22,6 +22,7 @@ from mainspring.model.instant import Duration, duration_ms, instant_ms
 from mainspring.model.policies import ON_CONFLICT, OnConflict, choice
 from mainspring.model.run import CLAIMABLE, Run, State
 from mainspring.model.schedule import Schedule
+from mainspring.paging import all_rows
 from mainspring.ports.store import Events, Runs, Schedules
 from mainspring.registry import Registry
 from mainspring.rules.declaring import Live
@@ -132,6 +133,22 @@ class Mainspring(Registry):
     async def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:
         """Runs that should have begun so long ago and still wait, oldest first."""
         return await self._waiting(self.clock.now() - duration_ms(by, field="by"), limit)
+
+    async def unresolved(self, *, limit: int = 100) -> list[Run]:
+        """Runs that wait for a task which no live instance knows, oldest first; they stay until one does."""
+
+        async def look(runtime: Runtime) -> list[Run]:
+            known = {task for lease, one in await instances(runtime.store) if lease.live for task in one.tasks}
+            waiting = Runs(ns=self.settings.namespace, states=tuple(sorted(CLAIMABLE)), oldest_first=True)
+            found: list[Run] = []
+            async for run in all_rows(runtime.store, waiting, lambda run: run.id):
+                if run.task not in known:
+                    found.append(run)
+                    if len(found) >= limit:
+                        break
+            return found
+
+        return await self.call(look)
 
     async def _waiting(self, due_before: int, limit: int) -> list[Run]:
         states = tuple(sorted(CLAIMABLE))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
 
@@ -179,8 +181,13 @@ def _short(value: Any) -> str:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except Exception:  # names that exist only for type checkers
-        return {}
+    except Exception:  # a name that exists only for type checkers must not cost the others their types
+        found: dict[str, Any] = {}
+        for name, annotation in getattr(function, "__annotations__", {}).items():
+            alone = types.SimpleNamespace(__annotations__={name: annotation})
+            with contextlib.suppress(Exception):
+                found |= get_type_hints(alone, getattr(function, "__globals__", {}))
+        return found
 
 
 def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str | None:

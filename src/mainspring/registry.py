@@ -12,7 +12,7 @@ from mainspring.host import EngineHost
 from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownTask, nearest
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, duration_ms
-from mainspring.model.policies import RECOVERY, Priority, Recovery, RetryPolicy, choice, priority_of
+from mainspring.model.policies import RECOVERY, Priority, Recovery, RetryPolicy, checked_retry, choice, priority_of
 from mainspring.ports.executor import Kind
 from mainspring.rules.definition import PolicyOptions, build_spec, digest_of
 from mainspring.rules.triggers import At, Every
@@ -106,11 +106,13 @@ class Registry(EngineHost):
             raise DuplicateTask("name", f"a task called {name!r} is registered already", "Give one of them a name=…")
         if limit is not None and limit < 1:
             raise InvalidInput("limit", f"{limit!r} is out of range", "Use at least 1, or None for no limit")
+        if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
+            raise InvalidInput("max_crashes", f"{max_crashes!r} is out of range", "Use a whole number of at least 1")
         choice(recovery, RECOVERY, field="recovery")
         options = TaskOptions(
             kind=_kind(function, executor),
             timeout=None if timeout is None else duration_ms(timeout, field="timeout", minimum=1),
-            retry=retry if retry is not None else RetryPolicy(),
+            retry=checked_retry(retry) or RetryPolicy(),
             recovery=recovery,
             max_crashes=max_crashes,
             limit=limit,

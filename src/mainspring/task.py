@@ -18,8 +18,18 @@ from mainspring.handle import RunHandle
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import RunScheduled
 from mainspring.model.gate import Gate
+from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms
-from mainspring.model.policies import RECOVERY, Priority, Recovery, RetryPolicy, RunOptions, choice, priority_of
+from mainspring.model.policies import (
+    RECOVERY,
+    Priority,
+    Recovery,
+    RetryPolicy,
+    RunOptions,
+    checked_retry,
+    choice,
+    priority_of,
+)
 from mainspring.payload import Signature, encode_json
 from mainspring.ports.executor import Attempt, Handler, Kind
 from mainspring.rules.lanes import lane_of, task_gate
@@ -117,12 +127,12 @@ class BaseTask(Generic[P, R]):
         other.__dict__.update(self.__dict__)
         other._call_options = CallOptions(
             priority=None if priority is None else priority_of(priority),
-            queue=queue,
+            queue=None if queue is None else check_name(queue, field="queue"),
             delay=None if delay is None else duration_ms(delay, field="delay"),
             at=None if at is None else instant_ms(at, field="at"),
             unique=unique,
             timeout=None if timeout is None else duration_ms(timeout, field="timeout"),
-            retry=retry,
+            retry=checked_retry(retry),
             recovery=recovery,
         )
         return other

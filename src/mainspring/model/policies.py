@@ -99,6 +99,13 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     )
 
 
+def checked_retry(value: RetryPolicy | None) -> RetryPolicy | None:
+    """The policy itself; anything else would only fail when a run does."""
+    if value is None or isinstance(value, RetryPolicy):
+        return value
+    raise InvalidInput("retry", f"{value!r} is not a retry policy", "Write for example Retry(max_attempts=5)")
+
+
 class Segment(Struct, frozen=True):
     """A stretch of the day, in seconds since local midnight; holds its start, not its end."""
 

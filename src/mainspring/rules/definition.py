@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mainspring.model.errors import InvalidInput
-from mainspring.model.ids import body_id
+from mainspring.model.ids import body_id, check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, to_datetime, zone
 from mainspring.model.policies import (
     MISSED,
@@ -25,6 +25,7 @@ from mainspring.model.policies import (
     RetryPolicy,
     RunOptions,
     WindowSpec,
+    checked_retry,
     choice,
     priority_of,
 )
@@ -116,10 +117,12 @@ def build_spec(
     last = None if end is None else instant_ms(end, field="end")
     if first is not None and last is not None and last < first:
         raise InvalidInput("end", "lies before start", "Give an end after the start")
+    if window is not None and not isinstance(window, WindowSpec):
+        raise InvalidInput("window", f"{window!r} is not a window", 'Write for example Window("09:00-17:00")')
     fixed_delay = isinstance(when.spec, EverySpec) and when.spec.fixed_delay
     options = RunOptions(
         timeout=None if timeout is None else duration_ms(timeout, field="timeout"),
-        retry=retry,
+        retry=checked_retry(retry),
         recovery=None if recovery is None else _recovery(recovery),
         window=window,
         start_deadline=None if start_deadline is None else duration_ms(start_deadline, field="start_deadline"),
@@ -145,7 +148,7 @@ def build_spec(
         end=last,
         max_runs=max_runs,
         priority=int(priority_of(priority)),
-        queue=queue,
+        queue=check_name(queue, field="queue"),
         gates=gates,
         options=None if options == RunOptions() else options,
         terminal="delete" if terminal == "delete" else "keep",

@@ -161,7 +161,7 @@ def _find_events(db: Database, q: Events) -> list[Event]:
         if rid is not None:
             where.add("e.rid = ? AND e.rid IS NOT NULL", rid)
         else:
-            where.add("e.run_ref = ? AND e.run_ref IS NOT NULL", q.run_id)
+            where.add("e.rid IS NULL AND e.run_ref = ? AND e.run_ref IS NOT NULL", q.run_id)
         rows = f"SELECT e.* FROM event e WHERE {where} ORDER BY e.seq LIMIT ?"  # noqa: S608
         return _events(db, rows, *where.values, q.limit)
     if q.schedule_id is None:

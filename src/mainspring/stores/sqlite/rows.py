@@ -162,10 +162,12 @@ _EVENT_COLUMNS = (
     "attempt",
     "owner",
 )
+#: The id of an event's run: the log's own word for it (at birth), the row's only where that is gone.
+_RUN_ID = "coalesce(e.run_ref, (SELECT b.run_ref FROM event b WHERE b.rid = e.rid AND b.n = 1), r.id)"
 #: An event as one JSON array, of the aliases `e` (event) and `r` (its run, outer-joined by rid).
 EVENT_JSON = (
     "json_array(e.type, e.data, "
-    + ", ".join("ifnull(r.id, e.run_ref)" if c == "run_id" else f"e.{c}" for c in _EVENT_COLUMNS)
+    + ", ".join(_RUN_ID if c == "run_id" else f"e.{c}" for c in _EVENT_COLUMNS)
     + ")"
 )
 _event_rows = msgspec.json.Decoder(list[list[Any]])
@@ -174,7 +176,8 @@ _event_rows = msgspec.json.Decoder(list[list[Any]])
 INSERT_EVENTS = f"""
 {GIVEN}
 INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change, epoch, attempt, owner, data)
-SELECT ?2, {item(2)}, {item(3)}, r.rid, CASE WHEN r.rid IS NULL THEN {item(0)} END,
+SELECT ?2, {item(2)}, {item(3)}, r.rid,
+       CASE WHEN r.rid IS NULL OR ({item(1)} IS NOT NULL AND r.n - {item(4)} = 1) THEN {item(0)} END,
        CASE WHEN {item(1)} IS NULL THEN {item(4)} ELSE r.n - {item(4)} END,
        {", ".join(map(item, range(5, 13)))}
 FROM j LEFT JOIN run r ON r.id = {item(0)}

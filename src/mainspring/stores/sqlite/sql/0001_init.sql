@@ -24,13 +24,14 @@ CREATE TABLE event (
     data        TEXT
 );
 
--- A run's own events (`run_ref` names a run that has no row here); a schedule's moves and notes.
+-- A run's own events by its number; `run_ref` is its id, written at birth, so the log can be read without the rows.
 CREATE UNIQUE INDEX event_of_run ON event (rid, n) WHERE rid IS NOT NULL;
 CREATE UNIQUE INDEX event_of_schedule ON event (schedule_id, n) WHERE rid IS NULL AND schedule_id IS NOT NULL;
-CREATE INDEX event_of_absent_run ON event (run_ref) WHERE run_ref IS NOT NULL;
+CREATE INDEX event_of_absent_run ON event (run_ref) WHERE rid IS NULL AND run_ref IS NOT NULL;
 
+-- A number is never used again: the log goes on naming a run whose row is gone.
 CREATE TABLE run (
-    rid         INTEGER PRIMARY KEY,
+    rid         INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL,
     ns          TEXT NOT NULL,
     schedule_id TEXT,
