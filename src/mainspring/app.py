@@ -17,12 +17,13 @@ from mainspring.engine.presence import instances
 from mainspring.engine.runtime import Runtime
 from mainspring.handle import RunHandle
 from mainspring.idle import until_idle as until_nothing_is_due
-from mainspring.model.events import Event
+from mainspring.model.events import EVENT_TYPES, SOURCE_NAMES, Event
 from mainspring.model.instant import Duration, duration_ms, instant_ms
 from mainspring.model.policies import ON_CONFLICT, OnConflict, choice
 from mainspring.model.run import CLAIMABLE, Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.paging import all_rows
+from mainspring.ports.executor import CHILD, end_of_loading
 from mainspring.ports.store import Events, Runs, Schedules
 from mainspring.registry import Registry
 from mainspring.rules.declaring import Live
@@ -204,7 +205,7 @@ class Mainspring(Registry):
         query = Events(
             run_id=run,
             schedule_id=schedule_id,
-            types=None if types is None else tuple(t if isinstance(t, str) else t.__name__ for t in types),
+            types=None if types is None else tuple(_event_name(one) for one in types),
             since=None if since is None else instant_ms(since, field="since"),
             until=None if until is None else instant_ms(until, field="until"),
             limit=limit,
@@ -227,7 +228,8 @@ class Mainspring(Registry):
 
     def run(self, *, until_idle: bool = False) -> None:
         """Plan and work until SIGTERM or SIGINT; with `until_idle` until nothing is due any more."""
-        if os.environ.get("MAINSPRING_CHILD"):
+        end_of_loading()
+        if os.environ.get(CHILD):
             return  # a process handler's child imports this program only to find its functions
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(self.run_async(until_idle=until_idle))
@@ -301,3 +303,11 @@ class Mainspring(Registry):
         for name, want in wants.items():
             live = tuple(Live(one.version, one.declares[name]) for one in others if name in one.declares)
             await runtime.commands.declare(want, live, self.on_drift)
+
+
+def _event_name(event: type[Event] | str) -> str:
+    """An event's type as the log knows it; the source documents' names are understood too."""
+    name = event if isinstance(event, str) else event.__name__
+    if name in SOURCE_NAMES:
+        return SOURCE_NAMES[name].__name__
+    return choice(name, tuple(EVENT_TYPES), field="types")

@@ -68,14 +68,15 @@ def _laid_over(
     asked = {"tz": old.tz, **changes}
     if not any(name in changes for name in _TRIGGERS):
         asked["trigger"] = compile_trigger(old.trigger, None)
+    same_payload = args is None and kwargs is None and task is None
     fresh = app._definition(
         schedule.name,
         task=task if task is not None else old.task,
         args=args if args is not None else (),
         kwargs=kwargs,
+        payload=not same_payload,
         **asked,
     )
-    same_payload = args is None and kwargs is None and task is None
     kept: dict[str, Any] = {
         name: getattr(old, name)
         for name in old.__struct_fields__

@@ -17,7 +17,7 @@ from mainspring.model.instant import Duration, Ms, zone
 from mainspring.model.policies import choice
 from mainspring.model.settings import Settings, make_settings
 from mainspring.ports.clock import Clock, SystemClock
-from mainspring.ports.executor import Attempt, Handler
+from mainspring.ports.executor import Attempt, Handler, end_of_loading
 from mainspring.ports.store import Store
 from mainspring.ports.threads import SystemThreads, Threads
 
@@ -90,6 +90,8 @@ class EngineHost:
 
     async def call(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
         """Run something on the engine's loop, with the store open."""
+        if self._runtime is None:
+            end_of_loading()
         return await self._engine.call(self._with_runtime(work))
 
     async def _with_runtime(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:

@@ -23,8 +23,7 @@ async def is_idle(runtime: Runtime) -> bool:
             async for run in all_rows(runtime.store, query, lambda run: run.id):
                 if run.lane in lanes:
                     return False
-    due = await runtime.store.find(Schedules(states=("active",), limit=10_000))
-    return not any(row.next_at is not None and row.next_at <= now for row in due)
+    return not await runtime.store.find(Schedules(states=("active",), due_before=now, limit=1))
 
 
 async def until_idle(runtime: Runtime) -> None:

@@ -133,7 +133,7 @@ def encode_json(value: Any, field: str) -> bytes:
     try:
         data = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        where, what = _culprit(value) or (field, error)
+        where, what = _culprit(value, field) or (field, error)
         raise PayloadNotSerialisable(
             where,
             f"cannot be stored as JSON: {what}",
@@ -159,10 +159,10 @@ def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
             yield from _walk(item, f"{path}[{index}]", depth + 1)
 
 
-def _culprit(value: Any) -> tuple[str, str] | None:
+def _culprit(value: Any, field: str) -> tuple[str, str] | None:
     """The innermost value that cannot be encoded."""
     found: tuple[str, str] | None = None
-    for path, item in _walk(value, "arguments"):
+    for path, item in _walk(value, field):
         if isinstance(item, dict | list | tuple | set):
             continue
         try:

@@ -152,14 +152,20 @@ class Registry(EngineHost):
         args, kwargs = options.pop("args", ()), options.pop("kwargs", {})
 
         def decorate(function: Callable[..., Any]) -> Any:
+            known = isinstance(function, BaseTask)
             task = self._register(function, **own)
-            schedule_name = check_name(name if name is not None else task.name)
-            if schedule_name in self._declared:
-                raise DuplicateTask(
-                    "name", f"a schedule called {schedule_name!r} is declared already", "Give one a name=…"
-                )
             wanted = {"task": task, "args": args, "kwargs": kwargs, **when, **options}
-            self._definition(schedule_name, **wanted)  # wrong values fail here, at the decorator
+            try:
+                schedule_name = check_name(name if name is not None else task.name)
+                if schedule_name in self._declared:
+                    raise DuplicateTask(
+                        "name", f"a schedule called {schedule_name!r} is declared already", "Give one a name=…"
+                    )
+                self._definition(schedule_name, **wanted)  # wrong values fail here, at the decorator
+            except Exception:
+                if not known:  # registered just now: half a declaration is none
+                    del self.tasks[task.name], self._handlers[task.name]
+                raise
             self._declared[schedule_name] = wanted
             return task
 
@@ -175,10 +181,13 @@ class Registry(EngineHost):
         args: Iterable[Any] = (),
         kwargs: dict[str, Any] | None = None,
         origin: Literal["code", "api"] = "api",
+        payload: bool = True,
         **when_and_how: Any,
     ) -> Definition:
         target = self._task(task)
-        body = target.signature.encode(tuple(args), kwargs or {}, self.settings.payload_limit)
+        body = None
+        if payload:
+            body = target.signature.encode(tuple(args), kwargs or {}, self.settings.payload_limit)
         try:
             spec = build_spec(
                 name=f"{self.settings.namespace}/{name}",

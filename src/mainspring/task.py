@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mainspring.context import Context
 from mainspring.depends import resolve, resolve_blocking
 from mainspring.handle import RunHandle
-from mainspring.model.errors import InvalidInput
+from mainspring.model.errors import InvalidInput, PayloadTooLarge
 from mainspring.model.events import RunScheduled
 from mainspring.model.gate import Gate
 from mainspring.model.ids import check_name
@@ -30,6 +30,7 @@ from mainspring.model.policies import (
     choice,
     priority_of,
 )
+from mainspring.model.settings import PAYLOAD_HARD_LIMIT
 from mainspring.payload import Signature, encode_json
 from mainspring.ports.executor import Attempt, Handler, Kind
 from mainspring.rules.lanes import lane_of, task_gate
@@ -242,4 +243,11 @@ class TaskDecorator(Protocol):
 
 
 def _encode_result(value: Any) -> str | None:
-    return encode_json(value, "result").decode()
+    data = encode_json(value, "result")
+    if len(data) > PAYLOAD_HARD_LIMIT:
+        raise PayloadTooLarge(
+            "result",
+            f"{len(data)} bytes are more than the limit of {PAYLOAD_HARD_LIMIT}",
+            "Store the data elsewhere and return its key",
+        )
+    return data.decode()

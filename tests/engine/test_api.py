@@ -594,7 +594,7 @@ def clocked(make: Make) -> Mainspring:
     ms = make()
 
     @ms.task
-    async def report(customer: str = "nobody", copies: int = 1) -> str:
+    async def report(customer: str, copies: int = 1) -> str:
         return customer * copies
 
     return ms

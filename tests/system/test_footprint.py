@@ -14,9 +14,11 @@ pytestmark = pytest.mark.alone
 #: Prints CPU seconds, wall seconds and resident kilobytes each time it fires; between two fires it is idle.
 IDLE = """
 import re, time
+from datetime import UTC, datetime, timedelta
+soon = datetime.now(UTC)
 from mainspring import Mainspring
 ms = Mainspring("sqlite:///idle.db")
-@ms.every("5s")
+@ms.at([soon + timedelta(seconds=s) for s in (1, 11)])
 def report():
     rss = re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read()).group(1)
     print(time.process_time(), time.monotonic(), rss, flush=True)

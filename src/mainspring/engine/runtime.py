@@ -21,7 +21,6 @@ from mainspring.engine.settler import Settler
 from mainspring.engine.watcher import Watcher
 from mainspring.engine.worker import Worker
 from mainspring.executors.coroutine import CoroutineExecutor
-from mainspring.executors.process import ProcessExecutor
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.change import Change
 from mainspring.model.errors import StoreError
@@ -36,11 +35,15 @@ from mainspring.ports.executor import Attempt, Executor, Handler, Kind
 from mainspring.ports.store import Store
 from mainspring.ports.threads import Threads
 from mainspring.service import Commands
-from mainspring.stores.url import open_store
-
-__all__ = ["Runtime", "open_store"]
 
 log = logging.getLogger("mainspring.engine")
+
+
+def open_store(url: str, clock: Clock) -> Store:
+    """The store a URL names; backends are imported when they are asked for."""
+    from mainspring.stores.url import open_store as named
+
+    return named(url, clock)
 
 
 class Runtime:
@@ -103,7 +106,10 @@ class Runtime:
             self.executors |= {"thread": on_loop, "process": on_loop}
         else:
             self.executors["thread"] = ThreadExecutor(self._threads, self.clock, self._finished, handler_loop)
-            self.executors["process"] = ProcessExecutor(self._threads, self.clock, self._finished)
+            if any(handler.kind == "process" for handler in self.handlers.values()):
+                from mainspring.executors.process import ProcessExecutor  # most programs never need it
+
+                self.executors["process"] = ProcessExecutor(self._threads, self.clock, self._finished)
         self.bus.bind(handler_loop, lambda event, error: self._post(self._note_subscriber, event, error))
         self.batcher.listening = self.bus.listening
         self.worker = Worker(

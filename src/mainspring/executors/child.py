@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import types
 from typing import Any
 
 import msgspec
@@ -13,12 +15,17 @@ from msgspec import Struct
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
 from mainspring.model.run import Run
+from mainspring.ports.executor import CHILD, ProgramLoaded
+
+#: Under this name a child keeps the program's main module: not `__main__`, so that a guard holds.
+MAIN = "__mainspring_main__"
 
 
 class Request(Struct, frozen=True):
     """Which function of the parent's own code to call, with what."""
 
     main: str | None
+    package: str | None
     module: str
     qualname: str
     path: list[str]
@@ -103,22 +110,42 @@ def _answer(request: Request) -> Response:
 def _find(request: Request) -> Any:
     """The task object the parent's code holds under this name; its handler knows how to call it."""
     import importlib
-    import runpy
-    import types
 
     sys.path[:] = request.path
-    if request.module == "__main__" and request.main is not None:
-        name = "__mainspring_main__"
-        if name not in sys.modules:
-            module = types.ModuleType(name)
-            sys.modules[name] = module
-            module.__dict__.update(runpy.run_path(request.main, run_name=name))
-        target: Any = sys.modules[name]
+    target: Any
+    if request.module == "__main__":
+        target = sys.modules.get(MAIN) or _load_main(request)
     else:
         target = importlib.import_module(request.module)
     for part in request.qualname.split("."):
-        target = getattr(target, part)
+        target = getattr(target, part, None)
+    if not hasattr(target, "handler"):
+        raise LookupError(
+            f"a process handler must be found under its own name: {request.module}.{request.qualname} is no task there. "
+            "Decorate the function at the top of its module"
+        )
     return target.handler()
+
+
+def _load_main(request: Request) -> types.ModuleType:
+    """Read the program's main file up to where it begins to use the engine; a `__main__` guard is not needed."""
+    if request.main is None:
+        raise LookupError("a process handler must be defined in a file, an interactive session has none")
+    module = types.ModuleType(MAIN)
+    module.__file__, module.__package__ = request.main, request.package
+    with open(request.main, "rb") as file:
+        code = compile(file.read(), request.main, "exec")
+    sys.modules[MAIN] = module
+    os.environ[CHILD] = "loading"
+    try:
+        with contextlib.suppress(ProgramLoaded):
+            exec(code, module.__dict__)  # noqa: S102 - the parent's own program
+    except BaseException:
+        del sys.modules[MAIN]
+        raise
+    finally:
+        os.environ[CHILD] = "1"
+    return module
 
 
 if __name__ == "__main__":

@@ -49,8 +49,12 @@ class CoroutineExecutor:
     async def _run(self, attempt: Attempt) -> None:
         try:
             outcome = await self._outcome(attempt)
-        except asyncio.CancelledError:
-            outcome = attempt.stop or HandedBack("shutdown", began=attempt.began_at is not None)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if attempt.stop is None and task is not None and not task.cancelling():
+                outcome = raised(error)  # nobody cancelled us: the handler awaited something that was
+            else:
+                outcome = attempt.stop or HandedBack("shutdown", began=attempt.began_at is not None)
         self._done(attempt, outcome)
 
     async def _outcome(self, attempt: Attempt) -> Outcome:
@@ -72,4 +76,6 @@ class CoroutineExecutor:
                 return timed_out(attempt)
             return attempt.stop or raised(error)
         end(attempt, self._clock)
+        if attempt.timeout is not None and (attempt.ms or 0) > attempt.timeout:
+            return timed_out(attempt)  # it blocked the loop, or swallowed its cancellation; a thread's rule, too
         return returned(attempt, value)

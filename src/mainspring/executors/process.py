@@ -17,12 +17,10 @@ from mainspring.executors.child import Request, Response, read_frame, write_fram
 from mainspring.executors.outcomes import begin, end, timed_out
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import Attempt, Done
+from mainspring.ports.executor import CHILD, Attempt, Done
 from mainspring.ports.threads import Threads
 
 GRACE = 5.0
-#: Set in children, so that a program without a `__main__` guard does not start a second scheduler there.
-CHILD = "MAINSPRING_CHILD"
 
 
 class _Child:
@@ -75,7 +73,7 @@ class ProcessExecutor:
         self._done = done
         self._idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
         self._children: set[_Child] = set()
-        self._main = main_path()
+        self._main, self._package = main_program()
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
@@ -119,11 +117,17 @@ class ProcessExecutor:
             child = _Child()
         self._children.add(child)
         attempt.handle = child
+        stop: Outcome | None = attempt.stop  # set by the engine's thread meanwhile: before there was a child to tell
+        if stop is not None:
+            attempt.handle = None
+            self._idle.put(child)
+            return stop
         begin(attempt, self._clock)
         run = attempt.run
         answer = child.ask(
             Request(
                 main=self._main,
+                package=self._package,
                 module=attempt.handler.module,
                 qualname=attempt.handler.qualname,
                 path=list(sys.path),
@@ -158,7 +162,8 @@ def outcome_of(answer: Response) -> Outcome:
     return Succeeded(answer.result)
 
 
-def main_path() -> str | None:
-    """The file of the program's main module, so that a child can find functions defined there."""
+def main_program() -> tuple[str | None, str | None]:
+    """File and package of the program's main module, so that a child can find functions defined there."""
     main = sys.modules.get("__main__")
-    return getattr(main, "__file__", None) if getattr(main, "__spec__", None) is None else None
+    file = getattr(main, "__file__", None)
+    return None if file is None else os.path.abspath(file), getattr(main, "__package__", None)

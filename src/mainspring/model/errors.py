@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -144,6 +143,8 @@ class MissingExtra(MainspringError, ImportError):
 
 def nearest(value: str, known: Iterable[str]) -> str:
     """A 'Did you mean …?' sentence, or an empty string when nothing is near."""
-    by_lower = {name.lower(): name for name in known}
+    import difflib  # only a mistake needs it
+
+    by_lower = {name.lower(): str(name) for name in known}
     found = difflib.get_close_matches(value.lower(), by_lower, n=1, cutoff=0.6)
     return f"Did you mean {by_lower[found[0]]!r}?" if found else ""

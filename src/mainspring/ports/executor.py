@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, Protocol
@@ -14,6 +15,19 @@ from mainspring.model.policies import RetryPolicy
 from mainspring.model.run import Run
 
 Kind = Literal["async", "sync", "thread", "process"]
+
+#: Set in the children of process handlers; "loading" while such a child reads the program's main file.
+CHILD = "MAINSPRING_CHILD"
+
+
+class ProgramLoaded(BaseException):
+    """Ends the reading of a main file in a child, where the program begins to use the engine: its functions are known."""
+
+
+def end_of_loading() -> None:
+    """Called where a program begins to use the engine; a child that only looks for functions goes no further."""
+    if os.environ.get(CHILD) == "loading":
+        raise ProgramLoaded
 
 
 class Handler(Struct, frozen=True):

@@ -187,6 +187,7 @@ class Schedules(Query[Schedule], frozen=True, kw_only=True):
     name: str | None = None
     states: tuple[ScheduleState, ...] | None = None
     app: str | None = None
+    due_before: Ms | None = None
 
 
 class Spans(Query[Span], frozen=True, kw_only=True):

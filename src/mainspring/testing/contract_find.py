@@ -124,6 +124,8 @@ class FindRest(ContractBase):
             ({"states": ("paused",)}, [three.id]),
             ({"states": ("active", "deleted")}, [one.id, two.id, gone.id]),
             ({"app": "shop"}, [one.id]),
+            ({"states": ("active",), "due_before": (one.next_at or 0) - 1}, []),
+            ({"states": ("active",), "due_before": one.next_at}, [one.id, two.id]),
             ({"limit": 2}, [one.id, two.id]),
             ({"limit": 2, "after": two.id}, [three.id]),
         ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, NoReturn
+
+from msgspec import Struct
 
 from mainspring.model.errors import InvalidCron, nearest
 
@@ -75,8 +76,7 @@ class Item(NamedTuple):
     plain: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field: the numbers it names, the days that depend on the month, and how it was written."""
 
     kind: Kind
@@ -95,8 +95,7 @@ class Field:
         return ",".join(item.plain for item in self.items)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CronFields:
+class CronFields(Struct, frozen=True, eq=False):
     """A whole expression; `parse` gives the same object for the same text, so it is told apart by identity."""
 
     fields: tuple[Field, Field, Field, Field, Field, Field]

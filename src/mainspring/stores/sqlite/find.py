@@ -122,7 +122,8 @@ def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
     where.add("s.ns = ?", q.ns)
     where.add("s.name = ?", q.name)
     where.add("s.state IN (SELECT value FROM json_each(?))", q.states)
-    where.add("s.app = ?", q.app)
+    where.add("s.app = ? AND s.app <> ''", q.app)
+    where.add("s.next_at <= ? AND s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')", q.due_before)
     where.add("s.id > ?", q.after)
     if q.states is None and q.id is None:
         where.terms.append("s.state <> 'deleted'")

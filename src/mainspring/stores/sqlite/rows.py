@@ -166,9 +166,7 @@ _EVENT_COLUMNS = (
 _RUN_ID = "coalesce(e.run_ref, (SELECT b.run_ref FROM event b WHERE b.rid = e.rid AND b.n = 1), r.id)"
 #: An event as one JSON array, of the aliases `e` (event) and `r` (its run, outer-joined by rid).
 EVENT_JSON = (
-    "json_array(e.type, e.data, "
-    + ", ".join(_RUN_ID if c == "run_id" else f"e.{c}" for c in _EVENT_COLUMNS)
-    + ")"
+    "json_array(e.type, e.data, " + ", ".join(_RUN_ID if c == "run_id" else f"e.{c}" for c in _EVENT_COLUMNS) + ")"
 )
 _event_rows = msgspec.json.Decoder(list[list[Any]])
 

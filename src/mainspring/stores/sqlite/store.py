@@ -31,10 +31,6 @@ from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.watch import Watch
 
 T = TypeVar("T")
-#: How often `wait` asks whether another process has committed: a wake-up costs more than the question, so not more
-#: often. Under a virtual clock there is seldom another process.
-POLL_SECONDS = 0.05
-VIRTUAL_POLL_SECONDS = 1.0
 
 
 class SqliteStore:
@@ -118,7 +114,6 @@ class SqliteStore:
         if self._watch.changed():
             return True
         loop = asyncio.get_running_loop()
-        poll = POLL_SECONDS if self._db.on_system_clock else VIRTUAL_POLL_SECONDS
         timer: asyncio.TimerHandle
 
         def look() -> None:
@@ -126,9 +121,9 @@ class SqliteStore:
             if self._watch.changed():
                 self._hints.notify()
             else:
-                timer = loop.call_later(poll, look)
+                timer = loop.call_later(self._watch.interval(), look)
 
-        timer = loop.call_later(poll, look)
+        timer = loop.call_later(self._watch.interval(), look)
         try:
             return await self._hints.wait(timeout)
         finally:

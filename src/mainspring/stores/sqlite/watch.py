@@ -9,6 +9,10 @@ from mainspring.stores.sqlite.database import Database
 
 #: A file's time of change is no finer than this; within it, two commits may carry the same one.
 _GRAIN = 0.05
+#: How often to look, in seconds: often for a while after anything was written, seldom when nothing happens.
+EAGER, LAZY, LIVELY = 0.025, 0.1, 2.0
+#: Under a virtual clock there is seldom another process.
+VIRTUAL = 1.0
 
 
 class Watch:
@@ -19,6 +23,12 @@ class Watch:
         self._version = 0
         self._seen: tuple[int, int] = (0, 0)
         self._seen_at = 0.0
+
+    def interval(self) -> float:
+        """Seconds until the next look."""
+        if not self._db.on_system_clock:
+            return VIRTUAL
+        return EAGER if self._db.clock.monotonic() - self._seen_at < LIVELY else LAZY
 
     def changed(self) -> bool:
         """True once after another connection has changed the file, or when the file can no longer be asked."""

@@ -116,6 +116,7 @@ CREATE TABLE schedule (
 CREATE UNIQUE INDEX schedule_id ON schedule (id);
 CREATE UNIQUE INDEX schedule_name ON schedule (ns, name) WHERE state <> 'deleted';
 CREATE INDEX schedule_next ON schedule (next_at, id) WHERE next_at IS NOT NULL AND state NOT IN ('finished', 'deleted');
+CREATE INDEX schedule_app ON schedule (app, id) WHERE app <> '';
 CREATE INDEX schedule_touched ON schedule (id) WHERE touched > 0;
 CREATE INDEX schedule_body ON schedule (body) WHERE body IS NOT NULL;
 
