@@ -105,7 +105,7 @@ CASES: list[Case] = [
         NaiveDatetime,
         r"at: 2026-03-02T09:00:00 has no time zone\. Add one: tzinfo=",
     ),
-    ("naive at of a schedule", lambda ms: ms.schedule("x", "send", at=NAIVE, args=("a",)), NaiveDatetime, "times: 2026"),
+    ("naive at of a schedule", lambda ms: ms.schedule("x", "send", at=NAIVE, args=("a",)), NaiveDatetime, "times: 20"),
     ("naive until", lambda ms: ms.pause("nightly", until=NAIVE), NaiveDatetime, "until: 2026"),
     ("naive start", lambda ms: ms.update("nightly", start=NAIVE), NaiveDatetime, "start: 2026"),
     ("naive since", lambda ms: ms.runs(since=NAIVE), NaiveDatetime, "since: 2026"),

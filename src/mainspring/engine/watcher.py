@@ -10,6 +10,7 @@ from mainspring.ports.store import Store
 
 #: Hints that come together are one wake-up, in seconds.
 QUIET = 0.005
+PATIENCE = 60.0
 
 
 class Watcher(Service):
@@ -23,8 +24,8 @@ class Watcher(Service):
         self._wake_all = wake_all
 
     async def run_once(self) -> float:
-        """Wait for a hint, at most one poll interval; then pass it on."""
-        if await self._store.wait(self.poll):
+        """Wait for a hint, then pass it on; without one there is nothing to do, the other loops poll by themselves."""
+        if await self._store.wait(PATIENCE):
             self._wake_all()
             await asyncio.sleep(QUIET)
         return 0.0

@@ -121,8 +121,8 @@ def _find(request: Request) -> Any:
         target = getattr(target, part, None)
     if not hasattr(target, "handler"):
         raise LookupError(
-            f"a process handler must be found under its own name: {request.module}.{request.qualname} is no task there. "
-            "Decorate the function at the top of its module"
+            f"a process handler must be found under its own name, but {request.module}.{request.qualname} is no task. "
+            "Decorate the function at the top level of its module"
         )
     return target.handler()
 

@@ -21,7 +21,7 @@ CHILD = "MAINSPRING_CHILD"
 
 
 class ProgramLoaded(BaseException):
-    """Ends the reading of a main file in a child, where the program begins to use the engine: its functions are known."""
+    """Ends the reading of a main file in a child where the program begins to use the engine."""
 
 
 def end_of_loading() -> None:

@@ -10,7 +10,7 @@ from mainspring.stores.sqlite.database import Database
 #: A file's time of change is no finer than this; within it, two commits may carry the same one.
 _GRAIN = 0.05
 #: How often to look, in seconds: often for a while after anything was written, seldom when nothing happens.
-EAGER, LAZY, LIVELY = 0.025, 0.1, 2.0
+EAGER, LAZY, LIVELY = 0.025, 0.15, 1.0
 #: Under a virtual clock there is seldom another process.
 VIRTUAL = 1.0
 
