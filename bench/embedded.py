@@ -1,6 +1,6 @@
 """Our own figures on the embedded stores, medians of several runs; SQLite is WAL with synchronous=FULL.
 
-    python bench/embedded.py [--runs 3] [--items 20000] [--json]
+python bench/embedded.py [--runs 3] [--items 20000] [--json]
 """
 
 from __future__ import annotations

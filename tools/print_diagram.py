@@ -13,7 +13,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 def main() -> None:
     block = f"<!-- diagram:begin -->\n```mermaid\n{diagram()}\n```\n<!-- diagram:end -->"
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(re.sub(r"<!-- diagram:begin -->.*?<!-- diagram:end -->", lambda _: block, text, flags=re.S), "utf-8")
+    marked = r"<!-- diagram:begin -->.*?<!-- diagram:end -->"
+    PAGE.write_text(re.sub(marked, lambda _: block, text, flags=re.S), encoding="utf-8")
 
 
 if __name__ == "__main__":

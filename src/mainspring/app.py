@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from mainspring.editing import EditOptions, edited
 from mainspring.engine.bus import Subscriber
@@ -17,7 +17,7 @@ from mainspring.engine.presence import instances
 from mainspring.engine.runtime import Runtime
 from mainspring.handle import RunHandle
 from mainspring.idle import until_idle as until_nothing_is_due
-from mainspring.model.events import EVENT_TYPES, SOURCE_NAMES, Event
+from mainspring.model.events import Event, type_names
 from mainspring.model.instant import Duration, duration_ms, instant_ms
 from mainspring.model.policies import ON_CONFLICT, OnConflict, choice
 from mainspring.model.run import CLAIMABLE, Run, State
@@ -33,6 +33,8 @@ from mainspring.sync import SyncDoor
 from mainspring.task import BaseTask
 
 E = TypeVar("E", bound=Event)
+E2 = TypeVar("E2", bound=Event)
+E3 = TypeVar("E3", bound=Event)
 
 
 class Mainspring(Registry):
@@ -205,14 +207,22 @@ class Mainspring(Registry):
         query = Events(
             run_id=run,
             schedule_id=schedule_id,
-            types=None if types is None else tuple(_event_name(one) for one in types),
+            types=None if types is None else type_names(types),
             since=None if since is None else instant_ms(since, field="since"),
             until=None if until is None else instant_ms(until, field="until"),
             limit=limit,
         )
         return await self.call(lambda runtime: runtime.commands.events(query))
 
-    def on_event(self, event: type[E] | tuple[type[E], ...], handler: Callable[[E], Any]) -> None:
+    @overload
+    def on_event(self, event: type[E], handler: Callable[[E], Any]) -> None: ...
+    @overload
+    def on_event(self, event: tuple[type[E], type[E2]], handler: Callable[[E | E2], Any]) -> None: ...
+    @overload
+    def on_event(self, event: tuple[type[E], type[E2], type[E3]], handler: Callable[[E | E2 | E3], Any]) -> None: ...
+    @overload
+    def on_event(self, event: tuple[type[E], ...], handler: Callable[[E], Any]) -> None: ...
+    def on_event(self, event: type[Any] | tuple[type[Any], ...], handler: Callable[[Any], Any]) -> None:
         """Call `handler` with every event of this type that this process commits; at most once."""
         call: Subscriber = handler
         self._bus.subscribe(event if isinstance(event, tuple) else (event,), call)
@@ -303,11 +313,3 @@ class Mainspring(Registry):
         for name, want in wants.items():
             live = tuple(Live(one.version, one.declares[name]) for one in others if name in one.declares)
             await runtime.commands.declare(want, live, self.on_drift)
-
-
-def _event_name(event: type[Event] | str) -> str:
-    """An event's type as the log knows it; the source documents' names are understood too."""
-    name = event if isinstance(event, str) else event.__name__
-    if name in SOURCE_NAMES:
-        return SOURCE_NAMES[name].__name__
-    return choice(name, tuple(EVENT_TYPES), field="types")

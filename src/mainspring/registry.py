@@ -12,12 +12,21 @@ from mainspring.host import EngineHost
 from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownTask, nearest
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, duration_ms
-from mainspring.model.policies import RECOVERY, Priority, Recovery, RetryPolicy, checked_retry, choice, priority_of
+from mainspring.model.policies import (
+    RECOVERY,
+    Priority,
+    PriorityName,
+    Recovery,
+    RetryPolicy,
+    checked_retry,
+    choice,
+    priority_of,
+)
 from mainspring.ports.executor import Kind
 from mainspring.rules.definition import PolicyOptions, build_spec, digest_of
 from mainspring.rules.triggers import At, Every
 from mainspring.service import Definition
-from mainspring.task import BaseTask, ContextTask, Task, TaskDecorator, TaskOptions
+from mainspring.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator, TaskOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,11 +63,13 @@ class Registry(EngineHost):
     @overload
     def task(  # type: ignore[overload-overlap]  # the first that fits wins, which is what we want
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> ContextTask[P, R]: ...
+    ) -> AsyncContextTask[P, R]: ...
     @overload
     def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # likewise
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
@@ -72,7 +83,7 @@ class Registry(EngineHost):
         recovery: Recovery = "retry",
         max_crashes: int = 3,
         limit: int | None = None,
-        priority: Priority | str | int = Priority.NORMAL,
+        priority: Priority | PriorityName | int = Priority.NORMAL,
         queue: str = "default",
         overrun: Duration = "60s",
     ) -> TaskDecorator: ...
@@ -93,7 +104,7 @@ class Registry(EngineHost):
         recovery: Recovery = "retry",
         max_crashes: int = 3,
         limit: int | None = None,
-        priority: Priority | str | int = Priority.NORMAL,
+        priority: Priority | PriorityName | int = Priority.NORMAL,
         queue: str = "default",
         overrun: Duration = "60s",
     ) -> BaseTask[Any, Any]:
@@ -120,10 +131,11 @@ class Registry(EngineHost):
             queue=check_name(queue, field="queue"),
             overrun=duration_ms(overrun, field="overrun"),
         )
-        made: BaseTask[Any, Any] = Task(self, function, name, options)
+        made: BaseTask[Any, Any] = (AsyncTask if options.kind == "async" else Task)(self, function, name, options)
         parameters = list(inspect.signature(function).parameters)
         if made.signature.context is not None and parameters[0] == made.signature.context:
-            made = ContextTask(self, function, name, options)
+            with_context = AsyncContextTask if options.kind == "async" else ContextTask
+            made = with_context(self, function, name, options)
         self.tasks[name] = made
         self._handlers[name] = made.handler()
         return made

@@ -23,6 +23,7 @@ from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms
 from mainspring.model.policies import (
     RECOVERY,
     Priority,
+    PriorityName,
     Recovery,
     RetryPolicy,
     RunOptions,
@@ -110,7 +111,7 @@ class BaseTask(Generic[P, R]):
     def using(
         self,
         *,
-        priority: Priority | str | int | None = None,
+        priority: Priority | PriorityName | int | None = None,
         queue: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -216,15 +217,33 @@ class BaseTask(Generic[P, R]):
 class Task(BaseTask[P, R]):
     """A task of a function without a context: the plain call stays a plain call."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return self.function(*args, **kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = self.function(*args, **kwargs)
+        return value
+
+
+class AsyncTask(BaseTask[P, R]):
+    """The same of a coroutine function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return coroutine
 
 
 class ContextTask(BaseTask[P, R]):
     """A task of a function whose first parameter is the context."""
 
-    def __call__(self, ctx: Context | None, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return self.function(ctx, *args, **kwargs)
+    def __call__(self, ctx: Context | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = self.function(ctx, *args, **kwargs)
+        return value
+
+
+class AsyncContextTask(BaseTask[P, R]):
+    """The same of a coroutine function."""
+
+    def __call__(self, ctx: Context | None, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self.function(ctx, *args, **kwargs)
+        return coroutine
 
 
 class TaskDecorator(Protocol):
@@ -233,11 +252,13 @@ class TaskDecorator(Protocol):
     @overload
     def __call__(  # type: ignore[overload-overlap]  # the first that fits wins, which is what we want
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> ContextTask[P, R]: ...
+    ) -> AsyncContextTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # likewise
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 

@@ -594,7 +594,7 @@ def clocked(make: Make) -> Mainspring:
     ms = make()
 
     @ms.task
-    async def report(customer: str, copies: int = 1) -> str:
+    async def report(customer: str = "nobody", copies: int = 1) -> str:
         return customer * copies
 
     return ms
@@ -678,6 +678,26 @@ async def test_update_of_one_field_keeps_the_others(clocked: Mainspring) -> None
     after = await ms.update("nightly", max_runs=None)
     assert (after.spec.max_runs, after.revision) == (None, 7)
     assert (await ms.update("nightly", grace="10m")).revision == 7
+
+
+async def test_an_update_needs_no_arguments_again(ms: Mainspring) -> None:
+    @ms.task
+    async def send(customer: str) -> str:
+        return customer
+
+    before = await ms.schedule("nightly", send, cron="0 2 * * *", args=("acme",))
+    after = await ms.update("nightly", grace="5m")
+    assert (after.spec.grace, after.spec.body) == (300_000, before.spec.body)
+
+
+async def test_answers_carry_what_the_store_filled_in(clocked: Mainspring) -> None:
+    ms = clocked
+    made = await ms.schedule("nightly", "report", cron="0 2 * * *")
+    assert made.created_at > 0
+    handle = await ms.tasks["report"].enqueue()
+    cancelled = await ms.cancel(handle.id)
+    assert cancelled == await handle.run()
+    assert cancelled.ended_at
 
 
 async def test_two_updates_at_once_both_hold(clocked: Mainspring) -> None:
@@ -897,9 +917,7 @@ async def test_a_subscriber_that_comes_late_hears_the_rest(ms: Mainspring) -> No
         assert heard == ["RunScheduled", "RunStarted", "RunSucceeded"]
 
 
-async def test_a_failing_subscriber_harms_nobody_and_is_noted(
-    ms: Mainspring, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_subscriber_harms_nobody_and_is_noted(ms: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[str] = []
 
     def broken(_: RunSucceeded) -> None:

@@ -118,9 +118,7 @@ CASES: list[Case] = [
     ),
     (
         "end before start",
-        lambda ms: ms.update(
-            "nightly", start=datetime(2026, 2, 1, tzinfo=UTC), end=datetime(2026, 1, 1, tzinfo=UTC)
-        ),
+        lambda ms: ms.update("nightly", start=datetime(2026, 2, 1, tzinfo=UTC), end=datetime(2026, 1, 1, tzinfo=UTC)),
         InvalidInput,
         "end: lies before start",
     ),
@@ -279,9 +277,7 @@ async def test_a_duplicate_name_and_its_three_policies(ms: Mainspring) -> None:
         words = r"name: a schedule called 'nightly' exists with another definition \(different: .*missed.*\)\. Choose"
         with pytest.raises(ScheduleConflict, match=words):
             await ms.schedule("nightly", "send", cron="0 2 * * *", args=("acme",), missed="skip")
-        kept = await ms.schedule(
-            "nightly", "send", cron="0 3 * * *", args=("globex",), on_conflict="keep"
-        )
+        kept = await ms.schedule("nightly", "send", cron="0 3 * * *", args=("globex",), on_conflict="keep")
         assert kept == same
     replaced = await ms.schedule("nightly", "send", cron="0 3 * * *", args=("globex",), on_conflict="replace")
     assert (replaced.id, replaced.revision) == (same.id, 2)

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from mainspring.cli.common import look, moment, print_json, schedule_id, store_option
-from mainspring.model.errors import InvalidInput, nearest
-from mainspring.model.events import COLUMNS, EVENT_TYPES, Event
+from mainspring.model.events import COLUMNS, Event, type_names
 from mainspring.model.instant import Ms, isoformat
 from mainspring.ports.store import Events, Store
 from mainspring.verify import Report
@@ -77,16 +76,13 @@ def list_events(
 
     Example: mainspring events list --type RunFailed --since 1h
     """
-    for name in types:
-        if name not in EVENT_TYPES:
-            raise InvalidInput("--type", f"{name!r} is not an event", nearest(name, EVENT_TYPES))
 
     async def read(store: Store, now: Ms) -> list[Event]:
         return await store.find(
             Events(
                 run_id=run_id,
                 schedule_id=None if schedule is None else await schedule_id(store, schedule),
-                types=types or None,
+                types=type_names(types, field="--type") if types else None,
                 since=moment(since, now, field="--since"),
                 until=moment(until, now, field="--until"),
                 after=None if after is None else str(after),

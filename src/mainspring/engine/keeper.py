@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from mainspring.engine.presence import instances
 from mainspring.engine.service import Service
@@ -17,6 +17,9 @@ log = logging.getLogger("mainspring.engine")
 
 LEASE = "keeper"
 PURGE_BATCH = 500
+#: Damage is rare, and looking for it reads every schedule.
+REPAIR_SECONDS = 3_600.0
+REPAIR_PAGE = 500
 
 
 class Keeper(Service):
@@ -31,6 +34,7 @@ class Keeper(Service):
         settings: Settings,
         owner: str,
         pause: Callable[[Schedule, str], Awaitable[object]],
+        touch: Callable[[Sequence[str]], Awaitable[object]],
     ) -> None:
         super().__init__(max(settings.poll / 1000, settings.lease_ttl / 3000))
         self._store = store
@@ -38,6 +42,8 @@ class Keeper(Service):
         self._settings = settings
         self._owner = owner
         self._pause = pause
+        self._touch = touch
+        self._looked: float | None = None
         self._epoch: int | None = None
 
     async def run_once(self) -> float:
@@ -52,6 +58,9 @@ class Keeper(Service):
         self._epoch = held.epoch
         more = await self.retain()
         await self.pause_undeclared()
+        if self._looked is None or self._clock.monotonic() - self._looked >= REPAIR_SECONDS:
+            self._looked = self._clock.monotonic()
+            await self.repair()
         return 0.0 if more else self.poll
 
     async def retain(self) -> bool:
@@ -61,6 +70,25 @@ class Keeper(Service):
         if purged.runs:
             log.info("retention: %d runs and %d events removed", purged.runs, purged.events)
         return purged.more
+
+    async def repair(self) -> int:
+        """Have every active schedule without a next time looked at again: as a rule only damage leaves one like that.
+
+        A fixed-delay schedule whose run is open is looked at too, and left as it is.
+        """
+        found = 0
+        after: str | None = None
+        while True:
+            page = await self._store.find(
+                Schedules(ns=self._settings.namespace, states=("active",), after=after, limit=REPAIR_PAGE)
+            )
+            damaged = [schedule.id for schedule in page if schedule.next_at is None]
+            if damaged:
+                await self._touch(damaged)
+                found += len(damaged)
+            if len(page) < REPAIR_PAGE:
+                return found
+            after = page[-1].id
 
     async def pause_undeclared(self) -> int:
         """Pause declared schedules of this app that no instance seen lately declares; never delete them."""

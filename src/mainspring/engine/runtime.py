@@ -72,9 +72,10 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.batcher = Batcher(store, self._committed, bus.publish)
         self.commands = Commands(store, self.batcher.apply, clock, self.ids, self.change_id)
-        self.settler = Settler(store, self.batcher, self.change_id, handlers, clock, settings.poll / 1000)
-        self.recorder = Recorder(self.batcher, clock, rng, self.change_id, settings.poll / 1000)
-        self.keeper = Keeper(store, clock, settings, self.owner, self._pause_undeclared)
+        poll = settings.poll / 1000
+        self.settler = Settler(store, self.batcher, self.change_id, handlers, clock, poll, self._wake_worker)
+        self.recorder = Recorder(self.batcher, clock, rng, self.change_id, poll)
+        self.keeper = Keeper(store, clock, settings, self.owner, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, self.owner, self._describe)
         self.worker: Worker | None = None
         self.declares: Callable[[], dict[str, str]] = dict
@@ -158,11 +159,12 @@ class Runtime:
 
     async def stop_now(self) -> None:
         """The second signal: hand everything back at once."""
-        if self.worker is not None:
-            self.worker.draining = True
-            await self.worker.stop()
-            await self.worker.hand_back("shutdown")
-            self.worker.idle.set()
+        worker = self.worker  # the drain that is under way may be done, and forget it, meanwhile
+        if worker is not None:
+            worker.draining = True
+            await worker.stop()
+            await worker.hand_back("shutdown")
+            worker.idle.set()
 
     async def _stop_services(self) -> None:
         for service in reversed(self._services):
@@ -178,6 +180,9 @@ class Runtime:
 
     def _wake_all(self) -> None:
         self.settler.wake()
+        self._wake_worker()
+
+    def _wake_worker(self) -> None:
         if self.worker is not None:
             self.worker.wake()
 
@@ -256,6 +261,10 @@ class Runtime:
             pid=os.getpid(),
             host=socket.gethostname(),
         )
+
+    async def _touch(self, schedules: Sequence[str]) -> None:
+        """Have the settler look at schedules again."""
+        await self.batcher.apply(Change(id=self.change_id(), touches=tuple(schedules)))
 
     async def _pause_undeclared(self, schedule: Schedule, reason: str) -> None:
         await self.commands.pause(schedule, reason=reason)

@@ -45,8 +45,10 @@ class Settler(Service):
         handlers: Mapping[str, Handler],
         clock: Clock,
         poll: float,
+        unparked: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(poll)
+        self._unparked = unparked
         self._clock = clock
         self._wall_offset = clock.now() - clock.boot()
         self._steady_from = 0.0
@@ -73,12 +75,12 @@ class Settler(Service):
         for row in due.schedules:
             draft = self._settle(row, due.now)
             more = more or draft.more
-            if draft.cancels_open:
-                await self._cancel_open(row.schedule.id)
             if draft.changed:
-                futures.append(self._batcher.submit(draft.change(self._change_id(), touched=row.touched)))
-        for future in futures:
-            await future  # refused means another instance was first: nothing to do
+                futures.append((self._batcher.submit(draft.change(self._change_id(), touched=row.touched)), draft))
+        for future, draft in futures:
+            result = await future  # refused means another instance was first: nothing to do
+            if draft.cancels_open and result.ok:
+                await self._cancel_open(draft.schedule.id, frozenset(run.id for run in draft.runs))
         return 0.0 if more or len(due.schedules) >= BATCH else self._until(due)
 
     async def _clock_stepped(self) -> float:
@@ -108,10 +110,10 @@ class Settler(Service):
             for event in delete(schedule, OpenRuns(), schedule.cursor, reason="finished").events:
                 draft.emit(event)
 
-    async def _cancel_open(self, schedule_id: str) -> None:
-        """`cancel_running`: everything open makes way for the new fire."""
+    async def _cancel_open(self, schedule_id: str, new: frozenset[str]) -> None:
+        """`cancel_running`: everything older makes way for the new fire, which waits behind the gate until it has."""
         for run in await self._store.find(Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=1_000)):
-            if run.cancel is None:
+            if run.cancel is None and run.id not in new and run.id < max(new):  # ids are in order of time
                 await self.request_cancel(run, "replaced by a newer fire", by="overlap")
 
     async def request_cancel(self, run: Run, reason: str, *, by: str = "") -> bool:
@@ -142,8 +144,11 @@ class Settler(Service):
         if spent and options is not None and options.on_exhausted == "pause" and schedule.state == "active":
             return pause(schedule, _opened(row), now, reason="retries_exhausted")
         draft = Draft(schedule)
-        if row.open == 0 and last is not None and is_fixed_delay(schedule.spec):
-            draft = rearm(schedule, last.ended_at or now)
+        if is_fixed_delay(schedule.spec):
+            if row.open == 0:
+                draft = rearm(schedule, now if last is None else last.ended_at or now)
+        elif schedule.state == "active" and schedule.next_at is None:
+            draft = settle(schedule, _opened(row), now)  # only a damaged row is like that: see Keeper.repair
         self._delete_if_terminal(draft, row.open)
         return draft
 
@@ -182,6 +187,8 @@ class Settler(Service):
     async def open_gates(self) -> float:
         """Un-park what fits again."""
         due = await self._store.due(Agenda.GATES, BATCH)
+        if due.unparked:
+            self._unparked()
         return 0.0 if due.unparked >= BATCH else self.poll
 
     def _until(self, due: Due) -> float:

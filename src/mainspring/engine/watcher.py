@@ -28,4 +28,5 @@ class Watcher(Service):
         if await self._store.wait(PATIENCE):
             self._wake_all()
             await asyncio.sleep(QUIET)
+            self._wake_all()  # what was hinted meanwhile had no listener
         return 0.0

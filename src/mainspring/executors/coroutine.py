@@ -76,6 +76,6 @@ class CoroutineExecutor:
                 return timed_out(attempt)
             return attempt.stop or raised(error)
         end(attempt, self._clock)
-        if attempt.timeout is not None and (attempt.ms or 0) > attempt.timeout:
+        if limit.expired() or (attempt.timeout is not None and (attempt.ms or 0) > attempt.timeout):
             return timed_out(attempt)  # it blocked the loop, or swallowed its cancellation; a thread's rule, too
         return returned(attempt, value)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.model.errors import InvalidInput, nearest
 from mainspring.model.ids import RunId, ScheduleId
 from mainspring.model.instant import Ms
 from mainspring.model.policies import RunOptions
@@ -348,17 +349,34 @@ def _leaves(base: type[Event]) -> list[type[Event]]:
 
 #: By name, for reading the log.
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in _leaves(Event)}
-#: The names the source documents use for the same facts.
-SOURCE_NAMES = {
-    "Scheduled": RunScheduled,
-    "Started": RunStarted,
-    "Completed": RunSucceeded,
-    "Failed": RunFailed,
-    "Cancelled": RunCancelled,
-    "Retrying": RunRetrying,
-    "TaskScheduled": ScheduleCreated,
-    "TaskCancelled": ScheduleDeleted,
+#: The names other vocabularies use for the same facts; `events(types=…)` understands them.
+SOURCE_NAMES: dict[str, tuple[type[Event], ...]] = {
+    "Scheduled": (RunScheduled,),
+    "Started": (RunStarted,),
+    "Completed": (RunSucceeded,),
+    "Failed": (RunFailed, RunRetrying),
+    "Cancelled": (RunCancelled,),
+    "Retrying": (RunRetrying,),
+    "TaskScheduled": (ScheduleCreated, RunScheduled),
+    "TaskExecuted": (RunSucceeded, RunFailed, RunRetrying),
+    "TaskCancelled": (ScheduleDeleted, RunCancelled),
 }
+
+
+def type_names(wanted: Iterable[type[Event] | str], *, field: str = "types") -> tuple[str, ...]:
+    """Names of event types, from classes, our names or theirs; an unknown one is answered with the nearest."""
+    found: dict[str, None] = {}
+    for one in wanted:
+        if not isinstance(one, str):
+            found[one.__name__] = None
+        elif one in SOURCE_NAMES:
+            found.update(dict.fromkeys(cls.__name__ for cls in SOURCE_NAMES[one]))
+        elif one in EVENT_TYPES:
+            found[one] = None
+        else:
+            raise InvalidInput(field, f"{one!r} is not an event", nearest(one, [*EVENT_TYPES, *SOURCE_NAMES]))
+    return tuple(found)
+
 
 E = TypeVar("E", bound=Event)
 _encoder = msgspec.json.Encoder()

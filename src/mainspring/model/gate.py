@@ -31,8 +31,18 @@ class Admission(Struct, frozen=True):
     slots: dict[str, int]
 
 
-def admit(candidates: Iterable[Run], gates: Mapping[str, Gate], limit: int, now: Ms) -> Admission:
-    """Take runs in the given order, a slot in each of a run's gates or none. A gate nobody made admits all."""
+def admit(
+    candidates: Iterable[Run],
+    gates: Mapping[str, Gate],
+    limit: int,
+    now: Ms,
+    first: Mapping[str, tuple[int, Ms, str]],
+) -> Admission:
+    """Take runs in the given order, a slot in each of a run's gates or none. A gate nobody made admits all.
+
+    `first` is the place (priority, ready_at, id) of the first run parked at a gate: nobody behind it overtakes it,
+    or replays would lose their order whenever a claim comes between a release and the un-parking.
+    """
     room: dict[str, int] = {}
     taken: list[Run] = []
     parked: list[tuple[Run, str]] = []
@@ -43,7 +53,10 @@ def admit(candidates: Iterable[Run], gates: Mapping[str, Gate], limit: int, now:
         for name in run.gates:
             if name not in room and name in gates:
                 room[name] = gates[name].room(now)
-        refused = next((name for name in run.gates if room.get(name, 1) <= 0), None)
+        place = (run.priority, run.ready_at, run.id)
+        refused = next(
+            (name for name in run.gates if room.get(name, 1) <= 0 or (name in first and first[name] < place)), None
+        )
         if refused is not None:
             parked.append((run, refused))
             continue

@@ -16,6 +16,7 @@ Backoff = Literal["fixed", "linear", "exponential"]
 Recovery = Literal["retry", "fail"]
 OnExhausted = Literal["continue", "pause"]
 OnConflict = Literal["replace", "keep", "error"]
+PriorityName = Literal["critical", "high", "normal", "low"]
 
 MISSED: tuple[Missed, ...] = ("skip", "catch_up_once", "replay_all")
 OVERLAP: tuple[Overlap, ...] = ("forbid", "queue_one", "queue_all", "cancel_running", "allow_parallel")

@@ -21,6 +21,7 @@ from mainspring.model.policies import (
     OnExhausted,
     Overlap,
     Priority,
+    PriorityName,
     Recovery,
     RetryPolicy,
     RunOptions,
@@ -54,7 +55,7 @@ class PolicyOptions(TypedDict, total=False):
     start_deadline: Duration | None
     on_exhausted: OnExhausted
     terminal: Literal["keep", "delete"]
-    priority: Priority | str | int
+    priority: Priority | PriorityName | int
     queue: str
     retry: RetryPolicy | None
     timeout: Duration | None

@@ -59,6 +59,8 @@ def create(
     )
     _gate(draft)
     _finish_if_done(draft)
+    if draft.schedule.state == "finished" and spec.terminal == "delete":
+        draft.emit(ScheduleDeleted(ns=ns, schedule_id=schedule_id, reason="finished"))
     return draft
 
 

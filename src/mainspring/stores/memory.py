@@ -297,7 +297,7 @@ class MemoryStore(MemoryTables):
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[str] = (), now: Ms | None = None) -> Claimed:
         wall, lease_now = self._clocks(now)
         candidates, unfit = self._candidates(offer, limit, set(ids), wall)
-        verdict = admit(candidates, self._gates, limit, wall)
+        verdict = admit(candidates, self._gates, limit, wall, self._first_parked(candidates))
         for run in unfit:
             heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
         for run, gate in verdict.parked:
@@ -360,6 +360,10 @@ class MemoryStore(MemoryTables):
             if len(found) >= 4 * limit:
                 break
         return found, unfit
+
+    def _first_parked(self, candidates: list[Run]) -> dict[str, tuple[int, Ms, str]]:
+        names = {name for run in candidates for name in run.gates if self._parked.get(name)}
+        return {name: min(claim_order(self._runs[rid]) for rid in self._parked[name]) for name in names}
 
     def _next_ready(self, offer: Offer, wall: Ms) -> Ms | None:
         """The next instant at which an offered run becomes claimable; what is due already counts as now."""

@@ -66,6 +66,13 @@ _GATES = """
 SELECT json_group_array(json_array(g.name, g.max, g.held, g.closed_until))
 FROM json_each(?1) j CROSS JOIN gate g WHERE g.name = j.value
 """
+#: gate names → the first run parked at each of them.
+_FIRST_PARKED = """
+SELECT json_group_array(json_array(j.value, p.priority, p.ready_at, p.id))
+FROM json_each(?1) j CROSS JOIN run p
+WHERE p.rid = (SELECT f.rid FROM run f INDEXED BY run_parked WHERE f.parked_on = j.value AND f.parked_on IS NOT NULL
+               ORDER BY f.priority, f.ready_at, f.id LIMIT 1)
+"""
 _PARK = f"{GIVEN} UPDATE run AS r SET parked_on = {item(1)} FROM j WHERE r.rid = {item(0)}"  # noqa: S608
 _HOLD = f"{GIVEN} UPDATE gate AS g SET held = g.held + {item(1)} FROM j WHERE g.name = {item(0)}"  # noqa: S608
 
@@ -82,6 +89,7 @@ class _Candidate(Struct, array_like=True, frozen=True, order=True):
 
 _heads = msgspec.json.Decoder(list[list[_Candidate]])
 _gate_rows = msgspec.json.Decoder(list[tuple[str, int, int, Ms]])
+_first_rows = msgspec.json.Decoder(list[tuple[str, int, Ms, RunId]])
 _body_rows = msgspec.json.Decoder(list[tuple[str, str]])
 
 
@@ -129,8 +137,10 @@ def _considered(candidates: list[_Candidate], limit: int) -> list[_Candidate]:
 def _through_gates(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> list[_Candidate]:
     names = sorted({name for candidate in candidates for name in candidate.gates or ()})
     gates = {row[0]: Gate(*row) for row in _gate_rows.decode(db.value(_GATES, pack(names)))}
+    first = {row[0]: row[1:] for row in _first_rows.decode(db.value(_FIRST_PARKED, pack(names)))}
     by_id = {candidate.id: candidate for candidate in candidates}
-    verdict = admit((Run(id=c.id, task="", gates=c.gates or ()) for c in candidates), gates, limit, wall)
+    runs = (Run(id=c.id, task="", gates=c.gates or (), priority=c.priority, ready_at=c.ready_at) for c in candidates)
+    verdict = admit(runs, gates, limit, wall, first)
     if verdict.parked:
         db.run(_PARK, pack([(by_id[run.id].rid, gate) for run, gate in verdict.parked]))
     if verdict.slots:

@@ -1,0 +1,127 @@
+"""Natural batching: few commits, order kept, a poison change alone, a bounded queue."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from mainspring.engine import batcher as module
+from mainspring.engine.batcher import Batcher
+from mainspring.model.change import Change, Result, RunAbsent
+from mainspring.model.errors import StoreError, StoreUnavailable
+from mainspring.model.events import Event, RunScheduled
+from mainspring.model.ids import IdFactory
+from mainspring.ports.store import Applied, Runs
+from mainspring.rules.lifecycle import born
+from mainspring.stores.memory import MemoryStore
+
+ids = IdFactory(random.Random(1))
+
+
+class Recording(MemoryStore):
+    """Counts commits, can hold one up, and refuses what is marked as poison."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.down = False
+
+    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+        await self.gate.wait()
+        if self.down:
+            raise StoreUnavailable("the disk is away")
+        if any(change.run is not None and change.run.task == "poison" for change in changes):
+            raise RuntimeError("cannot encode this")
+        self.batches.append(len(changes))
+        return await super().apply(changes, now=now)
+
+
+def enqueue(task: str = "t") -> Change:
+    event = RunScheduled(run_id=ids.uuid7(1), task=task, due_at=1)
+    return Change(id=ids.uuid7(1), guard=RunAbsent(event.run_id or ""), run=born(event), events=(event,))
+
+
+async def make(store: Recording, heard: list[Event] | None = None) -> Batcher:
+    await store.open()
+    made = Batcher(store, lambda changes: None, (heard if heard is not None else []).append)
+    made.listening = heard is not None
+    return made
+
+
+async def test_what_arrives_during_a_commit_is_the_next_commit() -> None:
+    store = Recording()
+    batcher = await make(store)
+    store.gate.clear()
+    first = asyncio.ensure_future(batcher.apply(enqueue()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rest = [asyncio.ensure_future(batcher.apply(enqueue())) for _ in range(300)]
+    await asyncio.sleep(0)
+    store.gate.set()
+    results = await asyncio.gather(first, *rest)
+    assert all(result.status == "accepted" for result in results)
+    assert store.batches == [1, 300]
+
+
+async def test_two_changes_of_one_row_go_to_two_commits_in_order() -> None:
+    store = Recording()
+    batcher = await make(store)
+    one = enqueue()
+    again = Change(id="again", guard=one.guard, run=one.run, events=one.events)
+    results = await asyncio.gather(batcher.apply(one), batcher.apply(again))
+    assert [result.status for result in results] == ["accepted", "refused"]
+    assert store.batches == [1, 1]
+
+
+async def test_one_poison_change_does_not_fail_its_neighbours() -> None:
+    store = Recording()
+    batcher = await make(store)
+    changes = [enqueue("poison" if index == 37 else "t") for index in range(100)]
+    results = await asyncio.gather(*map(batcher.apply, changes), return_exceptions=True)
+    assert isinstance(results[37], StoreError)
+    assert all(isinstance(result, Result) and result.ok for i, result in enumerate(results) if i != 37)
+    assert len(await store.find(Runs(limit=1_000))) == 99
+
+
+async def test_a_store_that_is_away_fails_every_change_of_the_commit_and_the_next_goes_through() -> None:
+    store = Recording()
+    batcher = await make(store)
+    store.down = True
+    with pytest.raises(StoreUnavailable):
+        await batcher.apply(enqueue())
+    store.down = False
+    assert (await batcher.apply(enqueue())).ok
+
+
+async def test_callers_wait_while_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 10)
+    store = Recording()
+    batcher = await make(store)
+    store.gate.clear()
+    callers = [asyncio.ensure_future(batcher.apply(enqueue())) for _ in range(50)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert batcher.waiting <= 10
+    store.gate.set()
+    assert all(result.ok for result in await asyncio.gather(*callers))
+
+
+async def test_a_commit_is_bounded_in_rows() -> None:
+    store = Recording()
+    batcher = await make(store)
+    await asyncio.gather(*(batcher.apply(enqueue()) for _ in range(1_500)))
+    assert max(store.batches) <= 1_000
+    assert sum(store.batches) == 1_500
+
+
+async def test_committed_events_are_published_with_their_time() -> None:
+    store, heard = Recording(), list[Event]()
+    batcher = await make(store, heard)
+    await batcher.apply(enqueue())
+    assert [type(event) for event in heard] == [RunScheduled]
+    assert heard[0].at > 0

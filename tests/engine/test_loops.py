@@ -1,0 +1,234 @@
+"""The loops themselves: start and stop, patience with a failing store, the wall clock that steps, rescue by lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from mainspring import Mainspring
+from mainspring.engine.service import Service
+from mainspring.model.change import Change
+from mainspring.model.errors import StoreUnavailable
+from mainspring.model.events import ClockStepped, LeaseExpired, RunFailed, RunHandedBack, RunLost
+from mainspring.model.run import State
+from mainspring.ports.store import Applied, Claimed, Offer, Schedules
+from mainspring.stores.memory import MemoryStore
+from mainspring.testing import manual, travel
+
+
+class Counting(Service):
+    name = "counting"
+
+    def __init__(self) -> None:
+        super().__init__(poll=3600)
+        self.count = 0
+        self.fail = False
+
+    async def run_once(self) -> float:
+        self.count += 1
+        if self.fail:
+            raise StoreUnavailable("away")
+        return 3600.0
+
+
+async def test_five_hundred_starts_and_stops() -> None:
+    service = Counting()
+    for _ in range(500):
+        service.start()
+        service.start()
+        await asyncio.sleep(0)
+        await service.stop()
+        await service.stop()
+    assert service.count == 500
+
+
+async def test_a_wake_between_two_looks_is_not_lost() -> None:
+    service = Counting()
+    service.start()
+    await asyncio.sleep(0)
+    assert service.count == 1
+    service.wake()
+    while service.count < 2:  # noqa: ASYNC110 - the loop under test runs meanwhile
+        await asyncio.sleep(0)
+    await service.stop()
+
+
+class Flaky(MemoryStore):
+    """Fails for a while, as a full disk does."""
+
+    down = False
+
+    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+        if self.down:
+            raise StoreUnavailable("the disk is full")
+        return await super().apply(changes, now=now)
+
+    async def claim(self, offer: Offer, limit: int, *, ids: Sequence[str] = (), now: int | None = None) -> Claimed:
+        if self.down:
+            raise StoreUnavailable("the disk is full")
+        return await super().claim(offer, limit, ids=ids, now=now)
+
+
+async def test_a_store_that_fails_for_a_minute_delays_fires_and_loses_none() -> None:
+    store = Flaky()
+    ms = Mainspring(store=store)
+    done = []
+
+    @ms.every("10s", missed="replay_all", overlap="allow_parallel")
+    async def tick() -> None:
+        done.append(1)
+
+    async with travel(ms, "2026-01-01T00:00Z") as t:
+        await t.advance("25s")
+        store.down = True
+        await t.advance("60s")
+        assert len(done) == 2
+        store.down = False
+        await t.advance("35s")
+        assert len(done) == 12
+        assert len(await t.fires("tick")) == 12
+
+
+async def test_an_outcome_that_could_not_be_stored_is_stored_when_the_store_is_back() -> None:
+    store = Flaky()
+    ms = Mainspring(store=store)
+
+    @ms.task
+    async def slow() -> int:
+        await asyncio.sleep(5)
+        return 7
+
+    async with travel(ms, "2026-01-01T00:00Z") as t:
+        handle = await slow.enqueue()
+        await t.advance("2s")
+        store.down = True
+        await t.advance("8s")
+        assert await handle.state() is State.RUNNING
+        store.down = False
+        await t.advance("10s")
+        run = await handle.run()
+        assert (run.state, run.result, run.attempt) == (State.SUCCEEDED, "7", 1)
+
+
+async def test_a_forward_step_of_the_wall_clock_is_noted_and_planning_waits_five_seconds() -> None:
+    ms = Mainspring("memory://")
+
+    @ms.every("1m", missed="skip")
+    async def tick() -> None: ...
+
+    async with travel(ms, "2026-01-01T00:00Z") as t:
+        await t.advance("90s")
+        assert len(await t.fires("tick")) == 1
+        t.step_wall_clock(3_600_000)
+        t.runtime.settler.wake()
+        await t.advance("4s")
+        assert len(await t.fires("tick")) == 1
+        t.step_wall_clock(-3_600_000)  # and back again: nothing was planned by the wrong time
+        await t.advance("5m")
+        steps = await ms.events(types=[ClockStepped])
+        assert [event.step_ms for event in steps if isinstance(event, ClockStepped)] == [3_600_000, -3_600_000]
+        fires = await t.fires("tick")
+        assert len(fires) == len(set(fires)) == 6
+
+
+async def test_a_backward_step_delays_no_running_lease() -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task(timeout=None)
+    async def long() -> str:
+        await asyncio.sleep(120)
+        return "done"
+
+    async with travel(ms, "2026-01-01T00:00Z") as t:
+        handle = await long.enqueue()
+        await t.advance("10s")
+        t.step_wall_clock(-86_400_000)
+        await t.advance("2m")
+        run = await handle.run()
+        assert (run.state, run.attempt) == (State.SUCCEEDED, 1)
+
+
+async def test_a_dead_workers_run_comes_back_after_its_lease_and_not_before() -> None:
+    ms = Mainspring("memory://", lease_ttl="30s")
+
+    @ms.task
+    async def work() -> None: ...
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await work.enqueue()
+        runtime = t.runtime
+        claimed = await runtime.store.claim(Offer("dead", ("default/default",), ("work",), 30_000), 1)
+        assert len(claimed.claims) == 1
+        await t.advance("29s")
+        await runtime.settler.rescue()
+        assert await handle.state() is State.RUNNING
+        await t.advance("2s")
+        await runtime.settler.rescue()
+        run = await handle.run()
+        assert (run.state, run.crashes, run.failures) == (State.WAITING, 1, 0)
+        assert [type(e) for e in await ms.events(run=handle.id, types=[LeaseExpired])] == [LeaseExpired]
+
+
+async def test_a_task_that_kills_its_worker_ends_in_the_dead_letters() -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task(max_crashes=3)
+    async def poison() -> None: ...
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await poison.enqueue()
+        for _ in range(3):
+            await t.runtime.store.claim(Offer("dead", ("default/default",), ("poison",), 30_000), 1)
+            await t.advance("31s")
+            await t.runtime.settler.rescue()
+        run = await handle.run()
+        assert (run.state, run.dead, run.reason, run.attempt) == (State.FAILED, True, "crashed", 3)
+        assert [type(e) for e in await ms.events(run=handle.id, types=[RunFailed])] == [RunFailed]
+
+
+async def test_recovery_fail_means_at_most_once() -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task(recovery="fail")
+    async def once() -> None: ...
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await once.enqueue()
+        await t.runtime.store.claim(Offer("dead", ("default/default",), ("once",), 30_000), 1)
+        await t.advance("31s")
+        await t.runtime.settler.rescue()
+        assert await handle.state() is State.LOST
+        assert [type(e) for e in await ms.events(run=handle.id, types=[RunLost])] == [RunLost]
+
+
+async def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_next_heartbeat() -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task
+    async def work() -> None: ...
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await work.enqueue()
+        runtime = t.runtime
+        assert runtime.worker is not None
+        await runtime.store.claim(Offer(runtime.owner, ("default/default",), ("work",), 30_000), 1)
+        await runtime.worker.heart.run_once()
+        await runtime.recorder.drain()
+        assert await handle.state() is State.WAITING
+        assert [type(e) for e in await ms.events(run=handle.id, types=[RunHandedBack])] == [RunHandedBack]
+
+
+async def test_retention_by_the_keeper_leaves_the_books_balanced() -> None:
+    from mainspring.ledger import ledger
+
+    ms = Mainspring("memory://", history="1h")
+
+    @ms.every("1m")
+    async def tick() -> None: ...
+
+    async with travel(ms, "2026-01-01T00:00Z") as t:
+        await t.advance("5h")
+        book = await ledger(t.runtime.store, t.clock.now())
+        assert (book.planned, book.unexplained) == (300, 0)
+        assert len(await t.runs("tick")) < 130
+        assert len(await t.runtime.store.find(Schedules())) == 1

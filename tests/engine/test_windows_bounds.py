@@ -1,0 +1,752 @@
+"""Windows, start and end, max_runs, deadlines, jitter, on_exhausted, fixed delay, clock changes, one-time work."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from msgspec.structs import replace
+
+from mainspring import At, Context, Cron, Every, Mainspring, Retry, State, Window
+from mainspring.ledger import Ledger, ledger
+from mainspring.model.errors import InvalidInput
+from mainspring.model.events import RunScheduled
+from mainspring.model.instant import Ms, instant_ms
+from mainspring.model.schedule import Span
+from mainspring.ports.store import Spans
+from mainspring.rules.planning import offset
+from mainspring.rules.windows import is_open, next_opening
+from mainspring.stores.memory import MemoryStore
+from mainspring.testing.travel import Travel, travel
+
+START = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)  # a Monday
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def at(hour: int, minute: int = 0, second: int = 0, day: int = 5) -> datetime:
+    return START.replace(day=day, hour=hour, minute=minute, second=second)
+
+
+def ms_at(hour: int, minute: int = 0, second: int = 0, day: int = 5) -> Ms:
+    return instant_ms(at(hour, minute, second, day))
+
+
+async def explained(t: Travel) -> Ledger:
+    book = await ledger(t.runtime.store, t.clock.now())
+    assert book.unexplained == 0, book.differences
+    return book
+
+
+async def spans(t: Travel) -> list[Span]:
+    return await t.runtime.store.find(Spans(limit=1_000))
+
+
+class App:
+    """An app with one task that notes fire times and when it ran."""
+
+    def __init__(self, store: MemoryStore | None = None, **options: Any) -> None:
+        self.store = store or MemoryStore()
+        self.ms = Mainspring(store=self.store, lease_ttl="10m", **options)
+        self.fires: list[datetime] = []
+        self.ran: list[datetime] = []
+        self.seconds = 0.0
+        self.fails = False
+
+        @self.ms.task(name="note", timeout=None, retry=Retry(max_attempts=2, backoff="fixed", initial="10s", jitter=0))
+        async def note(ctx: Context) -> None:
+            self.fires.append(ctx.fire_time)
+            self.ran.append(datetime.fromtimestamp(self.ms.clock.now() / 1000, UTC))
+            if self.seconds:
+                await asyncio.sleep(self.seconds)
+            if self.fails:
+                raise ValueError("no")
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+# ── what a window holds ──
+
+
+@pytest.mark.parametrize(
+    ("window", "when", "open_"),
+    [
+        (Window("09:00-17:00"), at(9), True),
+        (Window("09:00-17:00"), at(8, 59, 59), False),
+        (Window("09:00-17:00"), at(16, 59, 59), True),
+        (Window("09:00-17:00"), at(17), False),
+        (Window("00:00-24:00"), at(23, 59, 59), True),
+        (Window("22:00-06:00"), at(22), True),
+        (Window("22:00-06:00"), at(5, 59, 59), True),
+        (Window("22:00-06:00"), at(6), False),
+        (Window("22:00-06:00"), at(12), False),
+        (Window("22:00-06:00", weekdays="mon"), at(23), True),
+        (Window("22:00-06:00", weekdays="mon"), at(3, day=6), True),  # belongs to the Monday it began on
+        (Window("22:00-06:00", weekdays="mon"), at(3), False),
+        (Window("22:00-06:00", weekdays="mon"), at(23, day=6), False),
+        (Window(weekdays="mon-fri"), at(0), True),
+        (Window(weekdays="mon-fri"), at(12, day=10), False),
+        (Window(weekdays="fri-mon"), at(12), True),
+        (Window(weekdays=["sat", "sun"]), at(12, day=11), True),
+        (Window("09:00-12:00", "13:00-18:00"), at(12), False),
+        (Window("09:00-12:00", "13:00-18:00"), at(13), True),
+        (Window("09:00-17:00", tz="Asia/Shanghai"), at(2), True),
+        (Window("09:00-17:00", tz="Asia/Shanghai"), at(9), False),
+        (Window("00:00-02:00", weekdays="tue", tz="Asia/Shanghai"), at(17), True),  # Tuesday there, Monday in UTC
+        (Window(), at(12), True),
+    ],
+)
+def test_a_window_holds_its_start_and_not_its_end(window: Any, when: datetime, open_: bool) -> None:
+    assert is_open(window, instant_ms(when)) is open_
+
+
+def test_the_next_opening() -> None:
+    assert next_opening(Window("09:00-17:00"), ms_at(8)) == ms_at(9)
+    assert next_opening(Window("09:00-17:00"), ms_at(10)) == ms_at(10)
+    assert next_opening(Window("09:00-17:00"), ms_at(17)) == ms_at(9, day=6)
+    assert next_opening(Window("09:00-12:00", "13:00-18:00"), ms_at(12)) == ms_at(13)
+    assert next_opening(Window("22:00-06:00", weekdays="fri"), ms_at(12)) == ms_at(22, day=9)
+    assert next_opening(Window("22:00-06:00", weekdays="fri"), ms_at(3, day=10)) == ms_at(3, day=10)
+    assert next_opening(Window(weekdays="sat"), ms_at(12)) == ms_at(0, day=10)
+
+
+@pytest.mark.parametrize("wrong", ["9", "09:00", "09:00-09:00", "09:00-25:00", "nine-ten"])
+def test_a_wrong_segment_is_told_so(wrong: str) -> None:
+    with pytest.raises(InvalidInput) as told:
+        Window(wrong)
+    assert told.value.field == "window.segments"
+
+
+# ── windows through the engine ──
+
+
+async def test_start_in_end_out(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1h", window=Window("09:00-12:00"))
+        await t.advance("25h")
+        assert app.fires == [at(9), at(10), at(11), at(9, day=6)]
+        book = await explained(t)
+        assert (book.planned, book.skipped, book.missed) == (25, {"outside_time_window": 21}, 0)
+
+
+async def test_the_first_fire_after_the_opening_is_no_catch_up_and_is_not_skipped(app: App) -> None:
+    """What lay outside the window is not missed: it must not come back as a compensating run."""
+    async with travel(app.ms, at(16)) as t:
+        await app.ms.schedule("s", "note", cron="0 * * * *", window=Window("09:00-17:00"), overlap="forbid")
+        await t.advance("18h")
+        runs = await t.runs("s")
+        assert [run.fire_time for run in runs] == [ms_at(9, day=6), ms_at(10, day=6)]
+        assert {(run.state, run.catch_up) for run in runs} == {(State.SUCCEEDED, False)}
+        assert (await explained(t)).missed == 0
+
+
+@pytest.mark.parametrize("missed", ["skip", "catch_up_once", "replay_all"])
+async def test_outside_the_window_nothing_is_missed_under_any_policy(missed: Any, app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="10m", window=Window("12:00-13:00"), missed=missed)
+        await t.advance("6h")
+        assert app.fires == [at(12, m) for m in range(0, 60, 10)]
+        book = await explained(t)
+        assert (book.missed, book.skipped) == (0, {"outside_time_window": book.planned - 6})
+
+
+async def test_crossing_midnight_on_weekdays_in_a_zone(app: App) -> None:
+    window = Window("22:00-02:00", weekdays="mon-fri", tz="Europe/Berlin")
+    async with travel(app.ms, datetime(2026, 1, 9, 12, 30, tzinfo=UTC)) as t:  # a Friday
+        await app.ms.schedule("s", "note", cron="0 * * * *", tz="Europe/Berlin", window=window)
+        await t.advance("4d")
+        seen = [(fire.strftime("%a"), fire.hour) for fire in app.fires]
+        assert seen == [
+            ("Fri", 22),
+            ("Fri", 23),
+            ("Sat", 0),
+            ("Sat", 1),  # still Friday's
+            ("Mon", 22),
+            ("Mon", 23),
+            ("Tue", 0),
+            ("Tue", 1),
+        ]
+        await explained(t)
+
+
+async def test_several_segments(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="30m", window=Window("09:00-10:00", "15:00-16:00"))
+        await t.advance("12h")
+        assert app.fires == [at(9), at(9, 30), at(15), at(15, 30)]
+        assert (await explained(t)).skipped == {"outside_time_window": 20}
+
+
+async def test_a_dense_schedule_outside_its_window_becomes_one_span_a_night(app: App) -> None:
+    async with travel(app.ms, at(16, 59, 50)) as t:
+        await app.ms.schedule("s", "note", every="5s", window=Window("09:00-17:00"), grace="0s")
+        await t.advance("15s")
+        scheduled = len(await t.runs("s"))
+        await t.advance_to(at(9, 0, 10, day=6))
+        book = await explained(t)
+        assert scheduled == 1  # 16:59:55; 17:00:00 is outside
+        assert len(app.fires) == 1 + 3
+        night = [span for span in await spans(t) if span.reason == "outside_time_window"]
+        assert [span.count for span in night] == [16 * 720]
+        assert book.planned == 4 + 16 * 720
+        assert len(await t.runs("s")) == 4
+
+
+async def test_a_fire_shortly_before_the_opening_is_left_to_the_worker(app: App) -> None:
+    """Within the grace it could still begin inside; here it begins at once and is consumed."""
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", at=[at(8, 58), at(8, 59, 30), at(9, 30)], window=Window("09:00-10:00"))
+        await t.advance("2h")
+        runs = await t.runs("s")
+        assert [(run.fire_time, run.state, run.reason) for run in runs] == [
+            (ms_at(8, 59, 30), "skipped", "outside_time_window"),
+            (ms_at(9, 30), "succeeded", None),
+        ]
+        assert [(span.count, span.reason) for span in await spans(t)] == [(1, "outside_time_window")]
+        assert (await explained(t)).skipped == {"outside_time_window": 2}
+
+
+async def test_a_manual_trigger_ignores_the_window(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1h", window=Window("12:00-13:00"))
+        await (await app.ms.trigger("s")).result()
+        assert len(app.fires) == 1
+        await explained(t)
+
+
+async def test_a_retry_may_fall_outside_the_window(app: App) -> None:
+    """The window says when a run may begin; one that has begun is brought to its end."""
+    app.fails = True
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", at=[at(8, 59, 55)], window=Window("08:00-09:00"))
+        await t.advance("2h")
+        (run,) = await t.runs("s")
+        assert (run.state, run.attempt) == (State.FAILED, 2)
+        await explained(t)
+
+
+async def test_a_window_that_never_opens_elides_everything(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        window = Window("09:00-10:00", weekdays="mon")
+        await app.ms.schedule("s", "note", cron="30 10 * * *", window=window, end=at(12, day=8))
+        await t.advance("5d")
+        assert app.fires == []
+        book = await explained(t)
+        assert (book.planned, book.skipped) == (4, {"outside_time_window": 4})
+
+
+async def test_a_catch_up_after_downtime_is_checked_against_the_window_when_it_runs() -> None:
+    store = MemoryStore()
+    app = App(store)
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1h", window=Window("08:00-12:00"))
+        await t.advance("30m")
+    again = App(store)
+    async with travel(again.ms, at(15)) as t:
+        await t.advance("1s")
+        assert again.fires == []
+        runs = await t.runs("s")
+        assert {(run.state, run.reason) for run in runs} == {("skipped", "outside_time_window")}
+        book = await explained(t)
+        assert book.planned == 7
+
+
+# ── start and end ──
+
+
+@pytest.mark.parametrize(
+    "when", [{"every": "30m"}, {"cron": "*/30 * * * *"}, {"at": [at(8, 30), at(9), at(9, 30), at(10), at(10, 30)]}]
+)
+async def test_start_and_end_are_inclusive(app: App, when: dict[str, Any]) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", start=at(9), end=at(10), **when)
+        await t.advance("1d")
+        assert app.fires == [at(9), at(9, 30), at(10)]
+        assert ((await app.ms.get("s")).state, (await app.ms.get("s")).reason) == ("finished", "ended")
+        assert (await explained(t)).planned == 3
+
+
+async def test_an_end_before_the_first_fire_finishes_at_once(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        made = await app.ms.schedule("s", "note", every="2h", end=at(9))
+        assert (made.state, made.reason) == ("finished", "ended")
+        await t.advance("1d")
+        assert (app.fires, (await explained(t)).planned) == ([], 0)
+
+
+async def test_an_end_before_the_start_is_refused(app: App) -> None:
+    async with travel(app.ms, START):
+        with pytest.raises(InvalidInput) as told:
+            await app.ms.schedule("s", "note", every="1h", start=at(10), end=at(9))
+        assert told.value.field == "end"
+
+
+# ── max_runs ──
+
+KINDS: dict[str, dict[str, Any]] = {
+    "interval": {"every": "1h"},
+    "fixed_delay": {"every": Every("1h", fixed_delay=True)},
+    "cron": {"cron": "0 * * * *"},
+    "at": {"at": [at(hour) for hour in range(9, 20)]},
+    "trigger": {"trigger": Every("1h", anchor=START)},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_max_runs_on_every_kind(app: App, kind: str) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", max_runs=3, **KINDS[kind])
+        await t.advance("1d")
+        assert app.fires == [at(9), at(10), at(11)]
+        row = await app.ms.get("s")
+        assert (row.state, row.reason, row.fired) == ("finished", "max_runs", 3)
+        assert (await explained(t)).planned == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_max_runs_0_on_every_kind_exits_at_once(app: App, kind: str) -> None:
+    async with travel(app.ms, START) as t:
+        made = await app.ms.schedule("s", "note", max_runs=0, **KINDS[kind])
+        assert (made.state, made.reason, made.next_at) == ("finished", "max_runs", None)
+        await t.advance("1d")
+        assert (app.fires, (await explained(t)).planned) == ([], 0)
+
+
+async def test_max_runs_of_a_one_time_and_a_delayed_schedule(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("once", "note", at=at(9), max_runs=1)
+        await app.ms.schedule("delayed", "note", delay="30m", max_runs=0)
+        await t.advance("1d")
+        assert app.fires == [at(9)]
+        assert (await explained(t)).planned == 1
+
+
+async def test_max_runs_counts_what_overlap_skipped_and_not_what_was_paused(app: App) -> None:
+    app.seconds = 90
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1m", max_runs=3, overlap="forbid")
+        await t.advance("2m30s")  # 08:01 runs, 08:02 is skipped
+        await app.ms.pause("s")
+        await t.advance("10m")
+        await app.ms.resume("s")
+        await t.advance("10m")
+        assert app.fires == [at(8, 1), at(8, 13)]
+        assert (await app.ms.get("s")).reason == "max_runs"
+        book = await explained(t)
+        assert (book.planned, book.skipped) == (13, {"overlap": 1, "paused": 10})
+
+
+async def test_a_finished_schedule_goes_on_when_its_limit_is_raised(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1h", max_runs=1)
+        await t.advance("3h")
+        await app.ms.update("s", max_runs=3)
+        await t.advance("9h")
+        assert app.fires == [at(9), at(12), at(13)]
+        assert (await explained(t)).planned == 3
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
+async def test_a_wrong_max_runs_is_refused(app: App, wrong: Any) -> None:
+    async with travel(app.ms, START):
+        with pytest.raises(InvalidInput) as told:
+            await app.ms.schedule("s", "note", every="1h", max_runs=wrong)
+        assert told.value.field == "max_runs"
+
+
+# ── start_deadline ──
+
+
+@pytest.mark.parametrize(("deadline", "state"), [("10m", "succeeded"), ("9m59s", "skipped")])
+async def test_start_deadline_consumes_what_could_not_begin_in_time(deadline: str, state: str) -> None:
+    app = App(concurrency=1)
+    app.seconds = 15 * 60
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("first", "note", at=[at(8, 10)])
+        await app.ms.schedule("second", "note", at=[at(8, 15)], start_deadline=deadline)
+        await t.advance("2h")
+        (run,) = await t.runs("second")
+        assert (run.state, run.reason) == (state, "start_deadline" if state == "skipped" else None)
+        assert (await explained(t)).planned == 2
+
+
+# ── jitter and spread ──
+
+
+async def due_times(name: str, n: int = 5, **options: Any) -> tuple[str, list[tuple[Ms, Ms, str]]]:
+    app = App(overlap_free := MemoryStore())
+    async with travel(app.ms, START) as t:
+        made = await app.ms.schedule(name, "note", cron="0 * * * *", overlap="allow_parallel", **options)
+        await t.advance(f"{n}h30m")
+        await explained(t)
+        born = [e for e in overlap_free._log if isinstance(e, RunScheduled)]
+        began = [run.started_at or 0 for run in await t.runs(name)]
+        assert began == [event.due_at for event in born]
+        return made.id, [(event.fire_time or 0, event.due_at, event.fire_key or "") for event in born]
+
+
+async def test_jitter_moves_due_at_and_not_the_fire_key() -> None:
+    schedule_id, born = await due_times("s", jitter="20m")
+    assert [fire for fire, _, _ in born] == [ms_at(hour) for hour in range(9, 14)]
+    assert all(key == str(fire) for fire, _, key in born)
+    late = [due - fire for fire, due, _ in born]
+    assert all(0 <= wait < 1_200_000 for wait in late)
+    assert len(set(late)) > 1
+    spec = replace((await _spec("s", jitter="20m")), spread=0)
+    assert late == [offset(schedule_id, spec, fire) for fire, _, _ in born]  # the same on every node
+
+
+async def test_spread_is_the_same_for_every_fire_of_a_schedule() -> None:
+    _, born = await due_times("s", spread="20m")
+    late = {due - fire for fire, due, _ in born}
+    assert len(late) == 1
+    assert 0 <= late.pop() < 1_200_000
+
+
+async def test_spread_spreads_schedules_over_the_window(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        for n in range(40):
+            await app.ms.schedule(f"s{n}", "note", at=[at(9)], spread="1h")
+        await t.advance("1h")
+        assert 0 <= len(app.fires) < 5
+        await t.advance("30m")
+        assert 8 < len(app.fires) < 32
+        await t.advance("30m")
+        assert app.fires == [at(9)] * 40
+        assert len(set(app.ran)) > 30
+        await explained(t)
+
+
+async def _spec(name: str, **options: Any) -> Any:
+    app = App()
+    return app.ms._definition(name, task="note", cron="0 * * * *", overlap="allow_parallel", **options).spec
+
+
+# ── on_exhausted ──
+
+
+async def test_on_exhausted_continue_goes_on(app: App) -> None:
+    app.fails = True
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1h", on_exhausted="continue")
+        await t.advance("3h30m")
+        assert [run.state for run in await t.runs("s")] == [State.FAILED] * 3
+        assert (await app.ms.get("s")).state == "active"
+        await explained(t)
+
+
+async def test_on_exhausted_pause_stops_after_the_last_retry(app: App) -> None:
+    app.fails = True
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1h", on_exhausted="pause")
+        await t.advance("1h5s")
+        assert (await app.ms.get("s")).state == "active"  # one attempt is left
+        await t.advance("6h")
+        row = await app.ms.get("s")
+        assert (row.state, row.reason) == ("paused", "retries_exhausted")
+        assert len(await t.runs("s")) == 1
+        app.fails = False
+        await app.ms.resume("s")
+        await t.advance("1h")
+        assert [run.state for run in await t.runs("s")] == [State.FAILED, State.SUCCEEDED]
+        assert (await explained(t)).skipped == {"paused": 6}
+
+
+async def test_on_exhausted_pause_does_not_mind_a_success_or_a_cancel(app: App) -> None:
+    app.seconds = 60
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1h", on_exhausted="pause")
+        await t.advance("2h30s")
+        (running,) = await t.runs("s", states=(State.RUNNING,))
+        await app.ms.cancel(running.id)
+        await t.advance("1h")
+        assert [run.state for run in await t.runs("s")] == [State.SUCCEEDED, State.CANCELLED, State.RUNNING]
+        assert (await app.ms.get("s")).state == "active"
+        await explained(t)
+
+
+# ── fixed delay ──
+
+
+async def test_fixed_delay_counts_from_the_end_of_the_last_run(app: App) -> None:
+    app.seconds = 600
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True))
+        await t.advance("4h")
+        assert app.fires == [at(9), at(10, 10), at(11, 20)]
+        await explained(t)
+
+
+async def test_fixed_delay_counts_from_the_end_of_a_failed_run_with_its_retries(app: App) -> None:
+    app.fails = True
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True))
+        await t.advance("1h30s")
+        assert [run.state for run in await t.runs("s")] == [State.FAILED]
+        await t.advance("1h")
+        assert app.fires[2:] == [at(10, 0, 10)] * 2
+        await explained(t)
+
+
+async def test_fixed_delay_goes_on_after_the_cancel_of_a_waiting_run() -> None:
+    app = App(concurrency=1)
+    app.seconds = 5_400
+    async with travel(app.ms, START) as t:
+        await app.ms.tasks["note"].using(at=at(8, 30)).enqueue()  # takes the only slot until 10:00
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True))
+        await t.advance("1h15m")
+        (waiting,) = await t.runs("s")
+        assert waiting.state is State.WAITING
+        await app.ms.cancel(waiting.id)
+        await t.advance("1h15m")
+        assert [run.fire_time for run in await t.runs("s")] == [ms_at(9), ms_at(10, 15)]
+        await explained(t)
+
+
+async def test_fixed_delay_goes_on_after_the_cancel_of_a_running_run(app: App) -> None:
+    app.seconds = 1_800
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True))
+        await t.advance("1h10m")
+        (running,) = await t.runs("s")
+        await app.ms.cancel(running.id)
+        await t.advance("1h")
+        assert app.fires == [at(9), at(10, 10)]
+        await explained(t)
+
+
+async def crash(app: App, t: Travel) -> None:
+    """The worker dies: it neither finishes nor renews; a successor finds the expired lease."""
+    worker = t.runtime.worker
+    assert worker is not None
+    for attempt in list(worker.running.values()):
+        attempt.handle.cancel()  # type: ignore[union-attr]
+        del worker.running[attempt.run.id]
+    await worker.heart.stop()
+
+
+@pytest.mark.parametrize("recovery", ["retry", "fail"])
+async def test_fixed_delay_goes_on_after_a_crash(recovery: Any) -> None:
+    store = MemoryStore()
+    app = App(store)
+    app.seconds = 3_000
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True), recovery=recovery)
+        await t.advance("1h1m")
+        await crash(app, t)
+        await t.advance("20m")
+        runs = await t.runs("s")
+        if recovery == "fail":
+            assert [run.state for run in runs] == [State.LOST]
+        else:
+            assert [(run.state, run.crashes, run.attempt) for run in runs] == [(State.RUNNING, 1, 2)]
+        await explained(t)
+    after = App(store)
+    async with travel(after.ms, at(9, 30)) as t:
+        await t.advance("2h")
+        runs = await t.runs("s")
+        ended = runs[0].ended_at or 0
+        assert runs[0].state is (State.LOST if recovery == "fail" else State.SUCCEEDED)
+        assert runs[1].fire_time == ended + 3_600_000
+        await explained(t)
+
+
+async def test_fixed_delay_with_an_end(app: App) -> None:
+    app.seconds = 600
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True), end=at(10, 30))
+        await t.advance("1d")
+        assert app.fires == [at(9), at(10, 10)]
+        assert (await app.ms.get("s")).reason == "ended"
+        await explained(t)
+
+
+async def test_fixed_delay_paused_while_its_run_is_open_starts_afresh_when_resumed(app: App) -> None:
+    app.seconds = 600
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True))
+        await t.advance("1h5m")
+        await app.ms.pause("s")
+        await t.advance("5h")
+        assert len(app.fires) == 1
+        await app.ms.resume("s")  # 14:05
+        await t.advance("1h")
+        assert app.fires == [at(9), at(15, 5)]
+        await explained(t)
+
+
+async def test_fixed_delay_after_a_manual_trigger_counts_from_its_end(app: App) -> None:
+    """A manual run that is open when the fire comes makes it skip; the next one counts from the manual run's end."""
+    app.seconds = 1_200
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True))
+        await t.advance("50m")
+        await app.ms.trigger("s")  # until 09:10
+        await t.advance("2h")
+        fires = [run.fire_time for run in await t.runs("s") if run.origin == "fire"]
+        assert fires == [ms_at(9), ms_at(10, 10)]
+        await explained(t)
+
+
+async def test_fixed_delay_after_downtime_runs_once_late() -> None:
+    store = MemoryStore()
+    app = App(store)
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True))
+        await t.advance("90m")
+    again = App(store)
+    async with travel(again.ms, at(15, 20)) as t:
+        await t.advance("10m")
+        assert [(fire, ran) for fire, ran in zip(again.fires, again.ran, strict=True)] == [(at(10), at(15, 20))]
+        await t.advance("1h")
+        assert again.fires == [at(10), at(16, 20)]
+        await explained(t)
+
+
+# ── clock changes: Europe/Berlin, 29 March 2026 02:00 → 03:00, 25 October 2026 03:00 → 02:00 ──
+
+
+async def over_the_change(day: datetime, cron: Cron) -> tuple[list[str], Ledger, list[Span]]:
+    app = App()
+    async with travel(app.ms, day) as t:
+        await app.ms.schedule("s", "note", cron=cron, overlap="allow_parallel")
+        await t.advance("2d")
+        return [fire.isoformat() for fire in app.fires], await explained(t), await spans(t)
+
+
+SPRING, AUTUMN = datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 12, tzinfo=UTC)
+
+
+async def test_gap_shift_runs_at_the_end_of_the_gap() -> None:
+    fires, book, found = await over_the_change(SPRING, Cron("30 2 * * *", tz="Europe/Berlin", gap="shift"))
+    assert fires == ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]
+    assert (book.planned, book.skipped, found) == (2, {}, [])
+
+
+async def test_gap_skip_leaves_a_dst_span_in_the_ledger() -> None:
+    fires, book, found = await over_the_change(SPRING, Cron("30 2 * * *", tz="Europe/Berlin", gap="skip"))
+    assert fires == ["2026-03-30T02:30:00+02:00"]
+    assert (book.planned, book.skipped) == (2, {"dst": 1})
+    end_of_gap = instant_ms("2026-03-29T01:00:00Z")
+    assert [(span.after, span.through, span.count, span.reason) for span in found] == [
+        (end_of_gap - 1, end_of_gap, 1, "dst")
+    ]
+
+
+async def test_gap_skip_is_not_counted_as_a_run() -> None:
+    app = App()
+    async with travel(app.ms, SPRING) as t:
+        await app.ms.schedule("s", "note", cron=Cron("30 2 * * *", tz="Europe/Berlin", gap="skip"), max_runs=1)
+        await t.advance("3d")
+        assert [fire.isoformat() for fire in app.fires] == ["2026-03-30T02:30:00+02:00"]
+        assert (await explained(t)).planned == 2
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        ("first", ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]),
+        ("last", ["2026-10-25T02:30:00+01:00", "2026-10-26T02:30:00+01:00"]),
+        ("both", ["2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00", "2026-10-26T02:30:00+01:00"]),
+    ],
+)
+async def test_overlap_first_last_both(overlap: Any, expected: list[str]) -> None:
+    fires, book, found = await over_the_change(AUTUMN, Cron("30 2 * * *", tz="Europe/Berlin", overlap=overlap))
+    assert fires == expected
+    assert (book.planned, book.skipped, found) == (len(expected), {}, [])
+
+
+@pytest.mark.parametrize(("day", "hours"), [(SPRING, 48), (AUTUMN, 48)], ids=["spring", "autumn"])
+async def test_a_schedule_that_begins_with_a_star_follows_elapsed_time(day: datetime, hours: int) -> None:
+    fires, book, _ = await over_the_change(day, Cron("*/30 * * * *", tz="Europe/Berlin"))
+    assert (len(fires), book.planned, book.unexplained) == (2 * hours, 2 * hours, 0)
+    assert len({datetime.fromisoformat(fire).astimezone(UTC) for fire in fires}) == 2 * hours
+
+
+async def test_paused_over_a_gap_the_dropped_fire_is_in_the_pause() -> None:
+    app = App()
+    async with travel(app.ms, SPRING) as t:
+        await app.ms.schedule("s", "note", cron=Cron("30 2 * * *", tz="Europe/Berlin", gap="skip"))
+        await app.ms.pause("s")
+        await t.advance("2d")
+        await app.ms.resume("s")
+        book = await explained(t)
+        assert (book.planned, book.skipped) == (2, {"paused": 2})
+
+
+# ── one-time, delayed, immediate ──
+
+
+async def test_one_time_at_an_instant(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", at=at(9, 30))
+        await t.advance("1d")
+        assert (app.fires, app.ran) == ([at(9, 30)], [at(9, 30)])
+        assert ((await app.ms.get("s")).state, (await explained(t)).planned) == ("finished", 1)
+
+
+async def test_one_time_of_an_at_trigger_keeps_its_order_and_drops_duplicates(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", trigger=At([at(10), at(9), at(10)]))
+        await t.advance("1d")
+        assert app.fires == [at(9), at(10)]
+        await explained(t)
+
+
+async def test_delayed_by_a_duration(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", delay="90m")
+        handle = await app.ms.tasks["note"].using(delay="2h").enqueue()
+        await t.advance("1h59m")
+        assert app.ran == [at(9, 30)]
+        await t.advance("1m")
+        assert app.ran == [at(9, 30), at(10)]
+        assert (await handle.state()) is State.SUCCEEDED
+        book = await explained(t)
+        assert (book.planned, book.ad_hoc.enqueued, book.ad_hoc.ended) == (1, 1, 1)
+
+
+async def test_immediate_is_a_job_queue(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.tasks["note"].enqueue_many([()] * 25)
+        await t.settle()
+        assert app.ran == [START] * 25
+        book = await explained(t)
+        assert (book.ad_hoc.enqueued, book.ad_hoc.ended, book.ad_hoc.open) == (25, 25, 0)
+
+
+async def test_an_instant_in_the_past_runs_at_once_when_enqueued_and_never_when_scheduled(app: App) -> None:
+    async with travel(app.ms, START) as t:
+        await app.ms.tasks["note"].using(at=at(7)).enqueue()
+        made = await app.ms.schedule("s", "note", at=at(7))
+        await t.advance("1h")
+        assert app.ran == [START]
+        assert made.state == "finished"
+        await explained(t)
+
+
+async def test_on_sqlite_a_day_of_everything(tmp_path: Path) -> None:
+    ms = Mainspring(f"sqlite:///{tmp_path}/day.db", lease_ttl="10m")
+    ran: dict[str, int] = {}
+
+    @ms.task
+    async def note(name: str) -> None:
+        ran[name] = ran.get(name, 0) + 1
+
+    async with travel(ms, START) as t:
+        await ms.schedule("window", note, args=("window",), every="10m", window=Window("09:00-10:00"), max_runs=100)
+        await ms.schedule("delay", note, args=("delay",), every=Every("1h", fixed_delay=True), max_runs=4)
+        await ms.schedule("dst", note, args=("dst",), cron=Cron("0 9 * * *", tz="Europe/Berlin"), end=at(12))
+        await ms.schedule("once", note, args=("once",), delay="1h", jitter="10m", spread="10m")
+        await t.advance("1d")
+        assert ran == {"window": 6, "delay": 4, "once": 1}
+        book = await explained(t)
+        assert book.skipped == {"outside_time_window": 94}
+    async with travel(Mainspring(f"sqlite:///{tmp_path}/day.db"), START + timedelta(days=2)) as t:
+        await explained(t)

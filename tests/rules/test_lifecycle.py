@@ -1,0 +1,533 @@
+"""The life of a run: the table, every command, the fold, and the budgets."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from mainspring.model.errors import IllegalTransition
+from mainspring.model.events import (
+    CancelRequested,
+    LeaseExpired,
+    RunCancelled,
+    RunDiscarded,
+    RunEvent,
+    RunFailed,
+    RunHandedBack,
+    RunLost,
+    RunReopened,
+    RunRetrying,
+    RunScheduled,
+    RunSkipped,
+    RunSnoozed,
+    RunStarted,
+    RunSucceeded,
+    RunUnblocked,
+)
+from mainspring.model.run import ENDED, OPEN, Run, State
+from mainspring.rules.lifecycle import (
+    TRANSITIONS,
+    Command,
+    Complete,
+    Discard,
+    Expire,
+    Fail,
+    HandBack,
+    Reopen,
+    RequestCancel,
+    Skip,
+    SnoozeUntil,
+    StopCancelled,
+    born,
+    decide,
+    diagram,
+    evolve,
+    fold,
+    next_state,
+)
+from mainspring.rules.typestate import Blocked, Ended, Retrying, Running, Waiting
+
+T0 = 1_767_600_000_000
+BUDGET = Expire(max_crashes=3, recovery="retry")
+
+#: One event of each type, as a store would append it.
+EXAMPLES: dict[type[RunEvent], RunEvent] = {
+    RunScheduled: RunScheduled(run_id="r", task="t", due_at=T0, at=T0),
+    RunSkipped: RunSkipped(run_id="r", task="t", reason="overlap", fire_time=T0, fire_key="k", at=T0 + 1),
+    RunUnblocked: RunUnblocked(run_id="r", ready_at=T0 + 5, at=T0 + 5),
+    RunStarted: RunStarted(run_id="r", epoch=1, attempt=1, owner="w", at=T0 + 10),
+    RunSucceeded: RunSucceeded(run_id="r", began_at=T0 + 11, ms=9, result="7", at=T0 + 20),
+    RunRetrying: RunRetrying(run_id="r", next_attempt_at=T0 + 99, error="E", began_at=T0 + 11, ms=9, at=T0 + 20),
+    RunFailed: RunFailed(run_id="r", error="E", began_at=T0 + 11, ms=9, at=T0 + 20),
+    RunSnoozed: RunSnoozed(run_id="r", until=T0 + 99, at=T0 + 20),
+    RunHandedBack: RunHandedBack(run_id="r", reason="shutdown", at=T0 + 20),
+    LeaseExpired: LeaseExpired(run_id="r", crashes=1, ready_at=T0 + 30, at=T0 + 30),
+    RunLost: RunLost(run_id="r", crashes=1, at=T0 + 30),
+    CancelRequested: CancelRequested(run_id="r", reason="stop", at=T0 + 20),
+    RunCancelled: RunCancelled(run_id="r", reason="stop", at=T0 + 20),
+    RunReopened: RunReopened(run_id="r", ready_at=T0 + 50, at=T0 + 50),
+    RunDiscarded: RunDiscarded(run_id="r", at=T0 + 60),
+}
+EVENTS = list(EXAMPLES)
+STATES: list[State | None] = [None, *State]
+
+
+def run_in(state: State | None, **values: Any) -> Run | None:
+    """A run in a state, otherwise plain."""
+    if state is None:
+        return None
+    held = {"owner": "w", "lease_until": T0 + 30_000, "epoch": 1, "attempt": 1} if state is State.RUNNING else {}
+    ended = {"ended_at": T0 + 15} if state in ENDED else {}
+    return Run(id="r", task="t", state=state, due_at=T0, ready_at=T0, **{**held, **ended, **values})
+
+
+def some(state: State, **values: Any) -> Run:
+    run = run_in(state, **values)
+    assert run is not None
+    return run
+
+
+def said(pair: tuple[State | None, type[RunEvent]]) -> str:
+    return f"{pair[0] or 'unborn'}-{pair[1].__name__}"
+
+
+# ── the table ──
+
+
+def test_every_event_of_a_run_is_in_the_table() -> None:
+    assert {event for _, event in TRANSITIONS} == set(RunEvent.__subclasses__()) == set(EVENTS)
+
+
+@pytest.mark.parametrize("pair", TRANSITIONS, ids=said)
+def test_legal(pair: tuple[State | None, type[RunEvent]]) -> None:
+    state, kind = pair
+    after = evolve(run_in(state), EXAMPLES[kind])
+    assert after.state is TRANSITIONS[pair] is next_state("r", state, kind)
+    if state is not None:
+        assert after.n == 2
+        assert (after.owner is None) == (after.state is not State.RUNNING)
+        assert (after.ended_at is None) == (after.state in OPEN)
+
+
+@pytest.mark.parametrize("pair", [p for p in itertools.product(STATES, EVENTS) if p not in TRANSITIONS], ids=said)
+def test_illegal(pair: tuple[State | None, type[RunEvent]]) -> None:
+    state, kind = pair
+    with pytest.raises(IllegalTransition, match=kind.__name__) as told:
+        evolve(run_in(state), EXAMPLES[kind])
+    assert str(state or "not yet born") in str(told.value)
+    for legal, event in TRANSITIONS:  # what would be possible is named
+        if legal is state:
+            assert event.__name__ in str(told.value)
+
+
+def test_no_way_leads_out_of_succeeded_and_skipped() -> None:
+    assert {state for state, _ in TRANSITIONS if state is not None} == set(State) - {State.SUCCEEDED, State.SKIPPED}
+    with pytest.raises(IllegalTransition, match="nothing is"):
+        next_state("r", State.SUCCEEDED, RunStarted)
+
+
+def test_every_state_can_be_reached() -> None:
+    reached = {State.WAITING, State.BLOCKED}  # a run with parents is born blocked
+    while more := {to for (state, _), to in TRANSITIONS.items() if state in reached or state is None} - reached:
+        reached |= more
+    assert reached == set(State)
+
+
+def test_a_run_with_parents_is_born_blocked() -> None:
+    assert born(RunScheduled(run_id="r", task="t", due_at=T0, parents=("p",))).state is State.BLOCKED
+
+
+def test_cancelled_from_any_open_state() -> None:
+    for state in OPEN:
+        assert TRANSITIONS[state, RunCancelled] is State.CANCELLED
+
+
+# ── decide: each command ──
+
+DECISIONS: list[tuple[str, Run, Command, RunEvent]] = [
+    (
+        "complete",
+        some(State.RUNNING),
+        Complete(T0 + 1, 5, "7"),
+        RunSucceeded(run_id="r", epoch=1, attempt=1, owner="w", began_at=T0 + 1, ms=5, result="7"),
+    ),
+    (
+        "fail",
+        some(State.RUNNING),
+        Fail("E", T0 + 1, 5, fingerprint="f", trace="tb", reason="timeout"),
+        RunFailed(
+            run_id="r",
+            epoch=1,
+            attempt=1,
+            owner="w",
+            error="E",
+            began_at=T0 + 1,
+            ms=5,
+            fingerprint="f",
+            trace="tb",
+            reason="timeout",
+        ),
+    ),
+    (
+        "retry",
+        some(State.RUNNING),
+        Fail("E", T0 + 1, 5, retry_at=T0 + 9),
+        RunRetrying(
+            run_id="r", epoch=1, attempt=1, owner="w", error="E", began_at=T0 + 1, ms=5, next_attempt_at=T0 + 9
+        ),
+    ),
+    (
+        "snooze",
+        some(State.RUNNING),
+        SnoozeUntil(T0 + 9),
+        RunSnoozed(run_id="r", epoch=1, attempt=1, owner="w", until=T0 + 9),
+    ),
+    ("reschedule", some(State.RETRYING), SnoozeUntil(T0), RunSnoozed(run_id="r", epoch=0, attempt=0, until=T0)),
+    (
+        "hand_back",
+        some(State.RUNNING),
+        HandBack("shutdown", began=True),
+        RunHandedBack(run_id="r", epoch=1, attempt=1, owner="w", reason="shutdown", began=True),
+    ),
+    (
+        "expire",
+        some(State.RUNNING),
+        BUDGET,
+        LeaseExpired(run_id="r", epoch=1, attempt=1, owner="w", crashes=1, ready_at=T0 + 100),
+    ),
+    (
+        "expire_lost",
+        some(State.RUNNING),
+        Expire(3, "fail"),
+        RunLost(run_id="r", epoch=1, attempt=1, owner="w", crashes=1),
+    ),
+    (
+        "expire_cancelled",
+        some(State.RUNNING, cancel="stop"),
+        Expire(3, "fail"),
+        RunCancelled(run_id="r", epoch=1, attempt=1, owner="w", reason="stop", by="lease"),
+    ),
+    ("cancel_running", some(State.RUNNING), RequestCancel("x", "me"), CancelRequested(run_id="r", reason="x", by="me")),
+    ("cancel_waiting", some(State.WAITING), RequestCancel("x", "me"), RunCancelled(run_id="r", reason="x", by="me")),
+    ("cancel_retrying", some(State.RETRYING), RequestCancel("x"), RunCancelled(run_id="r", reason="x")),
+    ("cancel_blocked", some(State.BLOCKED), RequestCancel("x"), RunCancelled(run_id="r", reason="x")),
+    (
+        "stop_cancelled",
+        some(State.RUNNING),
+        StopCancelled("x"),
+        RunCancelled(run_id="r", epoch=1, attempt=1, owner="w", reason="x"),
+    ),
+    (
+        "skip",
+        some(State.RUNNING),
+        Skip("outside_time_window"),
+        RunSkipped(run_id="r", epoch=1, attempt=1, owner="w", reason="outside_time_window"),
+    ),
+    (
+        "skip_waiting",
+        some(State.WAITING),
+        Skip("x", "b"),
+        RunSkipped(run_id="r", epoch=0, attempt=0, reason="x", by="b"),
+    ),
+    ("reopen", some(State.FAILED), Reopen("me", "b"), RunReopened(run_id="r", ready_at=T0 + 100, by="me", body="b")),
+    ("discard", some(State.FAILED), Discard("me"), RunDiscarded(run_id="r", by="me")),
+]
+
+
+@pytest.mark.parametrize(("run", "command", "event"), [d[1:] for d in DECISIONS], ids=[d[0] for d in DECISIONS])
+def test_decide(run: Run, command: Command, event: RunEvent) -> None:
+    assert decide(run, command, T0 + 100) == (event,)
+
+
+COMMANDS: list[Command] = [
+    Complete(T0, 1),
+    Fail("E"),
+    Fail("E", retry_at=T0 + 9),
+    SnoozeUntil(T0 + 9),
+    HandBack("shutdown"),
+    BUDGET,
+    Expire(3, "fail"),
+    RequestCancel("x"),
+    StopCancelled("x"),
+    Skip("x"),
+    Reopen(),
+    Discard(),
+]
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_command_is_refused_exactly_where_its_event_is(state: State) -> None:
+    for command in COMMANDS:
+        run = some(state)
+        try:
+            (event,) = decide(run, command, T0 + 100)
+        except IllegalTransition:
+            if isinstance(command, Complete | HandBack | Expire):
+                assert state is not State.RUNNING
+            continue
+        assert (state, type(event)) in TRANSITIONS
+
+
+def test_an_ended_run_takes_nothing_but_reopen_and_discard() -> None:
+    for state, command in itertools.product(ENDED, COMMANDS):
+        if not isinstance(command, Reopen | Discard):
+            with pytest.raises(IllegalTransition):
+                decide(some(state), command, T0)
+
+
+# ── the fold ──
+
+
+def story(*kinds: type[RunEvent]) -> list[RunEvent]:
+    return [EXAMPLES[kind] for kind in kinds]
+
+
+STORIES = {
+    "plain": story(RunScheduled, RunStarted, RunSucceeded),
+    "skipped": story(RunSkipped),
+    "retried": story(RunScheduled, RunStarted, RunRetrying, RunStarted, RunSucceeded),
+    "rescued": story(RunScheduled, RunStarted, LeaseExpired, RunStarted, RunSucceeded),
+    "dead_and_replayed": story(RunScheduled, RunStarted, RunFailed, RunReopened, RunStarted, RunSucceeded),
+    "lost_and_put_away": story(RunScheduled, RunStarted, RunLost, RunDiscarded),
+    "snoozed_then_cancelled": story(RunScheduled, RunStarted, RunSnoozed, RunStarted, CancelRequested, RunCancelled),
+    "handed_back_and_skipped": story(RunScheduled, RunStarted, RunHandedBack, RunSkipped),
+}
+
+
+@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
+def test_the_fold_is_the_same_step_by_step(events: list[RunEvent]) -> None:
+    run: Run | None = None
+    for length, event in enumerate(events, 1):
+        run = evolve(run, event)
+        assert run == fold(events[:length])
+        assert run.n == length
+
+
+def test_the_fold_of_nothing_is_nothing() -> None:
+    assert fold([]) is None
+
+
+def test_what_a_success_leaves() -> None:
+    run = fold(STORIES["retried"])
+    assert run is not None
+    assert (run.state, run.result, run.error, run.failures, run.began_at, run.ms) == (
+        State.SUCCEEDED,
+        "7",
+        None,
+        1,
+        T0 + 11,
+        9,
+    )
+    assert (run.started_at, run.ended_at) == (T0 + 10, T0 + 20)
+
+
+# ── random command sequences ──
+
+RANDOM = st.one_of(
+    st.sampled_from(COMMANDS),
+    st.just("start"),
+    st.builds(Expire, max_crashes=st.integers(1, 4), recovery=st.sampled_from(["retry", "fail"])),
+)
+
+
+@given(st.lists(RANDOM, max_size=30), st.booleans())
+def test_random_command_sequences_never_leave_the_table(commands: list[Any], parents: bool) -> None:
+    first = RunScheduled(run_id="r", task="t", due_at=T0, at=T0, parents=("p",) if parents else ())
+    events: list[RunEvent] = [first]
+    run = born(first)
+    for now, command in enumerate(commands, T0 + 1):
+        before = run.state
+        if command == "start":
+            event: RunEvent = RunStarted(run_id="r", epoch=run.epoch + 1, attempt=run.attempt + 1, owner="w", at=now)
+            if (before, RunStarted) not in TRANSITIONS:
+                with pytest.raises(IllegalTransition):
+                    evolve(run, event)
+                continue
+        else:
+            try:
+                (event,) = decide(run, command, now)
+            except IllegalTransition:
+                continue
+        event = replace(event, at=now)
+        run = evolve(run, event)
+        events.append(event)
+        assert run.state is TRANSITIONS[before, type(event)]
+        assert run.attempt == run.epoch == sum(isinstance(e, RunStarted) for e in events)
+        assert (run.ended_at is not None) == (run.state in ENDED)
+        assert (run.owner is not None) == (run.state is State.RUNNING)
+        assert not (run.dead and run.state not in (State.FAILED, State.LOST))
+    assert fold(events) == run
+
+
+# ── the diagram ──
+
+
+def test_the_diagram_lists_every_transition() -> None:
+    lines = [line.strip() for line in diagram().splitlines()]
+    assert lines[0] == "stateDiagram-v2"
+    for (state, event), target in TRANSITIONS.items():
+        assert f"{state or '[*]'} --> {target}: {event.__name__}" in lines
+    assert "[*] --> blocked: RunScheduled (with parents)" in lines
+    for state in ENDED:
+        assert f"{state} --> [*]" in lines
+    assert len(lines) == 1 + len(TRANSITIONS) + 1 + len(ENDED)
+
+
+# ── budgets: attempts, failures, crashes ──
+
+
+def started(run: Run) -> Run:
+    event = RunStarted(run_id=run.id, epoch=run.epoch + 1, attempt=run.attempt + 1, owner="w", at=T0)
+    return evolve(run, event)
+
+
+def after(run: Run, command: Command) -> Run:
+    (event,) = decide(run, command, T0 + 100)
+    return evolve(run, replace(event, at=T0 + 100))
+
+
+def test_attempts_count_claims_and_never_go_back() -> None:
+    run = started(some(State.WAITING))
+    run = started(after(run, HandBack("shutdown")))
+    run = started(after(run, BUDGET))
+    run = started(after(run, SnoozeUntil(T0)))
+    run = started(after(run, Fail("E", retry_at=T0)))
+    assert (run.attempt, run.epoch, run.failures, run.crashes) == (5, 5, 1, 1)
+    run = started(after(after(run, Fail("E")), Reopen()))
+    assert (run.attempt, run.epoch, run.failures, run.crashes) == (6, 6, 0, 0)
+
+
+def test_crashes_are_compared_with_max_crashes_then_the_run_is_a_dead_letter() -> None:
+    run = some(State.WAITING)
+    for crash in (1, 2):
+        run = after(started(run), BUDGET)
+        assert (run.state, run.crashes, run.failures) == (State.WAITING, crash, 0)
+    run = after(started(run), BUDGET)
+    assert (run.state, run.reason, run.dead, run.crashes, run.failures) == (State.FAILED, "crashed", True, 3, 0)
+    assert "3 times" in (run.error or "")
+
+
+def test_failures_do_not_use_up_the_crash_budget_nor_crashes_the_failures() -> None:
+    run = after(started(some(State.WAITING)), Fail("E", retry_at=T0))
+    run = after(started(run), Fail("E", retry_at=T0))
+    run = after(started(run), BUDGET)
+    assert (run.state, run.failures, run.crashes, run.attempt) == (State.WAITING, 2, 1, 3)
+
+
+def test_recovery_fail_ends_as_lost_at_the_first_crash() -> None:
+    run = after(started(some(State.WAITING)), Expire(max_crashes=3, recovery="fail"))
+    assert (run.state, run.reason, run.dead, run.crashes) == (State.LOST, "lost", True, 1)
+
+
+def test_a_snooze_and_a_hand_back_are_no_failures() -> None:
+    for command in (SnoozeUntil(T0 + 9), HandBack("preempted", began=True)):
+        run = after(started(some(State.WAITING)), command)
+        assert (run.state, run.failures, run.crashes) == (State.WAITING, 0, 0)
+
+
+def test_a_failure_of_a_parent_counts_as_none_of_ours() -> None:
+    run = evolve(some(State.BLOCKED), RunFailed(run_id="r", error="parent failed", reason="parent", at=T0))
+    assert (run.state, run.failures, run.crashes) == (State.FAILED, 0, 0)
+
+
+def test_a_failed_run_is_a_dead_letter_and_discarding_puts_it_away() -> None:
+    run = after(started(some(State.WAITING)), Fail("E"))
+    assert (run.state, run.dead, run.failures, run.error) == (State.FAILED, True, 1, "E")
+    away = after(run, Discard("me"))
+    assert (away.state, away.dead, away.reason, away.ended_at) == (State.FAILED, False, "discarded", run.ended_at)
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.LOST, State.CANCELLED])
+def test_reopen_keeps_the_fire_time_and_gives_fresh_budgets(state: State) -> None:
+    run = some(
+        state,
+        fire_time=T0 - 5,
+        fire_key="k",
+        failures=3,
+        crashes=2,
+        attempt=5,
+        epoch=5,
+        dead=True,
+        error="E",
+        reason="x",
+    )
+    again = after(run, Reopen("me"))
+    assert (again.state, again.fire_time, again.fire_key, again.id) == (State.WAITING, T0 - 5, "k", run.id)
+    assert (again.failures, again.crashes, again.dead, again.error, again.reason) == (0, 0, False, None, None)
+    assert (again.attempt, again.epoch, again.ready_at, again.ended_at) == (5, 5, T0 + 100, None)
+
+
+def test_reopen_forgets_a_cancellation_and_may_bring_another_payload() -> None:
+    run = some(State.CANCELLED, cancel="stop", body="old")
+    assert (after(run, Reopen()).cancel, after(run, Reopen()).body) == (None, "old")
+    assert after(run, Reopen(body="new")).body == "new"
+
+
+def test_a_cancel_request_is_remembered_by_the_lease_that_ends() -> None:
+    run = after(started(some(State.WAITING)), RequestCancel("stop"))
+    assert (run.state, run.cancel) == (State.RUNNING, "stop")
+    gone = after(run, Expire(max_crashes=3, recovery="retry"))
+    assert (gone.state, gone.reason) == (State.CANCELLED, "stop")
+
+
+# ── the same moves in types, at run time ──
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "states"),
+    [
+        (Blocked, {State.BLOCKED}),
+        (Waiting, {State.WAITING}),
+        (Retrying, {State.RETRYING}),
+        (Running, {State.RUNNING}),
+        (Ended, set(ENDED)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_run_of_another_state_cannot_be_wrapped(wrapper: Any, states: set[State]) -> None:
+    for state in State:
+        if state in states:
+            assert wrapper(some(state)).run.state is state
+        else:
+            with pytest.raises(IllegalTransition, match=str(state)):
+                wrapper(some(state))
+
+
+def test_the_type_state_walks_the_same_way() -> None:
+    running = Waiting(some(State.WAITING)).dispatch("w").state
+    retrying = running.retry(Fail("E", retry_at=T0 + 9), T0).state
+    waiting = retrying.reschedule(T0 + 5)
+    assert isinstance(waiting.event, RunSnoozed)
+    ended = waiting.state.dispatch("w").state.complete(Complete(T0, 1), T0).state
+    assert (ended.run.state, ended.run.attempt, ended.run.failures) == (State.SUCCEEDED, 2, 1)
+    with pytest.raises(IllegalTransition):
+        ended.reopen(T0)
+    with pytest.raises(IllegalTransition, match="retry"):
+        running.fail(Fail("E", retry_at=T0), T0)
+    with pytest.raises(IllegalTransition, match="retry_at"):
+        running.retry(Fail("E"), T0)
+
+
+def test_the_type_state_knows_the_other_ways_too() -> None:
+    running = Blocked(some(State.BLOCKED)).unblock(T0).state.dispatch("w").state
+    assert running.request_cancel("x", T0).state.run.cancel == "x"
+    assert running.cancel("x", T0).state.reopen(T0).state.run.state is State.WAITING
+    assert running.skip("outside_time_window", T0).state.run.reason == "outside_time_window"
+    assert running.snooze(T0 + 9, T0).state.run.ready_at == T0 + 9
+    assert isinstance(running.hand_back("shutdown", T0).state, Waiting)
+    assert isinstance(running.expire(BUDGET, T0).state, Waiting)
+    assert isinstance(running.expire(Expire(3, "fail"), T0).state, Ended)
+    assert running.fail(Fail("E"), T0).state.discard(T0).state.run.dead is False
+    assert Retrying(some(State.RETRYING)).dispatch("w").state.run.attempt == 1
+    for cancelled in (
+        Blocked(some(State.BLOCKED)).cancel("x", T0),
+        Waiting(some(State.WAITING)).cancel("x", T0),
+        Retrying(some(State.RETRYING)).cancel("x", T0),
+    ):
+        assert cancelled.state.run.state is State.CANCELLED
+    assert Waiting(some(State.WAITING)).skip("x", T0).state.run.state is State.SKIPPED

@@ -1,0 +1,148 @@
+"""Wrong uses: each line with a mark must be refused by `mypy --strict`, and no other. Never run.
+
+The mark after `# E:` is the error code mypy must give.
+"""
+
+from __future__ import annotations
+
+from mainspring import Context, Mainspring, Retry
+from mainspring.model.events import RunFailed, RunSucceeded
+from mainspring.model.run import Run
+from mainspring.rules.lifecycle import Complete, Fail
+from mainspring.rules.typestate import Blocked, Ended, Retrying, Running, Waiting
+
+ms = Mainspring("memory://")
+
+
+# ── the life of a run ──
+
+
+def life(run: Run) -> None:
+    done, failure = Complete(1, 2), Fail("x")
+    Waiting(run).complete(done, 1)  # E: attr-defined
+    Waiting(run).fail(failure, 1)  # E: attr-defined
+    Waiting(run).retry(failure, 1)  # E: attr-defined
+    Waiting(run).reschedule(1)  # E: attr-defined
+    Waiting(run).reopen(1)  # E: attr-defined
+    Retrying(run).complete(done, 1)  # E: attr-defined
+    Retrying(run).fail(failure, 1)  # E: attr-defined
+    Retrying(run).retry(failure, 1)  # E: attr-defined
+    Running(run).dispatch("me")  # E: attr-defined
+    Running(run).reschedule(1)  # E: attr-defined
+    Running(run).reopen(1)  # E: attr-defined
+    Ended(run).complete(done, 1)  # E: attr-defined
+    Ended(run).fail(failure, 1)  # E: attr-defined
+    Ended(run).retry(failure, 1)  # E: attr-defined
+    Ended(run).dispatch("me")  # E: attr-defined
+    Ended(run).cancel("no", 1)  # E: attr-defined
+    Ended(run).reschedule(1)  # E: attr-defined
+    Blocked(run).dispatch("me")  # E: attr-defined
+    Blocked(run).complete(done, 1)  # E: attr-defined
+    Waiting(run).dispatch("me").state.dispatch("me")  # E: attr-defined
+    Running(run).complete(done, 1).state.complete(done, 2)  # E: attr-defined
+    Running(run).retry(failure, 1).state.complete(done, 2)  # E: attr-defined
+    Running(run).complete(failure, 1)  # E: arg-type
+    Running(run).fail(done, 1)  # E: arg-type
+    wrong: Waiting = Running(run).fail(failure, 1).state  # E: assignment
+    print(wrong)
+
+
+# ── tasks ──
+
+
+@ms.task
+async def coroutine(customer: str, copies: int = 1) -> float:
+    return 1.5
+
+
+@ms.task
+def blocking(customer: str, *, copies: int = 1) -> dict[str, int]:
+    return {}
+
+
+@ms.task(timeout="30s")
+async def with_context(ctx: Context, customer: str) -> str:
+    return customer
+
+
+@ms.task()
+def with_context_in_thread(ctx: Context, n: int) -> bool:
+    return True
+
+
+@ms.cron("0 9 * * *")
+async def scheduled(ctx: Context, customer: str = "acme") -> int:
+    return 1
+
+
+async def arguments() -> None:
+    await coroutine.enqueue(1)  # E: arg-type
+    await coroutine.enqueue()  # E: call-arg
+    await coroutine.enqueue("acme", 2, 3)  # E: call-arg
+    await coroutine.enqueue("acme", colour="red")  # E: call-arg
+    await coroutine.enqueue("acme", copies="two")  # E: arg-type
+    await blocking.enqueue("acme", 2)  # E: call-arg
+    await blocking.enqueue(customer=2)  # E: arg-type
+    await with_context.enqueue()  # E: call-arg
+    await with_context.enqueue(1)  # E: arg-type
+    await with_context.enqueue(None, "acme")  # E: call-arg arg-type
+    await with_context_in_thread.enqueue("three")  # E: arg-type
+    await with_context_in_thread.enqueue(1, 2)  # E: call-arg
+    await scheduled.enqueue(5)  # E: arg-type
+    await coroutine.using(delay="1s").enqueue(1)  # E: arg-type
+    coroutine.sync.enqueue(1)  # E: arg-type
+    with_context.sync.enqueue("acme", "more")  # E: call-arg
+    await coroutine(1)  # E: arg-type
+    coroutine("acme")  # E: unused-coroutine
+    total: int = blocking("acme")  # E: assignment
+    print(total)
+    blocking(customer="acme", copies="two")  # E: arg-type
+
+
+async def options() -> None:
+    coroutine.using(prioritty="high")  # E: call-arg
+    coroutine.using(delay=[1])  # E: arg-type
+    coroutine.using(at="tomorrow")  # E: arg-type
+    coroutine.using(recovery="perhaps")  # E: arg-type
+    coroutine.using(priority="urgent")  # E: arg-type
+    coroutine.using(retry=3)  # E: arg-type
+    Retry(backoff="sometimes")  # E: arg-type
+    ms.task(executor="fibre")  # E: call-overload
+
+
+async def results() -> None:
+    text: str = await (await coroutine.enqueue("acme")).result()  # E: assignment
+    number: int = await (await with_context.enqueue("acme")).result(timeout="1s")  # E: assignment
+    counts: dict[str, str] = blocking.sync.enqueue("acme").result()  # E: assignment
+    truth: list[bool] = await (await with_context_in_thread.enqueue(1)).result()  # E: assignment
+    print(text, number, counts, truth)
+
+
+# ── schedules ──
+
+
+async def schedules() -> None:
+    await ms.schedule("x", coroutine, cron="0 2 * * *", missed="sometimes")  # E: arg-type
+    await ms.schedule("x", coroutine, cron="0 2 * * *", overlap="maybe")  # E: arg-type
+    await ms.schedule("x", coroutine, cron="0 2 * * *", on_conflict="ask")  # E: arg-type
+    await ms.schedule("x", coroutine, chron="0 2 * * *")  # E: call-arg
+    await ms.update("x", missed="sometimes")  # E: arg-type
+    await ms.pause("x", until="tomorrow")  # E: arg-type
+    ms.cron("0 9 * * *", missed="sometimes")  # E: arg-type
+    ms.cron("0 9 * * *", colour="red")  # E: call-arg
+    ms.every([10])  # E: arg-type
+
+
+# ── events ──
+
+
+def alert(event: RunFailed) -> None:
+    print(event.eror)  # E: attr-defined
+
+
+def succeeded(event: RunSucceeded) -> None: ...
+
+
+ms.on_event(RunFailed, succeeded)  # E: arg-type
+ms.on_event(RunFailed, lambda event: print(event.result))  # E: attr-defined
+ms.on_event("RunFailed", alert)  # E: call-overload

@@ -1,0 +1,114 @@
+"""Right uses: `mypy --strict` has nothing to say. `bad.py` is its counterpart; neither is ever run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+from mainspring import Context, Depends, Mainspring, Priority, Retry, RunHandle, Schedule, State, Window
+from mainspring.model.events import Event, RunFailed, RunRetrying, RunSucceeded
+from mainspring.model.run import Run
+from mainspring.rules.lifecycle import Complete, Fail
+from mainspring.rules.typestate import Blocked, Ended, Retrying, Running, Waiting
+
+ms = Mainspring("memory://")
+
+
+async def get_pool() -> AsyncIterator[list[str]]:
+    yield ["connection"]
+
+
+@ms.task
+async def bare(customer: str, copies: int = 1) -> float:
+    return 1.5 * copies
+
+
+@ms.task(retry=Retry(max_attempts=5), timeout="30s", priority="high", executor="auto")
+def with_options(customer: str, *, copies: int = 1) -> dict[str, int]:
+    return {customer: copies}
+
+
+@ms.task
+async def with_context(ctx: Context, customer: str) -> str:
+    ctx.progress(0.5, "half way")
+    ctx.log("at %s", ctx.fire_time)
+    return f"{ctx.run_id} {ctx.attempt} {ctx.tz} {ctx.idempotency_key} {customer}"
+
+
+@ms.task(executor="thread")
+def with_context_in_thread(ctx: Context, n: int) -> bool:
+    return ctx.cancelled
+
+
+@ms.task
+async def with_dependency(customer: str, pool: list[str] = Depends(get_pool)) -> int:  # noqa: B008
+    return len(pool)
+
+
+@ms.cron("0 9 * * Mon-Fri", tz="Europe/Berlin", missed="catch_up_once", overlap="forbid")
+async def morning(ctx: Context) -> None: ...
+
+
+@ms.every("10m", window=Window("09:00-17:00"), on_exhausted="pause")
+def often() -> None: ...
+
+
+@ms.at(datetime(2026, 3, 2, tzinfo=UTC), args=("acme",))
+def once(customer: str) -> None: ...
+
+
+async def enqueueing() -> None:
+    handle: RunHandle[float] = await bare.enqueue("acme", copies=2)
+    number: float = await handle.result(timeout="10s")
+    counts: dict[str, int] = await (await with_options.enqueue("acme", copies=3)).result()
+    text: str = await (await with_context.enqueue("acme")).result(timedelta(seconds=1))
+    truth: bool = await (await with_context_in_thread.enqueue(3)).result(10)
+    length: int = await (await with_dependency.enqueue("acme")).result()
+    nothing = await morning.enqueue()
+    state: State = await nothing.state()
+    await bare.using(priority="critical", delay="10m", unique="acme").enqueue("acme")
+    await bare.using(priority=Priority.LOW, at=datetime.now(UTC), recovery="fail").enqueue("acme", 2)
+    many: list[RunHandle[float]] = await bare.enqueue_many([("acme",), {"customer": "globex", "copies": 3}])
+    print(number, counts, text, truth, length, state, many)
+
+
+def blocking() -> float:
+    result: float = bare.sync.enqueue("acme", copies=2).result(timeout="1s")
+    with_context.sync.enqueue("acme")
+    bare.using(delay="1s").sync.enqueue("acme")
+    return result
+
+
+async def managing() -> None:
+    schedule: Schedule = await ms.schedule("nightly", bare, cron="0 2 * * *", args=("acme",), missed="skip")
+    await ms.schedule("often", with_context, every="10m", kwargs={"customer": "acme"}, on_conflict="replace")
+    await ms.update("nightly", grace="10m", overlap="queue_one")
+    await ms.pause("nightly", reason="migration", until=datetime.now(UTC))
+    runs: list[Run] = await ms.runs(schedule="nightly", state="failed", since=datetime.now(UTC))
+    events: list[Event] = await ms.events(types=[RunFailed, "RunRetrying"])
+    print(schedule.spec.missed, runs, events)
+
+
+def alert(event: RunFailed) -> None:
+    print(event.error, event.run_id)
+
+
+async def either(event: RunSucceeded | RunRetrying) -> None:
+    print(event.began_at)
+
+
+ms.on_event(RunFailed, alert)
+ms.on_event(RunFailed, lambda event: print(event.error))
+ms.on_event((RunSucceeded, RunRetrying), either)
+ms.on_event(Event, lambda event: print(event.seq))
+
+
+def life(run: Run) -> None:
+    running: Running = Waiting(run).dispatch("me").state
+    ended: Ended = running.complete(Complete(1, 2), 3).state
+    waiting: Waiting = ended.reopen(4).state
+    retrying: Retrying = waiting.dispatch("me").state.retry(Fail("x", retry_at=9), 5).state
+    again: Waiting = retrying.reschedule(6).state
+    gone: Ended = again.cancel("no", 7).state
+    unblocked: Waiting = Blocked(run).unblock(8).state
+    print(gone, unblocked)
