@@ -351,7 +351,7 @@ async def test_stored_arguments_that_no_longer_fit_fail_the_run(tmp_path: Path) 
 async def test_a_task_that_nobody_knows_is_kept_and_shown(ms: Mainspring, tmp_path: Path) -> None:
     ran: list[str] = []
     forgotten = [await ms.tasks["send"].enqueue(f"customer {n}") for n in range(3)]
-    await ms.trigger("nightly")
+    triggered = await ms.trigger("nightly")
     del ms.tasks["send"], ms._handlers["send"]  # the next deploy no longer has it
 
     @ms.task
@@ -365,10 +365,10 @@ async def test_a_task_that_nobody_knows_is_kept_and_shown(ms: Mainspring, tmp_pa
         assert ran == ["behind"]
         assert await behind.state() is State.SUCCEEDED
         shown = await ms.unresolved()
-        assert [run.id for run in shown[:3]] == [handle.id for handle in forgotten]
+        assert [run.id for run in shown if run.id != triggered.id] == [handle.id for handle in forgotten]
         assert {run.task for run in shown} == {"send"}
         assert {run.state for run in shown} == {State.WAITING}
-        assert [run.id for run in await ms.unresolved(limit=1)] == [forgotten[0].id]
+        assert await ms.unresolved(limit=1) == shown[:1]
 
     # a later deploy knows it again: nothing was lost
     @ms.task

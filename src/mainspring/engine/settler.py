@@ -137,8 +137,7 @@ class Settler(Service):
 
     async def _look_again(self, row: DueSchedule, now: Ms) -> Draft:
         schedule = row.schedule
-        ended = await self._store.find(Runs(schedule_id=schedule.id, states=tuple(ENDED), limit=1))
-        last = ended[0] if ended else None
+        last = await self._last(schedule.id, ENDED - {State.SKIPPED})
         options = schedule.spec.options
         spent = last is not None and last.state is State.FAILED and last.dead
         if spent and options is not None and options.on_exhausted == "pause" and schedule.state == "active":
@@ -146,11 +145,18 @@ class Settler(Service):
         draft = Draft(schedule)
         if is_fixed_delay(schedule.spec):
             if row.open == 0:
-                draft = rearm(schedule, now if last is None else last.ended_at or now)
+                skipped = await self._last(schedule.id, frozenset({State.SKIPPED}))
+                ends = [run.ended_at for run in (last, skipped) if run is not None and run.ended_at is not None]
+                draft = rearm(schedule, max(ends, default=now))
         elif schedule.state == "active" and schedule.next_at is None:
             draft = settle(schedule, _opened(row), now)  # only a damaged row is like that: see Keeper.repair
         self._delete_if_terminal(draft, row.open)
         return draft
+
+    async def _last(self, schedule_id: str, states: frozenset[State]) -> Run | None:
+        """The newest run in one of the states. Fires skipped while a run was open are newer than it and end before."""
+        found = await self._store.find(Runs(schedule_id=schedule_id, states=tuple(states), limit=1))
+        return found[0] if found else None
 
     # ── leases that ended ──────────────────────────────────────────────────
 

@@ -107,7 +107,8 @@ def build_spec(
     recovery: Recovery | None = None,
 ) -> ScheduleSpec:
     """Check everything; an error names the field and what would be right."""
-    zone_name = tz or default_tz
+    own_zone = next((given.spec.tz for given in (cron, trigger) if isinstance(given, Cron)), None)
+    zone_name = tz or own_zone or default_tz
     zone(zone_name, field="tz")
     when = _trigger(name, now, zone_name, trigger, cron, every, at, delay)
     if max_runs is not None and (isinstance(max_runs, bool) or not isinstance(max_runs, int) or max_runs < 0):

@@ -124,6 +124,9 @@ def _pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[
         return ([_Fire(schedule.next_at or 0)] if due else []), True
     low, high = bounds(spec, schedule.cursor, now)
     trigger = trigger_of(spec, schedule.anchor)
+    single = _single(spec, trigger, low, high, now)
+    if single is not None:
+        return single, True
     total = trigger.count_ms(low, high)
     if left is not None and total >= left:
         high, total = _nth(trigger, low, high, left), left
@@ -140,6 +143,18 @@ def _pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[
     through = _end(pieces[-1]) if pieces and not done else high
     dropped = [_Gone(at - 1, at, 1, "dst") for at in trigger.dropped_ms(low, through)]
     return sorted([*pieces, *dropped], key=_end), done
+
+
+def _single(spec: ScheduleSpec, trigger: Trigger, low: Ms, high: Ms, now: Ms) -> list[_Fire | _Gone] | None:
+    """The everyday case, without counting: one fire is due and not missed. None when it is another case."""
+    first = trigger.next_ms(low)
+    windowed = spec.options is not None and spec.options.window is not None
+    if first is None or first > high or first < now - spec.grace or windowed:
+        return None
+    second = trigger.next_ms(first)
+    if (second is not None and second <= high) or trigger.dropped_ms(low, high):
+        return None
+    return [_Fire(first)]
 
 
 def _end(piece: _Fire | _Gone) -> Ms:
@@ -297,7 +312,7 @@ def _finish(draft: Draft, left: int | None, *, done: bool) -> None:
     elif is_fixed_delay(schedule.spec):
         past_end = schedule.spec.end is not None and (schedule.next_at or 0) > schedule.spec.end
         reason = "ended" if past_end else None
-    elif next_fire(schedule.spec, schedule.anchor, schedule.cursor) is None:
+    elif schedule.next_at is None:
         unbounded = compile_next(schedule) if schedule.spec.end is not None else None
         reason = "exhausted" if unbounded is None else "ended"
     if reason is not None:

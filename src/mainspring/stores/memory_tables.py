@@ -47,6 +47,7 @@ from mainspring.stores.hints import Hints
 
 T = TypeVar("T")
 DAY_MS = 86_400_000
+_MOVES = frozenset(cls.__name__ for cls in ScheduleEvent.__subclasses__())
 
 
 class _Queue:
@@ -77,6 +78,7 @@ class MemoryTables:
         self._leases: dict[str, Lease] = {}
         self._tallies: dict[tuple[str | None, int, str], int] = defaultdict(int)
         # operational indexes
+        self._of_schedule: dict[str, dict[str, None]] = defaultdict(dict)
         self._open: dict[str, dict[str, None]] = defaultdict(dict)
         self._running: dict[str, None] = {}
         self._ended: list[tuple[Ms, str]] = []  # a heap; the head says whether retention has anything to do
@@ -107,6 +109,8 @@ class MemoryTables:
         self._runs[run.id] = run
         is_open = run.state in OPEN
         if run.schedule_id is not None:
+            if before is None:
+                self._of_schedule[run.schedule_id][run.id] = None
             if run.fire_key is not None:
                 self._fire_keys[run.schedule_id, run.fire_key] = run.id
             if is_open:
@@ -151,6 +155,8 @@ class MemoryTables:
             rows = [self._runs[q.id]] if q.id in self._runs else []
         elif q.ids is not None:
             rows = [self._runs[rid] for rid in q.ids if rid in self._runs]
+        elif q.schedule_id is not None:
+            rows = [self._runs[rid] for rid in self._of_schedule.get(q.schedule_id, ()) if rid in self._runs]
         else:
             rows = self._runs.values()
         found = [run for run in rows if _run_matches(run, q)]
@@ -185,6 +191,8 @@ class MemoryTables:
         rows: Iterable[Event]
         if q.run_id is not None:
             rows = self._run_events.get(q.run_id, [])
+        elif q.schedule_id is not None and q.types is not None and _MOVES.issuperset(q.types):
+            rows = self._schedule_events.get(q.schedule_id, [])
         else:
             rows = self._log
         after = int(q.after) if q.after else 0
@@ -254,6 +262,8 @@ class MemoryTables:
             self._tallies[run.schedule_id, day, f"{kind}/{run.state}"] += 1
             removed.update(e.seq for e in self._run_events.pop(run.id, ()))
             del self._runs[run.id]
+            if run.schedule_id is not None:
+                self._of_schedule[run.schedule_id].pop(run.id, None)
             self._fire_keys.pop((run.schedule_id, run.fire_key), None)
         for span in spans:
             self._tallies[span.schedule_id, span.through // DAY_MS, f"span/{span.reason}"] += span.count
