@@ -187,11 +187,8 @@ OUTLIVING = """
 
 
 def test_a_child_that_outlives_its_parents_connection_loses_nothing(tmp_path: Path) -> None:
-    # FAILS (2 instead of 12): acknowledged runs are lost. stores/sqlite/database.py carries an open connection through
-    # the fork. SQLite counts its file locks in memory, which fork copies, so the child's new connection takes no lock
-    # of its own; when the parent closes, it is "the last one" and removes the -wal file into which the child writes.
-    # Proposed: close the file around a fork (os.register_at_fork: before = wait for the statement in progress and
-    # close, after_in_parent = open again at the next statement), so that no open file ever crosses one.
+    # SQLite counts its file locks in memory, which fork copies: an open file that crossed a fork would leave the child
+    # without a lock of its own, and the parent's close would remove the log into which the child writes.
     path = tmp_path / "outliving.py"
     path.write_text(textwrap.dedent(OUTLIVING).format(db=tmp_path / "x.db"))
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=50)

@@ -6,7 +6,9 @@ import contextlib
 import os
 import random
 import sqlite3
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
@@ -52,7 +54,9 @@ class Database:
         self._force = force
         self._failpoint = failpoint
         self._connection: sqlite3.Connection | None = None
-        self._inherited: sqlite3.Connection | None = None
+        self._lock = threading.RLock()
+        self._fork_safe = False
+        self._reopen = False
         self._pid = 0
         # Marks only have to differ from every mark that a row can still carry.
         self._mark = random.SystemRandom().getrandbits(62)
@@ -84,12 +88,14 @@ class Database:
     @property
     def connection(self) -> sqlite3.Connection:
         """The open connection; refused after close and in a forked child."""
-        if self._connection is None:
-            raise StoreError(f"{self.path} is not open. Call open() first")
-        if self._pid != os.getpid():
+        if self._reopen and self._pid != os.getpid():
             raise StoreError(
                 f"{self.path} was opened by process {self._pid}, this is its fork {os.getpid()}. Open a new store here"
             )
+        if self._connection is None and self._reopen:
+            self.open()
+        if self._connection is None:
+            raise StoreError(f"{self.path} is not open. Call open() first")
         return self._connection
 
     def run(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
@@ -106,30 +112,29 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[None]:
         """Statements outside a transaction, with errors in our words."""
-        _ = self.connection
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise translate(error, self.path) from error
+        with self._lock:
+            _ = self.connection
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise translate(error, self.path) from error
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
         """Several reads that see one state of the file."""
-        connection = self.connection
-        try:
+        with self.read():
+            connection = self.connection
             connection.execute("BEGIN")
             try:
                 yield
             finally:
                 self._rollback(connection)
-        except sqlite3.Error as error:
-            raise translate(error, self.path) from error
 
     @contextlib.contextmanager
     def write(self, verb: str) -> Iterator[None]:
         """One write transaction: all of it or, on any exception, nothing."""
-        connection = self.connection
-        try:
+        with self.read():
+            connection = self.connection
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -138,8 +143,6 @@ class Database:
             except BaseException:
                 self._rollback(connection)
                 raise
-        except sqlite3.Error as error:
-            raise translate(error, self.path) from error
         self.reach(f"{verb}:after_commit")
 
     def _rollback(self, connection: sqlite3.Connection) -> None:
@@ -154,13 +157,13 @@ class Database:
         if self._connection is not None and self._pid == os.getpid():
             return
         self._check_place()
-        # A connection inherited by fork is kept and not used: closing it would touch the parent's file.
-        self._inherited = self._connection
+        self._survive_forks()
         stopwatch = SystemClock().monotonic
         deadline = stopwatch() + _OPEN_SECONDS
         while True:
             try:
                 self._connection = self._connect()
+                self._reopen = True
                 return
             except sqlite3.Error as error:
                 # Two processes that create one file meet here; SQLite does not wait when the journal mode changes.
@@ -170,16 +173,42 @@ class Database:
 
     def close(self) -> None:
         """Move the log into the file if nobody is in the way, and let go of it."""
-        connection, self._connection = self._connection, None
-        if connection is None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            self._reopen = False
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("PRAGMA busy_timeout = 0")
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.close()
+
+    def _survive_forks(self) -> None:
+        """No open file may cross a fork: SQLite counts its locks in memory, so the child's would hold nothing.
+
+        Before a fork the statement in progress ends and the connection is closed; the parent opens it again
+        at its next statement, the child must open a store of its own.
+        """
+        if self._fork_safe:
             return
-        if self._pid == os.getpid():
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("PRAGMA busy_timeout = 0")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            connection.close()
-        else:
-            self._inherited = connection
+        self._fork_safe = True
+        this = weakref.ref(self)
+
+        def before() -> None:
+            if (db := this()) is not None:
+                db._lock.acquire()
+                connection, db._connection = db._connection, None
+                if connection is not None:
+                    connection.close()
+
+        def in_parent() -> None:
+            if (db := this()) is not None:
+                db._lock.release()
+
+        def in_child() -> None:
+            if (db := this()) is not None:
+                db._lock = threading.RLock()
+
+        os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 
     def _check_place(self) -> None:
         path = os.path.abspath(self.path)
