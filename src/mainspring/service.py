@@ -26,7 +26,7 @@ from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Events, Runs, Schedules, Store
-from mainspring.rules.declaring import Live, judge
+from mainspring.rules.declaring import Live, judge, version_key
 from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import touches_of
 from mainspring.rules.lifecycle import Command, Discard, Reopen, RequestCancel, born, decide, evolve
@@ -177,14 +177,14 @@ class Commands:
         verdict = judge(existing, want.digest, want.version, live, on_drift)
         if verdict == "create":
             await self.create(want, on_conflict="keep")
-        elif existing is not None and verdict == "resume":
+        elif existing is not None and (verdict == "resume" or (verdict == "drift" and _undeclared(existing))):
             await self.resume(existing, reason="declared again")
         elif existing is not None and verdict == "update":
             row = await self.replace(existing, want)
-            if row.state == "paused" and row.reason == "not_declared":
+            if _undeclared(row):
                 await self.resume(row, reason="declared again")
         elif existing is not None and verdict == "conflict":
-            newest = max(one.version for one in live)
+            newest = max((one.version for one in live), key=version_key)
             note = DeclarationConflict(
                 ns=want.ns, schedule_id=existing.id, name=want.name, declared=want.version, live=newest
             )
@@ -309,6 +309,11 @@ class Commands:
             if isinstance(command, RequestCancel) and run.state not in OPEN:
                 return run
         raise StoreError(f"run {run.id} kept changing")
+
+
+def _undeclared(schedule: Schedule) -> bool:
+    """True while a schedule is paused because no code declared it."""
+    return schedule.state == "paused" and schedule.reason == "not_declared"
 
 
 def _birth(change_id: str, run: Run, new: NewRun) -> Change:

@@ -10,7 +10,7 @@ import asyncio
 import random
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -23,7 +23,6 @@ from mainspring.model.events import (
     CancelRequested,
     Event,
     LeaseExpired,
-    LogCompacted,
     Note,
     RunCancelled,
     RunReopened,
@@ -482,20 +481,3 @@ class _Machine(RuleBasedStateMachine):
         held = Counter(name for run in runs if run.state is State.RUNNING for name in run.gates)
         for gate in self.run_async(self.subject.find(Gates(limit=ALL))):
             assert gate.held == held[gate.name], gate
-
-
-def _counted(rows: Iterable[Hashable]) -> Counter[Hashable]:
-    return Counter(rows)
-
-
-def _streams(log: list[Event]) -> dict[tuple[str | None, str | None], list[Event]]:
-    """Each stream in its own order; how streams interleave inside one batch is a store's own matter."""
-    streams: dict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
-    for event in log:
-        if isinstance(event, LogCompacted):
-            event = replace(event, through=0, digest="")
-        streams[event.run_id, None if event.run_id else event.schedule_id].append(replace(event, seq=0))
-    return dict(streams)
-
-
-__all__ = ["store_machine"]
