@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 
-from mainspring.model.events import Event
+from msgspec.structs import replace
+
+from mainspring.model.events import Event, LogCompacted
 
 
 def counted(rows: Iterable[Hashable]) -> Counter[Hashable]:
@@ -20,6 +22,3 @@ def streams(log: list[Event]) -> dict[tuple[str | None, str | None], list[Event]
             event = replace(event, through=0, digest="")
         streams[event.run_id, None if event.run_id else event.schedule_id].append(replace(event, seq=0))
     return dict(streams)
-
-
-__all__ = ["store_machine"]

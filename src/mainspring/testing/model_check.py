@@ -454,9 +454,9 @@ class _Machine(RuleBasedStateMachine):
         self.same_rows(Lanes(limit=ALL))
         # Whether a term is live is told by the store's own clock, which knows nothing of our time.
         self.both(lambda s: s.find(Leases(limit=ALL)), lambda rows: [replace(lease, live=True) for lease in rows])
-        self.both(lambda store: store.find(Tallies(limit=ALL)), _counted)
-        self.both(lambda store: store.find(Bodies(ids=bodies, limit=ALL)), _counted)
-        self.both(lambda store: store.find(Events(limit=ALL)), _streams)
+        self.both(lambda store: store.find(Tallies(limit=ALL)), counted)
+        self.both(lambda store: store.find(Bodies(ids=bodies, limit=ALL)), counted)
+        self.both(lambda store: store.find(Events(limit=ALL)), streams)
 
     def same_rows(self, query: Query[Any]) -> None:
         self.both(lambda store: store.find(query))
