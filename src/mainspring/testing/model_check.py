@@ -60,6 +60,7 @@ from mainspring.ports.store import (
     Tallies,
 )
 from mainspring.stores.memory import MemoryStore
+from mainspring.testing.compare import counted, streams
 from mainspring.testing.factories import (
     DAY,
     T0,
