@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from mainspring import Mainspring
 from mainspring.engine.service import Service
 from mainspring.model.change import Change
@@ -232,3 +234,9 @@ async def test_retention_by_the_keeper_leaves_the_books_balanced() -> None:
         assert (book.planned, book.unexplained) == (300, 0)
         assert len(await t.runs("tick")) < 130
         assert len(await t.runtime.store.find(Schedules())) == 1
+
+
+async def test_a_lease_under_five_seconds_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    ms = Mainspring("memory://", lease_ttl="900ms")
+    async with travel(ms, "2026-01-01T00:00Z"):
+        assert "lease_ttl of 900 ms is short" in caplog.text

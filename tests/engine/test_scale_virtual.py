@@ -17,6 +17,7 @@ DAYS = 30
 RUNS = SCHEDULES * DAYS * 24
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 async def test_a_hundred_hourly_schedules_over_30_days_are_72_000_runs_in_20_s() -> None:
     store = MemoryStore()

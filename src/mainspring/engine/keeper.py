@@ -18,7 +18,7 @@ log = logging.getLogger("mainspring.engine")
 LEASE = "keeper"
 PURGE_BATCH = 500
 #: Damage is rare, and looking for it reads every schedule.
-REPAIR_SECONDS = 3_600.0
+REPAIR_EVERY: Ms = 3_600_000
 REPAIR_PAGE = 500
 
 
@@ -43,7 +43,7 @@ class Keeper(Service):
         self._owner = owner
         self._pause = pause
         self._touch = touch
-        self._looked: float | None = None
+        self._looked: Ms | None = None
         self._epoch: int | None = None
 
     async def run_once(self) -> float:
@@ -58,8 +58,8 @@ class Keeper(Service):
         self._epoch = held.epoch
         more = await self.retain()
         await self.pause_undeclared()
-        if self._looked is None or self._clock.monotonic() - self._looked >= REPAIR_SECONDS:
-            self._looked = self._clock.monotonic()
+        if self._looked is None or self._clock.boot() - self._looked >= REPAIR_EVERY:
+            self._looked = self._clock.boot()
             await self.repair()
         return 0.0 if more else self.poll
 

@@ -38,6 +38,9 @@ from mainspring.service import Commands
 
 log = logging.getLogger("mainspring.engine")
 
+#: Below this a lease may end because the machine is busy, not because the worker is dead.
+SHORT_LEASE = 5_000
+
 
 def open_store(url: str, clock: Clock) -> Store:
     """The store a URL names; backends are imported when they are asked for."""
@@ -132,6 +135,8 @@ class Runtime:
 
     async def start(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> None:
         """Start every loop."""
+        if self.settings.lease_ttl < SHORT_LEASE:
+            log.warning("lease_ttl of %d ms is short: a busy machine may lose leases", self.settings.lease_ttl)
         self._loop = asyncio.get_running_loop()
         self.wire(handler_loop, inline=inline)
         assert self.worker is not None

@@ -25,7 +25,7 @@ class Watcher(Service):
 
     async def run_once(self) -> float:
         """Wait for a hint, then pass it on; without one there is nothing to do, the other loops poll by themselves."""
-        if await self._store.wait(PATIENCE):
+        if await self._store.wait(max(PATIENCE, self.poll)):
             self._wake_all()
             await asyncio.sleep(QUIET)
             self._wake_all()  # what was hinted meanwhile had no listener
