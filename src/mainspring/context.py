@@ -79,7 +79,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """True when the run should stop: cancelled, timed out, or its lease is gone. For handlers in threads."""
-        return self._attempt.cancelled
+        return self._attempt.cancelled.is_set()
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Show how far the run is; kept with the run while it runs."""

@@ -100,9 +100,8 @@ async def _account(db: Path, executions: list[tuple[str, int, int]]) -> None:
     assert not open_runs, f"lost: {open_runs[:3]}"
     attempts = collections.Counter((key, attempt) for key, attempt, _ in executions)
     assert max(attempts.values()) == 1, "one attempt was executed twice"
-    print(
-        f"{len(fires)} fires, {len(executions)} executions, {len(executions) - len(executed)} repeated with the same key"
-    )
+    repeated = len(executions) - len(executed)
+    print(f"{len(fires)} fires, {len(executions)} executions, {repeated} repeated with the same key")
     await store.close()
 
 

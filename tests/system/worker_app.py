@@ -1,7 +1,7 @@
 """The program the kill loops run: it writes down every execution, independently of the store.
 
-    python worker_app.py DB LOG fires LEASE        ten schedules, together ten fires a second, until killed
-    python worker_app.py DB LOG drain LEASE        work off what is enqueued, then stop
+python worker_app.py DB LOG fires LEASE        ten schedules, together ten fires a second, until killed
+python worker_app.py DB LOG drain LEASE        work off what is enqueued, then stop
 """
 
 import os

@@ -155,7 +155,7 @@ class Worker(Service):
     def stop_attempt(self, attempt: Attempt, why: Outcome) -> None:
         """Tell the executor; the attempt ends through `finished` as always."""
         attempt.stop = why
-        attempt.cancelled = True
+        attempt.cancelled.set()
         self._executors[attempt.handler.kind].stop(attempt)
 
     async def drain(self, timeout: float) -> None:

@@ -56,7 +56,7 @@ class ThreadExecutor:
         if attempt.done or attempt.stop is not None:
             return
         attempt.stop = timed_out(attempt)
-        attempt.cancelled = True
+        attempt.cancelled.set()
         loop = asyncio.get_running_loop()
         attempt.handle = loop.call_later(attempt.handler.overrun / 1000, self._abandon, attempt)
 

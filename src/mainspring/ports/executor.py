@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, Protocol
 
@@ -74,7 +75,7 @@ class Attempt:
         self.handler = handler
         self.timeout = timeout
         self.trust = trust  # boot time after which the lease must not be relied on
-        self.cancelled = False  # a plain flag: one thread sets it once, another reads it
+        self.cancelled = threading.Event()
         self.stop: Outcome | None = None  # why the executor was asked to stop
         self.began_at: Ms | None = None
         self.ms: int | None = None

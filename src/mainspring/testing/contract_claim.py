@@ -275,6 +275,19 @@ class Gated(ContractBase):
         assert (await b.store.due(Agenda.GATES, 10, now=T0 + 11)).unparked == 0
 
     @on_store
+    async def test_nobody_overtakes_what_is_parked(self, b: Bench) -> None:
+        first = await b.enqueue(made=[Gate("g", 1)], gates=("g",), due_at=T0)
+        parked = await b.enqueue(gates=("g",), due_at=T0 + 1)
+        running = await b.start(T0 + 2)
+        assert running.id == first.id
+        assert (await b.claim(now=T0 + 2)).claims == []
+        await b.end(running)
+        late = await b.enqueue(gates=("g",), due_at=T0 + 3)
+        urgent = await b.enqueue(gates=("g",), priority=0, due_at=T0 + 4)
+        assert (await b.start(T0 + 5)).id == urgent.id, "a greater urgency may pass"
+        assert (await b.run(late.id)).parked_on == (await b.run(parked.id)).parked_on == "g"
+
+    @on_store
     async def test_unpark_limit(self, b: Bench) -> None:
         for _ in range(5):
             await b.enqueue(made=[Gate("g", 0)], gates=("g",))
