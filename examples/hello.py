@@ -21,3 +21,4 @@ if __name__ == "__main__":
     print("A job every second, in mainspring.db. Ctrl-C stops; nothing is lost, not even by kill -9.")
     print("Then read the ledger: .venv/bin/mainspring ledger --store sqlite:///mainspring.db\n", flush=True)
     ms.run()
+    print("Stopped in order.")

@@ -10,7 +10,27 @@ if TYPE_CHECKING:
     from mainspring.context import Context
     from mainspring.depends import Depends
     from mainspring.handle import RunHandle
-    from mainspring.model.errors import MainspringError, ResultTimeout, RunNotSuccessful
+    from mainspring.model.errors import (
+        InvalidInput,
+        MainspringError,
+        ResultTimeout,
+        RunNotSuccessful,
+        StoreError,
+        UnknownRun,
+        UnknownSchedule,
+        UnknownTask,
+        WrongArguments,
+    )
+    from mainspring.model.events import (
+        Event,
+        RunCancelled,
+        RunFailed,
+        RunRetrying,
+        RunScheduled,
+        RunSkipped,
+        RunStarted,
+        RunSucceeded,
+    )
     from mainspring.model.outcome import Cancel, Snooze
     from mainspring.model.policies import Priority, Retry, RetryPolicy
     from mainspring.model.run import Run, State
@@ -22,6 +42,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "RunSucceeded": "model.events",
+    "RunStarted": "model.events",
+    "RunSkipped": "model.events",
+    "RunScheduled": "model.events",
+    "RunRetrying": "model.events",
+    "RunFailed": "model.events",
+    "RunCancelled": "model.events",
+    "Event": "model.events",
+    "StoreError": "model.errors",
+    "WrongArguments": "model.errors",
+    "UnknownTask": "model.errors",
+    "UnknownSchedule": "model.errors",
+    "UnknownRun": "model.errors",
+    "InvalidInput": "model.errors",
     "At": "rules.triggers",
     "Cancel": "model.outcome",
     "Context": "context",
@@ -50,7 +84,9 @@ __all__ = [
     "Context",
     "Cron",
     "Depends",
+    "Event",
     "Every",
+    "InvalidInput",
     "LoggingHandler",
     "Mainspring",
     "MainspringError",
@@ -59,12 +95,24 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Run",
+    "RunCancelled",
+    "RunFailed",
     "RunHandle",
     "RunNotSuccessful",
+    "RunRetrying",
+    "RunScheduled",
+    "RunSkipped",
+    "RunStarted",
+    "RunSucceeded",
     "Schedule",
     "Snooze",
     "State",
+    "StoreError",
+    "UnknownRun",
+    "UnknownSchedule",
+    "UnknownTask",
     "Window",
+    "WrongArguments",
     "__version__",
 ]
 

@@ -23,7 +23,7 @@ from mainspring.model.policies import ON_CONFLICT, OnConflict, choice
 from mainspring.model.run import CLAIMABLE, Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.paging import all_rows
-from mainspring.ports.executor import CHILD, end_of_loading
+from mainspring.ports.executor import CHILD, LOADING, end_of_loading
 from mainspring.ports.store import Events, Runs, Schedules
 from mainspring.registry import Registry
 from mainspring.rules.declaring import Live
@@ -239,8 +239,8 @@ class Mainspring(Registry):
     def run(self, *, until_idle: bool = False) -> None:
         """Plan and work until SIGTERM or SIGINT; with `until_idle` until nothing is due any more."""
         end_of_loading()
-        if os.environ.get(CHILD):
-            return  # a process handler's child imports this program only to find its functions
+        if os.environ.get(CHILD) or os.environ.get(LOADING):
+            return  # this program is only imported: to find its functions, or by `mainspring run`, which runs it
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(self.run_async(until_idle=until_idle))
 

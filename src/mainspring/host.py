@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mainspring.engine.bus import Bus
 from mainspring.engine.loop import EngineLoop, ThreadLoop
@@ -20,6 +20,9 @@ from mainspring.ports.clock import Clock, SystemClock
 from mainspring.ports.executor import Attempt, Handler, end_of_loading
 from mainspring.ports.store import Store
 from mainspring.ports.threads import SystemThreads, Threads
+
+if TYPE_CHECKING:
+    from mainspring.task import BaseTask
 
 T = TypeVar("T")
 
@@ -66,6 +69,8 @@ class EngineHost:
             history=history,
             payload_limit=payload_limit,
         )
+        if store is None:
+            open_store(self.url, SystemClock())  # a wrong URL is refused here, not at the first call
         zone(tz, field="tz")
         self.tz = tz
         self.deps = deps
@@ -80,7 +85,9 @@ class EngineHost:
         self._ids = IdFactory(self._rng)
         self._ids_lock = threading.Lock()
         self._bus = Bus()
+        self.tasks: dict[str, BaseTask[Any, Any]] = {}
         self._handlers: dict[str, Handler] = {}
+        self._declared: dict[str, dict[str, Any]] = {}
         self._engine: EngineLoop = ThreadLoop(self._threads)
         self._runtime: Runtime | None = None
         self._runtime_pid = 0

@@ -34,6 +34,31 @@ R = TypeVar("R")
 Executor = Literal["auto", "loop", "thread", "process"]
 
 
+#: What other schedulers call our options.
+SYNONYMS = {
+    "timezone": "tz",
+    "zone": "tz",
+    "seconds": "every",
+    "interval": "every",
+    "retries": "retry",
+    "coalesce": "missed",
+}
+
+
+TASK_OPTIONS = (
+    "name",
+    "executor",
+    "retry",
+    "timeout",
+    "recovery",
+    "max_crashes",
+    "limit",
+    "priority",
+    "queue",
+    "overrun",
+)
+
+
 class DeclareOptions(PolicyOptions, total=False):
     """What a schedule's decorator takes beside *when*: the policies, the task's settings, the arguments."""
 
@@ -47,11 +72,6 @@ class DeclareOptions(PolicyOptions, total=False):
 
 class Registry(EngineHost):
     """Decorators record; nothing is stored or started before `run()`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.tasks: dict[str, BaseTask[Any, Any]] = {}
-        self._declared: dict[str, dict[str, Any]] = {}
 
     @property
     def declared(self) -> tuple[str, ...]:
@@ -88,7 +108,15 @@ class Registry(EngineHost):
         overrun: Duration = "60s",
     ) -> TaskDecorator: ...
     def task(self, *functions: Any, **options: Any) -> Any:
-        """Register a function as a task; with or without parentheses."""
+        """Register a function as a task; with or without parentheses.
+
+        Options: name, executor ("auto", "loop", "thread", "process"), retry (3 attempts), timeout ("300s"), recovery
+        ("retry", "fail"), max_crashes (3), limit (of runs at once), priority, queue, overrun ("60s").
+        """
+        wrong = next((key for key in options if key not in TASK_OPTIONS), None)
+        if wrong is not None:
+            hint = f"Did you mean {SYNONYMS[wrong]!r}?" if wrong in SYNONYMS else nearest(wrong, TASK_OPTIONS)
+            raise InvalidInput(wrong, "is not an option of a task", hint or f"Known are {', '.join(TASK_OPTIONS)}")
         if not functions:
             return lambda inner: self._register(inner, **options)
         return self._register(functions[0], **options)
@@ -115,7 +143,7 @@ class Registry(EngineHost):
         name = check_name(name if name is not None else getattr(function, "__name__", ""), field="task name")
         if name in self.tasks:
             raise DuplicateTask("name", f"a task called {name!r} is registered already", "Give one of them a name=…")
-        if limit is not None and limit < 1:
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InvalidInput("limit", f"{limit!r} is out of range", "Use at least 1, or None for no limit")
         if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
             raise InvalidInput("max_crashes", f"{max_crashes!r} is out of range", "Use a whole number of at least 1")
@@ -197,6 +225,8 @@ class Registry(EngineHost):
         **when_and_how: Any,
     ) -> Definition:
         target = self._task(task)
+        if isinstance(args, str | bytes):
+            raise InvalidInput("args", f"{args!r} is one value, not a list of arguments", f"Write args=({args!r},)")
         body = None
         if payload:
             body = target.signature.encode(tuple(args), kwargs or {}, self.settings.payload_limit)
@@ -217,7 +247,8 @@ class Registry(EngineHost):
         except TypeError as error:
             known = list(inspect.signature(build_spec).parameters)
             wrong = next((key for key in when_and_how if key not in known), "")
-            raise InvalidInput(wrong or "schedule", str(error).split(") ")[-1], nearest(wrong, known)) from None
+            hint = f"Did you mean {SYNONYMS[wrong]!r}?" if wrong in SYNONYMS else nearest(wrong, known)
+            raise InvalidInput(wrong or "schedule", str(error).split(") ")[-1], hint) from None
         by = f"code@{self.settings.version}" if origin == "code" else "api"
         return Definition(
             ns=self.settings.namespace,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -32,6 +33,8 @@ from mainspring.rules.lanes import touches_of
 from mainspring.rules.lifecycle import Command, Discard, Reopen, RequestCancel, born, decide, evolve
 from mainspring.rules.planning import OpenRuns
 from mainspring.rules.scheduling import changed_fields, create, delete, manual_run, pause, resume, update
+
+log = logging.getLogger("mainspring")
 
 RACES = 20
 
@@ -146,6 +149,8 @@ class Commands:
                 digest=want.digest,
             )
             if (await self._write(draft, want.bodies, want.gates)).ok:
+                if draft.schedule.state == "finished" and draft.schedule.reason != "max_runs":
+                    log.warning("schedule %r will never fire: no fire of it lies in the future", want.name)
                 return await self._stored(draft.schedule)
         raise StoreError(f"schedule {want.name!r} kept changing while it was created")
 

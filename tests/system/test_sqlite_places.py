@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.model.errors import InvalidInput
+from mainspring.model.errors import InvalidInput, StoreUnavailable
 from mainspring.ports.clock import SystemClock
+from mainspring.ports.store import Runs
+from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite.mounts import filesystem_of, is_network
 from mainspring.stores.url import open_store
 
@@ -92,3 +94,16 @@ def test_bad_urls_say_what_would_be_right(url: str, says: str) -> None:
     with pytest.raises(InvalidInput, match="url: ") as caught:
         open_store(url, SystemClock())
     assert says in str(caught.value)
+
+
+async def test_a_file_removed_while_it_is_open_is_noticed_and_nothing_more_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "gone.db"
+    store = SqliteStore(path)
+    await store.open()
+    await store.wait(0.01)
+    path.rename(tmp_path / "elsewhere.db")
+    await store.wait(0.2)
+    with pytest.raises(StoreUnavailable, match="removed or replaced while it was open"):
+        await store.find(Runs())
+    (tmp_path / "elsewhere.db").rename(path)
+    await store.close()

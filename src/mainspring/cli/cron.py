@@ -123,7 +123,8 @@ def lint(context: click.Context, expressions: tuple[str, ...], tz: str | None, n
     Example: mainspring cron lint "30 2 * * *" --tz America/New_York
     """
     triggers = [_read(expression, tz, name) for expression in expressions]
-    results = [(trigger, trigger.lint(zone_given=tz is not None)) for trigger in triggers]
+    around = to_datetime(now_ms())
+    results = [(trigger, trigger.lint(zone_given=tz is not None, around=around)) for trigger in triggers]
     if as_json:
         _print_json(
             [

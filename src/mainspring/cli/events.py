@@ -101,6 +101,8 @@ def list_events(
         )
     if not found:
         click.echo("no events")
+    elif len(found) == limit:
+        click.echo(f"there may be more: --after {found[-1].seq}, or a greater --limit", err=True)
     return None
 
 

@@ -43,6 +43,7 @@ def load(target: str) -> Mainspring:
     """The app a target names; an error says what was found instead."""
     from mainspring.app import Mainspring
     from mainspring.model.errors import nearest
+    from mainspring.ports.executor import LOADING
 
     module_name, colon, attribute = target.partition(":")
     if not module_name:
@@ -50,6 +51,7 @@ def load(target: str) -> Mainspring:
     sys.path.insert(0, os.getcwd())
     if module_name.endswith(".py"):
         raise click.UsageError(f"{target!r} is a file. Write the module: {Path(module_name).stem}:{attribute or 'ms'}")
+    os.environ[LOADING] = "1"
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -58,6 +60,8 @@ def load(target: str) -> Mainspring:
         raise click.UsageError(
             f"there is no module {error.name!r} here ({os.getcwd()}) or on the Python path."
         ) from None
+    finally:
+        del os.environ[LOADING]
     apps = {name: value for name, value in vars(module).items() if isinstance(value, Mainspring)}
     if not colon:
         if len(apps) == 1:

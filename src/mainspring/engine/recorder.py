@@ -9,7 +9,7 @@ from collections.abc import Callable
 from mainspring.engine.batcher import Batcher
 from mainspring.model.change import Change, Result, RunLease
 from mainspring.model.errors import StoreError
-from mainspring.model.events import StaleResultRejected
+from mainspring.model.events import RunRetrying, StaleResultRejected
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
@@ -40,6 +40,8 @@ class Recorder:
     def record(self, attempt: Attempt, outcome: Outcome) -> None:
         """Store the outcome with the next commit; try again while the store fails and the lease may hold."""
         change = self._change(attempt, outcome)
+        if isinstance(outcome, Failed):
+            _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
         future = self._batcher.submit(change)
         future.add_done_callback(lambda f: self._stored(attempt, outcome, change, f))
@@ -144,3 +146,24 @@ class Recorder:
         while self._pending:
             await asyncio.wait(self._pending)
             await self._batcher.flush()
+
+
+def _say(attempt: Attempt, outcome: Failed, change: Change) -> None:
+    """A failure is said where people look, with the trace when nothing more will be tried."""
+    run = attempt.run
+    event = change.events[0]
+    if isinstance(event, RunRetrying):
+        wait = (event.next_attempt_at - (attempt.began_at or event.next_attempt_at)) / 1000
+        log.warning(
+            "task %s: attempt %d failed, next in about %.1f s: %s (run %s)",
+            run.task,
+            run.attempt,
+            wait,
+            outcome.error,
+            run.id,
+        )
+    else:
+        trace = f"\n{outcome.trace.rstrip()}" if outcome.trace else ""
+        log.error(
+            "task %s failed after %d attempts: %s (run %s)%s", run.task, run.attempt, outcome.error, run.id, trace
+        )

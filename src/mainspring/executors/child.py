@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,9 @@ from mainspring.ports.executor import CHILD, ProgramLoaded
 MAIN = "__mainspring_main__"
 
 
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
 class Request(Struct, frozen=True):
     """Which function of the parent's own code to call, with what."""
 
@@ -31,6 +35,7 @@ class Request(Struct, frozen=True):
     path: list[str]
     body: str | None
     run: Run
+    log_level: int | None = None
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
@@ -84,6 +89,8 @@ def _answer(request: Request) -> Response:
 
     outcome: Outcome
     try:
+        if request.log_level is not None:
+            logging.basicConfig(level=request.log_level, format=LOG_FORMAT)  # the second time it does nothing
         handler = _find(request)
         attempt = Attempt(request.run, request.body, handler, None, SystemClock().boot() + 1_000_000_000)
         outcome = returned(attempt, handler.call_blocking(attempt))

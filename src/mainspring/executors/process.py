@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import signal
@@ -19,6 +20,8 @@ from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Sno
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import CHILD, Attempt, Done
 from mainspring.ports.threads import Threads
+
+log = logging.getLogger("mainspring.run")
 
 GRACE = 5.0
 
@@ -133,6 +136,7 @@ class ProcessExecutor:
                 path=list(sys.path),
                 body=attempt.body,
                 run=run,
+                log_level=log.getEffectiveLevel() if logging.getLogger().handlers else None,
             )
         )
         end(attempt, self._clock)

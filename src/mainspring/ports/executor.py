@@ -18,6 +18,8 @@ Kind = Literal["async", "sync", "thread", "process"]
 
 #: Set in the children of process handlers; "loading" while such a child reads the program's main file.
 CHILD = "MAINSPRING_CHILD"
+#: Set while the command line imports a program: its own `run()` at the end must not start it.
+LOADING = "MAINSPRING_LOADING"
 
 
 class ProgramLoaded(BaseException):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from mainspring.model.instant import instant_ms
-from mainspring.rules.triggers.base import FIRST_MS, Finding
+from mainspring.rules.triggers.base import FIRST_MS, LAST_MS, Finding
 from mainspring.rules.triggers.cron_parse import DAY, MONTH_WORDS, WEEKDAY, WEEKDAY_WORDS, CronFields, Field, Item
 from mainspring.rules.triggers.zone_table import Change, changes
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from mainspring.rules.triggers.cron import Cron
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Clock changes are judged over this many years, from this one unless the caller names another.
+#: Clock changes are judged over this many years, from this instant unless the caller names another.
 _YEARS = 6
-_FROM_YEAR = 2025
+_FROM = datetime(2025, 1, 1, tzinfo=UTC)
 _UNITS = {"second": "s", "minute": "m", "hour": "h", "day-of-month": "d"}
 _LONGEST = {2: 28, 4: 30, 6: 30, 9: 30, 11: 30}
 
@@ -33,7 +33,7 @@ def lint_cron(cron: Cron, zone_given: bool, around: datetime | None = None) -> l
         findings = [*_both_day_fields(fields)]
     findings += _uneven_steps(fields)
     if not cron.never:
-        findings += _clock_changes(cron, _FROM_YEAR if around is None else around.year)
+        findings += _clock_changes(cron, _FROM if around is None else around)
         findings += _missing_days(fields)
     if fields.with_seconds:
         first = fields.fields[0].text
@@ -119,11 +119,11 @@ def _uneven_step(field: Field, item: Item) -> str:
     )
 
 
-def _clock_changes(cron: Cron, year: int) -> Iterator[Finding]:
+def _clock_changes(cron: Cron, around: datetime) -> Iterator[Finding]:
     if not cron.fields.fixed_time:
         return
-    year = min(max(year, 2), 9990)
-    since, until = (int((datetime(y, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds()) for y in (year, year + _YEARS))
+    since = min(max(instant_ms(around, field="around"), FIRST_MS), LAST_MS - _YEARS * 366 * 86_400_000) // 1000
+    until = since + _YEARS * 366 * 86_400
     found = changes(cron.spec.tz, since, until)
     gap = next((c for c in found if c.after > c.before and cron.walls(c.at + c.before, c.at + c.after)), None)
     fold = next((c for c in found if c.after < c.before and cron.walls(c.at + c.after, c.at + c.before)), None)

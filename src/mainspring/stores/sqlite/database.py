@@ -57,6 +57,8 @@ class Database:
         self._lock = threading.RLock()
         self._fork_safe = False
         self._reopen = False
+        self._inode = 0
+        self.lost = False
         self._pid = 0
         # Marks only have to differ from every mark that a row can still carry.
         self._mark = random.SystemRandom().getrandbits(62)
@@ -96,7 +98,17 @@ class Database:
             self.open()
         if self._connection is None:
             raise StoreError(f"{self.path} is not open. Call open() first")
+        if self.lost:
+            raise StoreUnavailable(
+                f"{os.path.abspath(self.path)} was removed or replaced while it was open: nothing written since would "
+                "be kept, so nothing is. Put the file back and restart"
+            )
         return self._connection
+
+    def look_for_file(self) -> None:
+        """Notice that the path no longer leads to the file that is open."""
+        if self._connection is not None and not self.lost and _inode(self.path) != self._inode:
+            self.lost = True
 
     def run(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         """One statement inside `read()` or `write()`."""
@@ -269,6 +281,7 @@ class Database:
             connection.close()
             raise
         self._pid = os.getpid()
+        self._inode = _inode(self.path)
         return connection
 
     def _version(self, connection: sqlite3.Connection, newest: int) -> int:
@@ -322,6 +335,13 @@ class Database:
         except BaseException:
             self._rollback(connection)
             raise
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
 
 
 def _boot_id() -> str:

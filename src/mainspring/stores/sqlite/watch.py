@@ -32,6 +32,7 @@ class Watch:
 
     def changed(self) -> bool:
         """True once after another connection has changed the file, or when the file can no longer be asked."""
+        self._db.look_for_file()
         try:
             stat = os.stat(self._db.path + "-wal")
             seen = (stat.st_mtime_ns, stat.st_size)
