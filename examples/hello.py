@@ -12,7 +12,7 @@ ms = Mainspring("sqlite:///mainspring.db")
 
 @ms.every("1s")
 def tick(ctx: Context) -> None:
-    """Runs every second; after a stop, one run makes up for what was missed."""
+    """Runs every second; after more than a minute away, one run makes up for what was missed."""
     note = " (catching up)" if ctx.catch_up else ""
     print(f"tick {ctx.fire_time:%H:%M:%S}  run {ctx.run_id}  attempt {ctx.attempt}{note}", flush=True)
 

@@ -1,0 +1,122 @@
+"""What people are told without asking: failures, schedules that never fire, options that do not exist."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mainspring import InvalidInput, Mainspring, Retry
+from mainspring.testing import travel
+
+
+async def test_a_failure_is_said_and_the_last_one_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task(retry=Retry(max_attempts=2, initial="1s", jitter=0))
+    async def work() -> None:
+        raise ValueError("no paper left")
+
+    async with travel(ms, "2026-01-01T00:00Z") as t:
+        await work.enqueue()
+        await t.advance("10s")
+    said = [(r.levelname, r.getMessage()) for r in caplog.records if "no paper left" in r.getMessage()]
+    assert [level for level, _ in said] == ["WARNING", "ERROR"]
+    assert "task work: attempt 1 failed, next in about 1.0 s" in said[0][1]
+    assert "failed after 2 attempts" in said[1][1]
+    assert 'raise ValueError("no paper left")' in said[1][1]
+
+
+async def test_a_schedule_that_will_never_fire_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task
+    async def work() -> None: ...
+
+    async with travel(ms, "2026-01-01T00:00Z"):
+        await ms.schedule("past", work, at=datetime(2020, 1, 1, tzinfo=UTC))
+        await ms.schedule("february", work, cron="0 0 30 2 *")
+        await ms.schedule("none", work, every="1h", max_runs=0)
+    assert "schedule 'past' will never fire" in caplog.text
+    assert "schedule 'february' will never fire" in caplog.text
+    assert "'none'" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "hint"),
+    [
+        ({"retries": 3}, "retries", "Did you mean 'retry'?"),
+        ({"timout": "3s"}, "timout", "Did you mean 'timeout'?"),
+        ({"limit": "2"}, "limit", "Use at least 1"),
+    ],
+)
+def test_an_option_a_task_does_not_have(options: dict[str, object], field: str, hint: str) -> None:
+    ms = Mainspring("memory://")
+    with pytest.raises(InvalidInput, match=field) as caught:
+        ms.task(**options)(lambda: None)  # type: ignore[call-overload]
+    assert hint in str(caught.value)
+
+
+def test_the_name_another_scheduler_uses_is_understood_in_the_hint() -> None:
+    ms = Mainspring("memory://")
+    with pytest.raises(InvalidInput, match="Did you mean 'tz'"):
+
+        @ms.cron("0 9 * * *", timezone="Europe/Berlin")  # type: ignore[call-arg]
+        def work() -> None: ...
+
+
+def test_one_text_is_not_a_list_of_arguments() -> None:
+    ms = Mainspring("memory://")
+    with pytest.raises(InvalidInput, match=r"args=\('acme',\)"):
+
+        @ms.every("1h", args="acme")
+        def work(customer: str) -> None: ...
+
+
+@pytest.mark.parametrize("url", ["jobs.db", "sqlite://jobs.db", "postgresql://localhost/x", "sqlit:///x.db"])
+def test_a_wrong_url_is_refused_when_the_object_is_made(url: str) -> None:
+    with pytest.raises(InvalidInput, match="url"):
+        Mainspring(url)
+
+
+UNGUARDED = """
+from mainspring import Mainspring
+ms = Mainspring("sqlite:///x.db")
+@ms.task
+def work(): print("worked", flush=True)
+if __name__ != "__main__":
+    work.sync.enqueue()
+ms.run()
+"""
+
+
+def test_mainspring_run_runs_a_program_that_ends_with_its_own_run_once(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(UNGUARDED)
+    command = [sys.executable, "-m", "mainspring.cli.main", "run", "app:ms", "--until-idle"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout) == (0, "worked\n"), done.stderr
+    assert done.stderr.count("stopped in order") == 1
+
+
+LOGGING = """
+import logging
+from mainspring import Context, Mainspring
+logging.basicConfig(level=logging.INFO)
+ms = Mainspring("sqlite:///x.db")
+@ms.task(executor="process")
+def work(ctx: Context) -> None: ctx.log("hello from the child")
+if __name__ == "__main__":
+    work.sync.enqueue()
+    ms.run(until_idle=True)
+"""
+
+
+def test_log_lines_of_a_process_handler_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(LOGGING)
+    done = subprocess.run(
+        [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert "hello from the child" in done.stderr, done.stderr
