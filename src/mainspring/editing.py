@@ -13,7 +13,7 @@ from mainspring.model.errors import InvalidInput, StoreError, nearest
 from mainspring.model.policies import RunOptions
 from mainspring.model.schedule import Schedule
 from mainspring.rules.definition import WhenAndHow, digest_of
-from mainspring.rules.triggers import compile_trigger
+from mainspring.rules.triggers import Cron, compile_trigger
 from mainspring.service import RACES, Definition, Overtaken
 
 if TYPE_CHECKING:
@@ -61,11 +61,12 @@ def _laid_over(
     changes: dict[str, Any],
 ) -> Definition:
     old = schedule.spec
-    known = {*old.__struct_fields__, *_TRIGGERS, *_OPTIONS}
+    known = {*old.__struct_fields__, *_TRIGGERS, *_OPTIONS} - {"body", "gates", "options", "task"}
     for name in changes:
         if name not in known:
             raise InvalidInput(name, "is not a field of a schedule", nearest(name, sorted(known)))
-    asked = {"tz": old.tz, **changes}
+    own_zone = any(isinstance(changes.get(name), Cron) for name in ("cron", "trigger"))
+    asked = dict(changes) if own_zone else {"tz": old.tz, **changes}
     if not any(name in changes for name in _TRIGGERS):
         asked["trigger"] = compile_trigger(old.trigger, None)
     same_payload = args is None and kwargs is None and task is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import threading
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from mainspring.engine.bus import Bus
 from mainspring.engine.loop import EngineLoop, ThreadLoop
 from mainspring.engine.runtime import Runtime, open_store
+from mainspring.model.errors import StoreError
 from mainspring.model.ids import IdFactory
 from mainspring.model.instant import Duration, Ms, zone
 from mainspring.model.policies import choice
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from mainspring.task import BaseTask
 
 T = TypeVar("T")
+
+#: Progress is for people: a line is written at most so often.
+PROGRESS_SECONDS = 0.5
 
 DEFAULT_URL = "sqlite:///mainspring.db"
 
@@ -91,6 +96,7 @@ class EngineHost:
         self._engine: EngineLoop = ThreadLoop(self._threads)
         self._runtime: Runtime | None = None
         self._runtime_pid = 0
+        self._progress: dict[Attempt, str] = {}
         self._opening: asyncio.Task[Runtime] | None = None
 
     # ── the engine ─────────────────────────────────────────────────────────
@@ -147,10 +153,21 @@ class EngineHost:
             self._ids, self._ids_lock = IdFactory(self._rng), threading.Lock()
 
     def report_progress(self, attempt: Attempt, text: str) -> None:
-        """Keep a progress line; from any thread, never blocks the handler."""
-        self._engine.post(self._store_progress, attempt, text)
+        """Keep a progress line; from any thread, never blocks the handler; only the newest one is written."""
+        self._engine.post(self._note_progress, attempt, text)
 
-    def _store_progress(self, attempt: Attempt, text: str) -> None:
-        if self._runtime is not None:
-            work = self._runtime.store.progress(attempt.run.id, attempt.run.epoch, text)
-            self._progressing = asyncio.get_running_loop().create_task(work)
+    def _note_progress(self, attempt: Attempt, text: str) -> None:
+        idle = not self._progress
+        self._progress[attempt] = text
+        if idle:
+            self._progressing = asyncio.get_running_loop().create_task(self._store_progress())
+
+    async def _store_progress(self) -> None:
+        while self._progress:
+            for attempt, text in list(self._progress.items()):
+                if self._progress.get(attempt) == text:
+                    del self._progress[attempt]
+                if self._runtime is not None and not attempt.done:
+                    with contextlib.suppress(StoreError):
+                        await self._runtime.store.progress(attempt.run.id, attempt.run.epoch, text)
+            await asyncio.sleep(PROGRESS_SECONDS)

@@ -20,7 +20,7 @@ from mainspring.model.errors import (
 )
 from mainspring.model.events import DeclarationConflict, Event, RunEvent, RunScheduled
 from mainspring.model.gate import Gate
-from mainspring.model.ids import IdFactory
+from mainspring.model.ids import IdFactory, plain
 from mainspring.model.instant import Ms
 from mainspring.model.policies import OnConflict
 from mainspring.model.run import OPEN, Run, State
@@ -201,7 +201,8 @@ class Commands:
             raise InvalidInput("until", "lies in the past", "Give an instant in the future, or none")
         if schedule.state == "finished":
             raise InvalidInput("schedule", f"{schedule.name!r} has finished ({schedule.reason})", "Edit it to go on")
-        return await self._edit(schedule, lambda row, opened, now: pause(row, opened, now, reason=reason, until=until))
+        said = plain(reason)
+        return await self._edit(schedule, lambda row, opened, now: pause(row, opened, now, reason=said, until=until))
 
     async def resume(self, schedule: Schedule, *, reason: str = "") -> Schedule:
         return await self._edit(schedule, lambda row, _, now: resume(row, now, reason=reason))
@@ -241,6 +242,8 @@ class Commands:
             if not draft.changed:
                 return row
             if (await self._write(draft, bodies, gates)).ok:
+                if draft.cancels_open:
+                    await self._cancel_older(draft)
                 return await self._stored(draft.schedule)
             row = (await self._store.find(Schedules(id=row.id, limit=1)))[0]
         raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
@@ -249,6 +252,12 @@ class Commands:
         """The row with what the store filled in; as it was written when it has gone on since."""
         found = await self._store.find(Schedules(id=schedule.id, limit=1))
         return found[0] if found and found[0].n == schedule.n else schedule
+
+    async def _cancel_older(self, draft: Draft) -> None:
+        new = {run.id for run in draft.runs}
+        for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
+            if run.cancel is None and run.id not in new:
+                await self._command(run, RequestCancel("replaced by a newer fire", "overlap"))
 
     async def _write(self, draft: Draft, bodies: tuple[Body, ...], gates: tuple[Gate, ...]) -> Result:
         draft.bodies.extend(bodies)
@@ -290,7 +299,7 @@ class Commands:
         run = await self.run(run_id)
         if run.state not in OPEN:
             return run
-        return await self._command(run, RequestCancel(reason, by))
+        return await self._command(run, RequestCancel(plain(reason), by))
 
     async def reopen(self, run_id: str, *, by: str = "") -> Run:
         """Run an ended run again: the same row, the same fire time, fresh budgets."""
@@ -308,7 +317,11 @@ class Commands:
                 id=self._change_id(), guard=RunAt(run.id, run.n), run=after, events=events, touches=touches_of(after)
             )
             done = (await self._apply(change)).ok
-            run = await self.run(run.id)
+            before, run = run, await self.run(run.id)
+            if not done and run.n == before.n and run.unique_key is not None:
+                raise InvalidInput(
+                    "unique", f"{run.unique_key!r} is held by another open run", "Wait for it or cancel it"
+                )
             if done:
                 return run if run.n == after.n else after
             if isinstance(command, RequestCancel) and run.state not in OPEN:

@@ -18,7 +18,7 @@ from mainspring.handle import RunHandle
 from mainspring.model.errors import InvalidInput, PayloadTooLarge
 from mainspring.model.events import RunScheduled
 from mainspring.model.gate import Gate
-from mainspring.model.ids import check_name
+from mainspring.model.ids import check_name, plain
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms
 from mainspring.model.policies import (
     RECOVERY,
@@ -147,7 +147,7 @@ class BaseTask(Generic[P, R]):
         now = self.app.clock.now()
         due = call.at if call.at is not None else now + (call.delay or 0)
         options = RunOptions(timeout=call.timeout, retry=call.retry, recovery=call.recovery)
-        unique = None if call.unique is None else f"{self.name}:{call.unique}"
+        unique = None if call.unique is None else f"{self.name}:{plain(call.unique)}"
         event = RunScheduled(
             ns=settings.namespace,
             run_id=self.app.new_id(now),

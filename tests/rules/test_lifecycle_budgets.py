@@ -128,7 +128,7 @@ def test_reopen_keeps_the_fire_time_and_gives_fresh_budgets(state: State) -> Non
     )
     again = after(run, Reopen("me"))
     assert (again.state, again.fire_time, again.fire_key, again.id) == (State.WAITING, T0 - 5, "k", run.id)
-    assert (again.failures, again.crashes, again.dead, again.error, again.reason) == (0, 0, False, None, None)
+    assert (again.failures, again.crashes, again.dead, again.error, again.reason) == (0, 0, False, None, "reopened")
     assert (again.attempt, again.epoch, again.ready_at, again.ended_at) == (5, 5, T0 + 100, None)
 
 

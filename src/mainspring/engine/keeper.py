@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -89,6 +90,7 @@ class Keeper(Service):
             if len(page) < REPAIR_PAGE:
                 return found
             after = page[-1].id
+            await asyncio.sleep(0)  # a store in this process never suspends by itself
 
     async def pause_undeclared(self) -> int:
         """Pause declared schedules of this app that no instance seen lately declares; never delete them."""

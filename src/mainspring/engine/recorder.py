@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from mainspring.engine.batcher import Batcher
 from mainspring.model.change import Change, Result, RunLease
-from mainspring.model.errors import StoreError
+from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import RunRetrying, StaleResultRejected
+from mainspring.model.ids import plain
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
@@ -20,6 +21,9 @@ from mainspring.rules.retry import Randomness, retry_at
 from mainspring.rules.typestate import Moved, Running, RunState
 
 log = logging.getLogger("mainspring.engine")
+
+#: After so many refusals that are no outage, an outcome is replaced by one that says so.
+POISON = 3
 
 
 class Recorder:
@@ -54,29 +58,38 @@ class Recorder:
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
             return
-        self._settled(attempt)
+        self.settled(attempt)
         if not future.result().ok:
             self.stale(attempt, outcome)
 
-    def _settled(self, attempt: Attempt) -> None:
+    def settled(self, attempt: Attempt) -> None:
+        """The outcome is stored, or given up."""
         if self.unstored.get(attempt.run.id) is attempt:
             del self.unstored[attempt.run.id]
 
     async def _again(self, attempt: Attempt, outcome: Outcome, change: Change) -> None:
         """The same change id, so an answer that was only lost counts as accepted."""
-        delay = 0.1
+        delay, refused = 0.1, 0
         while self._clock.boot() < attempt.trust:
             await asyncio.sleep(delay)
             delay = min(delay * 2, self._max_wait)
             try:
                 result = await self._batcher.submit(change)
-            except StoreError:
+            except StoreUnavailable:
                 continue
-            self._settled(attempt)
+            except StoreError as error:
+                refused += 1
+                if refused == POISON:  # not the store is ill but the outcome: say that instead
+                    said = Failed(
+                        f"the outcome could not be stored: {plain(str(error))[:500]}", reason="result", retry=False
+                    )
+                    change = self._change(attempt, said)
+                continue
+            self.settled(attempt)
             if not result.ok:
                 self.stale(attempt, outcome)
             return
-        self._settled(attempt)
+        self.settled(attempt)
         log.error(
             "run %s: outcome could not be stored before the lease ended; the run will be repeated", attempt.run.id
         )

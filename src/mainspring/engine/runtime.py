@@ -21,9 +21,10 @@ from mainspring.engine.settler import Settler
 from mainspring.engine.watcher import Watcher
 from mainspring.engine.worker import Worker
 from mainspring.executors.coroutine import CoroutineExecutor
+from mainspring.executors.lazily import Lazily
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.change import Change
-from mainspring.model.errors import StoreError
+from mainspring.model.errors import MainspringError, StoreError
 from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
 from mainspring.model.ids import IdFactory
 from mainspring.model.outcome import Outcome
@@ -102,7 +103,7 @@ class Runtime:
         self.batcher.listening = self.bus.listening
         await self.store.open()
 
-    def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> None:
+    def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
         """Make worker and executors for handlers that run on this loop; `inline` keeps every kind on it."""
         on_loop = CoroutineExecutor(handler_loop, self.clock, self._finished)
         self.executors = {"async": on_loop, "sync": on_loop}
@@ -110,10 +111,7 @@ class Runtime:
             self.executors |= {"thread": on_loop, "process": on_loop}
         else:
             self.executors["thread"] = ThreadExecutor(self._threads, self.clock, self._finished, handler_loop)
-            if any(handler.kind == "process" for handler in self.handlers.values()):
-                from mainspring.executors.process import ProcessExecutor  # most programs never need it
-
-                self.executors["process"] = ProcessExecutor(self._threads, self.clock, self._finished)
+            self.executors["process"] = Lazily(self._process_executor)
         self.bus.bind(handler_loop, lambda event, error: self._post(self._note_subscriber, event, error))
         self.batcher.listening = self.bus.listening
         self.worker = Worker(
@@ -126,6 +124,7 @@ class Runtime:
             self.executors,
             self.bus.publish if self.bus.listening else None,
         )
+        return self.worker
 
     def listen(self) -> None:
         """Somebody subscribed after the start."""
@@ -133,17 +132,23 @@ class Runtime:
         if self.worker is not None:
             self.worker.publish = self.bus.publish
 
+    def _process_executor(self) -> Executor:
+        from mainspring.executors.process import ProcessExecutor  # most programs never need it
+
+        return ProcessExecutor(self._threads, self.clock, self._finished)
+
     async def start(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> None:
         """Start every loop."""
+        if self.worker is not None:
+            raise MainspringError("this Mainspring runs already: one run(), running() or lifespan() at a time")
         if self.settings.lease_ttl < SHORT_LEASE:
             log.warning("lease_ttl of %d ms is short: a busy machine may lose leases", self.settings.lease_ttl)
         self._loop = asyncio.get_running_loop()
-        self.wire(handler_loop, inline=inline)
-        assert self.worker is not None
+        worker = self.wire(handler_loop, inline=inline)
         await self.presence.run_once()
         await self.note(InstanceJoined(instance=self.owner, version=self.settings.version))
         watcher = Watcher(self.store, self.settings.poll / 1000, self._wake_all)
-        self._services = [self.presence, self.settler, self.worker, self.worker.heart, self.keeper, watcher]
+        self._services = [self.presence, self.settler, worker, worker.heart, self.keeper, watcher]
         for service in self._services:
             service.start()
 
@@ -213,6 +218,8 @@ class Runtime:
             async with asyncio.timeout(timeout):
                 await future
         except TimeoutError:
+            return
+        finally:
             waiting = self._ended.get(run_id)
             if waiting is not None and future in waiting:
                 waiting.remove(future)
@@ -235,6 +242,8 @@ class Runtime:
         for attempt, outcome in done:
             if self.worker is not None:
                 self.worker.finished(attempt, outcome)
+            else:
+                log.error("run %s ended after its worker had stopped; it will be repeated", attempt.run.id)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         if self._loop is not None and not self._loop.is_closed():

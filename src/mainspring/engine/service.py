@@ -39,8 +39,12 @@ class Service(ABC):
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await task
+            except asyncio.CancelledError:
+                pass
+            except Exception:  # whatever a loop died of must not keep the others from stopping
+                log.exception("%s: had ended by an error", self.name)
 
     def wake(self) -> None:
         """Something changed: look now."""
@@ -57,18 +61,20 @@ class Service(ABC):
             except StoreError as error:
                 self.failures += 1
                 self.degraded(error)
-                delay = min(0.1 * 2**self.failures, MAX_BACKOFF)
-                await asyncio.sleep(delay)
+                await asyncio.sleep(self._backoff())
                 continue
             except Exception:
                 self.failures += 1
                 log.exception("%s: unexpected error, going on", self.name)
-                await asyncio.sleep(min(0.1 * 2**self.failures, MAX_BACKOFF))
+                await asyncio.sleep(self._backoff())
                 continue
             if delay > 0 and not self._wake.is_set():
                 await self._sleep(min(delay, self.poll))
             else:
                 await asyncio.sleep(0)
+
+    def _backoff(self) -> float:
+        return float(min(0.1 * 2 ** min(self.failures, 10), MAX_BACKOFF))
 
     async def _sleep(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

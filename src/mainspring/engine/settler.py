@@ -59,7 +59,15 @@ class Settler(Service):
 
     async def run_once(self) -> float:
         """All four agendas once; the seconds until the first of them has something again."""
-        waits = [await self.plan(), await self.look_again(), await self.rescue(), await self.open_gates()]
+        waits: list[float] = []
+        failed: Exception | None = None
+        for step in (self.plan, self.look_again, self.rescue, self.open_gates):
+            try:
+                waits.append(await step())
+            except Exception as error:  # one agenda's trouble must not stop the others
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return min(waits)
 
     # ── schedules whose time has come ──────────────────────────────────────
@@ -73,10 +81,14 @@ class Settler(Service):
         more = False
         futures = []
         for row in due.schedules:
-            draft = self._settle(row, due.now)
+            try:
+                draft = self._settle(row, due.now)
+            except Exception:  # for example a zone this machine does not know: the others must go on
+                log.exception("schedule %r cannot be planned; it is tried again", row.schedule.name)
+                continue
             more = more or draft.more
             if draft.changed:
-                futures.append((self._batcher.submit(draft.change(self._change_id(), touched=row.touched)), draft))
+                futures.append((self._batcher.submit(draft.change(self._change_id())), draft))
         for future, draft in futures:
             result = await future  # refused means another instance was first: nothing to do
             if draft.cancels_open and result.ok:
@@ -140,6 +152,7 @@ class Settler(Service):
         last = await self._last(schedule.id, ENDED - {State.SKIPPED})
         options = schedule.spec.options
         spent = last is not None and last.state is State.FAILED and last.dead
+        spent = spent and last is not None and (last.ended_at or 0) >= schedule.updated_at  # not before a resume
         if spent and options is not None and options.on_exhausted == "pause" and schedule.state == "active":
             return pause(schedule, _opened(row), now, reason="retries_exhausted")
         draft = Draft(schedule)

@@ -93,6 +93,9 @@ class Worker(Service):
             if self.publish is not None:
                 self.publish(_started(claim.run, claimed.now))
             refused = _not_now(claim.run, claimed.now)
+            before = self.running.get(claim.run.id)
+            if before is not None:  # we lost this run's lease and got it again: the old attempt must not go on
+                self.stop_attempt(before, HandedBack("lease_lost", began=before.began_at is not None))
             self.running[claim.run.id] = attempt
             if refused is not None:
                 self._end(attempt, refused)
@@ -120,11 +123,14 @@ class Worker(Service):
     def _end(self, attempt: Attempt, outcome: Outcome) -> None:
         del self.running[attempt.run.id]
         attempt.done = True
+        if attempt.timer is not None:
+            attempt.timer.cancel()
         if not self.running:
             self.idle.set()
         if self._clock.boot() < attempt.trust:
             self._recorder.record(attempt, outcome)
         else:
+            self._recorder.unstored[attempt.run.id] = attempt  # so that no heartbeat takes it for a stray
             task = asyncio.get_running_loop().create_task(self._record_after_renewal(attempt, outcome))
             self.heart.tasks.add(task)
             task.add_done_callback(self.heart.tasks.discard)
@@ -137,11 +143,13 @@ class Worker(Service):
             answer = await self._store.renew(self._owner, [(run.id, run.epoch)], self._settings.lease_ttl)
         except StoreError as error:
             log.error("run %s: outcome lost, the lease ended while the store failed: %s", run.id, error)
+            self._recorder.settled(attempt)
             return
         if run.id in answer.kept:
             attempt.trust = sent + int(self._settings.lease_ttl * TRUST)
             self._recorder.record(attempt, outcome)
         else:
+            self._recorder.settled(attempt)
             self._recorder.stale(attempt, outcome)
 
     # ── stopping ───────────────────────────────────────────────────────────
@@ -203,7 +211,12 @@ class Heart(Service):
         sent = worker._clock.boot()
         held = {**worker._recorder.unstored, **worker.running}
         leases = [(run_id, attempt.run.epoch) for run_id, attempt in held.items()]
-        answer = await worker._store.renew(worker._owner, leases, worker._settings.lease_ttl)
+        try:
+            answer = await worker._store.renew(worker._owner, leases, worker._settings.lease_ttl)
+        except StoreError:
+            for held_too_long in [a for a in worker.running.values() if a.stop is None and sent >= a.trust]:
+                worker.stop_attempt(held_too_long, HandedBack("lease_lost", began=held_too_long.began_at is not None))
+            raise
         trust = sent + int(worker._settings.lease_ttl * TRUST)
         for run_id in answer.kept:
             held[run_id].trust = trust
@@ -227,7 +240,8 @@ class Heart(Service):
 
 def _not_now(run: Run, now: Ms) -> Skipped | None:
     options = run.options
-    if options is None or run.failures > 0:
+    begun = run.failures or run.crashes or run.reason is not None
+    if options is None or begun:
         return None
     if options.window is not None and not is_open(options.window, now):
         return Skipped("outside_time_window")

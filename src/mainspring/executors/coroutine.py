@@ -55,6 +55,8 @@ class CoroutineExecutor:
                 outcome = raised(error)  # nobody cancelled us: the handler awaited something that was
             else:
                 outcome = attempt.stop or HandedBack("shutdown", began=attempt.began_at is not None)
+        except BaseException as error:  # an attempt must end, whatever its answer does to us
+            outcome = raised(error)
         self._done(attempt, outcome)
 
     async def _outcome(self, attempt: Attempt) -> Outcome:

@@ -7,6 +7,7 @@ import traceback
 from typing import Any
 
 from mainspring.model.errors import MainspringError
+from mainspring.model.ids import plain
 from mainspring.model.instant import duration_ms
 from mainspring.model.outcome import Cancel, Cancelled, Failed, Outcome, Snooze, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
@@ -34,7 +35,7 @@ def returned(attempt: Attempt, value: Any) -> Outcome:
     if isinstance(value, Snooze):
         return Snoozed(duration_ms(value.delay, field="Snooze.delay"))
     if isinstance(value, Cancel):
-        return Cancelled(value.reason)
+        return Cancelled(plain(str(value.reason)))
     try:
         return Succeeded(attempt.handler.encode(value))
     except MainspringError as error:
@@ -45,11 +46,17 @@ def raised(error: BaseException) -> Failed:
     """An exception, with a fingerprint that groups the like: its type and the innermost line of user code."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    text = str(error)
+    try:
+        text = plain(str(error))
+    except Exception:  # an error that cannot even say what it is
+        text = "(its text cannot be read)"
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{frames[-1].filename}:{frames[-1].name}:{frames[-1].line}" if frames else ""
     fingerprint = hashlib.blake2b(f"{name}:{where}".encode(), digest_size=6).hexdigest()
-    trace = "".join(traceback.format_exception(error))
+    try:
+        trace = plain("".join(traceback.format_exception(error)))
+    except Exception:
+        trace = ""
     return Failed(
         error=_cut(f"{name}: {text}" if text else name, MAX_ERROR),
         fingerprint=fingerprint,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import queue
@@ -15,7 +16,8 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.executors.child import Request, Response, read_frame, write_frame
-from mainspring.executors.outcomes import begin, end, timed_out
+from mainspring.executors.outcomes import begin, end, raised, timed_out
+from mainspring.executors.thread import NO_ROOM
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import CHILD, Attempt, Done
@@ -80,9 +82,14 @@ class ProcessExecutor:
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
-            self._threads.start(lambda attempt=attempt: self._serve(attempt), "mainspring-process")  # type: ignore[misc]  # mypy cannot type a lambda's default
             if attempt.timeout is not None:
-                asyncio.get_running_loop().call_later(attempt.timeout / 1000, self._expire, attempt)
+                loop = asyncio.get_running_loop()
+                attempt.timer = loop.call_later(attempt.timeout / 1000, self._expire, attempt)
+            try:
+                self._threads.start(functools.partial(self._serve, attempt), "mainspring-process")
+            except RuntimeError as error:  # no more threads: try again in a while
+                log.error("run %s: no thread for it: %s", attempt.run.id, error)
+                self._done(attempt, Snoozed(NO_ROOM))
 
     def stop(self, attempt: Attempt) -> None:
         """TERM now, KILL when the grace is over."""
@@ -107,7 +114,14 @@ class ProcessExecutor:
             self.stop(attempt)
 
     def _serve(self, attempt: Attempt) -> None:
-        self._done(attempt, self._outcome(attempt))
+        try:
+            outcome = self._outcome(attempt)
+        except OSError as error:  # no process, no pipe: try again in a while
+            log.error("run %s: no process for it: %s", attempt.run.id, error)
+            outcome = attempt.stop or Snoozed(NO_ROOM)
+        except BaseException as error:  # an attempt must end, whatever its answer does to us
+            outcome = raised(error)
+        self._done(attempt, outcome)
 
     def _outcome(self, attempt: Attempt) -> Outcome:
         if attempt.stop is not None:

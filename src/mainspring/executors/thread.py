@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from mainspring.executors.outcomes import begin, end, raised, returned, timed_out
-from mainspring.model.outcome import HandedBack, Outcome
+from mainspring.model.outcome import HandedBack, Outcome, Snoozed
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Done
 from mainspring.ports.threads import Threads
+
+log = logging.getLogger("mainspring.engine")
+
+#: A run for which there is no thread or process waits so many milliseconds.
+NO_ROOM = 1_000
 
 
 class ThreadExecutor:
@@ -32,11 +38,15 @@ class ThreadExecutor:
             attempt.hop = self._hop
             if attempt.timeout is not None:
                 loop = asyncio.get_running_loop()
-                attempt.handle = loop.call_later(attempt.timeout / 1000, self._expire, attempt)
-            if self._idle:
-                self._idle.pop().put(attempt)
-            else:
-                self._spawn(attempt)
+                attempt.timer = loop.call_later(attempt.timeout / 1000, self._expire, attempt)
+            try:
+                if self._idle:
+                    self._idle.pop().put(attempt)
+                else:
+                    self._spawn(attempt)
+            except RuntimeError as error:  # no more threads: try again in a while
+                log.error("run %s: no thread for it: %s", attempt.run.id, error)
+                self._done(attempt, Snoozed(NO_ROOM))
 
     def _spawn(self, attempt: Attempt) -> None:
         inbox: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
@@ -58,7 +68,7 @@ class ThreadExecutor:
         attempt.stop = timed_out(attempt)
         attempt.cancelled.set()
         loop = asyncio.get_running_loop()
-        attempt.handle = loop.call_later(attempt.handler.overrun / 1000, self._abandon, attempt)
+        attempt.timer = loop.call_later(attempt.handler.overrun / 1000, self._abandon, attempt)
 
     def _abandon(self, attempt: Attempt) -> None:
         if not attempt.done:
@@ -70,7 +80,10 @@ class ThreadExecutor:
             attempt = inbox.get()
             if attempt is None:
                 return
-            outcome = self._outcome(attempt)
+            try:
+                outcome = self._outcome(attempt)
+            except BaseException as error:  # an attempt must end, whatever its answer does to us
+                outcome = raised(error)
             if attempt.abandoned:
                 return
             if not self._closed:

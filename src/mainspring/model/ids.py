@@ -50,6 +50,11 @@ def body_id(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def plain(text: str) -> str:
+    """Text that every store can keep: lone surrogates written out, NUL made visible."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{SYMBOL FOR NULL}")
+
+
 def check_name(value: str, *, field: str = "name") -> str:
     """A name people can read, type and put in a URL."""
     if not isinstance(value, str) or not value.strip():

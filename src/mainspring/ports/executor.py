@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -68,6 +69,7 @@ class Attempt:
         "started",
         "stop",
         "timeout",
+        "timer",
         "trust",
     )
 
@@ -85,6 +87,7 @@ class Attempt:
         self.handle: Any = None  # the executor's own
         #: Runs a coroutine on the handlers' loop and waits for it, from a thread.
         self.hop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
+        self.timer: asyncio.TimerHandle | None = None  # the time-out, where the executor keeps one
         self.done = False
         self.abandoned = False
 

@@ -281,7 +281,8 @@ def _folded(run: Run, event: RunEvent) -> dict[str, Any]:
         case RunStarted():
             return {"epoch": event.epoch, "attempt": event.attempt, "owner": event.owner, "started_at": event.at}
         case RunSucceeded():
-            return {"result": event.result, "began_at": event.began_at, "ms": event.ms, "error": None}
+            said = {"result": event.result, "began_at": event.began_at, "ms": event.ms}
+            return {**said, "error": None, "reason": None}
         case RunRetrying():
             said = {"error": event.error, "began_at": event.began_at, "ms": event.ms}
             return {**said, "failures": run.failures + 1, "ready_at": event.next_attempt_at}
@@ -291,7 +292,9 @@ def _folded(run: Run, event: RunEvent) -> dict[str, Any]:
             counted = {} if event.reason == "parent" else counted
             return {**said, **counted, "reason": event.reason, "dead": event.dead_lettered}
         case RunSnoozed():
-            return {"ready_at": event.until}
+            return {"ready_at": event.until, "reason": "snoozed"}
+        case RunHandedBack():
+            return {"reason": "handed_back"} if event.began else {}
         case LeaseExpired():
             return {"crashes": event.crashes, "ready_at": event.ready_at}
         case RunLost():
@@ -303,8 +306,8 @@ def _folded(run: Run, event: RunEvent) -> dict[str, Any]:
         case RunCancelled() | RunSkipped():
             return {"reason": event.reason}
         case RunReopened():
-            nothing = dict.fromkeys(("error", "reason", "cancel", "result"))
-            fresh = {"failures": 0, "crashes": 0, "dead": False}
+            nothing = dict.fromkeys(("error", "cancel", "result"))
+            fresh = {"failures": 0, "crashes": 0, "dead": False, "reason": "reopened"}
             return {**nothing, **fresh, "ready_at": event.ready_at, "ended_at": None, "body": event.body or run.body}
         case RunDiscarded():
             return {"dead": False, "reason": "discarded"}

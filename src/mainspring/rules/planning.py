@@ -297,7 +297,14 @@ def _emit(draft: Draft, pieces: list[_Fire | _Gone], opened: OpenRuns) -> None:
         )
         count, waiting, blocker = count + 1, waiting + 1, blocker or run_id
     if is_fixed_delay(spec):
-        draft.set(next_at=None)
+        skipped = isinstance(draft.events[-1], RunSkipped) and isinstance(spec.trigger, EverySpec)
+        draft.set(next_at=schedule_after(spec, _end(pieces[-1])) if skipped else None)
+
+
+def schedule_after(spec: ScheduleSpec, at: Ms) -> Ms:
+    """A fixed delay after an instant; when a fire was skipped, nobody's end will tell the next."""
+    assert isinstance(spec.trigger, EverySpec)
+    return at + spec.trigger.interval
 
 
 def _finish(draft: Draft, left: int | None, *, done: bool) -> None:

@@ -170,8 +170,8 @@ def rearm(schedule: Schedule, ended_at: Ms) -> Draft:
     """The next fire of a fixed-delay schedule: so long after the end of its last run. No event: it is derived."""
     draft = Draft(schedule)
     assert isinstance(schedule.spec.trigger, EverySpec)
-    if schedule.state == "active" and schedule.next_at is None:
-        next_at = max(ended_at + schedule.spec.trigger.interval, schedule.cursor + 1)
+    next_at = max(ended_at + schedule.spec.trigger.interval, schedule.cursor + 1)
+    if schedule.state == "active" and (schedule.next_at is None or schedule.next_at < next_at):
         if schedule.spec.end is not None and next_at > schedule.spec.end:
             draft.emit(
                 ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason="ended", cursor=schedule.cursor)

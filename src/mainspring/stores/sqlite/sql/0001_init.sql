@@ -80,6 +80,7 @@ CREATE INDEX run_claim ON run (lane, priority, ready_at, id, task)
     WHERE state IN ('waiting', 'retrying') AND parked_on IS NULL;
 CREATE INDEX run_open ON run (id) WHERE ended_at IS NULL;
 CREATE INDEX run_open_of_schedule ON run (schedule_id, id) WHERE ended_at IS NULL AND schedule_id IS NOT NULL;
+CREATE INDEX run_of_schedule ON run (schedule_id, id) WHERE schedule_id IS NOT NULL;
 CREATE INDEX run_lease ON run (ifnull(lease_until, 0), owner) WHERE state = 'running';
 CREATE INDEX run_parked ON run (parked_on, priority, ready_at, id) WHERE parked_on IS NOT NULL;
 CREATE INDEX run_ended ON run (dead, ended_at) WHERE ended_at IS NOT NULL;
