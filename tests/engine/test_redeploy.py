@@ -228,6 +228,7 @@ async def test_removed_and_declared_again_is_resumed_with_one_span(app: Declare)
     async with travel(app(every="1h"), START) as t:
         await t.advance("30m")
     async with travel(app(), at(8, 45)) as t:
+        await t.advance("11m")
         await t.runtime.keeper.run_once()
         assert (await t.app.get("nightly")).reason == "not_declared"
     async with travel(app(every="1h"), at(11, 30)) as t:
@@ -244,6 +245,7 @@ async def test_removed_and_declared_again_with_a_change_is_resumed_too(app: Decl
     async with travel(app(every="1h"), START) as t:
         await t.advance("30m")
     async with travel(app(), at(8, 45)) as t:
+        await t.advance("11m")
         await t.runtime.keeper.run_once()
     async with travel(app(every="2h"), at(11, 30)) as t:
         row = await t.app.get("nightly")
@@ -255,6 +257,7 @@ async def test_removed_after_a_humans_edit_and_declared_again_with_a_change_is_r
     async with travel(app(every="1h"), START) as t:
         await t.app.update("nightly", every="3h")
     async with travel(app(), at(8, 45)) as t:
+        await t.advance("11m")
         await t.runtime.keeper.run_once()
         assert (await t.app.get("nightly")).reason == "not_declared"
     async with travel(app(every="2h"), at(11, 30)) as t:

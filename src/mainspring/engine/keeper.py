@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from mainspring.engine.presence import instances
 from mainspring.engine.service import Service
+from mainspring.model.errors import StoreError
 from mainspring.model.instant import Ms
 from mainspring.model.schedule import Schedule
 from mainspring.model.settings import Settings
@@ -46,6 +47,12 @@ class Keeper(Service):
         self._touch = touch
         self._looked: Ms | None = None
         self._epoch: int | None = None
+        #: Since when this instance keeps house without a failure: after an outage everybody's heartbeat is old.
+        self._steady_since: float | None = None
+
+    def degraded(self, error: StoreError) -> None:
+        self._steady_since = None
+        super().degraded(error)
 
     async def run_once(self) -> float:
         """Hold the lease, or look again later; then one bounded piece of each duty."""
@@ -55,10 +62,14 @@ class Keeper(Service):
             self._epoch = None
             held = await self._store.lease(LEASE, self._owner, ttl)
         if held is None:
+            self._steady_since = None
             return self.poll
         self._epoch = held.epoch
         more = await self.retain()
-        await self.pause_undeclared()
+        if self._steady_since is None:
+            self._steady_since = self._clock.monotonic()
+        if (self._clock.monotonic() - self._steady_since) * 1000 >= self._settings.undeclared_after:
+            await self.pause_undeclared()
         if self._looked is None or self._clock.boot() - self._looked >= REPAIR_EVERY:
             self._looked = self._clock.boot()
             await self.repair()

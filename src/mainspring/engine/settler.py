@@ -15,6 +15,7 @@ from mainspring.model.change import Change, RunAt, RunLease
 from mainspring.model.events import ClockStepped
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, OPEN, Run, State
+from mainspring.model.schedule import Schedule
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Handler
 from mainspring.ports.store import Agenda, Due, DueSchedule, Runs, Store
@@ -30,6 +31,8 @@ BATCH = 100
 #: A step of the wall clock against boot time, in milliseconds, after which planning waits so many seconds.
 CLOCK_STEP = 60_000
 STEADY = 5.0
+#: A schedule that cannot be planned is tried at every hold's end, and said so every so many seconds.
+SAY_AGAIN = 600.0
 
 
 class Settler(Service):
@@ -52,6 +55,7 @@ class Settler(Service):
         self._clock = clock
         self._wall_offset = clock.now() - clock.boot()
         self._steady_from = 0.0
+        self._said: dict[str, float] = {}
         self._store = store
         self._batcher = batcher
         self._change_id = change_id
@@ -84,7 +88,7 @@ class Settler(Service):
             try:
                 draft = self._settle(row, due.now)
             except Exception:  # for example a zone this machine does not know: the others must go on
-                log.exception("schedule %r cannot be planned; it is tried again", row.schedule.name)
+                self._say_unplannable(row.schedule)
                 continue
             more = more or draft.more
             if draft.changed:
@@ -94,6 +98,12 @@ class Settler(Service):
             if draft.cancels_open and result.ok:
                 await self._cancel_open(draft.schedule.id, frozenset(run.id for run in draft.runs))
         return 0.0 if more or len(due.schedules) >= BATCH else self._until(due)
+
+    def _say_unplannable(self, schedule: Schedule) -> None:
+        now = self._clock.monotonic()
+        if now >= self._said.get(schedule.id, now):
+            self._said[schedule.id] = now + SAY_AGAIN
+            log.exception("schedule %r cannot be planned; it is tried again and again", schedule.name)
 
     async def _clock_stepped(self) -> float:
         """Seconds to wait with planning because the wall clock has just jumped: it may jump back."""
