@@ -65,19 +65,22 @@ class CoroutineExecutor:
         if self._clock.boot() >= attempt.trust:
             return HandedBack("not_begun")
         begin(attempt, self._clock)
-        limit = asyncio.timeout(None if attempt.timeout is None else attempt.timeout / 1000)
+        limit = None if attempt.timeout is None else asyncio.timeout(attempt.timeout / 1000)
         try:
-            async with limit:
+            if limit is None:
                 value = await attempt.handler.call(attempt)
+            else:
+                async with limit:
+                    value = await attempt.handler.call(attempt)
         except asyncio.CancelledError:
             end(attempt, self._clock)
             raise
         except BaseException as error:  # SystemExit in a handler is an outcome like any other
             end(attempt, self._clock)
-            if isinstance(error, TimeoutError) and limit.expired():
+            if isinstance(error, TimeoutError) and limit is not None and limit.expired():
                 return timed_out(attempt)
             return attempt.stop or raised(error)
         end(attempt, self._clock)
-        if limit.expired() or (attempt.timeout is not None and (attempt.ms or 0) > attempt.timeout):
+        if limit is not None and (limit.expired() or (attempt.ms or 0) > (attempt.timeout or 0)):
             return timed_out(attempt)  # it blocked the loop, or swallowed its cancellation; a thread's rule, too
         return returned(attempt, value)

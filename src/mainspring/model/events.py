@@ -22,7 +22,7 @@ from mainspring.model.run import RunOrigin
 from mainspring.model.schedule import Definition, Origin, Schedule, ScheduleSpec
 
 
-class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An immutable fact of the append-only log."""
 
     seq: int = 0

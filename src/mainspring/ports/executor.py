@@ -52,6 +52,29 @@ class Handler(Struct, frozen=True):
     limit: int | None = None
 
 
+class Flag:
+    """A `threading.Event` that costs nothing until somebody waits for it."""
+
+    __slots__ = ("_event", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: threading.Event | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is set, or for so many seconds."""
+        event = self._event = self._event or threading.Event()
+        return self._is_set or event.wait(timeout)  # set() looks for the event after it has set the flag
+
+
 class Attempt:
     """One execution of a run under one lease, shared by engine and executor."""
 
@@ -79,7 +102,7 @@ class Attempt:
         self.handler = handler
         self.timeout = timeout
         self.trust = trust  # boot time after which the lease must not be relied on
-        self.cancelled = threading.Event()
+        self.cancelled = Flag()
         self.stop: Outcome | None = None  # why the executor was asked to stop
         self.began_at: Ms | None = None
         self.ms: int | None = None
