@@ -286,9 +286,16 @@ class Database:
 
     def _version(self, connection: sqlite3.Connection, newest: int) -> int:
         """The schema's number, 0 for a new file; what is not ours is refused before anything is written."""
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        alone = not connection.in_transaction
+        if alone:  # one look at all three: another process may be creating the schema right now
+            connection.execute("BEGIN")
+        try:
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        finally:
+            if alone:
+                self._rollback(connection)
         path = os.path.abspath(self.path)
         if application == APPLICATION_ID:
             if version > newest:
