@@ -243,7 +243,7 @@ class Commands:
                 return row
             if (await self._write(draft, bodies, gates)).ok:
                 if draft.cancels_open:
-                    await self._cancel_older(draft)
+                    await self.cancel_older(draft)
                 return await self._stored(draft.schedule)
             row = (await self._store.find(Schedules(id=row.id, limit=1)))[0]
         raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
@@ -253,7 +253,8 @@ class Commands:
         found = await self._store.find(Schedules(id=schedule.id, limit=1))
         return found[0] if found and found[0].n == schedule.n else schedule
 
-    async def _cancel_older(self, draft: Draft) -> None:
+    async def cancel_older(self, draft: Draft) -> None:
+        """`cancel_running`: everything older makes way for the new fire, which waits behind the gate until it has."""
         new = {run.id for run in draft.runs}
         for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
             if run.cancel is None and run.id not in new:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -111,3 +111,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
     yield module
     module.ms._engine.stop()
     sys.modules.pop("child_program", None)
+
+
+@pytest.fixture
+async def plain_ms() -> AsyncIterator[Mainspring]:
+    """On memory, stopped after the test."""
+    app = Mainspring("memory://", shutdown_timeout="5s")
+    yield app
+    await app.close()
+    app._engine.stop()

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
-from mainspring import Mainspring
+import pytest
+
+from mainspring import Mainspring, Retry, RunNotSuccessful, State
+from mainspring.model.run import Run
 
 WAIT = "20s"
+ONCE = Retry(max_attempts=1)
 START = "2026-03-02T08:00:00Z"  # a Monday
 
 Make = Callable[..., Mainspring]
@@ -18,3 +23,13 @@ async def beside(app: Mainspring) -> AsyncIterator[Mainspring]:
     """The real engine on its own thread, beside the test."""
     async with app.running():
         yield app
+
+
+async def failed(task: Any, *args: Any) -> Run:
+    """The run of a call that does not succeed."""
+    handle = await task.enqueue(*args)
+    with pytest.raises(RunNotSuccessful):
+        await handle.result(timeout=WAIT)
+    run: Run = await handle.run()
+    assert run.state is State.FAILED
+    return run

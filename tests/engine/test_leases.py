@@ -6,38 +6,22 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from support import WAIT
 
-from mainspring import Context, Mainspring, Retry, RunNotSuccessful, State
+from mainspring import Context, Mainspring, State
 from mainspring.model.events import LeaseExpired, RunHandedBack, RunStarted, StaleResultRejected
-from mainspring.model.run import Run
 from mainspring.testing import manual
-
-WAIT = "20s"
-ONCE = Retry(max_attempts=1)
 
 
 @pytest.fixture
-async def ms() -> AsyncIterator[Mainspring]:
-    app = Mainspring("memory://", shutdown_timeout="5s")
-    yield app
-    await app.close()
-    app._engine.stop()
-
-
-async def failed(task: Any, *args: Any) -> Run:
-    """The run of a call that does not succeed."""
-    handle = await task.enqueue(*args)
-    with pytest.raises(RunNotSuccessful):
-        await handle.result(timeout=WAIT)
-    run: Run = await handle.run()
-    assert run.state is State.FAILED
-    return run
+def ms(plain_ms: Mainspring) -> Mainspring:
+    return plain_ms
 
 
 # ── leases ─────────────────────────────────────────────────────────────────

@@ -8,36 +8,18 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
+from support import WAIT, failed
 
-from mainspring import Mainspring, Retry, RunNotSuccessful, State
-from mainspring.model.run import Run
-
-WAIT = "20s"
-ONCE = Retry(max_attempts=1)
+from mainspring import Mainspring, RunNotSuccessful, State
 
 
 @pytest.fixture
-async def ms() -> AsyncIterator[Mainspring]:
-    app = Mainspring("memory://", shutdown_timeout="5s")
-    yield app
-    await app.close()
-    app._engine.stop()
-
-
-async def failed(task: Any, *args: Any) -> Run:
-    """The run of a call that does not succeed."""
-    handle = await task.enqueue(*args)
-    with pytest.raises(RunNotSuccessful):
-        await handle.result(timeout=WAIT)
-    run: Run = await handle.run()
-    assert run.state is State.FAILED
-    return run
+def ms(plain_ms: Mainspring) -> Mainspring:
+    return plain_ms
 
 
 # ── processes ──────────────────────────────────────────────────────────────

@@ -77,7 +77,9 @@ class Runtime:
         self.batcher = Batcher(store, self._committed, bus.publish)
         self.commands = Commands(store, self.batcher.apply, clock, self.ids, self.change_id)
         poll = settings.poll / 1000
-        self.settler = Settler(store, self.batcher, self.change_id, handlers, clock, poll, self._wake_worker)
+        self.settler = Settler(
+            store, self.batcher, self.change_id, handlers, clock, poll, self.commands.cancel_older, self._wake_worker
+        )
         self.recorder = Recorder(self.batcher, clock, rng, self.change_id, poll)
         self.keeper = Keeper(store, clock, settings, self.owner, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, self.owner, self._describe)

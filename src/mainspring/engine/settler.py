@@ -7,11 +7,11 @@ Any instance settles; no lock is open while Python decides, the guard of the cha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from mainspring.engine.batcher import Batcher
 from mainspring.engine.service import Service
-from mainspring.model.change import Change, RunAt, RunLease
+from mainspring.model.change import Change, RunLease
 from mainspring.model.events import ClockStepped
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, OPEN, Run, State
@@ -21,7 +21,7 @@ from mainspring.ports.executor import Handler
 from mainspring.ports.store import Agenda, Due, DueSchedule, Runs, Store
 from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import touches_of
-from mainspring.rules.lifecycle import Expire, RequestCancel, decide, evolve
+from mainspring.rules.lifecycle import Expire, decide, evolve
 from mainspring.rules.planning import OpenRuns, is_fixed_delay, settle
 from mainspring.rules.scheduling import delete, pause, rearm, resume
 
@@ -48,9 +48,11 @@ class Settler(Service):
         handlers: Mapping[str, Handler],
         clock: Clock,
         poll: float,
-        unparked: Callable[[], None] = lambda: None,
+        cancel_older: Callable[[Draft], Awaitable[None]],
+        unparked: Callable[[], None],
     ) -> None:
         super().__init__(poll)
+        self._cancel_older = cancel_older
         self._unparked = unparked
         self._clock = clock
         self._wall_offset = clock.now() - clock.boot()
@@ -96,7 +98,7 @@ class Settler(Service):
         for future, draft in futures:
             result = await future  # refused means another instance was first: nothing to do
             if draft.cancels_open and result.ok:
-                await self._cancel_open(draft.schedule.id, frozenset(run.id for run in draft.runs))
+                await self._cancel_older(draft)
         return 0.0 if more or len(due.schedules) >= BATCH else self._until(due)
 
     def _say_unplannable(self, schedule: Schedule) -> None:
@@ -131,21 +133,6 @@ class Settler(Service):
         if ended and open_runs == 0 and not any(run.state in OPEN for run in draft.runs):
             for event in delete(schedule, OpenRuns(), schedule.cursor, reason="finished").events:
                 draft.emit(event)
-
-    async def _cancel_open(self, schedule_id: str, new: frozenset[str]) -> None:
-        """`cancel_running`: everything older makes way for the new fire, which waits behind the gate until it has."""
-        for run in await self._store.find(Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=1_000)):
-            if run.cancel is None and run.id not in new and run.id < max(new):  # ids are in order of time
-                await self.request_cancel(run, "replaced by a newer fire", by="overlap")
-
-    async def request_cancel(self, run: Run, reason: str, *, by: str = "") -> bool:
-        """Cancel what waits, ask what runs to stop."""
-        events = decide(run, RequestCancel(reason, by), 0)
-        after = evolve(run, events[0])
-        change = Change(
-            id=self._change_id(), guard=RunAt(run.id, run.n), run=after, events=events, touches=touches_of(after)
-        )
-        return (await self._batcher.submit(change)).ok
 
     # ── schedules something pointed at ─────────────────────────────────────
 
