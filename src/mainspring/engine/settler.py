@@ -148,8 +148,8 @@ class Settler(Service):
         schedule = row.schedule
         last = await self._last(schedule.id, ENDED - {State.SKIPPED})
         options = schedule.spec.options
-        spent = last is not None and last.state is State.FAILED and last.dead
-        spent = spent and last is not None and (last.ended_at or 0) >= schedule.updated_at  # not before a resume
+        since = schedule.updated_at  # what failed before a resume is over
+        spent = last is not None and last.state is State.FAILED and last.dead and (last.ended_at or 0) >= since
         if spent and options is not None and options.on_exhausted == "pause" and schedule.state == "active":
             return pause(schedule, _opened(row), now, reason="retries_exhausted")
         draft = Draft(schedule)

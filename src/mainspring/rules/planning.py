@@ -297,14 +297,10 @@ def _emit(draft: Draft, pieces: list[_Fire | _Gone], opened: OpenRuns) -> None:
         )
         count, waiting, blocker = count + 1, waiting + 1, blocker or run_id
     if is_fixed_delay(spec):
-        skipped = isinstance(draft.events[-1], RunSkipped) and isinstance(spec.trigger, EverySpec)
-        draft.set(next_at=schedule_after(spec, _end(pieces[-1])) if skipped else None)
-
-
-def schedule_after(spec: ScheduleSpec, at: Ms) -> Ms:
-    """A fixed delay after an instant; when a fire was skipped, nobody's end will tell the next."""
-    assert isinstance(spec.trigger, EverySpec)
-    return at + spec.trigger.interval
+        assert isinstance(spec.trigger, EverySpec)
+        # The end of the run tells the next fire; of a skipped one there is no end.
+        skipped = isinstance(draft.events[-1], RunSkipped)
+        draft.set(next_at=_end(pieces[-1]) + spec.trigger.interval if skipped else None)
 
 
 def _finish(draft: Draft, left: int | None, *, done: bool) -> None:
@@ -320,13 +316,13 @@ def _finish(draft: Draft, left: int | None, *, done: bool) -> None:
         past_end = schedule.spec.end is not None and (schedule.next_at or 0) > schedule.spec.end
         reason = "ended" if past_end else None
     elif schedule.next_at is None:
-        unbounded = compile_next(schedule) if schedule.spec.end is not None else None
+        unbounded = _next_without_end(schedule) if schedule.spec.end is not None else None
         reason = "exhausted" if unbounded is None else "ended"
     if reason is not None:
         draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason, cursor=schedule.cursor))
 
 
-def compile_next(schedule: Schedule) -> Ms | None:
+def _next_without_end(schedule: Schedule) -> Ms | None:
     """The next fire if there were no end."""
     low, _ = bounds(schedule.spec, schedule.cursor, schedule.cursor)
     return trigger_of(schedule.spec, schedule.anchor).next_ms(low)
