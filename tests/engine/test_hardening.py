@@ -140,7 +140,7 @@ async def test_a_late_outcome_is_not_taken_for_a_stray() -> None:
         await worker.run_once()
         await t.advance("28s")  # the process was suspended: no heartbeat, the lease of 30 s just holds
         attempt = worker.running[handle.id]
-        worker.finished(attempt, Succeeded('"done"'))
+        worker.finished([(attempt, Succeeded('"done"'))])
         await worker.heart.run_once()  # the overdue heartbeat, in the same turn of the loop
         await t.settle()
         assert (await handle.run()).result == '"done"'

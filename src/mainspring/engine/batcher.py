@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,6 +19,17 @@ MAX_BYTES = 512 * 1024
 MAX_WAITING = 10_000
 
 
+#: Hears what became of a change, or why the store could not say.
+Answer = Callable[[Result | StoreError], None]
+
+
+class _Waiting(NamedTuple):
+    change: Change
+    answer: asyncio.Future[Result] | Answer
+    rows: int
+    size: int
+
+
 class Batcher:
     """Collects changes on the engine's loop and applies them in few commits, in order of arrival."""
 
@@ -27,7 +39,7 @@ class Batcher:
         self._store = store
         self._committed = committed
         self._publish = publish
-        self._queue: deque[tuple[Change, asyncio.Future[Result], int, int]] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._flusher: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
@@ -46,16 +58,22 @@ class Batcher:
         return await self.submit(change)
 
     def submit(self, change: Change) -> asyncio.Future[Result]:
-        """Queue a change without waiting for room; for outcomes, which must never be held up."""
+        """Queue a change without waiting for room."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.post(change, future)
+        return future
+
+    def post(self, change: Change, answer: asyncio.Future[Result] | Answer) -> None:
+        """The same for outcomes, which come by the thousand and must never be held up: the answer is a plain call."""
         rows = 1 + len(change.runs) + len(change.spans) + len(change.events)
-        size = 200 * rows + sum(len(body.data) for body in change.bodies)
+        size = 200 * rows
+        for body in change.bodies:
+            size += len(body.data)
         if change.run is not None and change.run.result is not None:
             size += 2 * len(change.run.result)
-        self._queue.append((change, future, rows, size))
+        self._queue.append(_Waiting(change, answer, rows, size))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
-        return future
 
     async def flush(self) -> None:
         """Return when everything queued so far is committed."""
@@ -71,49 +89,49 @@ class Batcher:
         finally:
             self._flusher = None
 
-    def _take(self) -> list[tuple[Change, asyncio.Future[Result]]]:
+    def _take(self) -> list[_Waiting]:
         """As many changes as fit one commit, at most one for each guarded row; the second goes to the next."""
-        batch: list[tuple[Change, asyncio.Future[Result]]] = []
+        batch: list[_Waiting] = []
         guarded: set[str] = set()
         rows = size = 0
         while self._queue:
-            change, future, its_rows, its_size = self._queue[0]
-            key = getattr(change.guard, "id", None)
-            if batch and (key in guarded or rows + its_rows > MAX_ROWS or size + its_size > MAX_BYTES):
+            waiting = self._queue[0]
+            guard = waiting.change.guard
+            key = None if guard is None else guard.id
+            if batch and (key in guarded or rows + waiting.rows > MAX_ROWS or size + waiting.size > MAX_BYTES):
                 break
             self._queue.popleft()
-            if future.cancelled():
+            if isinstance(waiting.answer, asyncio.Future) and waiting.answer.cancelled():
                 continue
             if key is not None:
                 guarded.add(key)
-            rows, size = rows + its_rows, size + its_size
-            batch.append((change, future))
+            rows, size = rows + waiting.rows, size + waiting.size
+            batch.append(waiting)
         return batch
 
-    async def _commit(self, batch: list[tuple[Change, asyncio.Future[Result]]]) -> None:
+    async def _commit(self, batch: list[_Waiting]) -> None:
         if not batch:
             return
         try:
-            applied = await self._store.apply([change for change, _ in batch])
+            applied = await self._store.apply([waiting.change for waiting in batch])
         except StoreUnavailable as error:
-            for _, future in batch:
-                _fail(future, error)
+            for waiting in batch:
+                _tell(waiting, error)
             return
         except Exception as error:
             # One poison change must not fail its neighbours: bisect until it stands alone.
             if len(batch) == 1:
-                _fail(batch[0][1], error if isinstance(error, StoreError) else StoreError(f"apply failed: {error!r}"))
+                _tell(batch[0], error if isinstance(error, StoreError) else StoreError(f"apply failed: {error!r}"))
                 return
             middle = len(batch) // 2
             await self._commit(batch[:middle])
             await self._commit(batch[middle:])
             return
         accepted: list[Change] = []
-        for (change, future), result in zip(batch, applied.results, strict=True):
+        for waiting, result in zip(batch, applied.results, strict=True):
             if result.status == "accepted":
-                accepted.append(change)
-            if not future.done():
-                future.set_result(result)
+                accepted.append(waiting.change)
+            _tell(waiting, result)
         if accepted:
             self._committed(accepted)
             if self.listening:
@@ -122,6 +140,12 @@ class Batcher:
                         self._publish(replace(event, at=applied.now, change=change.id))
 
 
-def _fail(future: asyncio.Future[Result], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
+def _tell(waiting: _Waiting, result: Result | StoreError) -> None:
+    answer = waiting.answer
+    if not isinstance(answer, asyncio.Future):
+        answer(result)
+    elif not answer.done():
+        if isinstance(result, StoreError):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)

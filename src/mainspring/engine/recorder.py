@@ -41,25 +41,23 @@ class Recorder:
         #: Attempts whose outcome is not stored yet: their leases must be kept, and they are no strays.
         self.unstored: dict[str, Attempt] = {}
 
-    def record(self, attempt: Attempt, outcome: Outcome) -> None:
+    def record(self, attempt: Attempt, outcome: Outcome, now: Ms | None = None) -> None:
         """Store the outcome with the next commit; try again while the store fails and the lease may hold."""
-        change = self._change(attempt, outcome)
+        change = self._change(attempt, outcome, self._clock.now() if now is None else now)
         if isinstance(outcome, Failed):
             _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
-        future = self._batcher.submit(change)
-        future.add_done_callback(lambda f: self._stored(attempt, outcome, change, f))
+        self._batcher.post(change, lambda result: self._stored(attempt, outcome, change, result))
 
-    def _stored(self, attempt: Attempt, outcome: Outcome, change: Change, future: asyncio.Future[Result]) -> None:
-        error = None if future.cancelled() else future.exception()
-        if future.cancelled() or error is not None:
-            log.warning("run %s: outcome not stored yet: %s", attempt.run.id, error)
+    def _stored(self, attempt: Attempt, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
+        if isinstance(result, StoreError):
+            log.warning("run %s: outcome not stored yet: %s", attempt.run.id, result)
             task = asyncio.get_running_loop().create_task(self._again(attempt, outcome, change))
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
             return
         self.settled(attempt)
-        if not future.result().ok:
+        if not result.ok:
             self.stale(attempt, outcome)
 
     def settled(self, attempt: Attempt) -> None:
@@ -83,7 +81,7 @@ class Recorder:
                     said = Failed(
                         f"the outcome could not be stored: {plain(str(error))[:500]}", reason="result", retry=False
                     )
-                    change = self._change(attempt, said)
+                    change = self._change(attempt, said, self._clock.now())
                 continue
             self.settled(attempt)
             if not result.ok:
@@ -110,8 +108,7 @@ class Recorder:
         future = self._batcher.submit(Change(id=self._change_id(), events=(note,)))
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
-    def _change(self, attempt: Attempt, outcome: Outcome) -> Change:
-        now = self._clock.now()
+    def _change(self, attempt: Attempt, outcome: Outcome, now: Ms) -> Change:
         moved = self._moved(Running(attempt.run), attempt, outcome, now)
         after = moved.state.run
         return Change(

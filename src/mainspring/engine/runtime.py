@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import socket
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from mainspring.engine.batcher import Batcher
@@ -88,8 +88,8 @@ class Runtime:
         self.executors: dict[Kind, Executor] = {}
         self._services: list[Service] = []
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
-        self._done: list[tuple[Attempt, Outcome]] = []
-        self._done_lock = threading.Lock()
+        self._done: deque[tuple[Attempt, Outcome]] = deque()
+        self._done_posted = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def change_id(self) -> str:
@@ -200,17 +200,23 @@ class Runtime:
 
     def _committed(self, changes: Sequence[Change]) -> None:
         """Wake precisely: who has work because of what was just committed here."""
+        to_run = to_settle = False
         for change in changes:
-            if self.worker is not None and (change.runs or change.run is not None):
-                self.worker.wake()
-                if change.run is not None and change.run.cancel is not None:
-                    self.worker.cancel(change.run.id, change.run.cancel)
-            if change.schedule is not None or change.touches or change.releases:
-                self.settler.wake()
-            if change.run is not None and change.run.state in ENDED:
-                for future in self._ended.pop(change.run.id, ()):
+            run = change.run
+            to_run = to_run or run is not None or bool(change.runs)
+            to_settle = to_settle or change.schedule is not None or bool(change.touches or change.releases)
+            if run is None:
+                continue
+            if run.cancel is not None and self.worker is not None:
+                self.worker.cancel(run.id, run.cancel)
+            if self._ended and run.state in ENDED:
+                for future in self._ended.pop(run.id, ()):
                     if not future.done():
                         future.set_result(None)
+        if to_run:
+            self._wake_worker()
+        if to_settle:
+            self.settler.wake()
 
     async def wait_for_end(self, run_id: str, timeout: float) -> None:
         """Return when the run ended here, or after `timeout` seconds; somebody else may have ended it."""
@@ -232,20 +238,19 @@ class Runtime:
 
     def _finished(self, attempt: Attempt, outcome: Outcome) -> None:
         """Called by executors on any thread; one hop for all that end together."""
-        with self._done_lock:
-            first = not self._done
-            self._done.append((attempt, outcome))
-        if first:
+        self._done.append((attempt, outcome))
+        if not self._done_posted:  # whoever takes clears this first, so what is appended now is taken by that hop
+            self._done_posted = True
             self._post(self._take_outcomes)
 
     def _take_outcomes(self) -> None:
-        with self._done_lock:
-            done, self._done = self._done, []
-        for attempt, outcome in done:
-            if self.worker is not None:
-                self.worker.finished(attempt, outcome)
-            else:
-                log.error("run %s ended after its worker had stopped; it will be repeated", attempt.run.id)
+        self._done_posted = False
+        done = [self._done.popleft() for _ in range(len(self._done))]
+        if self.worker is not None:
+            self.worker.finished(done)
+            return
+        for attempt, _ in done:
+            log.error("run %s ended after its worker had stopped; it will be repeated", attempt.run.id)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         if self._loop is not None and not self._loop.is_closed():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
+from mainspring.engine.prefetch import Prefetch
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
 from mainspring.model.errors import StoreError
@@ -23,6 +25,8 @@ from mainspring.rules.windows import is_open
 log = logging.getLogger("mainspring.engine")
 
 CLAIM_BATCH = 100
+#: A claimed run that found no slot for so many seconds goes back, so that another instance may take it.
+NOT_BEGUN = 1.0
 #: The part of a lease a worker relies on; the rest is for clocks and commits that take their time.
 TRUST = 0.9
 
@@ -52,7 +56,14 @@ class Worker(Service):
         self._handlers = handlers
         self._executors = executors
         self.publish = publish
+        #: Everything this worker holds a lease on: given to an executor, or waiting for a slot.
         self.running: dict[str, Attempt] = {}
+        self._given = 0
+        self._waiting: list[tuple[int, int, float, Attempt]] = []
+        self._taken = 0
+        self._prefetch = Prefetch(clock)
+        self._batch = max(CLAIM_BATCH, settings.concurrency // 2)
+        self._last_chances: set[str] = set()
         self.draining = False
         self.idle = asyncio.Event()
         self.heart = Heart(self, settings.heartbeat / 1000)
@@ -60,26 +71,36 @@ class Worker(Service):
     # ── claiming ───────────────────────────────────────────────────────────
 
     async def run_once(self) -> float:
-        """Claim into the free slots and start what was claimed.
+        """Claim into the free slots and a little ahead of them.
 
         1. Note the boot time: trust in the leases counts from before the claim was sent.
-        2. Claim at most as many runs as there are free slots.
-        3. Consume those outside their window or too late; start the rest.
+        2. Claim at most as many runs as there are free slots and places in the local queue.
+        3. Consume those outside their window or too late; begin the rest as slots are free.
         """
-        free = self._settings.concurrency - len(self.running)
-        if self.draining or free <= 0 or not self._handlers:
+        self._give_up_waiting()
+        wanted = self._wanted()
+        if wanted <= 0:
             return self.poll
-        sent = self._clock.boot()
-        claimed = await self._store.claim(self._offer(), min(free, CLAIM_BATCH))
+        sent, began = self._clock.boot(), self._clock.monotonic()
+        claimed = await self._store.claim(self._offer(), wanted)
+        self._prefetch.answered(began)
         if claimed.claims:
             self._take(claimed, sent)
         if self.running or claimed.claims:
             self.idle.clear()
         else:
             self.idle.set()
-        if len(claimed.claims) == min(free, CLAIM_BATCH):
+        if len(claimed.claims) == wanted or _alone(claimed):
             return 0.0
         return self.poll if claimed.next_at is None else max(0.0, (claimed.next_at - claimed.now) / 1000)
+
+    def _wanted(self) -> int:
+        """How many runs to ask for; none beside a run on its last chance, whose crash would be blamed on them."""
+        slots = self._settings.concurrency
+        if self.draining or not self._handlers or self._last_chances or self._given >= slots:
+            return 0
+        ahead = 0 if any(h.recovery == "fail" for h in self._handlers.values()) else self._prefetch.places(slots)
+        return min(slots + ahead - len(self.running), self._batch)
 
     def _offer(self) -> Offer:
         lanes = tuple(lane_of(self._settings.namespace, queue) for queue in self._settings.queues)
@@ -87,24 +108,52 @@ class Worker(Service):
 
     def _take(self, claimed: Claimed, sent: Ms) -> None:
         trust = sent + int(self._settings.lease_ttl * TRUST)
-        starts: dict[Kind, list[Attempt]] = {}
+        now = self._clock.monotonic()
         for claim in claimed.claims:
+            run = claim.run
             attempt = self._attempt(claim, trust)
             if self.publish is not None:
-                self.publish(_started(claim.run, claimed.now))
-            refused = _not_now(claim.run, claimed.now)
-            before = self.running.get(claim.run.id)
+                self.publish(_started(run, claimed.now))
+            refused = _not_now(run, claimed.now)
+            before = self.running.get(run.id)
             if before is not None:  # we lost this run's lease and got it again: the old attempt must not go on
                 self.stop_attempt(before, HandedBack("lease_lost", began=before.began_at is not None))
-            self.running[claim.run.id] = attempt
+                self._forget(before)
+            self.running[run.id] = attempt
+            if run.crashes and run.crashes + 1 >= _max_crashes(attempt):
+                self._last_chances.add(run.id)
             if refused is not None:
                 self._end(attempt, refused)
-            elif claim.run.cancel is not None:
-                self._end(attempt, Cancelled(claim.run.cancel))
+            elif run.cancel is not None:
+                self._end(attempt, Cancelled(run.cancel))
             else:
+                self._taken += 1
+                heappush(self._waiting, (run.priority, self._taken, now, attempt))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Give waiting attempts to their executors while slots are free, the most urgent first."""
+        starts: dict[Kind, list[Attempt]] = {}
+        while self._waiting and self._given < self._settings.concurrency:
+            attempt = heappop(self._waiting)[3]
+            if not attempt.done:
+                attempt.given = True
+                self._given += 1
                 starts.setdefault(attempt.handler.kind, []).append(attempt)
         for kind, attempts in starts.items():
             self._executors[kind].start(attempts)
+        for *_, attempt in [w for w in self._waiting if _never_waits(w[3])]:
+            self._end(attempt, HandedBack("not_begun"))
+
+    def _give_up_waiting(self, after: float = NOT_BEGUN) -> None:
+        """Hand back what found no slot."""
+        if self._waiting:
+            latest = self._clock.monotonic() - after
+            for _, _, since, attempt in self._waiting:
+                if since <= latest and not attempt.done:
+                    self._end(attempt, HandedBack("not_begun"))
+            self._waiting = [w for w in self._waiting if not w[3].done]
+            heapify(self._waiting)
 
     def _attempt(self, claim: Claim, trust: Ms) -> Attempt:
         handler = self._handlers[claim.run.task]
@@ -114,26 +163,38 @@ class Worker(Service):
 
     # ── outcomes ───────────────────────────────────────────────────────────
 
-    def finished(self, attempt: Attempt, outcome: Outcome) -> None:
-        """An attempt ended; called on the engine's loop."""
-        if self.running.get(attempt.run.id) is attempt:
-            self._end(attempt, outcome)
-            self.wake()
+    def finished(self, done: Sequence[tuple[Attempt, Outcome]]) -> None:
+        """Attempts ended; called on the engine's loop."""
+        boot, now = self._clock.boot(), self._clock.now()
+        for attempt, outcome in done:
+            if self.running.get(attempt.run.id) is attempt:
+                self._end(attempt, outcome, boot, now)
+        self._prefetch.finished(len(done))
+        self._begin()
+        self.wake()
 
-    def _end(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _end(self, attempt: Attempt, outcome: Outcome, boot: Ms | None = None, now: Ms | None = None) -> None:
         del self.running[attempt.run.id]
-        attempt.done = True
-        if attempt.timer is not None:
-            attempt.timer.cancel()
+        self._forget(attempt)
         if not self.running:
             self.idle.set()
-        if self._clock.boot() < attempt.trust:
-            self._recorder.record(attempt, outcome)
+        if (self._clock.boot() if boot is None else boot) < attempt.trust:
+            self._recorder.record(attempt, outcome, now)
         else:
             self._recorder.unstored[attempt.run.id] = attempt  # so that no heartbeat takes it for a stray
             task = asyncio.get_running_loop().create_task(self._record_after_renewal(attempt, outcome))
             self.heart.tasks.add(task)
             task.add_done_callback(self.heart.tasks.discard)
+
+    def _forget(self, attempt: Attempt) -> None:
+        """Free what an attempt held here."""
+        attempt.done = True
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        if attempt.given:
+            attempt.given = False
+            self._given -= 1
+        self._last_chances.discard(attempt.run.id)
 
     async def _record_after_renewal(self, attempt: Attempt, outcome: Outcome) -> None:
         """Past the trust deadline nothing is recorded unless the store says that the lease still holds."""
@@ -161,14 +222,18 @@ class Worker(Service):
             self.stop_attempt(attempt, Cancelled(reason))
 
     def stop_attempt(self, attempt: Attempt, why: Outcome) -> None:
-        """Tell the executor; the attempt ends through `finished` as always."""
+        """Tell the executor; the attempt ends through `finished` as always. One that only waits here ends at once."""
         attempt.stop = why
         attempt.cancelled.set()
-        self._executors[attempt.handler.kind].stop(attempt)
+        if attempt.given:
+            self._executors[attempt.handler.kind].stop(attempt)
+        elif self.running.get(attempt.run.id) is attempt:
+            self._end(attempt, why)
 
     async def drain(self, timeout: float) -> None:
         """Take nothing more, let what runs finish within `timeout` seconds, hand the rest back."""
         self.draining = True
+        self._give_up_waiting(after=0.0)
         await self.stop()
         try:
             async with asyncio.timeout(timeout):
@@ -236,6 +301,23 @@ class Heart(Service):
         handler = self._worker._handlers.get(run.task)
         if handler is not None:
             self._worker._recorder.record(Attempt(run, None, handler, None, trust), HandedBack("stray"))
+
+
+def _alone(claimed: Claimed) -> bool:
+    """A run that crashed before comes without neighbours: there may be more."""
+    return bool(claimed.claims) and claimed.claims[0].run.crashes > 0
+
+
+def _never_waits(attempt: Attempt) -> bool:
+    """Runs that a crash of this process would harm before they have begun."""
+    options = attempt.run.options
+    recovery = options.recovery if options is not None and options.recovery is not None else attempt.handler.recovery
+    return not attempt.done and (recovery == "fail" or attempt.run.crashes > 0)
+
+
+def _max_crashes(attempt: Attempt) -> int:
+    options = attempt.run.options
+    return (options.max_crashes if options is not None else None) or attempt.handler.max_crashes
 
 
 def _not_now(run: Run, now: Ms) -> Skipped | None:

@@ -84,6 +84,7 @@ class Attempt:
         "body",
         "cancelled",
         "done",
+        "given",
         "handle",
         "handler",
         "hop",
@@ -111,6 +112,7 @@ class Attempt:
         #: Runs a coroutine on the handlers' loop and waits for it, from a thread.
         self.hop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
         self.timer: asyncio.TimerHandle | None = None  # the time-out, where the executor keeps one
+        self.given = False  # to the executor: it holds a slot
         self.done = False
         self.abandoned = False
 

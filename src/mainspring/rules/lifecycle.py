@@ -170,11 +170,27 @@ def decide(run: Run, command: Command, now: Ms) -> tuple[RunEvent, ...]:
 
 
 def _decide(run: Run, command: Command, now: Ms) -> RunEvent:
+    if type(command) is Complete:  # nearly all of them
+        return RunSucceeded(
+            ns=run.ns,
+            run_id=run.id,
+            schedule_id=run.schedule_id,
+            epoch=run.epoch,
+            attempt=run.attempt,
+            owner=run.owner,
+            began_at=command.began_at,
+            ms=command.ms,
+            result=command.result,
+        )
+    return _decide_otherwise(run, command, now)
+
+
+def _decide_otherwise(run: Run, command: Command, now: Ms) -> RunEvent:
     head: dict[str, Any] = {"ns": run.ns, "run_id": run.id, "schedule_id": run.schedule_id}
     held: dict[str, Any] = {"epoch": run.epoch, "attempt": run.attempt, "owner": run.owner}
     match command:
         case Complete():
-            return RunSucceeded(**head, **held, began_at=command.began_at, ms=command.ms, result=command.result)
+            raise AssertionError("decided above")
         case Fail():
             said: dict[str, Any] = {
                 "error": command.error,
@@ -220,16 +236,13 @@ def _decide(run: Run, command: Command, now: Ms) -> RunEvent:
 def born(event: RunEvent) -> Run:
     """The run that its first event makes."""
     state = next_state(event.run_id or "", None, type(event))
-    common: dict[str, Any] = {
-        "id": event.run_id,
-        "ns": event.ns,
-        "schedule_id": event.schedule_id,
-        "n": event.n or 1,
-        "created_at": event.at,
-    }
     if isinstance(event, RunScheduled):
         return Run(
-            **common,
+            id=event.run_id or "",
+            ns=event.ns,
+            schedule_id=event.schedule_id,
+            n=event.n or 1,
+            created_at=event.at,
             task=event.task,
             origin=event.origin,
             fire_time=event.fire_time,
@@ -248,7 +261,11 @@ def born(event: RunEvent) -> Run:
         )
     assert isinstance(event, RunSkipped)
     return Run(
-        **common,
+        id=event.run_id or "",
+        ns=event.ns,
+        schedule_id=event.schedule_id,
+        n=event.n or 1,
+        created_at=event.at,
         task=event.task or "",
         origin="fire",
         fire_time=event.fire_time,
@@ -267,6 +284,22 @@ def evolve(run: Run | None, event: RunEvent) -> Run:
     if run is None:
         return born(event)
     state = next_state(run.id, run.state, type(event))
+    if type(event) is RunSucceeded:  # the same as below, for what happens most
+        return replace(
+            run,
+            state=state,
+            n=run.n + 1,
+            owner=None,
+            lease_until=None,
+            parked_on=None,
+            progress=None,
+            ended_at=event.at,
+            result=event.result,
+            began_at=event.began_at,
+            ms=event.ms,
+            error=None,
+            reason=None,
+        )
     values: dict[str, Any] = {"state": state, "n": run.n + 1}
     if state is not State.RUNNING:
         values |= {"owner": None, "lease_until": None, "parked_on": None, "progress": None}
@@ -280,9 +313,6 @@ def _folded(run: Run, event: RunEvent) -> dict[str, Any]:
     match event:
         case RunStarted():
             return {"epoch": event.epoch, "attempt": event.attempt, "owner": event.owner, "started_at": event.at}
-        case RunSucceeded():
-            said = {"result": event.result, "began_at": event.began_at, "ms": event.ms}
-            return {**said, "error": None, "reason": None}
         case RunRetrying():
             said = {"error": event.error, "began_at": event.began_at, "ms": event.ms}
             return {**said, "failures": run.failures + 1, "ready_at": event.next_attempt_at}

@@ -34,6 +34,7 @@ S_co = TypeVar("S_co", bound="RunState", covariant=True)
 class RunState:
     """A run known to be in one of some states."""
 
+    __slots__ = ("run",)
     allowed: ClassVar[frozenset[State]] = frozenset()
 
     def __init__(self, run: Run) -> None:
@@ -49,6 +50,8 @@ class RunState:
 class Moved(Generic[S_co]):
     """The state after a move, and the event that says so."""
 
+    __slots__ = ("event", "state")
+
     def __init__(self, state: S_co, event: RunEvent) -> None:
         self.state = state
         self.event = event
@@ -57,6 +60,7 @@ class Moved(Generic[S_co]):
 class Ended(RunState):
     """Succeeded, failed, cancelled, skipped or lost."""
 
+    __slots__ = ()
     allowed = ENDED
 
     def reopen(self, now: Ms, by: str = "") -> Moved[Waiting]:
@@ -71,6 +75,7 @@ class Ended(RunState):
 class Blocked(RunState):
     """Waits for other runs."""
 
+    __slots__ = ()
     allowed = frozenset({State.BLOCKED})
 
     def unblock(self, now: Ms) -> Moved[Waiting]:
@@ -85,6 +90,7 @@ class Blocked(RunState):
 class Waiting(RunState):
     """Will be claimed when its time has come."""
 
+    __slots__ = ()
     allowed = frozenset({State.WAITING})
 
     def dispatch(self, owner: str) -> Moved[Running]:
@@ -103,6 +109,7 @@ class Waiting(RunState):
 class Retrying(RunState):
     """Failed, and will be claimed again at its next attempt's time."""
 
+    __slots__ = ()
     allowed = frozenset({State.RETRYING})
 
     def reschedule(self, at: Ms) -> Moved[Waiting]:
@@ -121,6 +128,7 @@ class Retrying(RunState):
 class Running(RunState):
     """Held by a worker under a lease."""
 
+    __slots__ = ()
     allowed = frozenset({State.RUNNING})
 
     def complete(self, outcome: Complete, now: Ms) -> Moved[Ended]:

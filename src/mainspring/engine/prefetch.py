@@ -1,0 +1,35 @@
+"""How far a worker claims ahead of its free slots."""
+
+from __future__ import annotations
+
+from mainspring.ports.clock import Clock
+
+#: The weight of the newest measurement.
+NEWEST = 0.3
+
+
+class Prefetch:
+    """What ends during two round trips to the store, at most as many as there are slots; slow work is never ahead."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._finished = 0
+        self._rate = 0.0
+        self._round_trip = 0.0
+
+    def finished(self, count: int) -> None:
+        """So many runs ended."""
+        self._finished += count
+
+    def answered(self, began: float) -> None:
+        """The store answered a claim that was sent at `began`, in monotonic seconds."""
+        now = self._clock.monotonic()
+        self._round_trip += NEWEST * (now - began - self._round_trip)
+        if now > self._since:
+            self._rate += NEWEST * (self._finished / (now - self._since) - self._rate)
+            self._since, self._finished = now, 0
+
+    def places(self, slots: int) -> int:
+        """Places in the local queue."""
+        return min(slots, int(self._rate * 2 * self._round_trip))
