@@ -55,6 +55,6 @@ def _check(store: MemoryStore | SqliteStore) -> None:
             report = await verify(store)
         finally:
             await store.close()
-        assert report.ok, f"events verify: {report.differences}"
+        assert report.ok, f"events verify: {report.found} differences, first {report.differences[:5]}"
 
     asyncio.run(replay())

@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from msgspec import Struct
@@ -194,7 +195,7 @@ class BaseTask(Generic[P, R]):
         context = Context(attempt, self.app.deps, self.app.report_progress)
         if not self.signature.needs:
             value = self.signature.call(values, context, {})
-            return await value if inspect.isawaitable(value) else value
+            return await value if type(value) is CoroutineType or inspect.isawaitable(value) else value
         async with contextlib.AsyncExitStack() as stack:
             value = self.signature.call(values, context, await resolve(self.signature.needs, stack))
             return await value if inspect.isawaitable(value) else value

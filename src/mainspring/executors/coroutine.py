@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from mainspring.executors.deadlines import Deadlines
 from mainspring.executors.outcomes import begin, end, raised, returned, timed_out
 from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
@@ -18,7 +19,8 @@ class CoroutineExecutor:
         self._loop = loop
         self._clock = clock
         self._done = done
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._live: set[Attempt] = set()  # asyncio itself keeps no task alive
+        self._deadlines = Deadlines(loop, self._cancel)
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         try:
@@ -35,11 +37,10 @@ class CoroutineExecutor:
         """Nothing is left to close: tasks end with their attempts."""
 
     def _begin(self, attempts: Sequence[Attempt]) -> None:
+        create = self._loop.create_task
         for attempt in attempts:
-            task = self._loop.create_task(self._run(attempt), name=f"mainspring-run-{attempt.run.id}")
-            attempt.handle = task
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._live.add(attempt)
+            attempt.handle = create(self._run(attempt), name=f"mainspring-run-{attempt.run.id}")
 
     @staticmethod
     def _cancel(attempt: Attempt) -> None:
@@ -57,6 +58,7 @@ class CoroutineExecutor:
                 outcome = attempt.stop or HandedBack("shutdown", began=attempt.began_at is not None)
         except BaseException as error:  # an attempt must end, whatever its answer does to us
             outcome = raised(error)
+        self._live.discard(attempt)
         self._done(attempt, outcome)
 
     async def _outcome(self, attempt: Attempt) -> Outcome:
@@ -65,22 +67,28 @@ class CoroutineExecutor:
         if self._clock.boot() >= attempt.trust:
             return HandedBack("not_begun")
         begin(attempt, self._clock)
-        limit = None if attempt.timeout is None else asyncio.timeout(attempt.timeout / 1000)
+        limited = attempt.timeout is not None
+        if attempt.timeout is not None:
+            self._deadlines.enter(attempt, attempt.timeout / 1000)
         try:
-            if limit is None:
-                value = await attempt.handler.call(attempt)
-            else:
-                async with limit:
-                    value = await attempt.handler.call(attempt)
+            value = await attempt.handler.call(attempt)
         except asyncio.CancelledError:
             end(attempt, self._clock)
+            if limited and not self._deadlines.leave(attempt) and _only_cancelled_once():
+                return timed_out(attempt)
             raise
         except BaseException as error:  # SystemExit in a handler is an outcome like any other
             end(attempt, self._clock)
-            if isinstance(error, TimeoutError) and limit is not None and limit.expired():
-                return timed_out(attempt)
+            if limited:
+                self._deadlines.leave(attempt)
             return attempt.stop or raised(error)
         end(attempt, self._clock)
-        if limit is not None and (limit.expired() or (attempt.ms or 0) > (attempt.timeout or 0)):
+        if limited and (not self._deadlines.leave(attempt) or (attempt.ms or 0) > (attempt.timeout or 0)):
             return timed_out(attempt)  # it blocked the loop, or swallowed its cancellation; a thread's rule, too
         return returned(attempt, value)
+
+
+def _only_cancelled_once() -> bool:
+    """The time-out's own cancellation, and nobody else's, ended the handler."""
+    task = asyncio.current_task()
+    return task is not None and task.uncancel() == 0

@@ -15,7 +15,7 @@ from mainspring.model.schedule import Schedule, Span
 
 
 class RunLease(Struct, frozen=True):
-    """The run is running under this epoch. Accepted, it sets every run value but `cancel`."""
+    """The run is running under this epoch. Accepted, it sets every run value but `cancel` and `body`."""
 
     id: RunId
     epoch: int
@@ -88,7 +88,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Result(Struct, frozen=True):
-    """What became of a change: `n` of the guarded row when accepted, the row as it is when refused."""
+    """What became of a change: `n` of the guarded row when accepted (0 under a lease), the row as it is when refused."""
 
     status: Literal["accepted", "refused", "repeated"]
     n: int = 0
@@ -100,7 +100,7 @@ class Result(Struct, frozen=True):
         return self.status != "refused"
 
 
-#: The run columns a change sets (`cancel` only under `RunAt`). `n`, `created_at`, `ended_at` are the store's own;
+#: The run columns a change sets (`cancel` and `body` only under `RunAt`). `n`, `created_at`, `ended_at` are the store's own;
 #: a run that does not stay running loses owner, lease and parking place.
 RUN_VALUES = (
     "state",
@@ -113,5 +113,4 @@ RUN_VALUES = (
     "began_at",
     "ms",
     "dead",
-    "body",
 )

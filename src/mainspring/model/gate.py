@@ -40,6 +40,7 @@ def admit(
 ) -> Admission:
     """Take runs in the given order, a slot in each of a run's gates or none. A gate nobody made admits all.
 
+    A run that crashed before is taken alone, so that a worker it kills takes few others with it.
     `first` is the place (priority, ready_at, id) of the first run parked at a gate: nobody behind it overtakes it,
     or replays would lose their order whenever a claim comes between a release and the un-parking.
     """
@@ -48,7 +49,7 @@ def admit(
     parked: list[tuple[Run, str]] = []
     slots: dict[str, int] = {}
     for run in candidates:
-        if len(taken) >= limit:
+        if len(taken) >= limit or (taken and (run.crashes or taken[0].crashes)):
             break
         for name in run.gates:
             if name not in room and name in gates:

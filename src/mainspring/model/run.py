@@ -33,7 +33,7 @@ CLAIMABLE = frozenset({State.WAITING, State.RETRYING})
 RunOrigin = Literal["fire", "enqueue", "trigger", "backfill", "child"]
 
 
-class Run(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The folded state of one run. `owner`, `lease_until`, `parked_on` and `progress` are operational, not folded."""
 
     id: RunId

@@ -256,7 +256,7 @@ class Store(Protocol):
         ...
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
-        """Due runs in the offered lanes, by priority then time, through their gates."""
+        """Due runs in the offered lanes, by priority then time, through their gates; one that crashed before, alone."""
         ...
 
     async def renew(

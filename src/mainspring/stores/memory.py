@@ -185,7 +185,7 @@ class MemoryStore(MemoryTables):
             if held is not None:
                 self._gates[name] = replace(held, held=max(0, held.held - 1))
         self._append(change, guard, n, inserted, wall)
-        return Result("accepted", n)
+        return Result("accepted", 0 if isinstance(guard, RunLease) else n)
 
     def _check(self, change: Change) -> Result | None:
         """None when the guard holds, else the answer that says why not."""
@@ -244,7 +244,7 @@ class MemoryStore(MemoryTables):
         moves = sum(e.run_id == old.id and isinstance(e, RunEvent) for e in change.events)
         values: dict[str, Any] = {name: getattr(change.run, name) for name in RUN_VALUES}
         if isinstance(change.guard, RunAt):
-            values["cancel"] = change.run.cancel
+            values |= {"cancel": change.run.cancel, "body": change.run.body}
         if change.run.state is not State.RUNNING:
             values |= {"owner": None, "lease_until": None, "parked_on": None, "progress": None}
         if change.run.state in ENDED:

@@ -157,6 +157,16 @@ class Claims(ContractBase):
         assert taken == [run.id for run in runs]
 
     @on_store
+    async def test_a_run_that_crashed_comes_alone(self, b: Bench) -> None:
+        await b.enqueue(id="a", ready_at=T0)
+        await b.enqueue(id="b", ready_at=T0 + 1, crashes=1)
+        await b.enqueue(id="c", ready_at=T0 + 2, crashes=2)
+        await b.enqueue(id="d", ready_at=T0 + 3)
+        await b.enqueue(id="e", ready_at=T0 + 4)
+        got = [[c.run.id for c in (await b.claim(T0 + 10)).claims] for _ in range(5)]
+        assert got == [["a"], ["b"], ["c"], ["d", "e"], []]
+
+    @on_store
     async def test_limit_behind_many_of_other_tasks(self, b: Bench) -> None:
         for _ in range(30):
             await b.enqueue(task="other")

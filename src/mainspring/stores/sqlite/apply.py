@@ -24,10 +24,10 @@ from mainspring.stores.sqlite.rows import (
     moves_of,
     pack,
 )
-from mainspring.stores.sqlite.segment import Segment, new_run, segments
+from mainspring.stores.sqlite.segment import Segment, moves_by_run, new_run, segments
+from mainspring.stores.sqlite.successes import successes
 
 _pairs = msgspec.json.Decoder(list[tuple[int, int]])
-_moved = msgspec.json.Decoder(list[tuple[int, int, int]])
 _refused_runs = msgspec.json.Decoder(list[tuple[int, int, Run]])
 _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 
@@ -37,12 +37,16 @@ def apply(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied:
     wall, _ = db.clocks(now)
     if not changes:
         return Applied(wall, [])
-    first = db.marks(len(changes))
+    first = db.marks(len(changes) + 1)
     results: list[Result] = [Result("refused")] * len(changes)
     with db.write("apply"):
         db.reach("apply:begin")
-        for segment in segments(changes, first, wall):
+        rest = successes(db, changes, results, first + len(changes), wall)
+        for segment in segments(rest, first, wall) if rest else ():
             _apply_segment(db, segment, results)
+    for change in changes if db.claimed else ():
+        if isinstance(change.guard, RunLease):
+            db.claimed.pop(change.guard.id, None)
     for change, result in zip(changes, results, strict=True) if db.held else ():
         if result.status == "accepted" and isinstance(change.guard, RunLease | RunAt | ScheduleAt):
             db.held.pop(change.guard.id, None)
@@ -71,33 +75,36 @@ def _guard(db: Database, segment: Segment) -> dict[int, int]:
     accepted: dict[int, int] = dict.fromkeys(segment.unguarded, 0)
     if segment.leaving:
         db.run(sql.LEAVE, pack(segment.leaving))
+        rows = _marked(db, ((row[0], row[2]) for row in segment.leaving), first)
+        accepted.update((index, 0) for index, _ in rows)
     if segment.staying:
-        db.run(sql.STAY, pack(segment.staying), wall)
+        db.run(sql.STAY, pack(segment.staying))
+        rows = _marked(db, ((row[0], row[2]) for row in segment.staying), first)
+        accepted.update((index, 0) for index, _ in rows)
     if segment.ats:
         db.run(sql.UPDATE_AT, pack(segment.ats), wall)
-    if segment.bodies:
-        moved = pack(segment.bodies)
-        found = _moved.decode(db.value(sql.MOVED_RUNS, moved))
-        accepted.update((mark - first, n) for mark, n, _ in found)
-        if any(other_body for _, _, other_body in found):
-            db.run(sql.UPDATE_BODIES, moved)
+        accepted.update(_marked(db, ((row[0], row[2]) for row in segment.ats), first))
+        db.run(sql.UPDATE_BODIES, pack(segment.bodies))
     if segment.absent:
-        done = db.run(*insert_runs(segment.absent), wall).rowcount
-        if done == len(segment.absent):
+        if db.run_rows(*insert_runs(segment.absent), wall) == len(segment.absent):
             accepted.update((mark_of(row) - first, moves_of(row)) for row in segment.absent)
         else:
-            asked = pack([(row[0], mark_of(row)) for row in segment.absent])
-            accepted.update(_marks(db.value(sql.INSERTED_RUNS, asked), first))
+            accepted.update(_marked(db, ((row[0], mark_of(row)) for row in segment.absent), first))
     if segment.schedules:
-        rows = pack(segment.schedules)
-        db.run(sql.UPDATE_SCHEDULES, rows, wall)
-        db.run(sql.REDEFINE_SCHEDULES, rows)
-        accepted.update(_marks(db.value(sql.MOVED_SCHEDULES, rows), first))
+        packed = pack(segment.schedules)
+        db.run(sql.UPDATE_SCHEDULES, packed, wall)
+        db.run(sql.REDEFINE_SCHEDULES, packed)
+        accepted.update(_marks(db.value(sql.MOVED_SCHEDULES, packed), first))
     if segment.new_schedules:
-        rows = pack(segment.new_schedules)
-        db.run(sql.INSERT_SCHEDULES, rows, wall)
-        accepted.update(_marks(db.value(sql.MOVED_SCHEDULES, rows), first))
+        packed = pack(segment.new_schedules)
+        db.run(sql.INSERT_SCHEDULES, packed, wall)
+        accepted.update(_marks(db.value(sql.MOVED_SCHEDULES, packed), first))
     return accepted
+
+
+def _marked(db: Database, rows: Iterable[tuple[Any, int]], first: int) -> list[tuple[int, int]]:
+    """Of runs and the marks they should carry: the indexes of those that do, with their numbers."""
+    return _marks(db.value(sql.MARKED_RUNS, pack(list(rows))), first)
 
 
 def _marks(text: str, first: int) -> list[tuple[int, int]]:
@@ -113,8 +120,9 @@ def _write_rows(db: Database, holding: list[tuple[int, Change]], segment: Segmen
     touches: Counter[str] = Counter()
     releases: Counter[str] = Counter()
     for index, change in holding:
+        moves = moves_by_run(change) if change.runs else {}
         for run in change.runs:
-            runs.append(new_run(run, change, segment.wall, segment.first + index, None))
+            runs.append(new_run(run, moves[run.id], segment.wall, segment.first + index, None))
         for body in change.bodies:
             bodies.setdefault(body.id, body.data)
         for span in change.spans:
@@ -130,7 +138,7 @@ def _write_rows(db: Database, holding: list[tuple[int, Change]], segment: Segmen
     if gates:
         db.run(sql.UPSERT_GATES, pack(gates))
     if runs:
-        db.run(*insert_runs(runs), segment.wall)
+        db.run_rows(*insert_runs(runs), segment.wall)
     if spans:
         db.run(sql.INSERT_SPANS, pack(spans))
     if touches:
@@ -165,7 +173,7 @@ def _append_events(db: Database, holding: list[tuple[int, Change]], segment: Seg
             else:
                 rows.append(event_row(event, change.id, None, None))
     if rows:
-        db.run(INSERT_EVENTS, pack(rows), segment.wall)
+        db.run_rows(INSERT_EVENTS, rows, segment.wall)
 
 
 def _explain(db: Database, lost: list[tuple[int, Change]]) -> Iterable[tuple[int, Result]]:

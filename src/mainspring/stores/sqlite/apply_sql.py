@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mainspring.model.schedule import Schedule
-from mainspring.stores.sqlite.rows import GIVEN, RUN_JSON, SCHEDULE_JSON, item
+from mainspring.stores.sqlite.rows import BOUND, GIVEN, RUN_JSON, SCHEDULE_JSON, bound, item
 
 _OPEN = "('blocked', 'waiting', 'running', 'retrying')"
 _STILL_RUNNING = f"{item(4)} = 'running'"
@@ -27,6 +27,24 @@ FROM j WHERE {_HELD}
 
 #: [id, epoch, mark, moves, values…]: it stays where it is.
 STAY = f"{GIVEN} UPDATE run AS r SET {_VALUES}, ended_at = NULL FROM j WHERE {_HELD}"  # noqa: S608
+
+#: mark, ended at, then [rid, epoch, began at, ms, result], bound: the plain success of runs claimed here.
+SUCCEED = f"""
+UPDATE run AS r SET mark = ?1, n = r.n + 1, state = 'succeeded', reason = NULL, error = NULL, result = {bound(4)},
+    began_at = {bound(2)}, ms = {bound(3)}, ended_at = ?2,
+    owner = NULL, lease_until = NULL, parked_on = NULL, progress = NULL
+FROM {BOUND} WHERE r.rid = {bound(0)} AND r.state = 'running' AND r.epoch = {bound(1)}
+"""  # noqa: S608
+#: [rid]: those that the mark says were written.
+SUCCEEDED = "SELECT json_group_array(r.rid) FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value AND r.mark = ?2"
+#: at, owner, then [rid, change], bound: what their rows do not say is said here.
+SUCCESSES = f"""
+INSERT INTO event (at, ns, schedule_id, rid, n, type, v, change, epoch, attempt, owner, data)
+SELECT ?1, r.ns, r.schedule_id, r.rid, r.n, 'RunSucceeded', 1, {bound(1)}, r.epoch, r.attempt, ?2,
+       iif(r.result IS NULL, printf('{{"began_at":%d,"ms":%d}}', r.began_at, r.ms),
+           json_object('began_at', r.began_at, 'ms', r.ms, 'result', r.result))
+FROM {BOUND} CROSS JOIN run r WHERE r.rid = {bound(0)}
+"""  # noqa: S608
 
 #: [id, n, mark, moves, values…, cancel, ns, unique key]: the stream is at n; re-opening takes no key that is in use.
 UPDATE_AT = f"""
@@ -51,15 +69,8 @@ UPDATE run AS r SET body = {item(2)} FROM j
 WHERE r.id = {item(0)} AND r.mark = {item(1)} AND r.body IS NOT {item(2)}
 """  # noqa: S608
 
-#: [id, mark, body]: which of these rows were written under their mark, their number, whether the body is another.
-MOVED_RUNS = f"""
-{GIVEN}
-SELECT json_group_array(json_array(r.mark, r.n, r.body IS NOT {item(2)})) FROM j CROSS JOIN run r
-WHERE r.id = {item(0)} AND r.mark = {item(1)}
-"""  # noqa: S608
-
-#: [id, mark]
-INSERTED_RUNS = f"""
+#: [id, mark]: which of these rows were written under their mark, and their number.
+MARKED_RUNS = f"""
 {GIVEN}
 SELECT json_group_array(json_array(r.mark, r.n)) FROM j CROSS JOIN run r
 WHERE r.id = {item(0)} AND r.mark = {item(1)}

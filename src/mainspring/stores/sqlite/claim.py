@@ -31,8 +31,8 @@ FROM json_each(?1) l CROSS JOIN {_PRIORITIES} q
 #: lanes, tasks, now, limit → the head of each lane and priority: one index range each, however long the queue.
 _HEADS = f"""
 SELECT json_group_array(json(head)) FROM (
-    SELECT (SELECT json_group_array(json_array(x.priority, x.ready_at, x.id, x.rid, json(x.gates))) FROM (
-                SELECT c.priority, c.ready_at, c.id, c.rid, c.gates FROM run c INDEXED BY run_claim
+    SELECT (SELECT json_group_array(json_array(x.priority, x.ready_at, x.id, x.rid, x.crashes, json(x.gates))) FROM (
+                SELECT c.priority, c.ready_at, c.id, c.rid, c.crashes, c.gates FROM run c INDEXED BY run_claim
                 WHERE {_CLAIMABLE} AND c.lane = l.value AND c.priority = q.p AND c.ready_at <= ?3 AND {_OFFERED}
                 ORDER BY c.ready_at, c.id LIMIT ?4) x) AS head
     FROM json_each(?1) l CROSS JOIN {_PRIORITIES} q)
@@ -40,7 +40,7 @@ SELECT json_group_array(json(head)) FROM (
 
 #: lanes, tasks, now, ids → those of the named runs that can be claimed.
 _NAMED = f"""
-SELECT json_array(json_group_array(json_array(c.priority, c.ready_at, c.id, c.rid, json(c.gates))))
+SELECT json_array(json_group_array(json_array(c.priority, c.ready_at, c.id, c.rid, c.crashes, json(c.gates))))
 FROM (SELECT DISTINCT value AS id FROM json_each(?4)) i CROSS JOIN run c
 WHERE c.id = i.id AND {_CLAIMABLE} AND c.ready_at <= ?3 AND {_OFFERED}
   AND c.lane IN (SELECT value FROM json_each(?1)) AND c.priority BETWEEN 0 AND 3
@@ -77,6 +77,10 @@ _PARK = f"{GIVEN} UPDATE run AS r SET parked_on = {item(1)} FROM j WHERE r.rid =
 _HOLD = f"{GIVEN} UPDATE gate AS g SET held = g.held + {item(1)} FROM j WHERE g.name = {item(0)}"  # noqa: S608
 
 
+#: More than any worker holds.
+MOST_CLAIMED = 20_000
+
+
 class _Candidate(Struct, array_like=True, frozen=True, order=True):
     """A run that could be claimed; in the order of claims."""
 
@@ -84,6 +88,7 @@ class _Candidate(Struct, array_like=True, frozen=True, order=True):
     ready_at: Ms
     id: RunId
     rid: int
+    crashes: int
     gates: tuple[str, ...] | None
 
 
@@ -105,11 +110,12 @@ def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms 
         db.reach("claim:begin")
         named = pack(ids) if ids else None
         chosen = _candidates(db, lanes, tasks, wall, limit, named)[:limit]
-        if any(candidate.gates for candidate in chosen):
+        if any(candidate.gates or candidate.crashes for candidate in chosen):
             deeper = _candidates(db, lanes, tasks, wall, 4 * limit, named)
             chosen = _through_gates(db, _considered(deeper, limit), limit, wall)
         claims = _start(db, chosen, offer, wall, lease_now) if chosen else []
-        next_at = db.value(_NEXT_READY, lanes, tasks)
+        if len(claims) < limit:
+            next_at = db.value(_NEXT_READY, lanes, tasks)
     return Claimed(wall, claims, next_at)
 
 
@@ -139,7 +145,10 @@ def _through_gates(db: Database, candidates: list[_Candidate], limit: int, wall:
     gates = {row[0]: Gate(*row) for row in _gate_rows.decode(db.value(_GATES, pack(names)))}
     first = {row[0]: row[1:] for row in _first_rows.decode(db.value(_FIRST_PARKED, pack(names)))}
     by_id = {candidate.id: candidate for candidate in candidates}
-    runs = (Run(id=c.id, task="", gates=c.gates or (), priority=c.priority, ready_at=c.ready_at) for c in candidates)
+    runs = (
+        Run(id=c.id, task="", gates=c.gates or (), priority=c.priority, ready_at=c.ready_at, crashes=c.crashes)
+        for c in candidates
+    )
     verdict = admit(runs, gates, limit, wall, first)
     if verdict.parked:
         db.run(_PARK, pack([(by_id[run.id].rid, gate) for run, gate in verdict.parked]))
@@ -155,6 +164,10 @@ def _start(db: Database, chosen: list[_Candidate], offer: Offer, wall: Ms, lease
     db.run(_STARTED, rids, wall)
     db.reach("claim:after_events")
     runs = read_runs(db.value(_TAKEN, rids))
+    if len(db.claimed) > MOST_CLAIMED:  # of leases that were lost
+        db.claimed.clear()
+    rid_of = {candidate.id: candidate.rid for candidate in chosen}
+    db.claimed.update((run.id, (rid_of[run.id], run)) for run in runs)
     wanted = {run.body for run in runs if run.body is not None}
     bodies = dict(_body_rows.decode(db.value(_BODIES, pack(list(wanted))))) if wanted else {}
     return [Claim(run, bodies.get(run.body) if run.body is not None else None) for run in runs]

@@ -9,8 +9,9 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
+from itertools import chain
 from typing import Any
 
 from mainspring.model.errors import (
@@ -23,9 +24,11 @@ from mainspring.model.errors import (
     StoreUnavailable,
 )
 from mainspring.model.instant import Ms
+from mainspring.model.run import Run
 from mainspring.ports.clock import Clock, SystemClock
 from mainspring.stores.sqlite.errors import BUSY, primary_code, translate
 from mainspring.stores.sqlite.mounts import filesystem_of, is_network
+from mainspring.stores.sqlite.rows import MOST_ROWS, size_for, sized
 
 #: "MSPR", in the file's header: this file is ours.
 APPLICATION_ID = 0x4D535052
@@ -50,6 +53,8 @@ class Database:
         self.path = path
         self.clock: Clock = clock or SystemClock()
         self.held: dict[str, Ms] = {}
+        #: Runs claimed here with the numbers of their rows, which never change: the quickest way back to them.
+        self.claimed: dict[str, tuple[int, Run]] = {}
         self._synchronous = synchronous.upper()
         self._force = force
         self._failpoint = failpoint
@@ -114,6 +119,19 @@ class Database:
         """One statement inside `read()` or `write()`."""
         assert self._connection is not None
         return self._connection.execute(sql, parameters)
+
+    def run_rows(self, template: str, rows: Sequence[Sequence[Any]], *first: Any) -> int:
+        """A statement with `BOUND` rows, after the parameters that come first; how many rows it changed."""
+        assert self._connection is not None
+        before = self._connection.total_changes
+        for start in range(0, len(rows), MOST_ROWS):
+            chunk = rows[start : start + MOST_ROWS]
+            width, size = len(chunk[0]), size_for(len(chunk))
+            parameters = [*first, *chain.from_iterable(chunk)]
+            if size > len(chunk):
+                parameters += [None] * (width * (size - len(chunk)))
+            self._connection.execute(sized(template, width, size), parameters)
+        return self._connection.total_changes - before
 
     def value(self, sql: str, *parameters: Any) -> Any:
         """The first column of the first row, or None."""

@@ -97,7 +97,7 @@ def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged
             tallies=db.value("SELECT count(*) FROM tally"),
             digest=_digest(removed),
         )
-        db.run(INSERT_EVENTS, pack([event_row(note, None, None, None)]), wall)
+        db.run_rows(INSERT_EVENTS, [event_row(note, None, None, None)], wall)
     return Purged(len(doomed), len(removed), len(spans), bodies, more)
 
 
@@ -142,7 +142,7 @@ def _compact(db: Database, schedules: set[str], wall: Ms) -> list[int]:
         )
         for row in rows
     ]
-    db.run(INSERT_EVENTS, pack(snapshots), wall)
+    db.run_rows(INSERT_EVENTS, snapshots, wall)
     return removed
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, cast
 
 import msgspec
 from msgspec.structs import astuple
 
 from mainspring.model.events import Event, decode_event, encode_data
-from mainspring.model.run import Run
+from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 
 _encoder = msgspec.json.Encoder()
@@ -23,6 +24,11 @@ def pack(rows: Any) -> str:
     if b"\\u0000" in data:
         data = _encoder.encode(_without_nul(rows))
     return data.decode()
+
+
+def plain_text(text: str | None) -> str | None:
+    """The same rule for a text that is bound as it is."""
+    return text if text is None or "\0" not in text else text.replace("\0", "\u2400")
 
 
 def _without_nul(value: Any) -> Any:
@@ -42,6 +48,30 @@ def item(index: int) -> str:
     return f"json_extract(j.value, '$[{index}]')"
 
 
+#: The other way in, for what is written most: `Database.run_rows` binds every value, as `v.column1` and so on.
+#: A statement has so many rows at most.
+MOST_ROWS = 256
+BOUND = "(VALUES %ROWS%) AS v"
+
+
+@cache
+def sized(template: str, width: int, rows: int) -> str:
+    """The statement for so many rows."""
+    row = "(" + ", ".join("?" * width) + ")"
+    return template.replace("%ROWS%", ", ".join([row] * rows))
+
+
+def size_for(rows: int) -> int:
+    """A statement's size for so many rows, the rest of them empty: few statements to keep prepared, little in vain."""
+    step = 1 << max(0, rows.bit_length() - 3)
+    return -(-rows // step) * step
+
+
+def bound(index: int) -> str:
+    """SQL for one value of the bound row."""
+    return f"v.column{index + 1}"
+
+
 # ── runs ────────────────────────────────────────────────────────────────────
 
 RUN_FIELDS = Run.__struct_fields__
@@ -51,6 +81,7 @@ _ROW = (*_BORN_WITH, "mark", "guard_key", *RUN_FIELDS[len(_BORN_WITH) :])
 _AT = {name: i for i, name in enumerate(_ROW)}
 _FRESH = _AT["guard_key"] + 1
 _LIFE = astuple(Run(id="", task=""))[len(_BORN_WITH) :]
+_N, _STATE, _GATES, _OPTIONS = (_AT[name] for name in ("n", "state", "gates", "options"))
 
 
 _AS_JSON = {
@@ -59,8 +90,10 @@ _AS_JSON = {
     "catch_up": "json(iif(r.catch_up, 'true', 'false'))",
     "dead": "json(iif(r.dead, 'true', 'false'))",
 }
-#: A run as one JSON object, of the table alias `r`.
-RUN_JSON = "json_object(" + ", ".join(f"'{name}', {_AS_JSON.get(name, 'r.' + name)}" for name in RUN_FIELDS) + ")"
+#: A run as one JSON array, of the table alias `r`.
+RUN_JSON = "json_array(" + ", ".join(_AS_JSON.get(name, "r." + name) for name in RUN_FIELDS) + ")"
+#: By far the quickest way from a state to its text.
+STATE_TEXT = {state: str(state.value) for state in State}
 _runs = msgspec.json.Decoder(list[Run])
 
 
@@ -70,9 +103,7 @@ def read_runs(text: str) -> list[Run]:
 
 
 def _run_value(name: str) -> str:
-    if name == "created_at":
-        return "?2"
-    return f"nullif({item(_AT[name])}, '[]')" if name == "gates" else item(_AT[name])
+    return "?1" if name == "created_at" else bound(_AT[name])
 
 
 def _fresh_value(name: str) -> str:
@@ -84,14 +115,13 @@ def _fresh_value(name: str) -> str:
 
 
 def _insert(values: Iterable[str]) -> str:
-    """rows, created_at; a run that exists, by id, fire or unique key, is passed over."""
+    """created_at, rows; a run that exists, by id, fire or unique key, is passed over."""
     return f"""
-{GIVEN}
 INSERT OR IGNORE INTO run ({", ".join(RUN_FIELDS)}, mark)
-SELECT {", ".join(values)}, {item(_AT["mark"])} FROM j
-WHERE {item(_AT["guard_key"])} IS NULL OR NOT EXISTS (
-    SELECT 1 FROM run o WHERE o.ns = {item(_AT["ns"])} AND o.unique_key = {item(_AT["guard_key"])}
-      AND o.unique_key IS NOT NULL AND o.ended_at IS NULL)
+SELECT {", ".join(values)}, {bound(_AT["mark"])} FROM {BOUND}
+WHERE {bound(_AT["id"])} IS NOT NULL AND ({bound(_AT["guard_key"])} IS NULL OR NOT EXISTS (
+    SELECT 1 FROM run o WHERE o.ns = {bound(_AT["ns"])} AND o.unique_key = {bound(_AT["guard_key"])}
+      AND o.unique_key IS NOT NULL AND o.ended_at IS NULL))
 """  # noqa: S608 - field names, no input
 
 
@@ -99,18 +129,22 @@ _INSERT_RUNS = _insert(map(_run_value, RUN_FIELDS))
 _INSERT_FRESH = _insert(map(_fresh_value, RUN_FIELDS))
 
 
-def insert_runs(rows: list[list[Any]]) -> tuple[str, str]:
-    """The statement for these rows and its first parameter; the second is the instant."""
+def insert_runs(rows: list[list[Any]]) -> tuple[str, list[list[Any]]]:
+    """The statement for these rows, and the rows; `created_at` comes before them."""
     if all(len(row) == _FRESH for row in rows):
-        return _INSERT_FRESH, pack(rows)
-    return _INSERT_RUNS, pack([row if len(row) > _FRESH else [*row, *_LIFE] for row in rows])
+        return _INSERT_FRESH, rows
+    return _INSERT_RUNS, [row if len(row) > _FRESH else [*row, *_LIFE] for row in rows]
 
 
 def run_row(run: Run, n: int, ended_at: int | None, mark: int, guard_key: str | None) -> list[Any]:
     """A row for `insert_runs`."""
     values = astuple(run)
     row = [*values[: len(_BORN_WITH)], mark, guard_key]
-    row[_AT["n"]] = n
+    row[_N] = n
+    row[_STATE] = STATE_TEXT[run.state]
+    row[_GATES] = _encoder.encode(run.gates).decode() if run.gates else None
+    if run.options is not None:
+        row[_OPTIONS] = _encoder.encode(run.options).decode()
     life = values[len(_BORN_WITH) :]
     if ended_at is not None or life != _LIFE:
         row += life
@@ -172,14 +206,13 @@ _event_rows = msgspec.json.Decoder(list[list[Any]])
 
 #: Events to append: run moves only of runs that this batch wrote (their mark says so), the rest as they come.
 INSERT_EVENTS = f"""
-{GIVEN}
 INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change, epoch, attempt, owner, data)
-SELECT ?2, {item(2)}, {item(3)}, r.rid,
-       CASE WHEN r.rid IS NULL OR ({item(1)} IS NOT NULL AND r.n - {item(4)} = 1) THEN {item(0)} END,
-       CASE WHEN {item(1)} IS NULL THEN {item(4)} ELSE r.n - {item(4)} END,
-       {", ".join(map(item, range(5, 13)))}
-FROM j LEFT JOIN run r ON r.id = {item(0)}
-WHERE {item(1)} IS NULL OR r.mark = {item(1)}
+SELECT ?1, {bound(2)}, {bound(3)}, r.rid,
+       CASE WHEN r.rid IS NULL OR ({bound(1)} IS NOT NULL AND r.n - {bound(4)} = 1) THEN {bound(0)} END,
+       CASE WHEN {bound(1)} IS NULL THEN {bound(4)} ELSE r.n - {bound(4)} END,
+       {", ".join(map(bound, range(5, 13)))}
+FROM {BOUND} LEFT JOIN run r ON r.id = {bound(0)}
+WHERE {bound(5)} IS NOT NULL AND ({bound(1)} IS NULL OR r.mark = {bound(1)})
 """  # noqa: S608 - positions, no input
 
 
@@ -193,7 +226,7 @@ def event_row(event: Event, change: str | None, mark: int | None, n: int | None)
         n,
         type(event).__name__,
         event.v,
-        event.actor,
+        plain_text(event.actor),
         change,
         event.epoch,
         event.attempt,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from mainspring.model.events import Event, RunEvent, ScheduleEvent
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, Run, State
 from mainspring.stores.sqlite.apply_sql import schedule_values
-from mainspring.stores.sqlite.rows import run_row
+from mainspring.stores.sqlite.rows import STATE_TEXT, plain_text, run_row
 
 
 class Segment:
@@ -65,7 +66,6 @@ class Segment:
             else:
                 row.append(self.wall if _given(change.run).state in ENDED else None)
                 self.leaving.append(row)
-            self.bodies.append((guard.id, mark, _given(change.run).body))
         elif isinstance(guard, RunAt):
             run = _given(change.run)
             row = _moved(change, guard.id, guard.n, mark)
@@ -73,7 +73,9 @@ class Segment:
             self.ats.append(row)
             self.bodies.append((guard.id, mark, run.body))
         elif isinstance(guard, RunAbsent):
-            self.absent.append(new_run(_given(change.run), change, self.wall, mark, guard.unique_key))
+            run = _given(change.run)
+            moves = _moves(change.events, run.id)
+            self.absent.append(new_run(run, moves, self.wall, mark, guard.unique_key))
         elif isinstance(guard, ScheduleAt):
             self.schedules.append(
                 [*_schedule(change, mark), guard.revision, guard.cursor, guard.n, guard.touched],
@@ -84,10 +86,10 @@ class Segment:
             self.unguarded.append(index)
 
 
-def segments(changes: Sequence[Change], first: int, wall: Ms) -> Iterable[Segment]:
-    """The batch in as few segments as possible, in order; nearly always it is one."""
+def segments(changes: Sequence[tuple[int, Change]], first: int, wall: Ms) -> Iterable[Segment]:
+    """The batch, with each change's place in it, in as few segments as possible; nearly always it is one."""
     segment = Segment(first, wall)
-    for index, change in enumerate(changes):
+    for index, change in changes:
         if not segment.take(index, change):
             yield segment
             segment = Segment(first, wall)
@@ -95,9 +97,14 @@ def segments(changes: Sequence[Change], first: int, wall: Ms) -> Iterable[Segmen
     yield segment
 
 
-def new_run(run: Run, change: Change, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
-    """A row for `insert_runs`; its stream begins with the change's own events."""
-    return run_row(run, _moves(change.events, run.id), wall if run.state in ENDED else None, mark, guard_key)
+def new_run(run: Run, moves: int, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
+    """A row for `insert_runs`; its stream begins with so many of the change's own events."""
+    return run_row(run, moves, wall if run.state in ENDED else None, mark, guard_key)
+
+
+def moves_by_run(change: Change) -> Counter[str | None]:
+    """How many moves each run's stream begins with."""
+    return Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
 
 
 def _moved(change: Change, run_id: str, guard: int, mark: int) -> list[Any]:
@@ -107,13 +114,13 @@ def _moved(change: Change, run_id: str, guard: int, mark: int) -> list[Any]:
         guard,
         mark,
         _moves(change.events, run_id),
-        run.state,
+        STATE_TEXT[run.state],
         run.ready_at,
         run.failures,
         run.crashes,
-        run.reason,
-        run.result,
-        run.error,
+        plain_text(run.reason),
+        plain_text(run.result),
+        plain_text(run.error),
         run.began_at,
         run.ms,
         run.dead,

@@ -1,0 +1,103 @@
+"""The write that happens most, by the shortest way: runs claimed here that simply succeeded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from mainspring.model.change import Change, Result, RunLease
+from mainspring.model.events import RunSucceeded
+from mainspring.model.instant import Ms
+from mainspring.model.run import State
+from mainspring.stores.sqlite import apply_sql as sql
+from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.rows import pack
+
+Indexed = list[tuple[int, Change]]
+
+_ACCEPTED = Result("accepted")
+_rids = msgspec.json.Decoder(list[int])
+
+
+def successes(db: Database, changes: Sequence[Change], results: list[Result], mark: int, wall: Ms) -> Indexed:
+    """Write them and their events, as `apply` would; what is left to do is the answer, in order."""
+    plain: list[tuple[int, int, Change]] = []
+    rest: Indexed = []
+    owner: str | None = None
+    for index, change in enumerate(changes):
+        rid = _plain_success(db, change)
+        if rid is None or (plain and change.events[0].owner != owner):
+            rest.append((index, change))
+        else:
+            owner = change.events[0].owner
+            plain.append((index, rid, change))
+    if not plain or _entangled(plain, rest):
+        return list(enumerate(changes))
+    rows = []
+    for _, rid, change in plain:
+        run = change.run
+        assert run is not None
+        rows.append((rid, run.epoch, run.began_at, run.ms, run.result))
+    if db.run_rows(sql.SUCCEED, rows, mark, wall) != len(plain):
+        written = set(_rids.decode(db.value(sql.SUCCEEDED, pack([rid for _, rid, _ in plain]), mark)))
+        refused = [(index, change) for index, rid, change in plain if rid not in written]
+        plain = [one for one in plain if one[1] in written]
+        rest = sorted(rest + refused, key=lambda one: one[0])  # they are looked at again, to be told why
+    db.reach("apply:after_guard")
+    releases: Counter[str] = Counter()
+    for index, _, change in plain:
+        results[index] = _ACCEPTED
+        if change.releases:
+            releases.update(change.releases)
+    if releases:
+        db.run(sql.RELEASE_GATES, pack(list(releases.items())))
+    db.reach("apply:after_rows")
+    if plain:
+        db.run_rows(sql.SUCCESSES, [(rid, change.id) for _, rid, change in plain], wall, owner)
+    db.reach("apply:after_events")
+    return rest
+
+
+def _plain_success(db: Database, change: Change) -> int | None:
+    """The number of the run's row if the change says nothing but that the run succeeded under its lease."""
+    guard, run, events = change.guard, change.run, change.events
+    if type(guard) is not RunLease or run is None or run.state is not State.SUCCEEDED or len(events) != 1:
+        return None
+    known = db.claimed.get(run.id)
+    if known is None or change.touches or change.runs or change.spans or change.bodies or change.gates:
+        return None
+    rid, claimed = known
+    event = events[0]
+    same = (
+        type(event) is RunSucceeded
+        and guard.id == run.id == event.run_id == claimed.id
+        and guard.epoch == run.epoch == event.epoch == claimed.epoch
+        and event.attempt == run.attempt == claimed.attempt
+        and event.ns == claimed.ns
+        and event.schedule_id == claimed.schedule_id
+        and (event.began_at, event.ms, event.result) == (run.began_at, run.ms, run.result)
+        and (run.failures, run.crashes, run.ready_at, run.dead)
+        == (claimed.failures, claimed.crashes, claimed.ready_at, False)
+        and run.began_at is not None
+        and run.ms is not None
+        and event.actor is None
+        and run.reason is None
+        and run.error is None
+        and claimed.unique_key is None
+        and change.schedule is None
+    )
+    return rid if same and (run.result is None or "\0" not in run.result) else None
+
+
+def _entangled(plain: list[tuple[int, int, Change]], rest: Indexed) -> bool:
+    """True when the order of the changes could matter: two of them speak of one run."""
+    mine = {rid for _, rid, _ in plain}
+    if len(mine) < len(plain):
+        return True
+    ids = {change.run.id for _, _, change in plain if change.run is not None}
+    return any(
+        (change.guard is not None and change.guard.id in ids) or any(run.id in ids for run in change.runs)
+        for _, change in rest
+    )
