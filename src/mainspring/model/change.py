@@ -88,7 +88,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Result(Struct, frozen=True):
-    """What became of a change: `n` of the guarded row when accepted (0 under a lease), the row as it is when refused."""
+    """What became of a change: the guarded row's `n` when accepted (0 under a lease), the row as it is when refused."""
 
     status: Literal["accepted", "refused", "repeated"]
     n: int = 0
@@ -100,8 +100,8 @@ class Result(Struct, frozen=True):
         return self.status != "refused"
 
 
-#: The run columns a change sets (`cancel` and `body` only under `RunAt`). `n`, `created_at`, `ended_at` are the store's own;
-#: a run that does not stay running loses owner, lease and parking place.
+#: The run columns a change sets (`cancel` and `body` only under `RunAt`). `n`, `created_at`, `ended_at` are the
+#: store's own; a run that does not stay running loses owner, lease and parking place.
 RUN_VALUES = (
     "state",
     "ready_at",
