@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 
@@ -17,6 +18,7 @@ from mainspring.engine.presence import instances
 from mainspring.engine.runtime import Runtime
 from mainspring.handle import RunHandle
 from mainspring.idle import until_idle as until_nothing_is_due
+from mainspring.model.errors import InvalidInput
 from mainspring.model.events import Event, type_names
 from mainspring.model.instant import Duration, duration_ms, instant_ms
 from mainspring.model.policies import ON_CONFLICT, OnConflict, choice
@@ -28,6 +30,7 @@ from mainspring.ports.store import Events, Runs, Schedules
 from mainspring.registry import Registry
 from mainspring.rules.declaring import Live
 from mainspring.rules.definition import WhenAndHow
+from mainspring.service import CHUNK, Definition
 from mainspring.signals import Stopper
 from mainspring.sync import SyncDoor
 from mainspring.task import BaseTask
@@ -61,6 +64,40 @@ class Mainspring(Registry):
         choice(on_conflict, ON_CONFLICT, field="on_conflict")
         want = self._definition(name, task=task, args=args, kwargs=kwargs, **when_and_how)
         return await self.call(lambda runtime: runtime.commands.create(want, on_conflict))
+
+    async def schedule_many(
+        self,
+        task: BaseTask[Any, Any] | Callable[..., Any] | str,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        on_conflict: OnConflict = "error",
+    ) -> int:
+        """Create schedules in bulk, a thousand in a commit: each item holds a name and what `schedule()` takes.
+
+        Items are read as they are stored, so a million need no memory. A wrong one is refused with its number; what
+        came before its thousand is stored, and the same call again changes nothing of it. The answer counts new ones.
+        """
+        choice(on_conflict, ON_CONFLICT, field="on_conflict")
+        created = 0
+        numbered = enumerate(items)
+        while chunk := list(itertools.islice(numbered, CHUNK)):
+            wants = [self._numbered_definition(task, number, item) for number, item in chunk]
+
+            async def store(runtime: Runtime, wants: list[Definition] = wants) -> int:
+                return await runtime.commands.create_many(wants, on_conflict)
+
+            created += await self.call(store)
+        return created
+
+    def _numbered_definition(
+        self, task: BaseTask[Any, Any] | Callable[..., Any] | str, number: int, item: Mapping[str, Any]
+    ) -> Definition:
+        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+            raise InvalidInput(f"items[{number}]", f"{item!r:.80} has no name", 'Write {"name": "…", "cron": "…"}')
+        try:
+            return self._definition(**{"task": task, **item})
+        except InvalidInput as error:
+            raise InvalidInput(f"items[{number}].{error.field}", error.problem, error.fix) from None
 
     async def update(
         self,

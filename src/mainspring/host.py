@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import threading
@@ -13,15 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from mainspring.engine.bus import Bus
 from mainspring.engine.loop import EngineLoop, ThreadLoop
 from mainspring.engine.runtime import Runtime, open_store
+from mainspring.model.change import Result
 from mainspring.model.errors import StoreError
 from mainspring.model.ids import IdFactory
 from mainspring.model.instant import Duration, Ms, zone
 from mainspring.model.policies import choice
+from mainspring.model.run import Run
 from mainspring.model.settings import Settings, make_settings
 from mainspring.ports.clock import Clock, SystemClock
 from mainspring.ports.executor import Attempt, Handler, end_of_loading
 from mainspring.ports.store import Store
 from mainspring.ports.threads import SystemThreads, Threads
+from mainspring.service import CHUNK, NewRun, created
 
 if TYPE_CHECKING:
     from mainspring.task import BaseTask
@@ -30,6 +34,9 @@ T = TypeVar("T")
 
 #: Progress is for people: a line is written at most so often.
 PROGRESS_SECONDS = 0.5
+
+#: Chunks of a bulk enqueue that may wait for the store at once.
+AHEAD = 2
 
 DEFAULT_URL = "sqlite:///mainspring.db"
 
@@ -107,6 +114,48 @@ class EngineHost:
             end_of_loading()
         return await self._engine.call(self._with_runtime(work))
 
+    def _at_hand(self) -> Runtime | None:
+        """The runtime if it is open in this process already."""
+        return self._runtime if self._runtime_pid == os.getpid() else None
+
+    async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
+        """Store a run: the run, and whether it is new."""
+        runtime = self._at_hand()
+        if runtime is None:
+            return await self.call(lambda opened: opened.commands.enqueue(new))
+        run, change = runtime.commands.birth(new)
+        return created(run, await runtime.crossing.apply(change))
+
+    async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
+        """Their ids. One commit for up to a thousand, beyond that in chunks; while one is stored the next is made."""
+        runtime = self._at_hand()
+        if runtime is None:
+            runtime = await self.call(_itself)
+        ids: list[str] = []
+        pending: list[asyncio.Task[Result]] = []
+        left = iter(many)
+        try:
+            while chunk := list(itertools.islice(left, CHUNK)):
+                ids += [new.event.run_id or "" for new in chunk]
+                change = runtime.commands.births(chunk)
+                if len(pending) >= AHEAD:
+                    await pending.pop(0)
+                pending.append(asyncio.ensure_future(runtime.crossing.apply(change)))
+                await asyncio.sleep(0)
+            while pending:
+                await pending.pop(0)
+        finally:
+            await asyncio.gather(*pending, return_exceptions=True)
+        return ids
+
+    def enqueue_blocking(self, new: NewRun) -> tuple[Run, bool] | None:
+        """The same from a thread without a loop; None when the engine is not open yet."""
+        runtime = self._at_hand()
+        if runtime is None:
+            return None
+        run, change = runtime.commands.birth(new)
+        return created(run, runtime.crossing.apply_blocking(change))
+
     async def _with_runtime(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
         return await work(await self._opened())
 
@@ -171,3 +220,7 @@ class EngineHost:
                     with contextlib.suppress(StoreError):
                         await self._runtime.store.progress(attempt.run.id, attempt.run.epoch, text)
             await asyncio.sleep(PROGRESS_SECONDS)
+
+
+async def _itself(runtime: Runtime) -> Runtime:
+    return runtime

@@ -36,30 +36,21 @@ class Signature:
         )
         self._decoders = {name: _decoder(hints.get(name)) for name in self._payload.parameters}
         self._result = _decoder(hints.get("return"))
-        self._keeps_order = any(p.kind in _POSITIONAL for p in self._payload.parameters.values())
+        kinds = [p.kind for p in self._payload.parameters.values()]
+        self._keeps_order = any(kind in _POSITIONAL for kind in kinds)
+        #: Names and required names when each parameter takes one value by name; None when `inspect` has to bind.
+        self._names = tuple(self._payload.parameters)
+        self._required = frozenset(n for n, p in self._payload.parameters.items() if p.default is p.empty)
+        self._simple = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
         self.plain = not self._full.parameters
 
     # ── writing ────────────────────────────────────────────────────────────
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Body | None:
         """The arguments as a payload; nothing for no arguments. Refused before anything is stored."""
-        name = getattr(self._function, "__name__", "task")
-        try:
-            bound = self._payload.bind(*args, **kwargs)
-        except TypeError as error:
-            raise WrongArguments("arguments", f"{error}", f"The signature is {name}{self._payload}") from None
-        if not bound.arguments:
+        wire = self._wire(args, kwargs)
+        if wire is None:
             return None
-        if self._keeps_order:
-            wire: dict[str, Any] = {"a": list(bound.args), "k": dict(bound.kwargs)}
-        else:
-            kwargs = {}
-            for key, value in bound.arguments.items():
-                if self._payload.parameters[key].kind is inspect.Parameter.VAR_KEYWORD:
-                    kwargs.update(value)
-                else:
-                    kwargs[key] = value
-            wire = {"k": kwargs}
         data = encode_json(wire, "arguments")
         if len(data) > limit:
             raise PayloadTooLarge(
@@ -70,6 +61,38 @@ class Signature:
         self.decode(data)
         return Body(body_id(data), data.decode())
 
+    def _wire(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        simple = self._by_name(args, kwargs)
+        if simple is not None:
+            return {"k": simple} if simple else None
+        try:
+            bound = self._payload.bind(*args, **kwargs)
+        except TypeError as error:
+            name = getattr(self._function, "__name__", "task")
+            raise WrongArguments("arguments", f"{error}", f"The signature is {name}{self._payload}") from None
+        if not bound.arguments:
+            return None
+        if self._keeps_order:
+            return {"a": list(bound.args), "k": dict(bound.kwargs)}
+        named: dict[str, Any] = {}
+        for key, value in bound.arguments.items():
+            if self._payload.parameters[key].kind is inspect.Parameter.VAR_KEYWORD:
+                named.update(value)
+            else:
+                named[key] = value
+        return {"k": named}
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """What `inspect` would bind, for plain parameters; None where it must judge or refuse."""
+        if not self._simple or len(args) > len(self._names):
+            return None
+        named = dict(zip(self._names, args, strict=False))
+        if kwargs:
+            if not named.keys().isdisjoint(kwargs) or not kwargs.keys() <= self._decoders.keys():
+                return None
+            named.update((name, kwargs[name]) for name in self._names if name in kwargs)
+        return named if self._required <= named.keys() else None
+
     # ── reading ────────────────────────────────────────────────────────────
 
     def decode(self, data: str | bytes | None) -> dict[str, Any]:
@@ -77,6 +100,9 @@ class Signature:
         if not data:
             return {}
         wire = msgspec.json.decode(data)
+        named = self._by_name(tuple(wire.get("a", ())), wire.get("k", {}))
+        if named is not None:
+            return {name: self._typed(name, value) for name, value in named.items()}
         try:
             bound = self._payload.bind(*wire.get("a", ()), **wire.get("k", {}))
         except TypeError as error:
@@ -93,7 +119,7 @@ class Signature:
 
     def _typed(self, name: str, value: Any) -> Any:
         hint = self._decoders[name]
-        if hint is None:
+        if hint is None or type(value) is hint:  # a list is never its own `list[int]`
             return value
         try:
             return msgspec.convert(value, hint)

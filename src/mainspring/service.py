@@ -37,6 +37,8 @@ from mainspring.rules.scheduling import changed_fields, create, delete, manual_r
 log = logging.getLogger("mainspring")
 
 RACES = 20
+#: The most that one commit takes.
+CHUNK = 1_000
 
 
 class Overtaken(Exception):
@@ -135,24 +137,37 @@ class Commands:
                     f"a schedule called {want.name!r} exists with another definition (different: {fields})",
                     'Choose another name, or say on_conflict="replace" or "keep"',
                 )
-            now = self._clock.now()
-            draft = create(
-                self._ids.uuid7(now),
-                want.ns,
-                want.name,
-                want.spec,
-                now,
-                origin=want.origin,
-                by=want.by,
-                app=want.app,
-                version=want.version,
-                digest=want.digest,
-            )
+            draft = self._new_schedule(want)
             if (await self._write(draft, want.bodies, want.gates)).ok:
                 if draft.schedule.state == "finished" and draft.schedule.reason != "max_runs":
                     log.warning("schedule %r will never fire: no fire of it lies in the future", want.name)
                 return await self._stored(draft.schedule)
         raise StoreError(f"schedule {want.name!r} kept changing while it was created")
+
+    async def create_many(self, wants: list[Definition], on_conflict: OnConflict = "error") -> int:
+        """New schedules in one commit; how many of them are new. Names that exist are judged one by one, as always."""
+        drafts = [self._new_schedule(want) for want in wants]
+        pairs = zip(drafts, wants, strict=True)
+        results = await asyncio.gather(*[self._write(draft, want.bodies, want.gates) for draft, want in pairs])
+        for want, result in zip(wants, results, strict=True):
+            if not result.ok:
+                await self.create(want, on_conflict)
+        return sum(result.ok for result in results)
+
+    def _new_schedule(self, want: Definition) -> Draft:
+        now = self._clock.now()
+        return create(
+            self._ids.uuid7(now),
+            want.ns,
+            want.name,
+            want.spec,
+            now,
+            origin=want.origin,
+            by=want.by,
+            app=want.app,
+            version=want.version,
+            digest=want.digest,
+        )
 
     async def replace(self, schedule: Schedule, want: Definition, *, exactly: bool = False) -> Schedule:
         """A new revision; refused writes are decided again on what is there now, unless `exactly` this one is meant."""
@@ -269,31 +284,31 @@ class Commands:
 
     async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
         """The run and whether it is new; a taken unique key answers with the run that holds it."""
-        run = born(new.event)
-        result = await self._apply(_birth(self._change_id(), run, new))
-        if result.ok:
-            return run, True
-        assert isinstance(result.current, Run)
-        return result.current, False
+        run, change = self.birth(new)
+        return created(run, await self._apply(change))
 
-    async def enqueue_many(self, many: list[NewRun]) -> list[Run]:
-        """All in one commit up to a thousand, beyond that in chunks; unique keys are asked one by one."""
-        if any(new.event.unique_key is not None for new in many):
-            return [run for run, _ in await asyncio.gather(*map(self.enqueue, many))]
-        runs: list[Run] = []
-        for start in range(0, len(many), 1_000):
-            chunk = many[start : start + 1_000]
-            born_runs = [born(new.event) for new in chunk]
-            change = Change(
-                id=self._change_id(),
-                runs=tuple(born_runs),
-                bodies=tuple({body.id: body for new in chunk for body in new.bodies}.values()),
-                gates=tuple({gate.name: gate for new in chunk for gate in new.gates}.values()),
-                events=tuple(new.event for new in chunk),
-            )
-            await self._apply(change)
-            runs += born_runs
-        return runs
+    def birth(self, new: NewRun) -> tuple[Run, Change]:
+        """A run as it will be, and the change that stores it; from any thread."""
+        run = born(new.event)
+        change = Change(
+            id=self._change_id(),
+            guard=RunAbsent(run.id, run.unique_key),
+            run=run,
+            bodies=new.bodies,
+            gates=new.gates,
+            events=(new.event,),
+        )
+        return run, change
+
+    def births(self, chunk: list[NewRun]) -> Change:
+        """The change that stores up to `CHUNK` runs without unique keys; from any thread."""
+        return Change(
+            id=self._change_id(),
+            runs=tuple([born(new.event) for new in chunk]),
+            bodies=tuple({body.id: body for new in chunk for body in new.bodies}.values()),
+            gates=tuple({gate.name: gate for new in chunk for gate in new.gates}.values()),
+            events=tuple([new.event for new in chunk]),
+        )
 
     async def cancel(self, run_id: str, *, reason: str, by: str = "") -> Run:
         """Waiting runs end here; a running one is asked to stop."""
@@ -335,12 +350,9 @@ def _undeclared(schedule: Schedule) -> bool:
     return schedule.state == "paused" and schedule.reason == "not_declared"
 
 
-def _birth(change_id: str, run: Run, new: NewRun) -> Change:
-    return Change(
-        id=change_id,
-        guard=RunAbsent(run.id, run.unique_key),
-        run=run,
-        bodies=new.bodies,
-        gates=new.gates,
-        events=(new.event,),
-    )
+def created(run: Run, result: Result) -> tuple[Run, bool]:
+    """The run that is stored, and whether it is this one."""
+    if result.ok:
+        return run, True
+    assert isinstance(result.current, Run)
+    return result.current, False

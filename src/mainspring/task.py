@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from mainspring.context import Context
 from mainspring.depends import resolve, resolve_blocking
 from mainspring.handle import RunHandle
+from mainspring.model.change import Body
 from mainspring.model.errors import InvalidInput, PayloadTooLarge
 from mainspring.model.events import RunScheduled
 from mainspring.model.gate import Gate
@@ -73,6 +75,14 @@ class CallOptions(Struct, frozen=True, kw_only=True):
     retry: RetryPolicy | None = None
     recovery: Recovery | None = None
 
+    def for_run(self) -> RunOptions | None:
+        """What a run has to carry of it."""
+        options = RunOptions(timeout=self.timeout, retry=self.retry, recovery=self.recovery)
+        return None if options == RunOptions() else options
+
+
+_NO_OPTIONS = CallOptions()
+
 
 class BaseTask(Generic[P, R]):
     """Everything about a task but how it is called directly."""
@@ -83,7 +93,7 @@ class BaseTask(Generic[P, R]):
         self.function = function
         self.options = options
         self.signature = Signature(function)
-        self._call_options = CallOptions()
+        self._call_options = _NO_OPTIONS
         functools.update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
 
     # ── enqueueing ─────────────────────────────────────────────────────────
@@ -91,18 +101,19 @@ class BaseTask(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Store a run for this call; wrong arguments are refused before anything is stored."""
         new = self.new_run(args, kwargs)
-        run, created = await self.app.call(lambda runtime: runtime.commands.enqueue(new))
+        run, created = await self.app.enqueue(new)
         return RunHandle(run.id, self.app.call, self.signature.result, created=created)
 
     async def enqueue_many(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[RunHandle[R]]:
         """One commit for up to a thousand calls: each item is a tuple of arguments or a dictionary of named ones."""
-        many = [self.new_run((), item) if isinstance(item, dict) else self.new_run(tuple(item), {}) for item in items]
-        runs = await self.app.call(lambda runtime: runtime.commands.enqueue_many(many))
-        pairs = zip(many, runs, strict=True)
-        return [
-            RunHandle(run.id, self.app.call, self.signature.result, created=run.id == new.event.run_id)
-            for new, run in pairs
-        ]
+        encode, limit = self.signature.encode, self.app.settings.payload_limit
+        bodies = [encode((), i, limit) if isinstance(i, dict) else encode(tuple(i), {}, limit) for i in items]
+        call, decode = self.app.call, self.signature.result
+        if self._call_options.unique is not None:
+            asked = await asyncio.gather(*(self.app.enqueue(self._new_run(body)) for body in bodies))
+            return [RunHandle(run.id, call, decode, created=created) for run, created in asked]
+        ids = await self.app.enqueue_many(self._new_run(body) for body in bodies)
+        return [RunHandle(run_id, call, decode) for run_id in ids]
 
     @property
     def sync(self) -> SyncTask[P, R]:
@@ -142,12 +153,14 @@ class BaseTask(Generic[P, R]):
 
     def new_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
         """The first event of a run of this task, with its payload and gates."""
+        return self._new_run(self.signature.encode(args, kwargs, self.app.settings.payload_limit))
+
+    def _new_run(self, body: Body | None) -> NewRun:
         settings = self.app.settings
-        body = self.signature.encode(args, kwargs, settings.payload_limit)
         own, call = self.options, self._call_options
         now = self.app.clock.now()
         due = call.at if call.at is not None else now + (call.delay or 0)
-        options = RunOptions(timeout=call.timeout, retry=call.retry, recovery=call.recovery)
+        gates = self.gates()
         unique = None if call.unique is None else f"{self.name}:{plain(call.unique)}"
         event = RunScheduled(
             ns=settings.namespace,
@@ -156,12 +169,12 @@ class BaseTask(Generic[P, R]):
             due_at=due,
             lane=lane_of(settings.namespace, call.queue or own.queue),
             priority=int(own.priority if call.priority is None else call.priority),
-            gates=tuple(gate.name for gate in self.gates()),
+            gates=tuple([gate.name for gate in gates]),
             body=None if body is None else body.id,
             unique_key=unique,
-            options=None if options == RunOptions() else options,
+            options=None if call is _NO_OPTIONS else call.for_run(),
         )
-        return NewRun(event, () if body is None else (body,), self.gates())
+        return NewRun(event, () if body is None else (body,), gates)
 
     def gates(self) -> tuple[Gate, ...]:
         """The gate of this task's own limit, if it has one."""

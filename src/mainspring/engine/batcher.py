@@ -50,9 +50,14 @@ class Batcher:
         """Changes not yet committed."""
         return len(self._queue)
 
+    @property
+    def full(self) -> bool:
+        """True when callers have to wait."""
+        return len(self._queue) >= MAX_WAITING
+
     async def apply(self, change: Change) -> Result:
         """Commit a change with its neighbours; waits while the queue is full."""
-        while len(self._queue) >= MAX_WAITING:
+        while self.full:
             self._room.clear()
             await self._room.wait()
         return await self.submit(change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import random
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mainspring.engine.batcher import Batcher
 from mainspring.engine.bus import Bus
+from mainspring.engine.crossing import Crossing
 from mainspring.engine.keeper import Keeper
 from mainspring.engine.presence import Instance, Presence
 from mainspring.engine.recorder import Recorder
@@ -72,9 +74,10 @@ class Runtime:
         self._rng = rng
         self.ids = IdFactory(rng)
         self.owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{rng.getrandbits(24):06x}"
-        self._changes = 0
+        self._changes = itertools.count(1)
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.batcher = Batcher(store, self._committed, bus.publish)
+        self.crossing = Crossing(self.batcher, self._post)
         self.commands = Commands(store, self.batcher.apply, clock, self.ids, self.change_id)
         poll = settings.poll / 1000
         self.settler = Settler(
@@ -93,9 +96,8 @@ class Runtime:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def change_id(self) -> str:
-        """Short, unique and cheap: this instance, then a count."""
-        self._changes += 1
-        return f"{self._change_prefix}{self._changes:x}"
+        """Short, unique and cheap: this instance, then a count; from any thread."""
+        return f"{self._change_prefix}{next(self._changes):x}"
 
     # ── life ───────────────────────────────────────────────────────────────
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import datetime
 from typing import Any
 
@@ -122,18 +122,23 @@ async def manual(app: Mainspring, start: datetime | str | None = None) -> AsyncI
 async def inline(app: Mainspring) -> AsyncIterator[Travel]:
     """Every `enqueue` returns after its run has ended: no waiting, no sleeping, no background."""
     async with travel(app) as machine:
-        call = app.call
 
-        async def call_and_settle(work: Any) -> Any:
-            answer = await call(work)
-            await machine.settle()
-            return answer
+        def settled(verb: Callable[[Any], Coroutine[Any, Any, Any]]) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+            async def call_and_settle(work: Any) -> Any:
+                answer = await verb(work)
+                await machine.settle()
+                return answer
 
-        app.call = call_and_settle  # type: ignore[method-assign]  # undone below
+            return call_and_settle
+
+        verbs = ("call", "enqueue", "enqueue_many")
+        for verb in verbs:
+            setattr(app, verb, settled(getattr(app, verb)))  # undone below
         try:
             yield machine
         finally:
-            del app.call
+            for verb in verbs:
+                delattr(app, verb)
 
 
 async def _shut(app: Mainspring, machine: Travel) -> None:
