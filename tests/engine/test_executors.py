@@ -8,10 +8,11 @@ import time
 from typing import Any
 
 import pytest
-from support import ONCE, WAIT, failed
+from support import ONCE, START, WAIT, failed
 
-from mainspring import Context, Mainspring
+from mainspring import Context, Mainspring, State
 from mainspring.model.events import RunHandedBack
+from mainspring.testing import manual
 
 
 @pytest.fixture
@@ -216,3 +217,21 @@ async def test_a_thread_that_does_not_listen_is_given_up_after_the_overrun(ms: M
         await asyncio.to_thread(ended.wait)
         assert await (await other.enqueue()).result(timeout=WAIT) == "free"
         assert (await ms.find_by_id(run.id)) == run  # the late return changed nothing
+
+
+async def test_an_attempt_stopped_before_its_first_step_still_ends() -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task
+    async def unwanted() -> None:
+        raise AssertionError("began although it was cancelled")
+
+    async with manual(ms, START) as t:
+        handle = await unwanted.enqueue()
+        worker = t.runtime.worker
+        assert worker is not None
+        await worker.run_once()
+        worker.cancel(handle.id, "not wanted")  # both are posted to the handlers' loop before it comes to either
+        await t.settle()
+        assert not worker.running
+        assert (await handle.run()).state is State.CANCELLED

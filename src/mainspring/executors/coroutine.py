@@ -44,7 +44,8 @@ class CoroutineExecutor:
 
     @staticmethod
     def _cancel(attempt: Attempt) -> None:
-        if isinstance(attempt.handle, asyncio.Task):
+        # One that has not begun sees `attempt.stop` by itself; cancelled before its first step it would say nothing.
+        if attempt.began_at is not None and isinstance(attempt.handle, asyncio.Task):
             attempt.handle.cancel()
 
     async def _run(self, attempt: Attempt) -> None:
