@@ -24,6 +24,7 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     declares: dict[str, str] = {}  # schedule name → digest
     running: int = 0
     concurrency: int = 0
+    abandoned: int = 0  # attempts that did not stop after their time-out, since the start
     pid: int = 0
     host: str = ""
 

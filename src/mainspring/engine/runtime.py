@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -20,10 +21,12 @@ from mainspring.engine.presence import Instance, Presence
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
 from mainspring.engine.settler import Settler
+from mainspring.engine.watchdog import Watchdog
 from mainspring.engine.watcher import Watcher
 from mainspring.engine.worker import Worker
 from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.executors.lazily import Lazily
+from mainspring.executors.outcomes import timed_out
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.change import Change
 from mainspring.model.errors import MainspringError, StoreError
@@ -109,7 +112,11 @@ class Runtime:
 
     def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
         """Make worker and executors for handlers that run on this loop; `inline` keeps every kind on it."""
-        on_loop = CoroutineExecutor(handler_loop, self.clock, self._finished)
+        on_loop: Executor = CoroutineExecutor(handler_loop, self.clock, self._finished)
+        watchdog: Watchdog | None = None
+        if handler_loop is not asyncio.get_running_loop():
+            given_up = functools.partial(timed_out, abandoned=True)
+            on_loop = watchdog = Watchdog(on_loop, handler_loop, self.clock, self.owner, self._note_soon, given_up)
         self.executors = {"async": on_loop, "sync": on_loop}
         if inline:
             self.executors |= {"thread": on_loop, "process": on_loop}
@@ -128,6 +135,8 @@ class Runtime:
             self.executors,
             self.bus.publish if self.bus.listening else None,
         )
+        if watchdog is not None:
+            watchdog.worker = self.worker
         return self.worker
 
     def listen(self) -> None:
@@ -270,7 +279,11 @@ class Runtime:
         note = SubscriberFailed(
             run_id=event.run_id, schedule_id=event.schedule_id, event=type(event).__name__, error=error[:500]
         )
-        future = self.batcher.submit(Change(id=self.change_id(), events=(note,)))
+        self._note_soon(note)
+
+    def _note_soon(self, event: Event) -> None:
+        """Append a note; nobody waits for it, and a store that is away does without it."""
+        future = self.batcher.submit(Change(id=self.change_id(), events=(event,)))
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
     def _describe(self) -> Instance:
@@ -281,6 +294,7 @@ class Runtime:
             declares=self.declares(),
             running=len(self.worker.running) if self.worker else 0,
             concurrency=self.settings.concurrency,
+            abandoned=sum(getattr(executor, "abandoned", 0) for executor in set(self.executors.values())),
             pid=os.getpid(),
             host=socket.gethostname(),
         )

@@ -65,6 +65,8 @@ class Worker(Service):
         self._batch = max(CLAIM_BATCH, settings.concurrency // 2)
         self._last_chances: set[str] = set()
         self.draining = False
+        #: Kinds of handlers that cannot begin now, so their runs are left to others.
+        self.closed: frozenset[Kind] = frozenset()
         self.idle = asyncio.Event()
         self.heart = Heart(self, settings.heartbeat / 1000)
 
@@ -81,8 +83,11 @@ class Worker(Service):
         wanted = self._wanted()
         if wanted <= 0:
             return self.poll
+        offer = self._offer()
+        if not offer.tasks:
+            return self.poll
         sent, began = self._clock.boot(), self._clock.monotonic()
-        claimed = await self._store.claim(self._offer(), wanted)
+        claimed = await self._store.claim(offer, wanted)
         self._prefetch.answered(began)
         if claimed.claims:
             self._take(claimed, sent)
@@ -104,7 +109,10 @@ class Worker(Service):
 
     def _offer(self) -> Offer:
         lanes = tuple(lane_of(self._settings.namespace, queue) for queue in self._settings.queues)
-        return Offer(self._owner, lanes, tuple(self._handlers), self._settings.lease_ttl)
+        tasks = tuple(self._handlers)
+        if self.closed:
+            tasks = tuple(name for name in tasks if self._handlers[name].kind not in self.closed)
+        return Offer(self._owner, lanes, tasks, self._settings.lease_ttl)
 
     def _take(self, claimed: Claimed, sent: Ms) -> None:
         trust = sent + int(self._settings.lease_ttl * TRUST)

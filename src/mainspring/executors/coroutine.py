@@ -9,7 +9,7 @@ from mainspring.executors.deadlines import Deadlines
 from mainspring.executors.outcomes import begin, end, raised, returned, timed_out
 from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import Attempt, Done
+from mainspring.ports.executor import CURRENT, Attempt, Done
 
 
 class CoroutineExecutor:
@@ -49,6 +49,7 @@ class CoroutineExecutor:
             attempt.handle.cancel()
 
     async def _run(self, attempt: Attempt) -> None:
+        CURRENT.set(attempt)
         try:
             outcome = await self._outcome(attempt)
         except asyncio.CancelledError as error:
@@ -63,11 +64,13 @@ class CoroutineExecutor:
         self._done(attempt, outcome)
 
     async def _outcome(self, attempt: Attempt) -> Outcome:
-        if attempt.stop is not None:
-            return attempt.stop
+        # In this order: the engine sets `stop`, then looks whether it began; so one of the two always gives way.
+        begin(attempt, self._clock)
+        stop = attempt.stop
+        if stop is not None:
+            return stop
         if self._clock.boot() >= attempt.trust:
             return HandedBack("not_begun")
-        begin(attempt, self._clock)
         limited = attempt.timeout is not None
         if attempt.timeout is not None:
             self._deadlines.enter(attempt, attempt.timeout / 1000)

@@ -67,8 +67,10 @@ def raised(error: BaseException) -> Failed:
 def timed_out(attempt: Attempt, *, abandoned: bool = False) -> Failed:
     """The handler took longer than it may."""
     seconds = (attempt.timeout or 0) / 1000
-    text = f"timed out after {seconds:g} s" + (" and did not stop" if abandoned else "")
-    return Failed(text, reason="timeout", fingerprint="timeout")
+    if not abandoned:
+        return Failed(f"timed out after {seconds:g} s", reason="timeout", fingerprint="timeout")
+    text = f"timed out after {seconds:g} s, did not stop within {attempt.handler.overrun / 1000:g} s and was abandoned"
+    return Failed(text, reason="timeout", fingerprint="timeout:abandoned")
 
 
 def _cut(text: str, limit: int) -> str:

@@ -31,6 +31,8 @@ class ThreadExecutor:
         self._idle: list[queue.SimpleQueue[Attempt | None]] = []
         self._closed = False
         self._count = 0
+        #: Threads that did not stop after their time-out and were left to themselves.
+        self.abandoned = 0
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         """Called on the engine's loop, which also keeps the time-outs."""
@@ -73,6 +75,7 @@ class ThreadExecutor:
     def _abandon(self, attempt: Attempt) -> None:
         if not attempt.done:
             attempt.abandoned = True
+            self.abandoned += 1
             self._done(attempt, timed_out(attempt, abandoned=True))
 
     def _serve(self, inbox: queue.SimpleQueue[Attempt | None]) -> None:

@@ -333,6 +333,14 @@ class SubscriberFailed(Note, frozen=True, kw_only=True):
     error: str
 
 
+class LoopBlocked(Note, frozen=True, kw_only=True):
+    """The handlers' loop gave no answer for so long; the run whose handler holds it is in the columns, if it is one."""
+
+    ms: int
+    task: str | None = None
+    where: str = ""
+
+
 class LogCompacted(Note, frozen=True, kw_only=True):
     """Streams were removed and replaced by snapshots and tallies."""
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -118,6 +119,9 @@ class Attempt:
 
 
 Done = Callable[[Attempt, Outcome], None]
+
+#: The attempt on whose behalf the code on the handlers' loop runs; its tasks and callbacks inherit it.
+CURRENT: ContextVar[Attempt | None] = ContextVar("mainspring_attempt", default=None)
 
 
 class Executor(Protocol):
