@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
+import selectors
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -23,7 +25,8 @@ log = logging.getLogger("mainspring.engine")
 
 #: The kinds of handlers that need the loop.
 ON_LOOP: frozenset[Kind] = frozenset(("async", "sync"))
-#: Seconds between two looks.
+#: Seconds between two looks while all is well, and while an answer is awaited.
+QUIET = 0.1
 TICK = 0.05
 #: Seconds without an answer after which the loop counts as blocked.
 BLOCKED = 0.1
@@ -34,6 +37,12 @@ OVERRUN_TICK = 1.0
 
 #: The function in which asyncio runs every callback and every step of a task.
 STEP = asyncio.Handle._run.__code__
+#: Where asyncio's own loops wait when they have nothing to do.
+SELECTS = frozenset(
+    cls.select.__code__
+    for cls in vars(selectors).values()
+    if inspect.isclass(cls) and issubclass(cls, selectors.BaseSelector)
+)
 LIBRARIES = (os.path.dirname(os.__file__), "site-packages")
 
 
@@ -76,7 +85,7 @@ class Watchdog:
         self._executor.start(attempts)
         if self._timer is None:
             self._overrun_at = self._clock.monotonic() + OVERRUN_TICK
-            self._arm()
+            self._arm(QUIET)
 
     def stop(self, attempt: Attempt) -> None:
         self._executor.stop(attempt)
@@ -89,31 +98,43 @@ class Watchdog:
 
     # ── looking ────────────────────────────────────────────────────────────
 
-    def _arm(self) -> None:
-        self._due = self._clock.monotonic() + TICK
-        self._timer = asyncio.get_running_loop().call_later(TICK, self._look)
+    def _arm(self, seconds: float) -> None:
+        self._due = self._clock.monotonic() + seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """Ask the handlers' loop for an answer, or judge how long it has been silent."""
-        now = self._clock.monotonic()
+        again = self._judge(self._clock.monotonic())
         self._timer = None
+        if again is not None:
+            self._arm(again)
+
+    def _judge(self, now: float) -> float | None:
+        """Ask the handlers' loop for an answer, or judge how long it is silent; answer when to look again."""
         if now >= self._overrun_at:
             self._overrun_at = now + OVERRUN_TICK
             self._give_up(now)
         if self._answered == self._asked:
             if self.blocked:
                 self._free()
-            if not self._mine() or not self._ask(now):
-                return
-        elif now - self._due > TICK:
+            if not self._mine():
+                return None
+            if self._waits():
+                return QUIET
+            return TICK if self._ask(now) else None
+        if now - self._due > TICK:
             self._asked_at = now  # we were held up as well (a suspended machine, the GIL): that is nobody's fault
         else:
             self._silent(now)
-        self._arm()
+        return TICK
 
     def _mine(self) -> list[Attempt]:
         running = () if self.worker is None else self.worker.running.values()
         return [attempt for attempt in running if attempt.handler.kind in ON_LOOP]
+
+    def _waits(self) -> bool:
+        """The loop sits in its selector: it need not be woken to know that it is well."""
+        frame = None if self._thread is None else sys._current_frames().get(self._thread)
+        return frame is not None and frame.f_code in SELECTS
 
     def _ask(self, now: float) -> bool:
         self._asked += 1
