@@ -97,6 +97,21 @@ PROGRAM = """
         threading.Event().wait(60)
 
     @ms.task(executor="process")
+    def loud(size: int) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            stream.write("x" * size)
+            stream.flush()
+        return size
+
+    @ms.task(executor="process", retry=ONCE, timeout="60s")
+    def orphan(mark: str) -> None:
+        if os.fork() == 0:  # a child of its own that holds on to every pipe
+            while not os.path.exists(mark):
+                time.sleep(0.01)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @ms.task(executor="process")
     def answer(what: str) -> Any:
         return Cancel("not wanted") if what == "cancel" else Snooze("1h")
 """

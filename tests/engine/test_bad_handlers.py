@@ -8,16 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from support import ONCE, failed
 
-from mainspring import Mainspring, State
+from mainspring import Context, Mainspring, RunNotSuccessful, State
+from mainspring.engine.watchdog import Watchdog
 from mainspring.model.events import LoopBlocked, RunHandedBack, RunStarted
+from mainspring.model.outcome import Succeeded
+from mainspring.testing.virtual import VirtualClock
 
 LONG = 20.0
 
@@ -231,3 +238,175 @@ def test_a_blocked_loop_delays_only_coroutines_and_claims_no_more_of_them(app: M
         assert later.result(timeout=LONG) == "at last"
         assert len(app.sync.events(run=later.id, types=[RunStarted])) == 1
         assert not app.sync.events(types=[RunHandedBack])
+
+
+class Silence:
+    """A watchdog whose loop and clock a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(0)
+        self.posted: list[Callable[[], None]] = []
+        self.notes: list[Any] = []
+        self.dog = Watchdog(
+            cast("Any", self), cast("Any", self), self.clock, "me", self.notes.append, lambda attempt: Succeeded()
+        )
+        attempt = SimpleNamespace(handler=SimpleNamespace(kind="async"), began_at=1, timeout=None, handle=None)
+        worker = SimpleNamespace(running={"r": attempt}, closed=frozenset(), wake=lambda: None)
+        self.worker = self.dog.worker = cast("Any", worker)
+
+    def call_soon_threadsafe(self, call: Callable[..., None], *args: Any) -> None:
+        self.posted.append(lambda: call(*args))
+
+    def look(self, seconds: float, late: float = 0.0) -> float | None:
+        """The next look, so many seconds after the last, later than it should be."""
+        self.clock.move_to(self.clock.monotonic() + seconds + late)
+        self.dog._due = self.clock.monotonic() - late
+        return self.dog._judge(self.clock.monotonic())
+
+
+async def test_a_loop_that_answers_within_100_ms_is_not_called_blocked() -> None:
+    world = Silence()
+    for _ in range(20):
+        assert world.look(0.05) == 0.05
+        assert world.look(0.05) == 0.05
+        world.posted.pop()()
+    assert not world.notes
+
+
+async def test_silence_while_the_watchdog_was_held_up_too_is_nobodys_fault() -> None:
+    world = Silence()
+    world.look(0.05)
+    world.look(0.05, late=30.0)  # the machine slept, or something held the interpreter
+    world.look(0.05)
+    assert not world.notes
+    world.look(0.05)
+    assert [note.ms for note in world.notes] == [100]
+
+
+async def test_a_blockage_is_named_once_and_the_worker_opens_again_at_its_end() -> None:
+    world = Silence()
+    for _ in range(15):
+        world.look(0.05)
+    assert len(world.notes) == 1
+    assert world.worker.closed == {"async", "sync"}
+    world.posted.pop()()
+    world.look(0.05)
+    assert world.worker.closed == frozenset()
+    del world.worker.running["r"]
+    world.posted.pop()()
+    assert world.look(0.05) is None  # nothing runs: it sleeps
+
+
+# ── what does not stop ─────────────────────────────────────────────────────
+
+
+async def test_a_thread_past_its_time_out_keeps_slot_and_gate_until_it_returns(plain_ms: Mainspring) -> None:
+    told, release = threading.Event(), threading.Event()
+    began: list[int] = []
+
+    @plain_ms.task(timeout="50ms", overrun="60s", limit=1, retry=ONCE)
+    def slow(ctx: Context) -> None:
+        began.append(ctx.attempt)
+        if ctx.run_id == first.id:
+            assert ctx._attempt.cancelled.wait(LONG)
+            told.set()
+            assert release.wait(LONG)
+
+    @plain_ms.task
+    async def probe() -> None: ...
+
+    first = await slow.enqueue()
+    second = await slow.enqueue()
+    async with plain_ms.running():
+        assert await asyncio.to_thread(told.wait, LONG)
+        await (await probe.enqueue()).result(timeout=LONG)  # the worker has claimed since
+        runtime = plain_ms._runtime
+        assert runtime is not None
+        assert runtime.worker is not None
+        assert first.id in runtime.worker.running
+        assert await first.state() is State.RUNNING
+        waiting = await second.run()
+        assert (waiting.attempt, waiting.parked_on) == (0, "task:default/slow")
+        release.set()
+        with pytest.raises(RunNotSuccessful, match=r"ended as failed: timed out after 0\.05 s$"):
+            await first.result(timeout=LONG)
+        await second.result(timeout=LONG)
+    assert len(began) == 2
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+async def test_what_does_not_stop_within_the_overrun_is_failed_abandoned_and_counted(
+    plain_ms: Mainspring, kind: str
+) -> None:
+    release = threading.Event()
+
+    @plain_ms.task(timeout="30ms", overrun="50ms", retry=ONCE)
+    def deaf() -> None:
+        assert release.wait(LONG)
+
+    @plain_ms.task(timeout="30ms", overrun="50ms", retry=ONCE)
+    async def stubborn() -> None:
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.005)
+
+    async with plain_ms.running():
+        run = await failed(deaf if kind == "thread" else stubborn)
+        assert run.error == "timed out after 0.03 s, did not stop within 0.05 s and was abandoned"
+        assert (run.reason, run.failures, run.dead) == ("timeout", 1, True)
+        runtime = plain_ms._runtime
+        assert runtime is not None
+        assert runtime.worker is not None
+        assert not runtime.worker.running
+        assert runtime._describe().abandoned == 1
+        release.set()
+
+
+# ── processes ──────────────────────────────────────────────────────────────
+
+
+async def test_a_process_handler_may_print_megabytes(program: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    size = 4 * 1024 * 1024
+    async with program.ms.running():
+        assert await (await program.loud.enqueue(size)).result(timeout=LONG) == size
+        assert await (await program.fail.enqueue("fine")).result(timeout=LONG) == "fine"
+    said = capfd.readouterr()
+    assert (said.out.count("x"), said.err.count("x")) == (size, size)
+
+
+@pytest.mark.parametrize("executor", ["loop", "thread"])
+async def test_other_handlers_may_print_megabytes(
+    plain_ms: Mainspring, capfd: pytest.CaptureFixture[str], executor: Any
+) -> None:
+    size = 4 * 1024 * 1024
+
+    @plain_ms.task(executor=executor)
+    def loud() -> int:
+        print("x" * size, flush=True)
+        return size
+
+    async with plain_ms.running():
+        assert await (await loud.enqueue()).result(timeout=LONG) == size
+    assert capfd.readouterr().out.count("x") == size
+
+
+async def test_a_killed_process_handler_fails_though_its_own_children_live(program: ModuleType, tmp_path: Path) -> None:
+    mark = tmp_path / "end"
+    try:
+        async with program.ms.running():
+            run = await failed(program.orphan, str(mark))
+            assert run.error == "the handler's process ended by signal 9"
+            assert (run.reason, run.failures) == ("process", 1)
+            assert await (await program.fail.enqueue("next")).result(timeout=LONG) == "next"
+    finally:
+        mark.touch()
+
+
+async def test_a_child_killed_while_idle_fails_nobody(program: ModuleType) -> None:
+    async with program.ms.running():
+        pid, _ = await (await program.pid.enqueue(program.Point(1, 2))).result(timeout=LONG)
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        handle = await program.pid.enqueue(program.Point(3, 4))
+        assert (await handle.result(timeout=LONG))[1] == 7
+        assert (await handle.run()).attempt == 1

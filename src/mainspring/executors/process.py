@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -43,15 +44,27 @@ class _Child:
         )
         os.close(request_read)
         os.close(response_write)
+        self._life: int | None = None  # readable when the process is dead
+        with contextlib.suppress(AttributeError, OSError):  # not on every system; the pipe's end must do there
+            self._life = os.pidfd_open(self.process.pid)
 
     def ask(self, request: Request) -> Response | None:
         """The answer, or None when the child died."""
         try:
             write_frame(self.write_fd, msgspec.json.encode(request))
-            answer = read_frame(self.read_fd)
+            answer = read_frame(self.read_fd) if self._speaks() else None
         except OSError:
             answer = None
         return None if answer is None else msgspec.json.decode(answer, type=Response)
+
+    def _speaks(self) -> bool:
+        """Wait for an answer or a death; children of a dead child may keep its pipe open for as long as they live."""
+        if self._life is None:
+            return True
+        both = select.poll()
+        both.register(self.read_fd, select.POLLIN)
+        both.register(self._life, select.POLLIN)
+        return self.read_fd in [fd for fd, _ in both.poll()]
 
     def kill(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -59,9 +72,10 @@ class _Child:
 
     def reap(self) -> int:
         """Close the pipes, which ends an idle child, and return its exit code."""
-        for fd in (self.write_fd, self.read_fd):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        for fd in (self.write_fd, self.read_fd, self._life):
+            if fd is not None:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
         try:
             return self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
@@ -128,10 +142,7 @@ class ProcessExecutor:
             return attempt.stop
         if self._clock.boot() >= attempt.trust:
             return HandedBack("not_begun")
-        try:
-            child = self._idle.get_nowait()
-        except queue.Empty:
-            child = _Child()
+        child = self._living() or _Child()
         self._children.add(child)
         attempt.handle = child
         stop: Outcome | None = attempt.stop  # set by the engine's thread meanwhile: before there was a child to tell
@@ -161,6 +172,18 @@ class ProcessExecutor:
             return attempt.stop or died(code)
         self._idle.put(child)
         return outcome_of(answer)
+
+    def _living(self) -> _Child | None:
+        """An idle child; one that was killed meanwhile is no fault of the next handler."""
+        while True:
+            try:
+                child = self._idle.get_nowait()
+            except queue.Empty:
+                return None
+            if child.process.poll() is None:
+                return child
+            self._children.discard(child)
+            child.reap()
 
 
 def died(code: int) -> Failed:
