@@ -1,6 +1,7 @@
 """Handlers that block, hang, print or do not stop: what they may delay, how they end, who is told.
 
-Handlers that raise, exit or return what cannot be stored: `test_executors.py` and `test_processes.py`.
+Handlers that raise, exit or return what cannot be stored: `test_executors.py` and `test_processes.py`; that kill the
+worker: `system/test_handlers_that_kill.py`.
 """
 
 from __future__ import annotations

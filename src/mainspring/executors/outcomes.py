@@ -19,8 +19,8 @@ MAX_TRACE = 8_000
 
 def begin(attempt: Attempt, clock: Clock) -> None:
     """Note when the handler began."""
+    attempt.started = clock.monotonic()  # first: who sees on another thread that it began may rely on it
     attempt.began_at = clock.now()
-    attempt.started = clock.monotonic()
 
 
 def end(attempt: Attempt, clock: Clock) -> None:
