@@ -64,18 +64,18 @@ def until(fact: Callable[[], bool]) -> None:
 
 
 class Named(logging.Handler):
-    """Opens when the engine warns that the loop is blocked."""
+    """Opens when the engine warns that the loop is blocked by whom the test says: a busy machine may starve it, too."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.seen = threading.Event()
+        self.holder = "held by"
         self.words: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if "handlers' loop" in text:
+        if "handlers' loop" in text and self.holder in text:
             self.words.append(text)
-        if "does not answer" in text:
             self.seen.set()
 
 
@@ -123,10 +123,11 @@ def test_what_blocks_the_loop_is_named_with_task_and_run(app: Mainspring, named:
         hold()
 
     task: Any = on_loop if how == "function on the loop" else coroutine
+    named.holder = f"held by task {task.name}"
     with beside(app):
         handle = task.sync.enqueue()
         handle.result(timeout=LONG)
-        (note,) = blocked(app)
+        (note,) = [note for note in blocked(app) if note.task is not None]
         (started,) = app.sync.events(run=handle.id, types=[RunStarted])
         assert (note.task, note.run_id, note.attempt, note.owner) == (task.name, handle.id, 1, started.owner)
         assert note.ms >= 100
@@ -134,6 +135,7 @@ def test_what_blocks_the_loop_is_named_with_task_and_run(app: Mainspring, named:
         assert note.where.endswith("in hold")
         until(lambda: len(named.words) == 2)
     said, freed = named.words
+    assert "does not answer" in said
     assert f"held by task {task.name} (run {handle.id}) at {note.where}" in said
     assert 'executor="thread"' in said
     assert freed.endswith(f"held by task {task.name} (run {handle.id})")
@@ -162,12 +164,12 @@ def test_code_on_the_loop_that_is_no_handler_is_named_as_such(app: Mainspring, n
             thread.join()
 
     outside = Outside()
+    named.holder = "held by code that is no handler"
     with beside(app):
         innocent.sync.enqueue().result(timeout=LONG)
-        (note,) = blocked(app)
-    assert (note.task, note.run_id) == (None, None)
-    assert note.where.endswith("in hold")
-    assert "held by code that is no handler" in named.words[0]
+        notes = [note for note in blocked(app) if note.where.endswith("in hold")]
+    assert [(note.task, note.run_id) for note in notes] == [(None, None)]
+    assert notes[0].where in named.words[0]
 
 
 def test_what_cannot_begin_for_a_second_is_handed_back_and_taken_by_another_instance(
@@ -229,6 +231,7 @@ def test_a_blocked_loop_delays_only_coroutines_and_claims_no_more_of_them(app: M
         return "at once"
 
     with beside(app):
+        named.holder = "held by task block"
         first = block.sync.enqueue()
         assert named.seen.wait(LONG)
         later = coroutine.sync.enqueue()

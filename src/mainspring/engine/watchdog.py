@@ -74,6 +74,7 @@ class Watchdog:
         self._answered = 0  # counted on the handlers'
         self._asked_at = 0.0
         self._answered_at = 0.0
+        self._blocked_at = 0.0
         self._thread: int | None = None
         self._suspect: asyncio.Task[Any] | None = None
         self._blocker = ""
@@ -121,8 +122,8 @@ class Watchdog:
             if self._waits():
                 return QUIET
             return TICK if self._ask(now) else None
-        if now - self._due > TICK:
-            self._asked_at = now  # we were held up as well (a suspended machine, the GIL): that is nobody's fault
+        if now - self._due > TICK or self._waits():
+            self._asked_at = now  # we were held up as well, or it gets no processor: that is nobody's fault
         else:
             self._silent(now)
         return TICK
@@ -159,6 +160,7 @@ class Watchdog:
             task = asyncio.current_task(self._handler_loop)
             if silence >= BLOCKED:
                 self.blocked = True
+                self._blocked_at = self._asked_at
                 if self.worker is not None:
                     self.worker.closed = ON_LOOP
                 self._name(task, task is self._suspect, round(silence * 1000))
@@ -169,7 +171,7 @@ class Watchdog:
     def _free(self) -> None:
         self.blocked = False
         self._suspect = None
-        took = round((self._answered_at - self._asked_at) * 1000)
+        took = round((self._answered_at - self._blocked_at) * 1000)
         log.warning("the handlers' loop goes on after %d ms; it was held by %s", took, self._blocker)
         if self.worker is not None:
             self.worker.closed = frozenset()
