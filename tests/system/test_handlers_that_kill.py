@@ -79,7 +79,6 @@ def test_a_handler_that_kills_its_worker_comes_back_after_the_lease_and_ends_in_
     assert len(ms.sync.events(run=handle.id, types=[RunFailed])) == 1
 
 
-@pytest.mark.xfail(reason="several runs that crashed together are still claimed together", strict=False)
 def test_the_neighbours_of_a_handler_that_kills_its_worker_succeed_in_the_end(ms: Mainspring, tmp_path: Path) -> None:
     @ms.task(name="kill_thread")
     def killer(log: str) -> None: ...
