@@ -1,0 +1,106 @@
+"""Creating schedules by the thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import START
+
+from mainspring import Every, InvalidInput, Mainspring
+from mainspring.model.errors import ScheduleConflict
+from mainspring.testing import travel
+
+
+def app() -> tuple[Mainspring, Any]:
+    ms = Mainspring("memory://")
+
+    @ms.task
+    async def ping(number: int = 0) -> None: ...
+
+    return ms, ping
+
+
+async def test_many_schedules_are_created_a_thousand_in_a_commit_and_fire() -> None:
+    ms, ping = app()
+    items = [{"name": f"s{i}", "every": "1h", "args": (i,)} for i in range(2_500)]
+    async with travel(ms, START) as t:
+        batches: list[int] = []
+        apply = t.runtime.store.apply
+
+        async def counted(changes: Any, **kwargs: Any) -> Any:
+            batches.append(sum(change.schedule is not None for change in changes))
+            return await apply(changes, **kwargs)
+
+        t.runtime.store.apply = counted  # type: ignore[method-assign]
+        assert await ms.schedule_many(ping, items) == 2_500
+        assert len([size for size in batches if size]) <= 9  # a new schedule is a row and an event: 333 to 500 fit
+        assert (await ms.get("s2499")).spec.task == "ping"
+        await t.advance("1h")
+        assert len(await ms.runs(limit=5_000)) == 2_500
+
+
+async def test_the_same_call_again_changes_nothing() -> None:
+    ms, ping = app()
+    items = [{"name": f"s{i}", "cron": "0 3 * * *"} for i in range(5)]
+    async with travel(ms, START):
+        assert await ms.schedule_many(ping, items) == 5
+        before = [(await ms.get(f"s{i}")).n for i in range(5)]
+        assert await ms.schedule_many(ping, [*items, {"name": "new", "every": "5m"}]) == 1
+        assert [(await ms.get(f"s{i}")).n for i in range(5)] == before
+
+
+async def test_another_definition_under_a_name_is_a_conflict_or_replaces_it() -> None:
+    ms, ping = app()
+    async with travel(ms, START):
+        await ms.schedule_many(ping, [{"name": "a", "every": "5m"}])
+        with pytest.raises(ScheduleConflict, match="a schedule called 'a' exists"):
+            await ms.schedule_many(ping, [{"name": "a", "every": "6m"}])
+        assert (await ms.get("a")).revision == 1
+        await ms.schedule_many(ping, [{"name": "a", "every": "6m"}], on_conflict="replace")
+        assert (await ms.get("a")).revision == 2
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"name": "x", "cron": "61 * * * *"}, r"items\[2\]\.minute: 61 is out of range"),
+        ({"name": "x", "every": "5m", "tz": "Europe/Pariss"}, r"items\[2\]\.tz.*Europe/Paris"),
+        ({"name": "x"}, r"items\[2\]\."),
+        ({"name": "", "every": "5m"}, r"items\[2\]\.name"),
+        ({"every": "5m"}, r"items\[2\]: .*has no name"),
+        ({"name": "x", "every": "5m", "overlaps": "skip"}, r"items\[2\]\.overlaps.*overlap"),
+        ("every 5m", r"items\[2\]: .*has no name"),
+    ],
+)
+async def test_a_wrong_item_is_refused_with_its_number_and_nothing_of_its_thousand_is_stored(
+    item: Any, said: str
+) -> None:
+    ms, ping = app()
+    async with travel(ms, START):
+        with pytest.raises(InvalidInput, match=said):
+            await ms.schedule_many(ping, [{"name": "a", "every": "5m"}, {"name": "b", "trigger": Every("1h")}, item])
+        assert await ms.schedules() == []
+
+
+async def test_items_are_read_as_they_are_stored() -> None:
+    ms, ping = app()
+    read = 0
+
+    def items() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        for read in range(2_500):
+            yield {"name": f"s{read}", "every": "1h"}
+
+    async with travel(ms, START) as t:
+        apply = t.runtime.store.apply
+        seen: list[int] = []
+
+        async def noting(changes: Any, **kwargs: Any) -> Any:
+            seen.append(read)
+            return await apply(changes, **kwargs)
+
+        t.runtime.store.apply = noting  # type: ignore[method-assign]
+        await ms.schedule_many(ping, items())
+        assert seen[0] == 999
