@@ -296,6 +296,11 @@ class Mainspring(Registry):
                 await self._stop(stopper)
                 self._stopper = None
 
+    @property
+    def is_running(self) -> bool:
+        """True between start and stop of the engine in this process."""
+        return self._runtime is not None and self._runtime.worker is not None
+
     def stop(self) -> None:
         """Ask a running `run()` to drain and return; from any thread."""
         if self._stopper is not None:

@@ -132,23 +132,30 @@ class BaseTask(Generic[P, R]):
         retry: RetryPolicy | None = None,
         recovery: Recovery | None = None,
     ) -> BaseTask[P, R]:
-        """This task with other options for the calls that follow: `send.using(delay="10m").enqueue("acme")`."""
+        """This task with other options for the calls that follow: `send.using(delay="10m").enqueue("acme")`.
+
+        What is not named stays as an earlier `using` set it.
+        """
         if delay is not None and at is not None:
             raise InvalidInput("delay", "delay and at are both given", "Give one of them")
         if recovery is not None:
             choice(recovery, RECOVERY, field="recovery")
+        given: dict[str, Any] = {
+            "priority": None if priority is None else priority_of(priority),
+            "queue": None if queue is None else check_name(queue, field="queue"),
+            "delay": None if delay is None else duration_ms(delay, field="delay"),
+            "at": None if at is None else instant_ms(at, field="at"),
+            "unique": unique,
+            "timeout": None if timeout is None else duration_ms(timeout, field="timeout"),
+            "retry": checked_retry(retry),
+            "recovery": recovery,
+        }
+        before = self._call_options
+        if delay is not None or at is not None:  # the newest word on when to run is the only one
+            before = replace(before, delay=None, at=None)
         other: BaseTask[P, R] = BaseTask.__new__(BaseTask)
         other.__dict__.update(self.__dict__)
-        other._call_options = CallOptions(
-            priority=None if priority is None else priority_of(priority),
-            queue=None if queue is None else check_name(queue, field="queue"),
-            delay=None if delay is None else duration_ms(delay, field="delay"),
-            at=None if at is None else instant_ms(at, field="at"),
-            unique=unique,
-            timeout=None if timeout is None else duration_ms(timeout, field="timeout"),
-            retry=checked_retry(retry),
-            recovery=recovery,
-        )
+        other._call_options = replace(before, **{name: value for name, value in given.items() if value is not None})
         return other
 
     def new_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:

@@ -327,3 +327,23 @@ async def test_inline_mode_returns_after_the_run(ms: Mainspring) -> None:
         handle = await work.enqueue(1)
         assert await handle.state() is State.SUCCEEDED
         assert await handle.result() == 2
+
+
+async def test_using_keeps_what_an_earlier_using_set(ms: Mainspring) -> None:
+    @ms.task
+    async def send() -> None: ...
+
+    when = datetime(2030, 1, 1, tzinfo=UTC)
+    handle = await send.using(priority="high", delay="10m").using(at=when).using(queue="mail").enqueue()
+    run = await handle.run()
+    assert (run.priority, run.lane) == (Priority.HIGH, "default/mail")
+    assert run.due_at == round(when.timestamp() * 1000)  # the newest word on when: not the delay
+
+
+async def test_an_app_says_whether_its_engine_runs(ms: Mainspring) -> None:
+    assert not ms.is_running
+    await ms.schedules()  # a call opens the store, it starts nothing
+    assert not ms.is_running
+    async with beside(ms):
+        assert ms.is_running
+    assert not ms.is_running
