@@ -1,0 +1,27 @@
+"""Event handlers as these doors know them: an object with `handle`, or any function of one event."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+E_contra = TypeVar("E_contra", contravariant=True)
+E = TypeVar("E")
+
+
+class EventHandler(Protocol[E_contra]):
+    """Does something about an event; `handle` may be a coroutine function."""
+
+    def handle(self, event: E_contra, /) -> Awaitable[None] | None: ...
+
+
+Listener = EventHandler[E] | Callable[[E], Any]
+
+
+def as_function(listener: Listener[E]) -> Callable[[E], Any]:
+    """What to call with an event."""
+    handle: Callable[[E], Any] | None = getattr(listener, "handle", None)
+    if handle is not None:
+        return handle
+    assert callable(listener)
+    return listener

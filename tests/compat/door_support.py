@@ -1,0 +1,53 @@
+"""What the tests of the doors share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from mainspring import Mainspring, Run, Schedule
+from mainspring.ledger import Ledger, ledger
+from mainspring.testing.travel import Travel, _taken_over
+
+START = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)  # a Monday
+
+T = TypeVar("T")
+
+
+async def stored(t: Travel) -> tuple[list[Schedule], list[Run]]:
+    """Everything a refused call could have left behind."""
+    return await t.app.schedules(), await t.runs()
+
+
+async def explained(app: Mainspring) -> Ledger:
+    """The books of a store; nothing in them may be unexplained."""
+
+    async def read(runtime: Any) -> Ledger:
+        return await ledger(runtime.store, app.clock.now())
+
+    book = await app.call(read)
+    assert book.unexplained == 0, book.differences
+    return book
+
+
+@asynccontextmanager
+async def virtual(app: Mainspring, start: datetime = START) -> AsyncIterator[Travel]:
+    """Virtual time for an app that starts and stops its engine by itself."""
+    async with _taken_over(app, start) as machine:
+        try:
+            yield machine
+        finally:
+            await app.close()
+
+
+async def during(t: Travel, work: Coroutine[Any, Any, T], by: str = "1d") -> T:
+    """Let virtual time pass while something runs; its answer."""
+    running = asyncio.ensure_future(work)
+    await t.advance(by)
+    if not running.done():
+        running.cancel()
+        raise AssertionError(f"not done after {by}")
+    return running.result()
