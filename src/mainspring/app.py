@@ -200,19 +200,19 @@ class Mainspring(Registry):
         self,
         *,
         schedule: str | None = None,
-        state: State | str | None = None,
+        state: State | str | Iterable[State | str] | None = None,
         since: datetime | None = None,
         task: str | None = None,
         due_before: datetime | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> list[Run]:
-        """Runs, newest first."""
+        """Runs, newest first; `state` may be several."""
         schedule_id = None if schedule is None else (await self.get(schedule)).id
         query = Runs(
             ns=self.settings.namespace,
             schedule_id=schedule_id,
-            states=None if state is None else (State(choice(str(state), tuple(State), field="state")),),
+            states=None if state is None else _states(state),
             created_since=None if since is None else instant_ms(since, field="since"),
             due_before=None if due_before is None else instant_ms(due_before, field="due_before"),
             task=task,
@@ -355,3 +355,8 @@ class Mainspring(Registry):
         for name, want in wants.items():
             live = tuple(Live(one.version, one.declares[name]) for one in others if name in one.declares)
             await runtime.commands.declare(want, live, self.on_drift)
+
+
+def _states(given: State | str | Iterable[State | str]) -> tuple[State, ...]:
+    several = (given,) if isinstance(given, str) else tuple(given)
+    return tuple(State(choice(str(one), tuple(State), field="state")) for one in several)

@@ -100,6 +100,7 @@ def _laid_over(
         bodies=fresh.bodies if not same_payload else (),
         gates=fresh.gates,
         by="api",
+        delay=fresh.delay,
     )
 
 

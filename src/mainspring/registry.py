@@ -249,6 +249,7 @@ class Registry(EngineHost):
             wrong = next((key for key in when_and_how if key not in known), "")
             hint = f"Did you mean {SYNONYMS[wrong]!r}?" if wrong in SYNONYMS else nearest(wrong, known)
             raise InvalidInput(wrong or "schedule", str(error).split(") ")[-1], hint) from None
+        delay = when_and_how.get("delay")
         by = f"code@{self.settings.version}" if origin == "code" else "api"
         return Definition(
             ns=self.settings.namespace,
@@ -261,6 +262,7 @@ class Registry(EngineHost):
             by=by,
             app=self.settings.app if origin == "code" else "",
             version=self.settings.version if origin == "code" else "",
+            delay=None if delay is None else duration_ms(delay, field="delay"),
         )
 
     def _task(self, task: BaseTask[Any, Any] | Callable[..., Any] | str) -> BaseTask[Any, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
 from mainspring.model.errors import (
@@ -25,6 +26,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.policies import OnConflict
 from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
+from mainspring.model.trigger import AtSpec
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Events, Runs, Schedules, Store
 from mainspring.rules.declaring import Live, judge, version_key
@@ -66,6 +68,13 @@ class Definition(Struct, frozen=True, kw_only=True):
     by: str = ""
     app: str = ""
     version: str = ""
+    delay: Ms | None = None
+
+    def spec_at(self, now: Ms) -> ScheduleSpec:
+        """The definition as it is written now: a delay counts from here, so that its one fire always lies ahead."""
+        if self.delay is None:
+            return self.spec
+        return replace(self.spec, trigger=AtSpec((now + max(1, self.delay),)))
 
 
 class Commands:
@@ -160,7 +169,7 @@ class Commands:
             self._ids.uuid7(now),
             want.ns,
             want.name,
-            want.spec,
+            want.spec_at(now),
             now,
             origin=want.origin,
             by=want.by,
@@ -178,7 +187,7 @@ class Commands:
             return update(
                 row,
                 opened,
-                want.spec,
+                want.spec_at(now),
                 now,
                 origin=want.origin,
                 by=want.by,

@@ -14,7 +14,7 @@ from mainspring import (
     Schedule,
     State,
 )
-from mainspring.model.errors import DuplicateTask, UnknownSchedule
+from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownSchedule
 from mainspring.model.events import (
     FiresElided,
     RunScheduled,
@@ -296,3 +296,37 @@ async def test_querying_events(clocked: Mainspring) -> None:
         every = await ms.events()
         assert [e.seq for e in every] == sorted({e.seq for e in every})
         assert await ms.events(limit=3) == every[:3]
+
+
+async def test_a_delay_counts_from_when_it_is_stored_so_that_even_none_fires(ms: Mainspring) -> None:
+    """On the real clock: between saying "now" and storing it, time passes."""
+    ran: list[str] = []
+
+    @ms.task
+    async def note(name: str) -> None:
+        ran.append(name)
+
+    await ms.schedule("later", note, every="1d", args=("edited",))
+    async with beside(ms):
+        for n in range(5):
+            made = await ms.schedule(f"now{n}", note, delay=0, args=(f"now{n}",))
+            assert made.next_at is not None
+        await ms.update("later", delay="1ms")
+        await ms.schedule("now0", note, delay="1ms", args=("again",), on_conflict="replace")
+        async with asyncio.timeout(20):
+            while len(ran) < 7:  # noqa: ASYNC110 - whoever runs them signals nobody
+                await asyncio.sleep(0.01)
+    assert sorted(ran) == ["again", "edited", *(f"now{n}" for n in range(5))]
+
+
+async def test_runs_of_several_states_are_found_at_once(ms: Mainspring) -> None:
+    @ms.task
+    async def note() -> None: ...
+
+    first = await note.enqueue()
+    second = await note.using(delay="1h").enqueue()
+    await ms.cancel(first.id)
+    assert [run.id for run in await ms.runs(state=("waiting", State.CANCELLED))] == [second.id, first.id]
+    assert [run.id for run in await ms.runs(state="cancelled")] == [first.id]
+    with pytest.raises(InvalidInput, match=r"state: 'waitng' is not one of .*Did you mean 'waiting'"):
+        await ms.runs(state=["cancelled", "waitng"])
