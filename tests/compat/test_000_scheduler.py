@@ -30,7 +30,7 @@ class World:
     """An app, its door, a task that notes when it ran and one that fails."""
 
     def __init__(self) -> None:
-        self.ms = Mainspring("memory://", concurrency=4)
+        self.ms = Mainspring("memory://", concurrency=4, lease_ttl="1h")
         self.scheduler = Scheduler(self.ms)
         self.ran: list[tuple[datetime, str]] = []
 
@@ -106,7 +106,7 @@ async def test_schedule_recurring_repeats_by_cron_with_seconds_first(world: Worl
 
 
 async def test_schedule_recurring_handles_the_time_zone_of_the_scheduler() -> None:
-    ms = Mainspring("memory://", tz="Europe/Berlin")
+    ms = Mainspring("memory://", tz="Europe/Berlin", lease_ttl="1h")
     ran: list[datetime] = []
 
     @ms.task
@@ -393,5 +393,5 @@ async def test_bad_input_is_refused_and_nothing_is_stored(
 
 
 def test_on_event_of_something_else_is_refused(world: World) -> None:
-    with pytest.raises(InvalidInput, match="event: .* is not an event of a task. Use TaskScheduled, "):
+    with pytest.raises(InvalidInput, match=r"event: .* is not an event of a task. Use TaskScheduled, "):
         world.scheduler.on_event(int, print)  # type: ignore[type-var]  # that is what is refused
