@@ -44,6 +44,8 @@ class Mainspring(Registry):
     """A scheduler and a queue on one store. Nothing starts on import, and nothing before the first call."""
 
     _stopper: Stopper | None = None
+    _sharers = 0
+    _started_for_sharers = False
 
     # ── schedules ──────────────────────────────────────────────────────────
 
@@ -314,6 +316,30 @@ class Mainspring(Registry):
             yield self
         finally:
             await self._stop(Stopper())
+
+    @contextlib.asynccontextmanager
+    async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
+        """Make sure that the engine runs: use the one that does, or start one that the last to leave stops.
+
+        The answer tells whether leaving now would stop it.
+        """
+        if self._sharers == 0:
+            self._share_lock = asyncio.Lock()
+        self._sharers += 1
+        try:
+            async with self._share_lock:
+                if not self.is_running:
+                    await self._start()
+                    self._started_for_sharers = True
+            yield lambda: self._started_for_sharers and self._sharers == 1
+        finally:
+            try:
+                async with self._share_lock:
+                    if self._started_for_sharers and self._sharers == 1:
+                        self._started_for_sharers = False
+                        await self._stop(Stopper())
+            finally:
+                self._sharers -= 1
 
     def lifespan(self) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
         """For FastAPI, Starlette and other ASGI apps: `FastAPI(lifespan=ms.lifespan())`."""

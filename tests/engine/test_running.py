@@ -115,3 +115,45 @@ async def test_two_running_instances_share_a_file(tmp_path: Path) -> None:
         assert [await handle.result(timeout=WAIT) for handle in handles] == ["met", "met"]
         owners = {(await handle.run()).id: None for handle in handles}
         assert len(owners) == 2
+
+
+async def test_sharing_starts_one_engine_and_the_last_to_leave_stops_it(ms: Mainspring) -> None:
+    inside, leave = asyncio.Event(), asyncio.Event()
+
+    async def other() -> bool:
+        async with ms.sharing() as alone:
+            inside.set()
+            await leave.wait()
+            return alone()
+
+    async with ms.sharing() as alone:
+        assert ms.is_running
+        assert alone()
+        task = asyncio.create_task(other())
+        await inside.wait()
+        assert not alone()
+    assert ms.is_running  # the other still needs it
+    leave.set()
+    assert await task
+    assert not ms.is_running
+    async with ms.sharing():  # and it can be had again
+        assert ms.is_running
+
+
+async def test_sharing_uses_an_engine_that_runs_and_leaves_it_running(ms: Mainspring) -> None:
+    async with ms.running():
+        async with ms.sharing() as alone:
+            assert not alone()
+        assert ms.is_running
+    assert not ms.is_running
+
+
+async def test_many_may_come_and_go_at_once(ms: Mainspring) -> None:
+    async def visit(n: int) -> None:
+        await asyncio.sleep(n % 3 * 0.001)
+        async with ms.sharing():
+            assert ms.is_running
+            await asyncio.sleep(n % 5 * 0.001)
+
+    await asyncio.gather(*map(visit, range(40)))
+    assert not ms.is_running
