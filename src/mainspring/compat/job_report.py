@@ -1,0 +1,97 @@
+"""What became of a job, read from the ledger."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct
+
+from mainspring import Mainspring, Run, Schedule, State
+from mainspring.model.events import FiresElided
+from mainspring.model.instant import Ms, to_datetime
+
+_STATUS: dict[State, Literal["success", "failed", "cancelled", "lost"]] = {
+    State.SUCCEEDED: "success",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+    State.LOST: "lost",
+}
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """One run that ended; `started_at` is missing where it was cancelled before it began."""
+
+    run_id: str
+    scheduled_at: datetime
+    started_at: datetime | None
+    finished_at: datetime
+    catch_up: bool
+    status: Literal["success", "failed", "cancelled", "lost"]
+    error: str | None = None
+
+
+class JobState(Struct, frozen=True, kw_only=True):
+    """Where a job stands; no `next_run_at` means that it is over or stopped."""
+
+    job_id: str
+    trigger_count: int
+    last_run_at: datetime | None = None
+    last_success_at: datetime | None = None
+    next_run_at: datetime | None = None
+    last_error: str | None = None
+
+
+class SchedulerReport(Struct, frozen=True, kw_only=True):
+    """The job's state, its newest runs in order of time, and why the newest skipped fire was skipped."""
+
+    job_id: str
+    state: JobState
+    history: list[RunRecord]
+    last_skip_reason: str | None = None
+
+
+async def report_of(app: Mainspring, schedule_id: str, history_limit: int) -> SchedulerReport:
+    """Read it all from the store, so that it covers earlier processes too."""
+    schedule = await app.get(schedule_id)
+    ended = await app.runs(schedule=schedule.id, state=_STATUS, limit=max(1, history_limit))
+    succeeded = await app.runs(schedule=schedule.id, state="succeeded", limit=1)
+    newest = ended[0] if ended else None
+    return SchedulerReport(
+        job_id=schedule.name,
+        state=JobState(
+            job_id=schedule.name,
+            trigger_count=schedule.fired,
+            last_run_at=None if newest is None else _instant(newest.began_at),
+            last_success_at=_instant(succeeded[0].ended_at) if succeeded else None,
+            next_run_at=_instant(schedule.next_at),
+            last_error=None if newest is None else newest.error,
+        ),
+        history=[_record(run) for run in reversed(ended[:history_limit])],
+        last_skip_reason=await _last_skip(app, schedule),
+    )
+
+
+async def _last_skip(app: Mainspring, schedule: Schedule) -> str | None:
+    """A fire is skipped as a run of its own or in a span; the later of the two tells."""
+    skipped = await app.runs(schedule=schedule.id, state="skipped", limit=1)
+    spans = await app.events(schedule=schedule.id, types=[FiresElided], limit=10_000)
+    found = [(run.fire_time or 0, run.reason) for run in skipped]
+    found += [(span.through, span.reason) for span in spans[-1:] if isinstance(span, FiresElided)]
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _record(run: Run) -> RunRecord:
+    return RunRecord(
+        run_id=run.id,
+        scheduled_at=to_datetime(run.due_at if run.fire_time is None else run.fire_time),
+        started_at=_instant(run.began_at),
+        finished_at=to_datetime(run.ended_at or 0),
+        catch_up=run.catch_up,
+        status=_STATUS[run.state],
+        error=run.error,
+    )
+
+
+def _instant(at: Ms | None) -> datetime | None:
+    return None if at is None else to_datetime(at)

@@ -1,0 +1,257 @@
+"""The door of source 003: one job, run until its schedule ends, and a report of it.
+
+A job is a schedule under the job's id; its state is the schedule's row and its history the ledger's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from mainspring import Context, Event, InvalidInput, LoggingHandler, Mainspring, Retry, State
+from mainspring import Schedule as Stored
+from mainspring.compat.job import (
+    Job,
+    JobTimeWindow,
+    RunContext,
+    Schedule,
+    Task,
+    TaskContext,
+    TimeWindowSegment,
+)
+from mainspring.compat.job_report import JobState, RunRecord, SchedulerReport, report_of
+from mainspring.model.events import RunEvent, ScheduleEvent
+from mainspring.model.instant import Duration, duration_ms, zone
+from mainspring.model.policies import choice
+from mainspring.model.run import OPEN
+
+__all__ = [
+    "Job",
+    "JobState",
+    "JobTimeWindow",
+    "LogObserver",
+    "RunContext",
+    "RunRecord",
+    "Schedule",
+    "Scheduler",
+    "SchedulerConfig",
+    "SchedulerHandle",
+    "SchedulerReport",
+    "Task",
+    "TaskContext",
+    "TimeWindowSegment",
+]
+
+Stop = Literal["cancel", "shutdown"]
+
+#: Writes every event as a log line.
+LogObserver = LoggingHandler
+
+#: Why a job is paused whose handle stopped it while the engine runs on.
+STOPPED = "stopped by its handle"
+
+
+class SchedulerConfig(Struct, frozen=True, kw_only=True):
+    """How jobs are run. `grace` is how late a fire may be planned before it counts as missed."""
+
+    timezone: str = "UTC"
+    history_limit: int = 100
+    terminal_state_policy: Literal["keep", "delete"] = "keep"
+    grace: Duration = "1s"
+
+    def __post_init__(self) -> None:
+        zone(self.timezone, field="timezone")
+        choice(self.terminal_state_policy, ("keep", "delete"), field="terminal_state_policy")
+        duration_ms(self.grace, field="grace")
+        limit: object = self.history_limit
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= 10_000:
+            raise InvalidInput("history_limit", f"{limit!r} is out of range", "Use a whole number from 0 to 10000")
+
+
+class SchedulerHandle:
+    """Stops a scheduler, from any thread. A stopped scheduler stays stopped: make another to go on."""
+
+    def __init__(self) -> None:
+        self.stopping: Stop | None = None
+        self._lock = threading.Lock()
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def cancel(self) -> None:
+        """Stop now: nothing more is waited for, and what runs is cancelled."""
+        self._stop("cancel")
+
+    def shutdown(self) -> None:
+        """Start nothing more and wait for what runs."""
+        self._stop("shutdown")
+
+    def _stop(self, how: Stop) -> None:
+        with self._lock:
+            self.stopping = how if self.stopping is None or how == "cancel" else self.stopping
+        self.wake()
+
+    def wake(self) -> None:
+        """Let every waiting job look again."""
+        with self._lock:
+            for event, loop in self._waiting.items():
+                loop.call_soon_threadsafe(event.set)
+
+    @contextlib.contextmanager
+    def waker(self) -> Iterator[asyncio.Event]:
+        """An event of the running loop that is set by each `wake`."""
+        event = asyncio.Event()
+        with self._lock:
+            self._waiting[event] = asyncio.get_running_loop()
+        try:
+            yield event
+        finally:
+            with self._lock:
+                del self._waiting[event]
+
+
+class _Slot:
+    """The function behind a job's task: it calls the job that was run last under this id."""
+
+    def __init__(self, job: Job[Any]) -> None:
+        self.job = job
+        self.running: set[str] = set()
+
+    async def on_loop(self, ctx: Context) -> None:
+        with self._noted(ctx):
+            answer = self.job.task.function(self.job.context(ctx))
+            if self.job.task.kind == "async":
+                await answer
+
+    def in_thread(self, ctx: Context) -> None:
+        with self._noted(ctx):
+            self.job.task.function(self.job.context(ctx))
+
+    @contextlib.contextmanager
+    def _noted(self, ctx: Context) -> Iterator[None]:
+        self.running.add(ctx.run_id)
+        try:
+            yield
+        finally:
+            self.running.discard(ctx.run_id)
+
+
+class Scheduler:
+    """Runs jobs on a `Mainspring`, which is the state store; an app that runs already is used as it is."""
+
+    def __init__(
+        self,
+        app: Mainspring,
+        config: SchedulerConfig | None = None,
+        *,
+        observer: Callable[[Event], Any] | None = None,
+    ) -> None:
+        self.app = app
+        self.config = config or SchedulerConfig()
+        self._handle = SchedulerHandle()
+        self._ids: set[str] = set()
+        app.on_event((ScheduleEvent, RunEvent), self._happened)
+        if observer is not None:
+            app.on_event(Event, observer)
+
+    def handle(self) -> SchedulerHandle:
+        """What stops this scheduler."""
+        return self._handle
+
+    async def run(self, job: Job[Any]) -> SchedulerReport:
+        """Run a job until its schedule ends, the handle stops it or the app stops; what became of it.
+
+        The same job id again goes on where the stored state is; another definition under it is a new revision.
+        """
+        slot = self._slot(job)
+        async with contextlib.AsyncExitStack() as stack:
+            cancelling = asyncio.ensure_future(self._cancelled(slot))
+            stack.callback(cancelling.cancel)
+            alone = await stack.enter_async_context(self.app.sharing())
+            schedule = await self._stored(job)
+            self._ids.add(schedule.id)
+            await self._until(lambda: self._over(schedule.id))
+            if self._handle.stopping is not None and not alone():
+                await self._leave(schedule, slot)
+        report = await report_of(self.app, schedule.id, self.config.history_limit)
+        if not self.app.is_running:
+            await self.app.close()
+        return report
+
+    # ── the job's schedule ─────────────────────────────────────────────────
+
+    def _slot(self, job: Job[Any]) -> _Slot:
+        known = self.app.tasks.get(job.job_id)
+        slot = getattr(known.function, "__self__", None) if known is not None else None
+        if not isinstance(slot, _Slot):
+            slot = _Slot(job)
+            function = slot.in_thread if job.task.kind == "blocking" else slot.on_loop
+            self.app.task(name=job.job_id, retry=Retry(max_attempts=1), timeout=None)(function)
+        elif (slot.job.task.kind == "blocking") != (job.task.kind == "blocking"):
+            raise InvalidInput("task", f"job {job.job_id!r} ran here as {slot.job.task.kind}", "Use another job id")
+        slot.job = job
+        return slot
+
+    async def _stored(self, job: Job[Any]) -> Stored:
+        config = self.config
+        schedule = await self.app.schedule(
+            job.job_id,
+            job.job_id,
+            on_conflict="replace",
+            tz=config.timezone,
+            missed=job.missed_run_policy,
+            overlap=job.overlap_policy,
+            grace=config.grace,
+            replay_max=10_000,
+            replay_age="3650d",
+            max_runs=job.max_runs,
+            window=None if job.time_window is None else job.time_window.spec(config.timezone),
+            terminal=config.terminal_state_policy,
+            **job.schedule.when,
+        )
+        if schedule.state == "paused" and schedule.reason == STOPPED:
+            return await self.app.resume(schedule.id)
+        return schedule
+
+    async def _leave(self, schedule: Stored, slot: _Slot) -> None:
+        """Stop this job on an engine that runs on for others. An engine of our own drains when we leave."""
+        running = tuple(slot.running)
+        if (await self.app.get(schedule.id)).state == "active":
+            await self.app.pause(schedule.id, reason=STOPPED)
+        for run in await self.app.runs(schedule=schedule.id, state="waiting", limit=10_000):
+            await self.app.cancel(run.id, reason=STOPPED)
+        await self._until(lambda: self._ended(running), stoppable=False)
+
+    async def _cancelled(self, slot: _Slot) -> None:
+        """When the handle says cancel, at any time, what runs here is told to stop."""
+        with self._handle.waker() as woken:
+            while self._handle.stopping != "cancel":
+                await woken.wait()
+                woken.clear()
+        for run_id in tuple(slot.running):
+            await self.app.cancel(run_id, reason=STOPPED)
+
+    # ── waiting ────────────────────────────────────────────────────────────
+
+    async def _over(self, schedule_id: str) -> bool:
+        ended = (await self.app.get(schedule_id)).state in ("finished", "deleted")
+        return ended and not await self.app.runs(schedule=schedule_id, state=OPEN, limit=1)
+
+    async def _ended(self, run_ids: tuple[str, ...]) -> bool:
+        return all([(await self.app.find_by_id(run_id)).state is not State.RUNNING for run_id in run_ids])
+
+    async def _until(self, done: Callable[[], Awaitable[bool]], *, stoppable: bool = True) -> None:
+        """Look when something happened here, and every poll interval for what happens elsewhere."""
+        with self._handle.waker() as woken:
+            while self.app.is_running and not (stoppable and self._handle.stopping) and not await done():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.app.settings.poll / 1000):
+                        await woken.wait()
+                woken.clear()
+
+    def _happened(self, event: Event) -> None:
+        if event.schedule_id in self._ids:
+            self._handle.wake()
