@@ -123,7 +123,7 @@ async def test_cron_and_run_context_follow_the_configured_timezone_and_at_times_
     assert seen == [(datetime(2026, 3, 2, 9, tzinfo=zone), zone), (minutes(60 * 36), zone)]
 
 
-@pytest.mark.parametrize("kind", HOURLY)
+@pytest.mark.parametrize("kind", list(HOURLY))
 @pytest.mark.parametrize("max_runs", [0, 2])
 async def test_max_runs_applies_to_every_kind_and_0_exits_immediately(
     store: Mainspring, kind: str, max_runs: int
@@ -236,7 +236,7 @@ async def test_a_terminal_job_that_is_kept_stays_over(store: Mainspring) -> None
         assert len(log.fires) == 1
 
 
-@pytest.mark.parametrize("kind", HOURLY)
+@pytest.mark.parametrize("kind", list(HOURLY))
 async def test_terminal_state_policy_delete_removes_the_state_and_the_job_starts_afresh(
     store: Mainspring, kind: str
 ) -> None:

@@ -6,6 +6,7 @@ The mark after `# E:` is the error code mypy must give.
 from __future__ import annotations
 
 from mainspring import Context, Mainspring, Retry
+from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import RunFailed, RunSucceeded
 from mainspring.model.run import Run
 from mainspring.rules.lifecycle import Complete, Fail
@@ -146,3 +147,51 @@ def succeeded(event: RunSucceeded) -> None: ...
 ms.on_event(RunFailed, succeeded)  # E: arg-type
 ms.on_event(RunFailed, lambda event: print(event.result))  # E: attr-defined
 ms.on_event("RunFailed", alert)  # E: call-overload
+
+
+# ── the doors of the sources ──
+
+
+async def door_000(door: scheduler.Scheduler) -> None:
+    await door.schedule_delayed(coroutine, "60s")  # E: call-arg
+    await door.schedule_delayed(coroutine, "60s", 7)  # E: arg-type
+    await door.schedule_once(coroutine, "tomorrow", "acme")  # E: arg-type
+    await door.schedule_recurring(coroutine, 5, "acme")  # E: arg-type
+    await door.schedule_recurring(alert, "0 0 * * * *")  # E: arg-type
+    door.on_event(scheduler.TaskFailed, lambda event: print(event.result))  # E: attr-defined
+    door.on_event(RunFailed, print)  # E: type-var
+
+
+class Number(handlers.TaskHandler[int]):
+    task_type = "number"
+
+    def execute(self, ctx: Context, payload: str) -> handlers.TaskEvent:  # E: override
+        return handlers.TaskEvent("x")
+
+    def validate(self, payload: str) -> None: ...  # E: override
+
+
+async def door_001(door: handlers.Scheduler) -> None:
+    await door.schedule_task("daily", cron="0 0 0 * * *")  # E: call-arg
+    await door.schedule_task("daily", task_type="mail", interval=[5])  # E: arg-type
+    await door.list_tasks(handlers.TaskFilter(enabled="yes"))  # E: arg-type
+    handlers.Scheduler(ms, [alert])  # E: list-item
+
+
+async def with_deps(context: jobs.TaskContext[list[str]]) -> None:
+    context.deps.push("x")  # E: attr-defined
+
+
+def not_async(context: jobs.TaskContext[None]) -> None: ...
+
+
+async def door_003() -> None:
+    every = jobs.Schedule.interval("5s")
+    jobs.Job[list[str]]("j", every, 7, jobs.Task.from_async(with_deps))  # E: arg-type
+    jobs.Job.without_deps("j", every, jobs.Task.from_async(with_deps))  # E: arg-type
+    jobs.Task.from_async(not_async)  # E: arg-type
+    job = jobs.Job.without_deps("j", every, jobs.Task.from_sync(not_async))
+    job.with_overlap_policy("maybe")  # E: arg-type
+    jobs.Job.without_deps("j", "5s", job.task)  # E: arg-type
+    jobs.SchedulerConfig(terminal_state_policy="drop")  # E: arg-type
+    await jobs.Scheduler(ms).run("j")  # E: arg-type

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 from mainspring import Context, Depends, Mainspring, Priority, Retry, RunHandle, Schedule, State, Window
+from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import Event, RunFailed, RunRetrying, RunSucceeded
 from mainspring.model.run import Run
 from mainspring.rules.lifecycle import Complete, Fail
@@ -112,3 +113,48 @@ def life(run: Run) -> None:
     gone: Ended = again.cancel("no", 7).state
     unblocked: Waiting = Blocked(run).unblock(8).state
     print(gone, unblocked)
+
+
+# ── the doors of the sources ──
+
+
+class Mail(handlers.TaskHandler[dict[str, str]]):
+    task_type = "mail"
+
+    async def execute(self, ctx: Context, payload: dict[str, str]) -> handlers.TaskEvent:
+        return handlers.TaskEvent("mailed", payload["to"])
+
+    def validate(self, payload: dict[str, str]) -> None: ...
+
+
+class Alert:
+    async def handle(self, event: scheduler.TaskFailed) -> None:
+        print(event.error, event.will_retry)
+
+
+async def door_000() -> None:
+    door = scheduler.Scheduler(ms)
+    task_id: str = await door.schedule_once(bare, datetime.now(UTC), "acme", copies=2)
+    await door.schedule_delayed(with_context, timedelta(seconds=60), "acme")
+    await door.schedule_recurring(morning, "0 0 9 * * *")
+    await door.cancel(task_id, reason="not needed")
+    door.on_event(scheduler.TaskFailed, Alert())
+    door.on_event(scheduler.TaskCompleted, lambda event: print(event.duration_ms))
+
+
+async def door_001() -> None:
+    door = handlers.Scheduler(ms, [Mail()], default_max_retries=4)
+    await door.schedule_task("daily", task_type="mail", cron="0 0 0 * * *", payload={"to": "acme"})
+    tasks: list[handlers.ScheduledTask] = await door.list_tasks(handlers.TaskFilter(enabled=True))
+    print(tasks[0].retry_count)
+
+
+async def deps_are_typed(context: jobs.TaskContext[list[str]]) -> None:
+    context.deps.append(context.run.job_id)
+
+
+async def door_003() -> None:
+    job: jobs.Job[list[str]] = jobs.Job("j", jobs.Schedule.interval("5s"), [""], jobs.Task.from_async(deps_are_typed))
+    report: jobs.SchedulerReport = await jobs.Scheduler(ms).run(job.with_max_runs(1).with_missed_run_policy("skip"))
+    plain: jobs.Job[None] = jobs.Job.without_deps("p", jobs.Schedule.cron("@daily"), jobs.Task.from_sync(print))
+    print(report.history[0].status, plain)
