@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from door_support import explained, stored
 from handlers_world import EmailData, World, minutes
@@ -146,6 +147,35 @@ async def test_a_payload_that_does_not_fit_the_type_execute_names_is_refused(wor
         with pytest.raises(WrongArguments, match=r"payload: Expected `int`, got `str` - at `\$\.id`"):
             await world.schedule(task_type="send_email", immediate=True, payload={"id": "seven", "to": "a@b"})
         assert await stored(t) == ([], [])
+
+
+async def test_the_payload_is_of_the_type_the_class_names_also_when_that_is_local(world: World) -> None:
+    class Size(msgspec.Struct):
+        width: int
+
+    class Base(TaskHandler[Size]):
+        async def execute(self, ctx: Context, payload: Size) -> TaskEvent:
+            return TaskEvent("measured", payload.width)
+
+    class Measure(Base):
+        task_type = "measure"
+
+    class Unnamed(TaskHandler):  # type: ignore[type-arg]  # what untyped code writes
+        task_type = "unnamed"
+
+        async def execute(self, ctx, payload: int):  # type: ignore[no-untyped-def]
+            return TaskEvent("counted", payload + 1)
+
+    world.scheduler.with_task_handler(Measure()).with_task_handler(Unnamed())
+    async with world.travel() as t:
+        await world.schedule("a", task_type="measure", immediate=True, payload={"width": 7})
+        await t.advance("1s")
+        await world.schedule("b", task_type="unnamed", immediate=True, payload=7)
+        await t.advance("1s")
+        assert world.events == [TaskEvent("measured", 7), TaskEvent("counted", 8)]
+        for task_type, text in (("measure", "width"), ("unnamed", "Expected `int`")):
+            with pytest.raises(WrongArguments, match=text):
+                await world.schedule("c", task_type=task_type, immediate=True, payload={"size": 7})
 
 
 PAYLOADS: list[Any] = [

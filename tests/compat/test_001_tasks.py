@@ -28,6 +28,7 @@ from mainspring.model.errors import (
     PayloadNotSerialisable,
     ScheduleConflict,
 )
+from mainspring.testing import travel
 
 
 @pytest.fixture
@@ -66,6 +67,29 @@ async def test_configuration_default_max_retries_and_timeout_apply_and_a_task_ma
         assert [one.error for one in history["a"]] == ["timed out after 20 s"] * 2
         assert [one.success for one in history["b"]] == [True]
         assert [one.error for one in history["c"]] == ["RuntimeError: attempt 1 failed"]
+
+
+async def test_configuration_max_concurrent_tasks() -> None:
+    ms = Mainspring("memory://", concurrency=2, lease_ttl="1h")
+    most = now = 0
+
+    class Slow(TaskHandler[Any]):
+        task_type = "slow"
+
+        async def execute(self, ctx: Context, payload: Any) -> TaskEvent:
+            nonlocal most, now
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(10)
+            now -= 1
+            return TaskEvent("slept")
+
+    scheduler = Scheduler(ms, [Slow()])
+    async with travel(ms, START) as t:
+        for number in range(5):
+            await scheduler.schedule_task(f"task-{number}", task_type="slow", immediate=True)
+        await t.advance("1m")
+        assert (most, len(await scheduler.result_events())) == (2, 5)
 
 
 # ── Task management ──

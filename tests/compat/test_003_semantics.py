@@ -1,4 +1,4 @@
-"""Source 003 through its door: the bullets of "Scheduling semantics", the handle, the report, bad input.
+"""Source 003 through its door: the bullets of "Scheduling semantics", the handle, the report.
 
 What each policy does is shown on our own API in tests/engine/test_semantics_003.py; here is that the door passes it on.
 """
@@ -6,7 +6,8 @@ What each policy does is shown on our own API in tests/engine/test_semantics_003
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -27,15 +28,6 @@ from mainspring.compat.jobs import (
     Task,
     TaskContext,
     TimeWindowSegment,
-)
-from mainspring.model.errors import (
-    DuplicateTask,
-    EmptyName,
-    InvalidCron,
-    InvalidDuration,
-    InvalidInput,
-    NaiveDatetime,
-    UnknownZone,
 )
 from mainspring.testing import travel
 
@@ -226,6 +218,23 @@ async def test_state_is_resumed_from_the_stored_next_run_by_job_id(tmp_path: Pat
     assert report.state.trigger_count == 3
 
 
+@pytest.mark.tampers
+async def test_corrupted_interval_state_without_a_next_run_is_repaired(tmp_path: Path) -> None:
+    log = Log()
+    for start, by in ((START, "90m"), (minutes(95), "30m")):
+        store = Mainspring(f"sqlite:///{tmp_path}/x.db", lease_ttl="1h")
+        async with virtual(store, start) as t:
+            scheduler = Scheduler(store)
+            running = asyncio.ensure_future(scheduler.run(log.job(Schedule.interval("1h"))))
+            await t.advance(by)
+            scheduler.handle().cancel()
+            await t.advance("1s")
+            running.result()
+        with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
+            assert db.execute("UPDATE schedule SET next_at = NULL").rowcount == 1
+    assert log.fires == [minutes(60), minutes(120)]
+
+
 async def test_a_terminal_job_that_is_kept_stays_over(store: Mainspring) -> None:
     async with virtual(store) as t:
         log = Log()
@@ -402,73 +411,3 @@ async def test_run_returns_when_the_app_it_runs_beside_stops() -> None:
     report = await asyncio.wait_for(running, 30)
     assert report.state.next_run_at is not None
     await asyncio.to_thread(store._engine.stop)
-
-
-# ── bad input: a clear error, and nothing is stored ──
-
-HOUR = Schedule.interval("1h")
-NOTE: Task[None] = Task.from_async(Log().note)
-
-BAD: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
-    ("interval", lambda: Schedule.interval(-5), InvalidDuration, "interval: -5 is negative"),
-    ("no interval", lambda: Schedule.interval(0), InvalidDuration, "interval: 0 is too short"),
-    ("cron", lambda: Schedule.cron("*/5 9-15 * * Mon-Fry"), InvalidCron, "Fry"),
-    ("times", lambda: Schedule.at_times([datetime(2030, 1, 1)]), NaiveDatetime, "times: .* has no time zone"),
-    ("no times", lambda: Schedule.at_times("soon"), InvalidInput, "times: 'soon' is not a list"),  # type: ignore[arg-type]
-    ("id", lambda: Job.without_deps("", HOUR, NOTE), EmptyName, "job_id: '' is empty"),
-    ("schedule", lambda: Job.without_deps("x", "1h", NOTE), InvalidInput, "schedule: '1h' is no Schedule"),  # type: ignore[arg-type]
-    ("task", lambda: Job.without_deps("x", HOUR, print), InvalidInput, "task: .* is no Task"),  # type: ignore[arg-type]
-    ("function", lambda: Task.from_sync(7), InvalidInput, "task: 7 is not a function"),  # type: ignore[arg-type]
-    (
-        "missed",
-        lambda: Job.without_deps("x", HOUR, NOTE).with_missed_run_policy("catchup_once"),  # type: ignore[arg-type]
-        InvalidInput,
-        "missed_run_policy: .*Did you mean 'catch_up_once'",
-    ),
-    (
-        "overlap",
-        lambda: Job.without_deps("x", HOUR, NOTE).with_overlap_policy("forbit"),  # type: ignore[arg-type]
-        InvalidInput,
-        "overlap_policy: .*Did you mean 'forbid'",
-    ),
-    ("max_runs", lambda: Job.without_deps("x", HOUR, NOTE).with_max_runs(-1), InvalidInput, "max_runs: -1 is not"),
-    (
-        "weekday",
-        lambda: Job.without_deps("x", HOUR, NOTE).with_time_window(JobTimeWindow(weekdays=("Mo",))),
-        InvalidInput,
-        "window.weekdays: 'mo' is not one of",
-    ),
-    (
-        "window zone",
-        lambda: Job.without_deps("x", HOUR, NOTE).with_time_window(JobTimeWindow(timezone="Asia/Shangai")),
-        UnknownZone,
-        "Did you mean 'Asia/Shanghai'",
-    ),
-    ("zone", lambda: SchedulerConfig(timezone="Berlin"), UnknownZone, "timezone: 'Berlin' is not a time zone"),
-    ("terminal", lambda: SchedulerConfig(terminal_state_policy="drop"), InvalidInput, "terminal_state_policy: 'drop'"),  # type: ignore[arg-type]
-    ("history", lambda: SchedulerConfig(history_limit=-1), InvalidInput, "history_limit: -1 is out of range"),
-]
-
-
-@pytest.mark.parametrize(("make", "error", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
-def test_bad_input_is_refused_where_it_is_written(make: Callable[[], Any], error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        make()
-
-
-async def test_a_job_id_that_is_a_task_of_the_app_is_refused(
-    store: Mainspring, caplog: pytest.LogCaptureFixture
-) -> None:
-    @store.task
-    async def taken() -> None: ...
-
-    with caplog.at_level(logging.ERROR):
-        async with virtual(store) as t:
-            with pytest.raises(DuplicateTask, match="a task called 'taken' is registered already"):
-                await Scheduler(store).run(Job.without_deps("taken", HOUR, NOTE))
-            job = Job.without_deps("job", Schedule.at_times([]), NOTE)
-            await during(t, Scheduler(store).run(job), "0s")
-            with pytest.raises(InvalidInput, match="task: job 'job' ran here as async"):
-                blocking = Task.from_blocking(lambda context: None)
-                await Scheduler(store).run(Job.without_deps("job", HOUR, blocking))
-            assert [schedule.name for schedule in await store.schedules()] == ["job"]

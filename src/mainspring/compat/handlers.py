@@ -10,7 +10,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -56,7 +56,7 @@ class TaskEvent(Struct, frozen=True, tag="task_event", tag_field="kind"):
 
 
 class TaskHandler(ABC, Generic[P_contra]):
-    """The work of one task type. The payload is any JSON value, given in the type that `execute` names for it."""
+    """The work of one task type. The payload is any JSON value, given in the type in the brackets."""
 
     task_type: str
 
@@ -318,12 +318,20 @@ def _function_of(handler: TaskHandler[Any]) -> Any:
             return checked(handler.execute(ctx, payload))
 
         function = in_thread
-    hint: Any = Any
+    function.__annotations__["payload"] = _payload_type(handler)
+    return function
+
+
+def _payload_type(handler: TaskHandler[Any]) -> Any:
+    """What the class says it handles, `TaskHandler[EmailData]`; else what `execute` names."""
+    for cls in type(handler).__mro__:
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            if get_origin(base) is TaskHandler and not isinstance(get_args(base)[0], TypeVar):
+                return get_args(base)[0]
     with contextlib.suppress(Exception):  # a name that exists only for type checkers
         hints = get_type_hints(handler.execute)
-        hint = hints.get(list(inspect.signature(handler.execute).parameters)[1], Any)
-    function.__annotations__["payload"] = hint
-    return function
+        return hints.get(list(inspect.signature(handler.execute).parameters)[1], Any)
+    return Any
 
 
 def _event_in(result: str | None) -> TaskEvent | None:
