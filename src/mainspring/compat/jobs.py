@@ -218,21 +218,24 @@ class Scheduler:
 
     async def _leave(self, schedule: Stored, slot: _Slot) -> None:
         """Stop this job on an engine that runs on for others. An engine of our own drains when we leave."""
-        running = tuple(slot.running)
         if (await self.app.get(schedule.id)).state == "active":
             await self.app.pause(schedule.id, reason=STOPPED)
         for run in await self.app.runs(schedule=schedule.id, state="waiting", limit=10_000):
             await self.app.cancel(run.id, reason=STOPPED)
-        await self._until(lambda: self._ended(running), stoppable=False)
+        seen: set[str] = set()
+        await self._until(lambda: self._quiet(slot, seen), stoppable=False)
 
     async def _cancelled(self, slot: _Slot) -> None:
-        """When the handle says cancel, at any time, what runs here is told to stop."""
+        """Once the handle says cancel, at any time, what runs here is told to stop."""
+        told: set[str] = set()
         with self._handle.waker() as woken:
-            while self._handle.stopping != "cancel":
+            while True:
+                if self._handle.stopping == "cancel":
+                    for run_id in slot.running - told:
+                        await self.app.cancel(run_id, reason=STOPPED)
+                        told.add(run_id)
                 await woken.wait()
                 woken.clear()
-        for run_id in tuple(slot.running):
-            await self.app.cancel(run_id, reason=STOPPED)
 
     # ── waiting ────────────────────────────────────────────────────────────
 
@@ -240,8 +243,10 @@ class Scheduler:
         ended = (await self.app.get(schedule_id)).state in ("finished", "deleted")
         return ended and not await self.app.runs(schedule=schedule_id, state=OPEN, limit=1)
 
-    async def _ended(self, run_ids: tuple[str, ...]) -> bool:
-        return all([(await self.app.find_by_id(run_id)).state is not State.RUNNING for run_id in run_ids])
+    async def _quiet(self, slot: _Slot, seen: set[str]) -> bool:
+        """Nothing of the job runs here, and what did is stored as ended."""
+        seen |= slot.running
+        return all([(await self.app.find_by_id(run_id)).state is not State.RUNNING for run_id in seen])
 
     async def _until(self, done: Callable[[], Awaitable[bool]], *, stoppable: bool = True) -> None:
         """Look when something happened here, and every poll interval for what happens elsewhere."""
