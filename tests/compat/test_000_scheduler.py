@@ -393,5 +393,7 @@ async def test_bad_input_is_refused_and_nothing_is_stored(
 
 
 def test_on_event_of_something_else_is_refused(world: World) -> None:
+    with pytest.raises(InvalidInput, match=r"handler: 7 handles no events. Give a function, or an object with handle"):
+        world.scheduler.on_event(TaskFailed, 7)  # type: ignore[arg-type]  # that is what is refused
     with pytest.raises(InvalidInput, match=r"event: .* is not an event of a task. Use TaskScheduled, "):
         world.scheduler.on_event(int, print)  # type: ignore[type-var]  # that is what is refused

@@ -411,3 +411,23 @@ async def test_run_returns_when_the_app_it_runs_beside_stops() -> None:
     report = await asyncio.wait_for(running, 30)
     assert report.state.next_run_at is not None
     await asyncio.to_thread(store._engine.stop)
+
+
+def test_a_scheduler_may_be_used_on_one_loop_after_another() -> None:
+    """On the real clock: what blocking programs do."""
+    store = Mainspring("memory://")
+    for n in (1, 2):
+        job = Job.without_deps("job", Schedule.interval("5ms"), Task.from_sync(lambda context: None))
+        report = asyncio.run(Scheduler(store).run(job.with_max_runs(n)))
+        assert report.state.trigger_count == n
+    store._engine.stop()
+
+
+def test_jobs_and_schedules_are_values() -> None:
+    def job() -> Job[None]:
+        return Log.job(log, Schedule.at_times([minutes(1)]))
+
+    log = Log()
+    assert job() == job()
+    assert job() != job().with_max_runs(1)
+    assert Schedule.interval("60s") == Schedule.interval(timedelta(minutes=1)) != Schedule.interval(61)

@@ -17,31 +17,28 @@ D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 
 
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """When a job is run: `Schedule.interval(5)`, `Schedule.at_times([…])` or `Schedule.cron("…")`."""
 
-    def __init__(self, **when: Any) -> None:
-        self.when = when
+    kind: Literal["every", "at", "cron"]
+    value: Any
 
-    @classmethod
-    def interval(cls, every: Duration) -> Schedule:
+    @staticmethod
+    def interval(every: Duration) -> Schedule:
         """The first run one interval from now."""
-        return cls(every=Every(every))
+        return Schedule("every", Every(every))
 
-    @classmethod
-    def at_times(cls, times: Iterable[datetime]) -> Schedule:
+    @staticmethod
+    def at_times(times: Iterable[datetime]) -> Schedule:
         """At these instants; an empty list is valid and ends at once."""
-        return cls(at=At(times))
+        return Schedule("at", At(times))
 
-    @classmethod
-    def cron(cls, expression: str) -> Schedule:
+    @staticmethod
+    def cron(expression: str) -> Schedule:
         """Five fields, read in the scheduler's zone; a wrong one is refused here."""
         Cron(expression)
-        return cls(cron=expression)
-
-    def __repr__(self) -> str:
-        ((kind, value),) = self.when.items()
-        return f"Schedule.{kind}({value!r})"
+        return Schedule("cron", expression)
 
 
 @dataclass(frozen=True, slots=True)

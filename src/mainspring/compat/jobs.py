@@ -197,6 +197,7 @@ class Scheduler:
 
     async def _stored(self, job: Job[Any]) -> Stored:
         config = self.config
+        when: dict[str, Any] = {job.schedule.kind: job.schedule.value}
         schedule = await self.app.schedule(
             job.job_id,
             job.job_id,
@@ -210,7 +211,7 @@ class Scheduler:
             max_runs=job.max_runs,
             window=None if job.time_window is None else job.time_window.spec(config.timezone),
             terminal=config.terminal_state_policy,
-            **job.schedule.when,
+            **when,
         )
         if schedule.state == "paused" and schedule.reason == STOPPED:
             return await self.app.resume(schedule.id)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
+from mainspring import InvalidInput
+
 E_contra = TypeVar("E_contra", contravariant=True)
 E = TypeVar("E")
 
@@ -23,5 +25,6 @@ def as_function(listener: Listener[E]) -> Callable[[E], Any]:
     handle: Callable[[E], Any] | None = getattr(listener, "handle", None)
     if handle is not None:
         return handle
-    assert callable(listener)
+    if not callable(listener):
+        raise InvalidInput("handler", f"{listener!r} handles no events", "Give a function, or an object with handle()")
     return listener
