@@ -79,7 +79,7 @@ async def test_at_times_never_executes_immediately_on_startup(store: Mainspring)
         await t.advance("59m")
         assert log.fires == []
         await t.advance("1m")
-        assert (await running).state.last_run_at == minutes(60)
+        assert running.result().state.last_run_at == minutes(60)
         assert log.fires == [minutes(60)]
 
 
@@ -363,7 +363,7 @@ async def test_a_job_stopped_beside_a_running_app_is_paused_and_goes_on_when_run
         await t.advance("2h")
         again = asyncio.ensure_future(Scheduler(store).run(log.job(Schedule.interval("1h")).with_max_runs(2)))
         await t.advance("1h")
-        assert (await again).state.trigger_count == 2
+        assert again.result().state.trigger_count == 2
         assert log.fires == [minutes(60), minutes(240)]
         await explained(store)
 
