@@ -115,8 +115,9 @@ class EngineHost:
         return await self._engine.call(self._with_runtime(work))
 
     def _at_hand(self) -> Runtime | None:
-        """The runtime if it is open in this process already."""
-        return self._runtime if self._runtime_pid == os.getpid() else None
+        """The runtime if it is open in this process already, and its loop with it."""
+        runtime = self._runtime
+        return runtime if runtime is not None and self._runtime_pid == os.getpid() and runtime.is_open else None
 
     async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
         """Store a run: the run, and whether it is new."""

@@ -47,7 +47,7 @@ class Overtaken(Exception):
     """Another edit of the schedule came first."""
 
 
-class NewRun(Struct, frozen=True):
+class NewRun(Struct, frozen=True, gc=False):
     """A run to be enqueued: its first event, its payload, its gates."""
 
     event: RunScheduled

@@ -24,10 +24,19 @@ T = TypeVar("T")
 def block_on(work: Coroutine[Any, Any, T], instead: str) -> T:
     """Run a coroutine to its end here; a thread that runs an event loop must await instead."""
     try:
+        refuse_on_loop(instead)
+    except SyncOnLoop:
+        work.close()
+        raise
+    return asyncio.run(work)
+
+
+def refuse_on_loop(instead: str) -> None:
+    """An error on a thread that runs an event loop: a blocking call would stop it."""
+    try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    work.close()
+        return
     raise SyncOnLoop(f"this thread runs an event loop, a blocking call would stop it; write: await {instead}")
 
 
@@ -56,7 +65,10 @@ class SyncTask(Generic[P, R]):
         self._task = task
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
-        return SyncHandle(block_on(self._task.enqueue(*args, **kwargs), f"{self._task.name}.enqueue(…)"))
+        instead = f"{self._task.name}.enqueue(…)"
+        refuse_on_loop(instead)
+        handle = self._task.enqueue_blocking(args, kwargs)
+        return SyncHandle(handle or block_on(self._task.enqueue(*args, **kwargs), instead))
 
     def enqueue_many(self, items: Any) -> list[SyncHandle[R]]:
         handles = block_on(self._task.enqueue_many(items), f"{self._task.name}.enqueue_many(…)")

@@ -104,6 +104,13 @@ class BaseTask(Generic[P, R]):
         run, created = await self.app.enqueue(new)
         return RunHandle(run.id, self.app.call, self.signature.result, created=created)
 
+    def enqueue_blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunHandle[R] | None:
+        """The short way of `sync.enqueue`; None when the engine is not open yet."""
+        stored = self.app.enqueue_blocking(self.new_run(args, kwargs))
+        return (
+            None if stored is None else RunHandle(stored[0].id, self.app.call, self.signature.result, created=stored[1])
+        )
+
     async def enqueue_many(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[RunHandle[R]]:
         """One commit for up to a thousand calls: each item is a tuple of arguments or a dictionary of named ones."""
         encode, limit = self.signature.encode, self.app.settings.payload_limit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.model.change import Change, Result
@@ -23,7 +23,7 @@ MAX_WAITING = 10_000
 Answer = Callable[[Result | StoreError], None]
 
 
-class _Waiting(NamedTuple):
+class _Waiting(Struct, gc=False):
     change: Change
     answer: asyncio.Future[Result] | Answer
     rows: int

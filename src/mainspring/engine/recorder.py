@@ -9,14 +9,14 @@ from collections.abc import Callable
 from mainspring.engine.batcher import Batcher
 from mainspring.model.change import Change, Result, RunLease
 from mainspring.model.errors import StoreError, StoreUnavailable
-from mainspring.model.events import RunRetrying, StaleResultRejected
+from mainspring.model.events import RunEvent, RunRetrying, StaleResultRejected
 from mainspring.model.ids import plain
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 from mainspring.rules.lanes import touches_of
-from mainspring.rules.lifecycle import Complete, Fail
+from mainspring.rules.lifecycle import Complete, Fail, decide, evolve
 from mainspring.rules.retry import Randomness, retry_at
 from mainspring.rules.typestate import Moved, Running, RunState
 
@@ -109,13 +109,19 @@ class Recorder:
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
     def _change(self, attempt: Attempt, outcome: Outcome, now: Ms) -> Change:
-        moved = self._moved(Running(attempt.run), attempt, outcome, now)
-        after = moved.state.run
+        event: RunEvent
+        if type(outcome) is Succeeded:  # the short way for what happens most
+            done = Complete(now if attempt.began_at is None else attempt.began_at, attempt.ms or 0, outcome.result)
+            (event,) = decide(attempt.run, done, now)
+            after = evolve(attempt.run, event)
+        else:
+            moved = self._moved(Running(attempt.run), attempt, outcome, now)
+            after, event = moved.state.run, moved.event
         return Change(
             id=self._change_id(),
             guard=RunLease(after.id, after.epoch),
             run=after,
-            events=(moved.event,),
+            events=(event,),
             releases=after.gates,
             touches=touches_of(after),
         )

@@ -110,6 +110,11 @@ class Runtime:
         self.batcher.listening = self.bus.listening
         await self.store.open()
 
+    @property
+    def is_open(self) -> bool:
+        """True while its loop can be reached."""
+        return self._loop is not None and not self._loop.is_closed()
+
     def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
         """Make worker and executors for handlers that run on this loop; `inline` keeps every kind on it."""
         on_loop: Executor = CoroutineExecutor(handler_loop, self.clock, self._finished)

@@ -59,14 +59,14 @@ class ScheduleAbsent(Struct, frozen=True):
 Guard = RunLease | RunAt | ScheduleAt | RunAbsent | ScheduleAbsent
 
 
-class Body(Struct, frozen=True):
+class Body(Struct, frozen=True, gc=False):
     """A payload beside the log; its id is its own hash."""
 
     id: str
     data: str
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(Struct, frozen=True, kw_only=True, gc=False):
     """All of it or nothing. The store numbers the events of the guarded row's stream and stamps `at`.
 
     `run` or `schedule` holds the guarded row's new values (or the row to insert under an `absent` guard);

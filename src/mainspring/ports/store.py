@@ -79,7 +79,7 @@ class Offer(Struct, frozen=True):
     ttl: Ms
 
 
-class Claim(Struct, frozen=True):
+class Claim(Struct, frozen=True, gc=False):
     """A run given under a lease, with its payload."""
 
     run: Run
