@@ -86,7 +86,7 @@ class Report(Struct):
 async def verify(store: Store) -> Report:
     """Replay the whole log and compare it with every row."""
     report = Report()
-    replay = _Replay(report)
+    replay = Replay(report)
     async for event in _log(store, report):
         replay.take(event)
     replay.end()
@@ -173,7 +173,7 @@ async def _past_bad_event(store: Store, after: int) -> tuple[int, list[Event]]:
         return high, []
 
 
-async def _runs(store: Store, report: Report, replay: _Replay) -> AsyncIterator[Run]:
+async def _runs(store: Store, report: Report, replay: Replay) -> AsyncIterator[Run]:
     try:
         async for run in all_rows(store, Runs(oldest_first=True, limit=1_000), lambda run: run.id):
             yield run
@@ -187,7 +187,7 @@ async def _runs(store: Store, report: Report, replay: _Replay) -> AsyncIterator[
             yield run
 
 
-async def _schedules(store: Store, report: Report, replay: _Replay) -> AsyncIterator[Schedule]:
+async def _schedules(store: Store, report: Report, replay: Replay) -> AsyncIterator[Schedule]:
     query = Schedules(states=("active", "paused", "finished", "deleted"), limit=500)
     try:
         async for schedule in all_rows(store, query, lambda s: s.id):
@@ -202,7 +202,7 @@ async def _schedules(store: Store, report: Report, replay: _Replay) -> AsyncIter
             yield schedule
 
 
-async def _one(store: Store, report: Report, query: Query[T], kind: str, row_id: str, replay: _Replay) -> list[T]:
+async def _one(store: Store, report: Report, query: Query[T], kind: str, row_id: str, replay: Replay) -> list[T]:
     """A row by itself, after its page could not be read; named when it is the culprit."""
     try:
         return await store.find(query)
@@ -219,7 +219,7 @@ def _why(error: Exception) -> str:
 # ── the replay ──────────────────────────────────────────────────────────────
 
 
-class _Replay:
+class Replay:
     """Folds streams, checks their numbers, and compares rows with the result."""
 
     def __init__(self, report: Report) -> None:
@@ -382,23 +382,30 @@ class _Replay:
             if sid not in self.seen:
                 self.report.add("schedule", sid, f"the log knows {schedule.name!r}, and it has no row")
 
+    def compare_span(self, span: Span) -> None:
+        """A span row needs its event; those before a snapshot have only the row left."""
+        left = self.spans.get(span.schedule_id)
+        if left is not None and left[span] > 0:
+            left[span] -= 1
+        elif span.through > self.snapshots.get(span.schedule_id, span.through - 1):
+            self.report.add("span", span.schedule_id, f"{_span(span)} has no event")
+
+    def spans_without_row(self) -> None:
+        """Name the elisions of the log that have no row."""
+        for sid, left in self.spans.items():
+            for span, count in left.items():
+                if count > 0:
+                    self.report.add("span", sid, f"{_span(span)} is in the log and has no row")
+
 
 # ── beside the projections ──────────────────────────────────────────────────
 
 
-async def _check_spans(store: Store, report: Report, replay: _Replay) -> None:
-    """Span rows and the log's elisions are the same; those before a snapshot have only the row left."""
+async def _check_spans(store: Store, report: Report, replay: Replay) -> None:
     async for span in all_spans(store):
         report.spans += 1
-        left = replay.spans.get(span.schedule_id)
-        if left is not None and left[span] > 0:
-            left[span] -= 1
-        elif span.through > replay.snapshots.get(span.schedule_id, span.through - 1):
-            report.add("span", span.schedule_id, f"{_span(span)} has no event")
-    for sid, left in replay.spans.items():
-        for span, count in left.items():
-            if count > 0:
-                report.add("span", sid, f"{_span(span)} is in the log and has no row")
+        replay.compare_span(span)
+    replay.spans_without_row()
 
 
 async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) -> None:
