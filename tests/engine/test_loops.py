@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from mainspring import Mainspring
+from mainspring import Context, Mainspring
 from mainspring.engine.service import Service
 from mainspring.model.change import Change
 from mainspring.model.errors import StoreUnavailable
@@ -218,6 +219,39 @@ async def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_next_heartbea
         await runtime.recorder.drain()
         assert await handle.state() is State.WAITING
         assert [type(e) for e in await ms.events(run=handle.id, types=[RunHandedBack])] == [RunHandedBack]
+
+
+async def test_a_claim_that_is_still_under_way_is_no_stray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handed back while its answer travels, a run would be given to somebody else and called twice."""
+    ms = Mainspring("memory://")
+    calls: list[int] = []
+
+    @ms.task(recovery="fail")
+    async def work(ctx: Context) -> None:
+        calls.append(ctx.attempt)
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await work.enqueue()
+        worker = t.runtime.worker
+        assert worker is not None
+        claim, arrived = t.runtime.store.claim, asyncio.Event()
+
+        async def slow_answer(*args: Any, **more: Any) -> Any:
+            answer = await claim(*args, **more)
+            await arrived.wait()
+            return answer
+
+        monkeypatch.setattr(t.runtime.store, "claim", slow_answer)
+        claiming = asyncio.ensure_future(worker.run_once())
+        await t.settle()
+        await worker.heart.run_once()
+        arrived.set()
+        await claiming
+        await t.settle()
+        await worker.heart.run_once()
+        await t.runtime.recorder.drain()
+        assert (await handle.state(), calls) == (State.SUCCEEDED, [1])
+        assert not await ms.events(run=handle.id, types=[RunHandedBack])
 
 
 async def test_retention_by_the_keeper_leaves_the_books_balanced() -> None:

@@ -67,6 +67,8 @@ class Worker(Service):
         self.draining = False
         #: Kinds of handlers that cannot begin now, so their runs are left to others.
         self.closed: frozenset[Kind] = frozenset()
+        self.claiming = False
+        self.claims = 0
         self.idle = asyncio.Event()
         self.heart = Heart(self, settings.heartbeat / 1000)
 
@@ -87,7 +89,12 @@ class Worker(Service):
         if not offer.tasks:
             return self.poll
         sent, began = self._clock.boot(), self._clock.monotonic()
-        claimed = await self._store.claim(offer, wanted)
+        self.claiming = True
+        try:
+            claimed = await self._store.claim(offer, wanted)
+        finally:
+            self.claiming = False
+            self.claims += 1
         self._prefetch.answered(began)
         if claimed.claims:
             self._take(claimed, sent)
@@ -276,6 +283,7 @@ class Heart(Service):
     def __init__(self, worker: Worker, beat: float) -> None:
         super().__init__(beat)
         self._worker = worker
+        self._suspects: dict[tuple[str, int], int] = {}
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> float:
@@ -299,10 +307,17 @@ class Heart(Service):
                 worker.stop_attempt(attempt, HandedBack("lease_lost", began=attempt.began_at is not None))
         for run_id, reason in answer.cancel.items():
             worker.cancel(run_id, reason)
-        for run in answer.strays:
-            if run.id not in worker.running and run.id not in worker._recorder.unstored:
-                self._give_back(run, trust)
+        for run in self._strays(answer.strays):
+            self._give_back(run, trust)
         return self.poll
+
+    def _strays(self, held: Sequence[Run]) -> list[Run]:
+        """Runs we hold and know nothing of, unless the answer of a claim that brings them is still under way."""
+        worker = self._worker
+        unknown = [run for run in held if run.id not in worker.running and run.id not in worker._recorder.unstored]
+        answered = worker.claims + worker.claiming
+        self._suspects = {(run.id, run.epoch): self._suspects.get((run.id, run.epoch), answered) for run in unknown}
+        return [run for run in unknown if self._suspects[run.id, run.epoch] <= worker.claims]
 
     def _give_back(self, run: Run, trust: Ms) -> None:
         """A claim whose answer never reached us."""
