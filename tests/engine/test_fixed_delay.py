@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -208,4 +209,21 @@ async def test_fixed_delay_after_downtime_runs_once_late() -> None:
         assert [(fire, ran) for fire, ran in zip(again.fires, again.ran, strict=True)] == [(at(10), at(15, 20))]
         await t.advance("1h")
         assert again.fires == [at(10), at(16, 20)]
+        await explained(t)
+
+
+async def test_a_run_of_an_earlier_definition_does_not_end_the_chain(app: App) -> None:
+    """It ends last, and knows nothing of the delay: the schedule must be looked at all the same."""
+    app.seconds = 100
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every="1m", overlap="allow_parallel", max_runs=2)
+        await t.advance("1m")  # one run, open until 2:40
+        app.seconds = 1
+        await app.ms.update("s", every=Every("30s", fixed_delay=True), max_runs=None)
+        await t.advance("35s")  # the first run of the delay is over
+        assert [run.state for run in await t.runs("s")] == [State.RUNNING, State.SUCCEEDED]
+        await t.advance("3m")
+        fires = await t.fires("s")
+        assert fires[2] - fires[1] == timedelta(seconds=31)
+        assert len(fires) >= 4
         await explained(t)

@@ -140,9 +140,23 @@ class Settler(Service):
         """Fixed-delay schedules get their next fire; a schedule whose retries are spent may be paused."""
         due = await self._store.due(Agenda.TOUCHED, BATCH)
         for row in due.schedules:
+            if await self._waits_for_others(row):
+                continue  # the mark stays, so that it is looked at again when the hold ends
             draft = await self._look_again(row, due.now)
             await self._batcher.submit(draft.change(self._change_id(), touched=row.touched))
         return 0.0 if len(due.schedules) >= BATCH else self.poll
+
+    async def _waits_for_others(self, row: DueSchedule) -> bool:
+        """True when something must follow the last end, and none of the open runs will point here when it ends.
+
+        Runs of an earlier definition know nothing of the delay, or of the deletion, that came with a later one.
+        """
+        schedule = row.schedule
+        follows = is_fixed_delay(schedule.spec) or schedule.spec.terminal == "delete"
+        if row.open == 0 or not follows or schedule.state not in ("active", "finished"):
+            return False
+        found = await self._store.find(Runs(schedule_id=schedule.id, states=tuple(OPEN), limit=1_000))
+        return not any(run.options is not None and run.options.rearm for run in found)
 
     async def _look_again(self, row: DueSchedule, now: Ms) -> Draft:
         schedule = row.schedule
