@@ -169,12 +169,12 @@ class Mainspring(Registry):
 
     async def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
         """Runs that wait and are due at an instant (now), oldest first."""
-        at = self.clock.now() if before is None else instant_ms(before, field="before")
+        at = self.now() if before is None else instant_ms(before, field="before")
         return await self._waiting(at, limit)
 
     async def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:
         """Runs that should have begun so long ago and still wait, oldest first."""
-        return await self._waiting(self.clock.now() - duration_ms(by, field="by"), limit)
+        return await self._waiting(self.now() - duration_ms(by, field="by"), limit)
 
     async def unresolved(self, *, limit: int = 100) -> list[Run]:
         """Runs that wait for a task which no live instance knows, oldest first; they stay until one does."""

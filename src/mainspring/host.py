@@ -188,6 +188,10 @@ class EngineHost:
         if runtime is not None and self._runtime_pid == os.getpid():
             await self._engine.call(runtime.close())
 
+    def now(self) -> Ms:
+        """The store's time as far as it is known here, else this machine's."""
+        return self.clock.now() if self._runtime is None else self._runtime.time.now()
+
     def new_id(self, now: Ms) -> str:
         """A time-ordered id for a run made here."""
         self._after_fork()

@@ -15,7 +15,7 @@ async def is_idle(runtime: Runtime) -> bool:
     """True when there is nothing to do now that this instance could do."""
     if runtime.batcher.waiting or (runtime.worker is not None and runtime.worker.running):
         return False
-    now = runtime.clock.now()
+    now = runtime.time.now()
     lanes = {lane_of(runtime.settings.namespace, queue) for queue in runtime.settings.queues}
     for states, before in (((State.RUNNING, State.RETRYING), None), ((State.WAITING,), now)):
         for task in runtime.handlers:

@@ -234,7 +234,7 @@ class Registry(EngineHost):
             spec = build_spec(
                 name=f"{self.settings.namespace}/{name}",
                 task=target.name,
-                now=self.clock.now(),
+                now=self.now(),
                 body=None if body is None else body.id,
                 gates=tuple(gate.name for gate in target.gates()),
                 default_tz=self.tz,

@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.engine.store_time import StoreTime
 from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
 from mainspring.model.errors import (
     InvalidInput,
@@ -27,7 +28,6 @@ from mainspring.model.policies import OnConflict
 from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
 from mainspring.model.trigger import AtSpec
-from mainspring.ports.clock import Clock
 from mainspring.ports.store import Events, Runs, Schedules, Store
 from mainspring.rules.declaring import Live, judge, version_key
 from mainspring.rules.draft import Draft
@@ -84,13 +84,13 @@ class Commands:
         self,
         store: Store,
         apply: Callable[[Change], Awaitable[Result]],
-        clock: Clock,
+        time: StoreTime,
         ids: IdFactory,
         change_id: Callable[[], str],
     ) -> None:
         self._store = store
         self._apply = apply
-        self._clock = clock
+        self._time = time
         self._ids = ids
         self._change_id = change_id
 
@@ -164,7 +164,7 @@ class Commands:
         return sum(result.ok for result in results)
 
     def _new_schedule(self, want: Definition) -> Draft:
-        now = self._clock.now()
+        now = self._time.now()
         return create(
             self._ids.uuid7(now),
             want.ns,
@@ -221,7 +221,7 @@ class Commands:
         return verdict
 
     async def pause(self, schedule: Schedule, *, reason: str = "paused", until: Ms | None = None) -> Schedule:
-        if until is not None and until <= self._clock.now():
+        if until is not None and until <= self._time.now():
             raise InvalidInput("until", "lies in the past", "Give an instant in the future, or none")
         if schedule.state == "finished":
             raise InvalidInput("schedule", f"{schedule.name!r} has finished ({schedule.reason})", "Edit it to go on")
@@ -244,7 +244,7 @@ class Commands:
         """A run now, outside the plan."""
         if schedule.state == "deleted":
             raise UnknownSchedule(f"the schedule {schedule.name!r} was deleted")
-        now = self._clock.now()
+        now = self._time.now()
         event = manual_run(
             schedule, self._ids.uuid7(now), now, body=schedule.spec.body if body is None else body.id, actor=by or None
         )
@@ -262,7 +262,8 @@ class Commands:
         for _ in range(RACES):
             if row.state == "deleted":
                 raise UnknownSchedule(f"the schedule {row.name!r} was deleted")
-            draft = decide_on(row, await self._opened(row.id), self._clock.now())
+            opened = await self._opened(row.id)
+            draft = decide_on(row, opened, await self._time.ask())
             if not draft.changed:
                 return row
             if (await self._write(draft, bodies, gates)).ok:
@@ -336,7 +337,7 @@ class Commands:
 
     async def _command(self, run: Run, command: Command) -> Run:
         for _ in range(RACES):
-            events: tuple[RunEvent, ...] = decide(run, command, self._clock.now())
+            events: tuple[RunEvent, ...] = decide(run, command, self._time.now())
             after = evolve(run, events[0])
             change = Change(
                 id=self._change_id(), guard=RunAt(run.id, run.n), run=after, events=events, touches=touches_of(after)

@@ -172,7 +172,7 @@ class BaseTask(Generic[P, R]):
     def _new_run(self, body: Body | None) -> NewRun:
         settings = self.app.settings
         own, call = self.options, self._call_options
-        now = self.app.clock.now()
+        now = self.app.now()
         due = call.at if call.at is not None else now + (call.delay or 0)
         gates = self.gates()
         unique = None if call.unique is None else f"{self.name}:{plain(call.unique)}"

@@ -21,6 +21,7 @@ from mainspring.engine.presence import Instance, Presence
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
 from mainspring.engine.settler import Settler
+from mainspring.engine.store_time import StoreTime
 from mainspring.engine.watchdog import Watchdog
 from mainspring.engine.watcher import Watcher
 from mainspring.engine.worker import Worker
@@ -70,6 +71,7 @@ class Runtime:
     ) -> None:
         self.store = store
         self.clock = clock
+        self.time = time = StoreTime(store, clock)
         self.settings = settings
         self.handlers = handlers
         self.bus = bus
@@ -81,13 +83,14 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.batcher = Batcher(store, self._committed, bus.publish)
         self.crossing = Crossing(self.batcher, self._post)
-        self.commands = Commands(store, self.batcher.apply, clock, self.ids, self.change_id)
+        self.commands = Commands(store, self.batcher.apply, time, self.ids, self.change_id)
         poll = settings.poll / 1000
         self.settler = Settler(
             store, self.batcher, self.change_id, handlers, clock, poll, self.commands.cancel_older, self._wake_worker
         )
-        self.recorder = Recorder(self.batcher, clock, rng, self.change_id, poll)
-        self.keeper = Keeper(store, clock, settings, self.owner, self._pause_undeclared, self._touch)
+        self.settler.heard = time.heard
+        self.recorder = Recorder(self.batcher, time, rng, self.change_id, poll)
+        self.keeper = Keeper(store, time, settings, self.owner, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, self.owner, self._describe)
         self.worker: Worker | None = None
         self.declares: Callable[[], dict[str, str]] = dict
@@ -109,6 +112,7 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self.batcher.listening = self.bus.listening
         await self.store.open()
+        await self.time.ask()
 
     @property
     def is_open(self) -> bool:
@@ -117,7 +121,7 @@ class Runtime:
 
     def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
         """Make worker and executors for handlers that run on this loop; `inline` keeps every kind on it."""
-        on_loop: Executor = CoroutineExecutor(handler_loop, self.clock, self._finished)
+        on_loop: Executor = CoroutineExecutor(handler_loop, self.time, self._finished)
         watchdog: Watchdog | None = None
         if handler_loop is not asyncio.get_running_loop():
             given_up = functools.partial(timed_out, abandoned=True)
@@ -126,7 +130,7 @@ class Runtime:
         if inline:
             self.executors |= {"thread": on_loop, "process": on_loop}
         else:
-            self.executors["thread"] = ThreadExecutor(self._threads, self.clock, self._finished, handler_loop)
+            self.executors["thread"] = ThreadExecutor(self._threads, self.time, self._finished, handler_loop)
             self.executors["process"] = Lazily(self._process_executor)
         self.bus.bind(handler_loop, lambda event, error: self._post(self._note_subscriber, event, error))
         self.batcher.listening = self.bus.listening
@@ -153,7 +157,7 @@ class Runtime:
     def _process_executor(self) -> Executor:
         from mainspring.executors.process import ProcessExecutor  # most programs never need it
 
-        return ProcessExecutor(self._threads, self.clock, self._finished)
+        return ProcessExecutor(self._threads, self.time, self._finished)
 
     async def start(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> None:
         """Start every loop."""

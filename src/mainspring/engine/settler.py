@@ -62,6 +62,8 @@ class Settler(Service):
         self._batcher = batcher
         self._change_id = change_id
         self._handlers = handlers
+        #: Told the store's now at each look.
+        self.heard: Callable[[Ms], None] = lambda now: None
 
     async def run_once(self) -> float:
         """All four agendas once; the seconds until the first of them has something again."""
@@ -84,6 +86,7 @@ class Settler(Service):
         if unsteady > 0:
             return unsteady
         due = await self._store.due(Agenda.SCHEDULES, BATCH)
+        self.heard(due.now)
         more = False
         futures = []
         for row in due.schedules:

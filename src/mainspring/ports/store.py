@@ -31,6 +31,7 @@ class Capabilities(Struct, frozen=True):
     transactional: bool = True
     notifies: bool = False
     search: bool = False
+    own_clock: bool = False  # judges by a clock that is not this machine's
     time_precision: Ms = 1
 
 
