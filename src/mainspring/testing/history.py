@@ -53,6 +53,7 @@ def check(
     late_since: Ms = 0,
     lease_ttl: Ms | None = None,
     healed: bool = False,
+    longest: Ms = 0,
     at_most_once: Collection[str] = (),
     acknowledged: Iterable[str] = (),
     seen: Iterable[int] | None = None,
@@ -62,8 +63,9 @@ def check(
 
     `until`: every fire through it must be accounted for. `late`: how much later than its time a fire after
     `late_since` may be triggered. `lease_ttl`: no lease may be taken away sooner. `healed`: nothing due may be open
-    any more. `at_most_once`: tasks with recovery="fail". `acknowledged`: runs whose enqueue was answered.
-    `seen`: the seqs a subscriber was handed, in its order. `calls` None: the handlers kept no log.
+    any more, except a handler that began within `longest`. `at_most_once`: tasks with recovery="fail".
+    `acknowledged`: runs whose enqueue was answered. `seen`: the seqs a subscriber was handed, in its order.
+    `calls` None: the handlers kept no log.
     """
     report = Report(seed=seed, runs=len(history.runs), events=len(history.events))
     check_fires(history, report, Bounds(until=until, late=late, late_since=late_since))
@@ -77,5 +79,5 @@ def check(
     check_tail(history, report, seen)
     check_acknowledged(history, acknowledged, report)
     if healed:
-        check_complete(history, report, until)
+        check_complete(history, report, until, longest)
     return report

@@ -31,6 +31,7 @@ from mainspring.model.trigger import AtSpec, CronSpec, EverySpec
 from mainspring.rules.draft import is_fire_birth
 from mainspring.rules.lifecycle import TRANSITIONS
 from mainspring.rules.triggers import compile_trigger
+from mainspring.rules.windows import is_open, next_opening
 from mainspring.testing.history_report import History, Report
 
 _ENDINGS = tuple({event for (_, event), after in TRANSITIONS.items() if after in ENDED})
@@ -151,7 +152,8 @@ class _Account:
             if _is_fixed(definition):
                 closed.append((definition.since, last))
             elif high > low:
-                owed.extend(fires_of(definition.spec, definition.anchor, low, high))
+                fires = fires_of(definition.spec, definition.anchor, low, high)
+                owed.extend(fire for fire in fires if fire <= self.schedule.cursor or not _shut(definition.spec, fire))
                 dropped.extend(_dropped(definition.spec, low, high))
         self.report.fires += len(owed)
         self._cover(sorted(owed), sorted(dropped), closed)
@@ -321,6 +323,15 @@ def _through(event: Event) -> Ms | None:
     if isinstance(event, FiresElided):
         return event.through
     return event.fire_time if isinstance(event, RunScheduled | RunSkipped) else None
+
+
+def _shut(spec: ScheduleSpec, fire: Ms) -> bool:
+    """True for a fire that cannot begin inside its window: a span covers it, at the next opening."""
+    window = spec.options.window if spec.options is not None else None
+    if window is None or is_open(window, fire):
+        return False
+    opening = next_opening(window, fire)
+    return opening is None or opening > fire + spec.grace
 
 
 def _fixed(spec: ScheduleSpec) -> bool:

@@ -269,14 +269,17 @@ def check_overlap(history: History, report: Report) -> None:
 # ── what is still open ──────────────────────────────────────────────────────
 
 
-def check_complete(history: History, report: Report, until: Ms) -> None:
-    """The world was healed and given time: nothing that is due may be open."""
+def check_complete(history: History, report: Report, until: Ms, longest: Ms) -> None:
+    """The world was healed and given time: nothing that was due may be open, except what just began."""
     streams = history.run_streams()
     for run in history.runs:
-        if run.state in OPEN and (run.ready_at <= until or run.state is State.RUNNING):
-            what = f"run {run.id} of {run.task!r} is still {run.state.value}, due since {isoformat(run.ready_at)}"
-            what += f", parked at {run.parked_on}" if run.parked_on else ""
-            report.add("", what, streams.get(run.id, [])[-3:], kind="incomplete")
+        running = run.state is State.RUNNING
+        fresh = (run.started_at or 0) > until - longest if running else run.ready_at > until
+        if run.state not in OPEN or fresh:
+            continue
+        what = f"run {run.id} of {run.task!r} is still {run.state.value}, due since {isoformat(run.ready_at)}"
+        what += f", parked at {run.parked_on}" if run.parked_on else ""
+        report.add("", what, streams.get(run.id, [])[-3:], kind="incomplete")
 
 
 def check_acknowledged(history: History, acknowledged: Iterable[str], report: Report) -> None:

@@ -1,0 +1,69 @@
+"""`python -m mainspring.testing.simulation 1234`: replay a world, or run many of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mainspring.testing.history_report import shown
+from mainspring.testing.simulation import Outcome, run_world
+
+
+def run_worlds(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Outcomes in the order of the seeds, from so many processes."""
+    if jobs <= 1:
+        yield from map(run_world, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=500) as pool:
+        yield from pool.imap(run_world, seeds, chunksize=5)
+
+
+@click.command()
+@click.argument("seed", type=int, default=1)
+@click.option("--worlds", type=int, default=1, help="How many seeds, from SEED on.")
+@click.option("--jobs", type=int, default=os.cpu_count() or 1, help="How many processes.")
+@click.option("--log", is_flag=True, help="Print the whole event log of the world.")
+def main(seed: int, worlds: int, jobs: int, log: bool) -> None:
+    """Replay the world of a SEED, or run many of them from it on; every failure is printed with its seed."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if worlds <= 1:
+        outcome = run_world(seed, keep_log=log)
+        for event in outcome.log:
+            console.print(shown(event))
+        console.print(str(outcome))
+        console.print(f"digest {outcome.digest}, {outcome.seconds:.0f} virtual seconds, {outcome.steps} steps")
+        raise SystemExit(0 if outcome.ok else 1)
+    wrong: list[int] = []
+    fires = crashes = stale = 0
+    columns = (
+        TextColumn("worlds"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[wrong]} wrong"),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("worlds", total=worlds, wrong=0)
+        for outcome in run_worlds(range(seed, seed + worlds), jobs):
+            fires += outcome.report.fires
+            crashes += outcome.crashes
+            stale += outcome.stale
+            if not outcome.ok:
+                wrong.append(outcome.seed)
+                progress.console.print(str(outcome))
+            progress.update(bar, advance=1, wrong=len(wrong))
+    console.print(
+        f"{worlds} worlds, {fires} fires, {crashes} crashes, {stale} stale results refused, {len(wrong)} wrong"
+    )
+    if wrong:
+        console.print(f"wrong seeds: {wrong}")
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
