@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Context, Mainspring
+from mainspring import Context, Mainspring, Retry
 from mainspring.engine.service import Service
 from mainspring.model.change import Change
 from mainspring.model.errors import StoreUnavailable
@@ -202,6 +202,64 @@ async def test_recovery_fail_means_at_most_once() -> None:
         await t.runtime.settler.rescue()
         assert await handle.state() is State.LOST
         assert [type(e) for e in await ms.events(run=handle.id, types=[RunLost])] == [RunLost]
+
+
+async def test_recovery_fail_means_at_most_once_when_the_worker_stops_in_order_too() -> None:
+    """What began is not handed to another worker; what did not begin is."""
+    ms = Mainspring("memory://")
+    calls: list[str] = []
+
+    @ms.task(recovery="fail")
+    async def once(ctx: Context) -> None:
+        calls.append(ctx.run_id)
+        await asyncio.sleep(100)
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await once.enqueue()
+        worker = t.runtime.worker
+        assert worker is not None
+        await worker.run_once()
+        await t.settle()
+        stopping = asyncio.ensure_future(worker.hand_back("shutdown"))
+        await t.advance("1s")
+        await stopping
+        assert (await handle.state(), calls) == (State.LOST, [handle.id])
+        assert [type(e) for e in await ms.events(run=handle.id, types=[RunHandedBack, RunLost])] == [RunLost]
+
+
+async def test_a_renewal_that_crosses_a_new_claim_stops_the_old_attempt_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease it asks about is lost because that attempt ended; the next one of the same run is ours, too."""
+    ms = Mainspring("memory://")
+    calls: list[int] = []
+
+    @ms.task(retry=Retry(max_attempts=2, backoff="fixed", initial="0s", jitter=0))
+    async def work(ctx: Context) -> None:
+        calls.append(ctx.attempt)
+        await asyncio.sleep(1)
+        if ctx.attempt == 1:
+            raise LookupError("not yet")
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await work.enqueue()
+        worker = t.runtime.worker
+        assert worker is not None
+        await worker.run_once()
+        renew, sent = t.runtime.store.renew, asyncio.Event()
+
+        async def slow_request(*args: Any, **more: Any) -> Any:
+            await sent.wait()
+            return await renew(*args, **more)
+
+        monkeypatch.setattr(t.runtime.store, "renew", slow_request)
+        beating = asyncio.ensure_future(worker.heart.run_once())
+        await t.advance("1s")  # the first attempt ends while the request is under way
+        await worker.run_once()
+        await t.settle()
+        sent.set()
+        await beating
+        await t.advance("1s")
+        await t.runtime.recorder.drain()
+        assert (await handle.state(), calls) == (State.SUCCEEDED, [1, 2])
 
 
 async def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_next_heartbeat() -> None:

@@ -16,7 +16,7 @@ from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Ski
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 from mainspring.rules.lanes import touches_of
-from mainspring.rules.lifecycle import Complete, Fail, decide, evolve
+from mainspring.rules.lifecycle import Complete, Expire, Fail, decide, evolve
 from mainspring.rules.retry import Randomness, retry_at
 from mainspring.rules.typestate import Moved, Running, RunState
 
@@ -146,6 +146,8 @@ class Recorder:
                 return run.snooze(now + outcome.delay, now)
             case Cancelled():
                 return run.cancel(outcome.reason, now)
+            case HandedBack(began=True) if _at_most_once(attempt):
+                return run.expire(Expire(max_crashes=1, recovery="fail"), now)  # it must not be called again
             case HandedBack():
                 return run.hand_back(outcome.reason, now, began=outcome.began)
             case Skipped():
@@ -162,6 +164,12 @@ class Recorder:
         while self._pending:
             await asyncio.wait(self._pending)
             await self._batcher.flush()
+
+
+def _at_most_once(attempt: Attempt) -> bool:
+    options = attempt.run.options
+    recovery = options.recovery if options is not None else None
+    return (recovery or attempt.handler.recovery) == "fail"
 
 
 def _say(attempt: Attempt, outcome: Failed, change: Change) -> None:

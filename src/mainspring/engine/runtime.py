@@ -137,7 +137,7 @@ class Runtime:
         self.worker = Worker(
             self.store,
             self.recorder,
-            self.clock,
+            self.time,
             self.settings,
             self.owner,
             self.handlers,

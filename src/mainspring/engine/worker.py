@@ -302,7 +302,8 @@ class Heart(Service):
         for run_id in answer.kept:
             held[run_id].trust = trust
         for run_id in answer.lost:
-            if (attempt := worker.running.get(run_id)) is not None and attempt.stop is None:
+            attempt = held[run_id]  # the run may have ended meanwhile, and be ours again under a new lease
+            if worker.running.get(run_id) is attempt and attempt.stop is None:
                 log.warning("run %s: the lease was lost; its result will be refused", run_id)
                 worker.stop_attempt(attempt, HandedBack("lease_lost", began=attempt.began_at is not None))
         for run_id, reason in answer.cancel.items():

@@ -235,7 +235,7 @@ class LeaseExpired(RunEvent, frozen=True, kw_only=True):
 
 
 class RunLost(RunEvent, frozen=True, kw_only=True):
-    """The worker fell silent and the run must not be repeated (recovery="fail")."""
+    """The worker fell silent or stopped, and the run must not be repeated (recovery="fail")."""
 
     crashes: int
 
