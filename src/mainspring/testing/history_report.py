@@ -32,6 +32,8 @@ INVARIANTS = {
 }
 #: So many violations are kept; the rest are counted.
 MAX_KEPT = 200
+#: So many of them are printed.
+MAX_PRINTED = 8
 #: A slice longer than this is cut in the middle when printed.
 MAX_SHOWN = 16
 
@@ -118,14 +120,13 @@ class Report(Struct, kw_only=True):
         for name, meaning in INVARIANTS.items():
             mark = "ok" if not self.counts[name] else f"{self.counts[name]} WRONG"
             lines.append(f"  {name:<4} {meaning:<88} {mark}")
-        for violation in self.violations:
+        for violation in self.violations[:MAX_PRINTED]:
             seed = "" if self.seed is None else f" (seed {self.seed})"
             name = " ".join(filter(None, (violation.invariant, violation.kind)))
             lines.append(f"\n{name}: {violation.what}{seed}")
             lines.extend(f"    {shown(event)}" for event in _cut(violation.slice))
-        missing = sum(self.counts[name] for name in INVARIANTS) - sum(v.count for v in self.violations if v.invariant)
-        if missing > 0:
-            lines.append(f"\n… and {missing} more")
+        if len(self.violations) > MAX_PRINTED:
+            lines.append(f"\n… and {len(self.violations) - MAX_PRINTED} more")
         return "\n".join(lines)
 
 

@@ -12,7 +12,6 @@ from mainspring.model.events import (
     RunCancelled,
     RunEvent,
     RunFailed,
-    RunLost,
     RunReopened,
     RunRetrying,
     RunScheduled,
@@ -78,7 +77,7 @@ def _leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: Ms | N
 def _by_expiry(event: RunEvent) -> bool:
     if isinstance(event, RunFailed):
         return event.reason == "crashed"
-    return isinstance(event, LeaseExpired | RunLost) or (isinstance(event, RunCancelled) and event.by == "lease")
+    return isinstance(event, LeaseExpired) or (isinstance(event, RunCancelled) and event.by == "lease")
 
 
 def _not_early(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:

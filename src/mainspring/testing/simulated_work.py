@@ -39,6 +39,7 @@ class Log(Protocol):
 
     seed: int
     lease: float
+    tasks: tuple[str, ...]
 
     def called(self, ctx: Context) -> int: ...
 
@@ -50,8 +51,10 @@ async def behave(log: Log, task: str, ctx: Context) -> Any:
     call = log.called(ctx)
     luck = random.Random(f"{log.seed}:{ctx.run_id}:{ctx.epoch}")  # noqa: S311 - no secret
     match task:
-        case "slow" | "once" | "narrow":
+        case "slow" | "narrow":
             await asyncio.sleep(luck.uniform(0.05, 1.2))
+        case "once":
+            await asyncio.sleep(luck.uniform(0.05, 3))
         case "long":
             await asyncio.sleep(luck.uniform(1, 3) * log.lease)
         case "shaky" if luck.random() < 0.5:
@@ -79,8 +82,8 @@ def furnish(app: Mainspring, log: Log, declared: dict[str, dict[str, Any]]) -> N
 
         return run
 
-    for task, options in TASKS.items():
-        app.task(name=task, **options)(handler(task))
+    for task in log.tasks:
+        app.task(name=task, **TASKS[task])(handler(task))
     for name, wanted in declared.items():
         app._declared[name] = {"task": app.tasks[wanted["task"]], **{k: v for k, v in wanted.items() if k != "task"}}
 
@@ -135,6 +138,7 @@ class Client:
 
     def __init__(self, app: Mainspring, rng: random.Random, length: float) -> None:
         self.app = app
+        self.tasks = tuple(app.tasks)
         self.rng = rng
         self.length = length
         self.acknowledged: list[str] = []
@@ -154,7 +158,7 @@ class Client:
 
     async def enqueue(self) -> None:
         rng = self.rng
-        task = self.app.tasks[rng.choice(tuple(TASKS))]
+        task = self.app.tasks[rng.choice(self.tasks)]
         how = task.using(
             priority=rng.randrange(4),
             delay=rng.choice((None, None, "300ms", "2s")),
@@ -163,7 +167,7 @@ class Client:
         self.acknowledged.append((await how.enqueue()).id)
 
     async def enqueue_many(self) -> None:
-        task = self.app.tasks[self.rng.choice(tuple(TASKS))]
+        task = self.app.tasks[self.rng.choice(self.tasks)]
         handles = await task.enqueue_many([() for _ in range(self.rng.randint(2, 6))])
         self.acknowledged.extend(handle.id for handle in handles)
 
@@ -171,7 +175,7 @@ class Client:
         rng = self.rng
         options = schedule_options(rng, to_datetime(self.app.clock.now()), self.length)
         conflict = rng.choice(ON_CONFLICT)
-        await self.app.schedule(rng.choice(NAMES), rng.choice(tuple(TASKS)), on_conflict=conflict, **options)
+        await self.app.schedule(rng.choice(NAMES), rng.choice(self.tasks), on_conflict=conflict, **options)
 
     async def edit(self) -> None:
         rng = self.rng
