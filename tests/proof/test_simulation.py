@@ -1,0 +1,239 @@
+"""Simulated worlds: the engine survives them, a seed replays exactly, a crash is a crash, and mistakes are found."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from mainspring.engine import worker
+from mainspring.engine.store_time import StoreTime
+from mainspring.model.change import Change, RunAt, RunLease, ScheduleAt
+from mainspring.model.run import State
+from mainspring.ports.store import Agenda, Applied, Due, Runs
+from mainspring.testing.simulated_loop import Process, SimulatedLoop
+from mainspring.testing.simulated_store import StormyStore
+from mainspring.testing.simulation import run_world
+from mainspring.testing.simulation_main import run_worlds
+
+#: Worlds that found a mistake once, and which.
+REGRESSIONS = [
+    (1, "a client whose clock was ahead settled fires that had not come"),
+    (18, "a fixed delay stopped because a run of the definition before it ended last"),
+    (27, "a renewal that crossed a retry stopped the next attempt"),
+    (74, "a claim whose answer was under way was handed back as a stray, and called twice"),
+    (104, "a run that must run at most once was handed back by a shutdown, and called again"),
+]
+CHUNKS, SIZE = 13, 25
+FIRST = 1_000
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_worlds(chunk: int) -> None:
+    """More than 300 worlds, none with a violation."""
+    for seed in range(FIRST + chunk * SIZE, FIRST + (chunk + 1) * SIZE):
+        outcome = run_world(seed)
+        assert outcome.ok, str(outcome)
+
+
+@pytest.mark.parametrize(("seed", "found"), REGRESSIONS, ids=[str(seed) for seed, _ in REGRESSIONS])
+def test_worlds_that_found_something(seed: int, found: str) -> None:
+    outcome = run_world(seed)
+    assert outcome.ok, f"{found}\n{outcome}"
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3_600)
+def test_many_worlds() -> None:
+    """`make chaos` asks for thousands; each process takes its share."""
+    count = int(os.environ.get("MAINSPRING_WORLDS", "40"))
+    start = int(os.environ.get("MAINSPRING_FIRST_WORLD", "100000"))
+    total = {"fires": 0, "calls": 0, "crashes": 0, "stale": 0}
+    wrong: list[str] = []
+    for outcome in run_worlds(range(start, start + count), os.cpu_count() or 1):
+        for name in total:
+            total[name] += getattr(outcome, name, None) or getattr(outcome.report, name, 0)
+        if not outcome.ok:
+            wrong.append(str(outcome))
+    print(f"{count} worlds: {total}, {len(wrong)} wrong")
+    assert not wrong, "\n\n".join(wrong[:5])
+
+
+# ── a seed is a world ───────────────────────────────────────────────────────
+
+
+def test_a_seed_replays_exactly() -> None:
+    digests = [[run_world(seed).digest for seed in (3, 11, 26, 34)] for _ in range(2)]
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 4
+
+
+def test_a_seed_replays_exactly_in_another_process() -> None:
+    """Whatever the hash seed and the process: the command prints the same digest, and what went wrong when."""
+    command = [sys.executable, "-m", "mainspring.testing.simulation", "26"]
+    env = {**os.environ, "PYTHONHASHSEED": "4711"}
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    here = run_world(26)
+    assert f"digest {here.digest}" in said
+    assert str(here.plan.faults[0]) in said
+    assert "replay it with: python -m mainspring.testing.simulation 26" in said
+
+
+# ── a crash is a crash ──────────────────────────────────────────────────────
+
+
+def test_no_line_runs_after_a_crash() -> None:
+    """At each of the awaits of a process: no `finally`, no `except`, no callback, no cleaning up by the collector."""
+    died = 0
+    for steps in range(16):
+        loop = SimulatedLoop()
+        process = Process(loop, "p")
+        lines: list[str] = []
+
+        async def child(lines: list[str] = lines) -> None:
+            try:
+                for number in range(4):
+                    await asyncio.sleep(0.1)
+                    lines.append(f"child {number}")
+            except BaseException:
+                lines.append("child except")
+                raise
+            finally:
+                lines.append("child finally")
+
+        async def parent(lines: list[str] = lines, loop: SimulatedLoop = loop) -> None:
+            loop.call_later(0.25, lines.append, "timer")
+            try:
+                async with asyncio.timeout(10):
+                    await asyncio.create_task(child())
+            finally:
+                lines.append("parent finally")
+
+        at_death: list[list[str]] = []
+        process.dies_after(steps, lambda lines=lines, at_death=at_death: at_death.append(list(lines)))  # type: ignore[misc]
+        process.start(parent())
+        loop.run_until_complete(asyncio.sleep(60))
+        gc.collect()
+        assert at_death == ([] if process.alive else [lines])
+        assert process.alive == ("parent finally" in lines)
+        died += not process.alive
+        process.dispose()
+        loop.close()
+    assert 10 <= died < 16
+
+
+def test_a_crashed_node_releases_nothing() -> None:
+    """The engine itself: from the crash on, not one event is written in the dead process's name."""
+    outcome = run_world(CRASHY, keep_log=True)
+    assert outcome.crashes > 0
+    left = {event.instance for event in outcome.log if type(event).__name__ == "InstanceLeft"}  # type: ignore[attr-defined]
+    joined = {event.instance for event in outcome.log if type(event).__name__ == "InstanceJoined"}  # type: ignore[attr-defined]
+    assert left < joined
+
+
+CRASHY = 104
+
+
+def test_a_stopped_process_goes_on_where_it_was() -> None:
+    loop = SimulatedLoop()
+    process = Process(loop, "p")
+    ticks: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(1)
+            ticks.append(loop.time())
+
+    async def world() -> None:
+        process.start(tick())
+        await asyncio.sleep(2.5)
+        process.stop()
+        await asyncio.sleep(5)
+        process.proceed()
+        await asyncio.sleep(1.2)
+
+    loop.run_until_complete(world())
+    assert ticks == [1, 2, 7.5, 8.5]
+    process.dispose()
+    loop.close()
+
+
+# ── the simulation bites ────────────────────────────────────────────────────
+
+
+class NoGuard(StormyStore):
+    """Outcomes are accepted whoever brings them, whatever has become of the run."""
+
+    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+        forged = []
+        for change in changes:
+            guard = change.guard
+            if isinstance(guard, RunLease):
+                (run,) = await self._store.find(Runs(id=guard.id))
+                change = replace(change, guard=RunAt(run.id, run.n))
+            forged.append(change)
+        return await super().apply(forged, now=now)
+
+
+class ExpiresLiveLeases(StormyStore):
+    """Rescue looks at who runs, not at whose lease has ended."""
+
+    async def due(self, agenda: Agenda, limit: int, *, hold: int = 1_000, now: int | None = None) -> Due:
+        answer = await super().due(agenda, limit, hold=hold, now=now)
+        if agenda is Agenda.EXPIRED:
+            return replace(answer, runs=tuple(await self._store.find(Runs(states=(State.RUNNING,)))))
+        return answer
+
+
+class CursorFromNow(StormyStore):
+    """The cursor is moved to where the clock will soon be, not to the fire that was settled."""
+
+    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+        forged = []
+        for change in changes:
+            if isinstance(change.guard, ScheduleAt) and change.schedule is not None and change.runs:
+                change = replace(change, schedule=replace(change.schedule, cursor=change.schedule.cursor + 2_500))
+            forged.append(change)
+        return await super().apply(forged, now=now)
+
+
+class NoGates(StormyStore):
+    """Nobody makes the gates that keep runs apart."""
+
+    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+        return await super().apply([replace(change, gates=()) for change in changes], now=now)
+
+
+@pytest.mark.parametrize(
+    ("connect", "invariant"),
+    [(ExpiresLiveLeases, "I7"), (CursorFromNow, "I2"), (NoGates, "I11")],
+)
+@pytest.mark.tampers
+def test_the_simulation_bites(connect: type[StormyStore], invariant: str) -> None:
+    """A mistake in the protocol is found within a few worlds, and named."""
+    assert any(run_world(seed, connect=connect).report.counts[invariant] for seed in range(200, 215))
+
+
+@pytest.mark.tampers
+def test_the_guard_of_the_store_holds_alone_and_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that never doubt their lease do no harm; without the guard as well, they do."""
+    monkeypatch.setattr(worker, "TRUST", 50.0)
+    seeds = (200, 207, 209, 211)
+    assert all(run_world(seed).ok for seed in seeds)
+    assert any(not run_world(seed, connect=NoGuard).ok for seed in seeds)
+
+
+@pytest.mark.tampers
+def test_the_simulation_bites_when_a_machine_trusts_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(self: Any) -> int:
+        return int(self._clock.now())
+
+    monkeypatch.setattr(StoreTime, "ask", ask)
+    assert any(run_world(seed).report.counts["I6"] for seed in range(1, 40))
