@@ -71,7 +71,7 @@ def draw(rng: random.Random) -> Plan:
         nodes=nodes,
         chaos=chaos,
         lease_ttl=ttl,
-        poll=rng.choice((250, 500, 1_000)),
+        poll=rng.choice((300, 700, 1_000)),
         hints_lost=rng.choice((0.0, 0.1, 1.0)),
         skews=tuple(rng.choice((0, rng.randint(-60_000, 60_000))) for _ in range(nodes + 1)),
         ppms=tuple(rng.uniform(-500, 500) for _ in range(nodes + 1)),
