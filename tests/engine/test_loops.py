@@ -279,6 +279,34 @@ async def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_next_heartbea
         assert [type(e) for e in await ms.events(run=handle.id, types=[RunHandedBack])] == [RunHandedBack]
 
 
+async def test_an_outcome_that_was_given_up_counts_if_the_lease_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else could take the run meanwhile: handing it back would only call it once more."""
+    ms = Mainspring("memory://", lease_ttl="30s")
+    calls: list[int] = []
+
+    @ms.task(recovery="fail")
+    async def work(ctx: Context) -> str:
+        calls.append(ctx.attempt)
+        return "done"
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await work.enqueue()
+        worker = t.runtime.worker
+        assert worker is not None
+
+        async def fails(*args: Any, **more: Any) -> Any:
+            raise StoreUnavailable("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(t.runtime.store, "apply", fails)
+            await worker.run_once()
+            await t.advance("60s")  # the lease has ended, and nobody has looked at it yet
+        await worker.heart.run_once()
+        await t.runtime.recorder.drain()
+        assert (await handle.state(), calls) == (State.SUCCEEDED, [1])
+        assert not await ms.events(run=handle.id, types=[RunHandedBack])
+
+
 async def test_a_claim_that_is_still_under_way_is_no_stray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handed back while its answer travels, a run would be given to somebody else and called twice."""
     ms = Mainspring("memory://")

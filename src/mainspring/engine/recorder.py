@@ -13,6 +13,7 @@ from mainspring.model.events import RunEvent, RunRetrying, StaleResultRejected
 from mainspring.model.ids import plain
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
+from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 from mainspring.rules.lanes import touches_of
@@ -24,6 +25,7 @@ log = logging.getLogger("mainspring.engine")
 
 #: After so many refusals that are no outage, an outcome is replaced by one that says so.
 POISON = 3
+MAX_GIVEN_UP = 1_000
 
 
 class Recorder:
@@ -40,6 +42,8 @@ class Recorder:
         self._pending: set[asyncio.Task[None]] = set()
         #: Attempts whose outcome is not stored yet: their leases must be kept, and they are no strays.
         self.unstored: dict[str, Attempt] = {}
+        #: Outcomes that could not be stored in time: if the lease turns out to hold all the same, they still count.
+        self._given_up: dict[tuple[str, int], tuple[Attempt, Outcome]] = {}
 
     def record(self, attempt: Attempt, outcome: Outcome, now: Ms | None = None) -> None:
         """Store the outcome with the next commit; try again while the store fails and the lease may hold."""
@@ -87,10 +91,19 @@ class Recorder:
             if not result.ok:
                 self.stale(attempt, outcome)
             return
+        self.give_up(attempt, outcome)
+        log.error("run %s: outcome could not be stored before the lease ended", attempt.run.id)
+
+    def give_up(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Rely on the lease no longer; the newest outcomes are kept in case it holds."""
         self.settled(attempt)
-        log.error(
-            "run %s: outcome could not be stored before the lease ended; the run will be repeated", attempt.run.id
-        )
+        self._given_up[attempt.run.id, attempt.run.epoch] = (attempt, outcome)
+        if len(self._given_up) > MAX_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+
+    def recall(self, run: Run) -> tuple[Attempt, Outcome] | None:
+        """The outcome of a run that was given up under this very lease."""
+        return self._given_up.pop((run.id, run.epoch), None)
 
     def stale(self, attempt: Attempt, outcome: Outcome) -> None:
         """Note a result that came under a lease no longer held."""

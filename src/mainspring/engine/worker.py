@@ -219,7 +219,7 @@ class Worker(Service):
             answer = await self._store.renew(self._owner, [(run.id, run.epoch)], self._settings.lease_ttl)
         except StoreError as error:
             log.error("run %s: outcome lost, the lease ended while the store failed: %s", run.id, error)
-            self._recorder.settled(attempt)
+            self._recorder.give_up(attempt, outcome)
             return
         if run.id in answer.kept:
             attempt.trust = sent + int(self._settings.lease_ttl * TRUST)
@@ -321,7 +321,13 @@ class Heart(Service):
         return [run for run in unknown if self._suspects[run.id, run.epoch] <= worker.claims]
 
     def _give_back(self, run: Run, trust: Ms) -> None:
-        """A claim whose answer never reached us."""
+        """A claim whose answer never reached us, or an outcome that never reached the store."""
+        ended = self._worker._recorder.recall(run)
+        if ended is not None:
+            attempt, outcome = ended
+            attempt.trust = trust
+            self._worker._recorder.record(attempt, outcome)
+            return
         handler = self._worker._handlers.get(run.task)
         if handler is not None:
             self._worker._recorder.record(Attempt(run, None, handler, None, trust), HandedBack("stray"))
