@@ -34,12 +34,12 @@ from mainspring.model.errors import MainspringError, StoreError
 from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
 from mainspring.model.ids import IdFactory
 from mainspring.model.outcome import Outcome
-from mainspring.model.run import ENDED
+from mainspring.model.run import CLAIMABLE, ENDED
 from mainspring.model.schedule import Schedule
 from mainspring.model.settings import Settings
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Executor, Handler, Kind
-from mainspring.ports.store import Store
+from mainspring.ports.store import Agenda, Store
 from mainspring.ports.threads import Threads
 from mainspring.service import Commands
 
@@ -220,11 +220,14 @@ class Runtime:
 
     def _committed(self, changes: Sequence[Change]) -> None:
         """Wake precisely: who has work because of what was just committed here."""
-        to_run = to_settle = False
+        to_run = touched = released = False
         for change in changes:
-            run = change.run
-            to_run = to_run or run is not None or bool(change.runs)
-            to_settle = to_settle or change.schedule is not None or bool(change.touches or change.releases)
+            run, schedule = change.run, change.schedule
+            to_run = to_run or bool(change.runs) or (run is not None and run.state in CLAIMABLE)
+            touched = touched or bool(change.touches)
+            released = released or bool(change.releases)
+            if schedule is not None and schedule.next_at is not None:
+                self.settler.expect(schedule.next_at)
             if run is None:
                 continue
             if run.cancel is not None and self.worker is not None:
@@ -235,8 +238,10 @@ class Runtime:
                         future.set_result(None)
         if to_run:
             self._wake_worker()
-        if to_settle:
-            self.settler.wake()
+        if touched:
+            self.settler.wake(Agenda.TOUCHED)
+        if released:
+            self.settler.wake(Agenda.GATES)
 
     async def wait_for_end(self, run_id: str, timeout: float) -> None:
         """Return when the run ended here, or after `timeout` seconds; somebody else may have ended it."""

@@ -31,6 +31,10 @@ BATCH = 100
 #: A step of the wall clock against boot time, in milliseconds, after which planning waits so many seconds.
 CLOCK_STEP = 60_000
 STEADY = 5.0
+#: Seconds that no timer is exact to: what is due so soon is due.
+NOW = 1e-4
+#: Later than any fire.
+NEVER: Ms = 1 << 62
 #: A schedule that cannot be planned is tried at every hold's end, and said so every so many seconds.
 SAY_AGAIN = 600.0
 
@@ -64,19 +68,47 @@ class Settler(Service):
         self._handlers = handlers
         #: Told the store's now at each look.
         self.heard: Callable[[Ms], None] = lambda now: None
+        self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
+            Agenda.SCHEDULES: self.plan,
+            Agenda.TOUCHED: self.look_again,
+            Agenda.EXPIRED: self.rescue,
+            Agenda.GATES: self.open_gates,
+        }
+        #: When each agenda is looked at next, in monotonic seconds.
+        self._next = dict.fromkeys(self._steps, 0.0)
+        self._plans_at: Ms = 0
+        self._soonest: Ms = NEVER
+
+    def wake(self, *agendas: Agenda) -> None:
+        """Something changed: look now, at these agendas or at all of them."""
+        for agenda in agendas or self._steps:
+            self._next[agenda] = 0.0
+        super().wake()
+
+    def expect(self, next_at: Ms) -> None:
+        """A schedule will be due then; nothing is done when planning happens before that anyway."""
+        self._soonest = min(self._soonest, next_at)
+        if next_at < self._plans_at:
+            self.wake(Agenda.SCHEDULES)
 
     async def run_once(self) -> float:
-        """All four agendas once; the seconds until the first of them has something again."""
-        waits: list[float] = []
+        """Every agenda whose time has come; the seconds until the first of them has something again."""
         failed: Exception | None = None
-        for step in (self.plan, self.look_again, self.rescue, self.open_gates):
+        for agenda, step in self._steps.items():
+            now = self._clock.monotonic()
+            if self._next[agenda] > now + NOW:
+                continue
+            self._next[agenda] = now + self.poll  # unless somebody says otherwise meanwhile
             try:
-                waits.append(await step())
+                wait = await step()
             except Exception as error:  # one agenda's trouble must not stop the others
+                self._next[agenda] = 0.0
                 failed = failed or error
+            else:
+                self._next[agenda] = min(self._next[agenda], self._clock.monotonic() + wait)
         if failed is not None:
             raise failed
-        return min(waits)
+        return max(0.0, min(self._next.values()) - self._clock.monotonic())
 
     # ── schedules whose time has come ──────────────────────────────────────
 
@@ -85,7 +117,9 @@ class Settler(Service):
         unsteady = await self._clock_stepped()
         if unsteady > 0:
             return unsteady
+        self._soonest, self._plans_at = NEVER, 0
         due = await self._store.due(Agenda.SCHEDULES, BATCH)
+        looked = self._clock.monotonic()
         self.heard(due.now)
         more = False
         futures = []
@@ -102,7 +136,10 @@ class Settler(Service):
             result = await future  # refused means another instance was first: nothing to do
             if draft.cancels_open and result.ok:
                 await self._cancel_older(draft)
-        return 0.0 if more or len(due.schedules) >= BATCH else self._until(due)
+        if more or len(due.schedules) >= BATCH:
+            return 0.0
+        self._plans_at = min(self._soonest, NEVER if due.next_at is None else due.next_at)
+        return (self._plans_at - due.now) / 1000 - (self._clock.monotonic() - looked)
 
     def _say_unplannable(self, schedule: Schedule) -> None:
         now = self._clock.monotonic()

@@ -64,6 +64,8 @@ class Worker(Service):
         self._prefetch = Prefetch(clock)
         self._batch = max(CLAIM_BATCH, settings.concurrency // 2)
         self._last_chances: set[str] = set()
+        #: Whether the last claim left something behind, as far as we know: then a free slot is a reason to look.
+        self._more = True
         self.draining = False
         #: Kinds of handlers that cannot begin now, so their runs are left to others.
         self.closed: frozenset[Kind] = frozenset()
@@ -82,6 +84,7 @@ class Worker(Service):
         3. Consume those outside their window or too late; begin the rest as slots are free.
         """
         self._give_up_waiting()
+        self._more = True
         wanted = self._wanted()
         if wanted <= 0:
             return self.poll
@@ -104,6 +107,7 @@ class Worker(Service):
             self.idle.set()
         if len(claimed.claims) == wanted or _alone(claimed):
             return 0.0
+        self._more = False
         return self.poll if claimed.next_at is None else max(0.0, (claimed.next_at - claimed.now) / 1000)
 
     def _wanted(self) -> int:
@@ -186,7 +190,8 @@ class Worker(Service):
                 self._end(attempt, outcome, boot, now)
         self._prefetch.finished(len(done))
         self._begin()
-        self.wake()
+        if self._more:
+            self.wake()
 
     def _end(self, attempt: Attempt, outcome: Outcome, boot: Ms | None = None, now: Ms | None = None) -> None:
         del self.running[attempt.run.id]

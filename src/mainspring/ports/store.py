@@ -292,7 +292,10 @@ class Store(Protocol):
         ...
 
     async def wait(self, timeout: float) -> bool:
-        """Return True at once when something changed, False after `timeout` seconds. A hint, nothing more."""
+        """Return True when somebody changed something, False after `timeout` seconds. A hint, nothing more.
+
+        What was written through this very object need not count: its user knows.
+        """
         ...
 
     async def progress(self, run_id: RunId, epoch: int, text: str) -> bool:

@@ -43,6 +43,8 @@ from mainspring.ports.store import (
 )
 from mainspring.stores.memory_tables import MemoryTables, claim_order, claimable
 
+_ACCEPTED = Result("accepted")
+
 
 class MemoryStore(MemoryTables):
     """Everything lives as long as the process."""
@@ -148,7 +150,43 @@ class MemoryStore(MemoryTables):
         self._hints.notify()
         return Applied(wall, results)
 
+    def _plain_outcome(self, change: Change, wall: Ms) -> bool:
+        """The short way for what happens most: a run ends under its lease and nothing else changes."""
+        guard, run, events = change.guard, change.run, change.events
+        if type(guard) is not RunLease or run is None or run.state not in ENDED or len(events) != 1:
+            return False
+        old, event = self._runs.get(guard.id), events[0]
+        plain = old is not None and old.state is State.RUNNING and old.epoch == guard.epoch and not change.touches
+        extra = change.runs or change.spans or change.bodies or change.gates or change.releases
+        if old is None or not plain or extra or event.run_id != guard.id or not isinstance(event, RunEvent):
+            return False
+        self._put_run(
+            replace(
+                old,
+                n=old.n + 1,
+                state=run.state,
+                ready_at=run.ready_at,
+                failures=run.failures,
+                crashes=run.crashes,
+                reason=run.reason,
+                result=run.result,
+                error=run.error,
+                began_at=run.began_at,
+                ms=run.ms,
+                dead=run.dead,
+                ended_at=wall,
+                owner=None,
+                lease_until=None,
+                parked_on=None,
+                progress=None,
+            )
+        )
+        self._record(event, wall, old.n + 1, change.id)
+        return True
+
     def _apply_one(self, change: Change, wall: Ms) -> Result:
+        if self._plain_outcome(change, wall):
+            return _ACCEPTED
         refused = self._check(change)
         if refused is not None:
             return refused
@@ -290,24 +328,26 @@ class MemoryStore(MemoryTables):
             elif isinstance(event, ScheduleEvent):
                 numbers[event.schedule_id] += 1
                 number = numbers[event.schedule_id]
-            self._record(replace(event, at=wall, n=number, change=change.id))
+            self._record(event, wall, number, change.id)
 
     # ── claim, renew ───────────────────────────────────────────────────────
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[str] = (), now: Ms | None = None) -> Claimed:
         wall, lease_now = self._clocks(now)
         candidates, unfit = self._candidates(offer, limit, set(ids), wall)
+        if len(candidates) >= limit and any(run.gates or run.crashes for run in candidates):
+            self._put_back(candidates)  # some may not pass: look deeper
+            self._put_back(unfit)
+            candidates, unfit = self._candidates(offer, 4 * limit, set(ids), wall)
         verdict = admit(candidates, self._gates, limit, wall, self._first_parked(candidates))
-        for run in unfit:
-            heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
+        self._put_back(unfit)
         for run, gate in verdict.parked:
             self._put_run(replace(run, parked_on=gate))
         for name, count in verdict.slots.items():
             self._gates[name] = replace(self._gates[name], held=self._gates[name].held + count)
-        taken = {run.id for run in verdict.taken} | {run.id for run, _ in verdict.parked}
-        for run in candidates:
-            if run.id not in taken:
-                heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
+        if len(verdict.taken) < len(candidates):
+            taken = {run.id for run in verdict.taken} | {run.id for run, _ in verdict.parked}
+            self._put_back([run for run in candidates if run.id not in taken])
         claims: list[Claim] = []
         for run in verdict.taken:
             started = replace(
@@ -321,22 +361,23 @@ class MemoryStore(MemoryTables):
                 started_at=wall,
             )
             self._put_run(started)
-            self._record(
-                RunStarted(
-                    at=wall,
-                    ns=run.ns,
-                    run_id=run.id,
-                    schedule_id=run.schedule_id,
-                    n=started.n,
-                    epoch=started.epoch,
-                    attempt=started.attempt,
-                    owner=offer.owner,
-                )
+            event = RunStarted(
+                ns=run.ns,
+                run_id=run.id,
+                schedule_id=run.schedule_id,
+                epoch=started.epoch,
+                attempt=started.attempt,
+                owner=offer.owner,
             )
+            self._record(event, wall, started.n, None)
             claims.append(Claim(started, self._bodies.get(run.body) if run.body else None))
         return Claimed(wall, claims, self._next_ready(offer, wall))
 
-    def _candidates(self, offer: Offer, limit: int, ids: set[str], wall: Ms) -> tuple[list[Run], list[Run]]:
+    def _put_back(self, runs: list[Run]) -> None:
+        for run in runs:
+            heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
+
+    def _candidates(self, offer: Offer, enough: int, ids: set[str], wall: Ms) -> tuple[list[Run], list[Run]]:
         """Due runs by priority then time, and those passed over (another task, not asked for)."""
         found: list[Run] = []
         unfit: list[Run] = []
@@ -345,8 +386,8 @@ class MemoryStore(MemoryTables):
             due: list[Run] = []
             for lane in offer.lanes:
                 heap = self._queues[lane, priority].heap
-                enough = len(due) + 4 * limit
-                while heap and heap[0][0] <= wall and len(due) < enough:
+                most = len(due) + enough
+                while heap and heap[0][0] <= wall and len(due) < most:
                     ready_at, rid = heapq.heappop(heap)
                     run = self._runs.get(rid)
                     if run is None or rid in seen or not claimable(run) or run.ready_at != ready_at:
@@ -357,7 +398,7 @@ class MemoryStore(MemoryTables):
                     else:
                         unfit.append(run)
             found.extend(sorted(due, key=claim_order))
-            if len(found) >= 4 * limit:
+            if len(found) >= enough:
                 break
         return found, unfit
 

@@ -92,9 +92,9 @@ class MemoryTables:
         """(wall time, lease time); a test's `now` stands for both."""
         return (self._clock.now(), self._clock.boot()) if now is None else (now, now)
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: Event, at: Ms, n: int | None, change: str | None) -> None:
         self._seq += 1
-        event = replace(event, seq=self._seq)
+        event = replace(event, seq=self._seq, at=at, n=n, change=change)
         self._log.append(event)
         if event.run_id is not None:
             self._run_events[event.run_id].append(event)
@@ -277,23 +277,18 @@ class MemoryTables:
             stream = self._schedule_events.pop(sid, [])
             removed.update(e.seq for e in stream)
             self._log = [e for e in self._log if e.seq not in removed]
-            self._record(
-                ScheduleSnapshot(
-                    at=wall, ns=row.ns, schedule_id=sid, n=row.n, state=row, definitions=definitions(stream)
-                )
-            )
+            snapshot = ScheduleSnapshot(ns=row.ns, schedule_id=sid, state=row, definitions=definitions(stream))
+            self._record(snapshot, wall, row.n, None)
         self._log = [e for e in self._log if e.seq not in removed]
         digest = hashlib.blake2b(",".join(map(str, sorted(removed))).encode(), digest_size=16).hexdigest()
-        self._record(
-            LogCompacted(
-                at=wall,
-                through=max(removed, default=0),
-                streams=len(doomed),
-                events=len(removed),
-                tallies=len(self._tallies),
-                digest=digest,
-            )
+        note = LogCompacted(
+            through=max(removed, default=0),
+            streams=len(doomed),
+            events=len(removed),
+            tallies=len(self._tallies),
+            digest=digest,
         )
+        self._record(note, wall, None, None)
         return Purged(len(doomed), len(removed), len(spans), len(orphans), more)
 
     def _purgeable(self, policy: Retention, limit: int) -> Iterator[Run]:

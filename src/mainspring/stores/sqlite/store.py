@@ -65,15 +65,10 @@ class SqliteStore:
         self._hints.notify()
 
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
-        found = due.due(self._db, agenda, limit, hold, now)
-        if found.unparked:
-            self._hints.notify()
-        return found
+        return due.due(self._db, agenda, limit, hold, now)
 
     async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
-        applied = apply.apply(self._db, changes, now)
-        self._hints.notify()
-        return applied
+        return apply.apply(self._db, changes, now)
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
         return claim.claim(self._db, offer, limit, ids, now)
