@@ -24,8 +24,8 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## quick figures of our own; the comparison with peers follows
-	$(BIN)/python bench/embedded.py
+bench: $(READY)  ## us, the peers and a floor, with the targets; QUICK=1 for a short one, ARGS=… for the rest
+	$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
 chaos: $(READY)  ## the kill loops of the test suite with larger counts
 	MAINSPRING_KILLS=200 MAINSPRING_RUNS=50000 $(BIN)/pytest -m chaos --durations=10 -s

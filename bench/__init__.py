@@ -1,0 +1,1 @@
+"""The benchmark: Mainspring beside its peers and a floor, every contender in a process and environment of its own."""

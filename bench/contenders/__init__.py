@@ -1,0 +1,1 @@
+"""One file for each contender; each imports nothing but the standard library, its own package and `common`."""

@@ -1,0 +1,252 @@
+"""The floor: what plain `sqlite3` can do with our tables, and no engine around it.
+
+Batches of 100: one transaction to claim with `RunStarted`, one to finish with `RunSucceeded`, `executemany`, whole
+run rows read and written, the same schema, indexes and PRAGMAs as our store, one process, one thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.contenders.common import Figures, Meter, durability_of, main, path_in, rate
+
+BATCH = 100
+FILL_BATCH = 1_000
+OWNER = "floor.example:4242:a1b2c3"
+LEASE_MS = 30_000
+
+#: As in `mainspring.stores.sqlite.database`.
+PRAGMAS = (
+    "busy_timeout = 5000",
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "foreign_keys = OFF",
+    "temp_store = MEMORY",
+    "cache_size = -16384",
+    "wal_autocheckpoint = 4000",
+    "journal_size_limit = 67108864",
+    "secure_delete = FAST",
+)
+
+
+def connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
+    for pragma in PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+    for script in sorted(_schema().glob("*.sql")):
+        connection.executescript(script.read_text(encoding="utf-8"))
+    return connection
+
+
+def _schema() -> Path:
+    source = Path(os.environ.get("MAINSPRING_SRC") or Path(__file__).parents[2] / "src")
+    return source / "mainspring" / "stores" / "sqlite" / "sql"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Table:
+    """A table of ours as the schema says it is; a column added later gets its emptiest value."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str, key: str) -> None:
+        info = connection.execute(f"PRAGMA table_info({name})").fetchall()
+        self.columns = [row[1] for row in info if row[1] != key]
+        self._empty = {row[1]: ("" if "TEXT" in row[2] else 0) if row[3] and row[4] is None else None for row in info}
+        marks = ", ".join("?" for _ in self.columns)
+        self.insert = f"INSERT INTO {name} ({', '.join(self.columns)}) VALUES ({marks})"
+
+    def row(self, **values: Any) -> tuple[Any, ...]:
+        return tuple(values.get(name, self._empty[name]) for name in self.columns)
+
+
+_numbers = itertools.count()
+
+
+def _new_id(now: int) -> str:
+    """As wide as a UUID and, like those of ours, in the order of time."""
+    return f"{now:012x}-{next(_numbers):010x}-8a1b-2c3d4e5f"
+
+
+def _run_row(run: Table, now: int) -> tuple[Any, ...]:
+    return run.row(
+        id=_new_id(now),
+        ns="default",
+        task="nothing",
+        origin="enqueue",
+        catch_up=0,
+        lane="default/default",
+        priority=2,
+        state="waiting",
+        n=1,
+        due_at=now,
+        ready_at=now,
+        created_at=now,
+        mark=0x3FFF_0000_0000_0000,
+    )
+
+
+_CLAIM = """
+SELECT * FROM run INDEXED BY run_claim
+WHERE lane = 'default/default' AND priority = 2 AND ready_at <= ?
+  AND state IN ('waiting', 'retrying') AND parked_on IS NULL
+ORDER BY ready_at, id LIMIT ?
+"""
+_START = """
+UPDATE run SET state = 'running', n = n + 1, epoch = epoch + 1, attempt = attempt + 1,
+               owner = ?, lease_until = ?, started_at = ? WHERE rid = ?
+"""
+_FINISH = """
+UPDATE run SET state = 'succeeded', n = n + 1, began_at = ?, ms = 0, ended_at = ?, owner = NULL, lease_until = NULL
+WHERE rid = ? AND state = 'running' AND epoch = ?
+"""
+
+
+class Floor:
+    """A file of ours, filled and drained by hand."""
+
+    def __init__(self, path: str) -> None:
+        self.db = connect(path)
+        self._run = Table(self.db, "run", "rid")
+        self._event = Table(self.db, "event", "seq")
+        names = [row[1] for row in self.db.execute("PRAGMA table_info(run)")]
+        self._rid, self._epoch, self._attempt = (names.index(name) for name in ("rid", "epoch", "attempt"))
+        self._changes = 0
+
+    def fill(self, n: int) -> None:
+        """Insert waiting runs with their first event, a thousand to a commit."""
+        for start in range(0, n, FILL_BATCH):
+            now = _now()
+            rows = [_run_row(self._run, now + start) for _ in range(min(FILL_BATCH, n - start))]
+            self.db.execute("BEGIN IMMEDIATE")
+            first = self.db.execute("SELECT ifnull(max(rid), 0) + 1 FROM run").fetchone()[0]
+            self.db.executemany(self._run.insert, rows)
+            self.db.executemany(
+                self._event.insert,
+                [
+                    self._fact(
+                        "RunScheduled", now, first + i, 1, run_ref=row[0], change="a1b2c3d4e5f", data=_BORN % now
+                    )
+                    for i, row in enumerate(rows)
+                ],
+            )
+            self.db.execute("COMMIT")
+
+    def _fact(self, kind: str, now: int, rid: int, n: int, **more: Any) -> tuple[Any, ...]:
+        return self._event.row(at=now, ns="default", rid=rid, n=n, type=kind, v=1, **more)
+
+    def insert_one(self) -> None:
+        """A bare single-row commit: one whole run row and nothing else."""
+        self.db.execute("BEGIN IMMEDIATE")
+        self.db.execute(self._run.insert, _run_row(self._run, _now()))
+        self.db.execute("COMMIT")
+
+    def drain(self) -> int:
+        """Claim, run and finish batch after batch; how many."""
+        done = 0
+        while batch := self._claim():
+            for _ in batch:
+                nothing()
+            self._finish(batch)
+            done += len(batch)
+        return done
+
+    def _claim(self) -> list[tuple[Any, ...]]:
+        now = _now()
+        self.db.execute("BEGIN IMMEDIATE")
+        rows = self.db.execute(_CLAIM, (now + 3_600_000, BATCH)).fetchall()
+        self.db.executemany(_START, [(OWNER, now + LEASE_MS, now, row[self._rid]) for row in rows])
+        self.db.executemany(
+            self._event.insert,
+            [
+                self._fact("RunStarted", now, row[self._rid], 2, epoch=1, attempt=row[self._attempt] + 1, owner=OWNER)
+                for row in rows
+            ],
+        )
+        self.db.execute("COMMIT")
+        return rows
+
+    def _finish(self, rows: list[tuple[Any, ...]]) -> None:
+        now = _now()
+        self.db.execute("BEGIN IMMEDIATE")
+        self.db.executemany(_FINISH, [(now, now, row[self._rid], row[self._epoch] + 1) for row in rows])
+        events = []
+        for row in rows:
+            self._changes += 1
+            events.append(
+                self._fact(
+                    "RunSucceeded",
+                    now,
+                    row[self._rid],
+                    3,
+                    change=f"0a1b2c3d4e{self._changes:x}",
+                    epoch=1,
+                    attempt=1,
+                    data=f'{{"began_at":{now},"ms":0}}',
+                )
+            )
+        self.db.executemany(self._event.insert, events)
+        self.db.execute("COMMIT")
+
+
+_BORN = '{"task":"nothing","due_at":%d,"lane":"default/default","priority":2}'
+
+
+def nothing() -> None:
+    """The work."""
+
+
+def drain(folder: str, n: int) -> Figures:
+    floor = Floor(path_in(folder, "floor.db"))
+    meter = Meter()
+    floor.fill(n)
+    filled = meter.wall()
+    meter = Meter()
+    done = floor.drain()
+    seconds, cpu = meter.wall(), meter.cpu()
+    whole = floor.db.execute(
+        "SELECT count(*) FROM run WHERE state = 'succeeded' AND n = 3 AND epoch = 1 AND attempt = 1 AND ended_at NOTNULL"
+    ).fetchone()[0]
+    events = floor.db.execute("SELECT count(*) FROM event").fetchone()[0]
+    if not done == whole == n or events != 3 * n:
+        raise SystemExit(f"of {n} runs {done} were drained, {whole} are whole, with {events} events")
+    return {
+        "n": n,
+        "per_second": rate(n, seconds),
+        "cpu_us": cpu / n * 1e6,
+        "fill_per_second": rate(n, filled),
+        "durability": durability_of(floor.db),
+    }
+
+
+def enqueue_one(folder: str, n: int) -> Figures:
+    floor = Floor(path_in(folder, "floor.db"))
+    for _ in range(100):
+        floor.insert_one()
+    meter = Meter()
+    for _ in range(n):
+        floor.insert_one()
+    seconds = meter.wall()
+    return {
+        "n": n,
+        "per_second": rate(n, seconds),
+        "cpu_us": meter.cpu() / n * 1e6,
+        "durability": durability_of(floor.db),
+    }
+
+
+def enqueue_bulk(folder: str, n: int) -> Figures:
+    floor = Floor(path_in(folder, "floor.db"))
+    meter = Meter()
+    floor.fill(n)
+    return {"n": n, "per_second": rate(n, meter.wall()), "durability": durability_of(floor.db)}
+
+
+if __name__ == "__main__":
+    main({"drain": drain, "enqueue_one": enqueue_one, "enqueue_bulk": enqueue_bulk})

@@ -1,0 +1,149 @@
+"""Tables for the terminal and for bench/README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.plan import Scenario
+from bench.runner import Measured, Results
+from bench.stats import median, spread
+from bench.targets import Verdict
+
+BEGIN, END = "<!-- results: written by `make bench` -->", "<!-- end of results -->"
+
+
+def cell(runs: Sequence[dict[str, Any]], figure: str, digits: int) -> str:
+    """A median, with its range where the runs differ."""
+    middle, ends = median(runs, figure), spread(runs, figure)
+    if middle is None or ends is None:
+        return "–"
+    low, high = (f"{end:,.{digits}f}" for end in ends)
+    said = f"{middle:,.{digits}f}"
+    return said if low == high else f"{said} ({low}–{high})"
+
+
+def _durability(measured: Sequence[Measured]) -> str | None:
+    """What all of them ran with; None when they differ."""
+    said = {str(run.get("durability")) for one in measured for run in one.runs}
+    return said.pop() if len(said) == 1 else None
+
+
+def _note(scenario: Scenario, measured: Sequence[Measured]) -> str:
+    same = _durability(measured)
+    return f"{scenario.note} Durability of all: {same}.".strip() if same else scenario.note
+
+
+def _rows(scenario: Scenario, measured: Sequence[Measured]) -> list[list[str]]:
+    each = _durability(measured) is None
+    rows = []
+    for one in measured:
+        if one.not_run is not None and not one.runs:
+            rows.append([one.part.label, f"not run ({one.not_run})", *[""] * (len(scenario.columns) + each)])
+            continue
+        cells = [cell(one.runs, figure, digits) for figure, _, digits in scenario.columns]
+        durability = [str(one.runs[0].get("durability", "–"))] if each else []
+        rows.append([one.part.label, str(len(one.runs)), *cells, *durability])
+    return rows
+
+
+def _heads(scenario: Scenario, measured: Sequence[Measured]) -> list[str]:
+    each = ["durability"] if _durability(measured) is None else []
+    return ["", "runs", *(head for _, head, _ in scenario.columns), *each]
+
+
+def _mark(verdict: Verdict) -> str:
+    return {True: "yes", False: "NO", None: "–"}[verdict.ok]
+
+
+def show(console: Console, plan: Sequence[Scenario], results: Results, verdicts: Sequence[Verdict]) -> None:
+    """Everything, for people."""
+    for scenario in plan:
+        measured = results[scenario.key]
+        table = Table(title=scenario.title, title_justify="left", caption=_note(scenario, measured))
+        table.caption_justify = "left"
+        for number, head in enumerate(_heads(scenario, measured)):
+            table.add_column(head, justify="left" if number == 0 else "right")
+        for row in _rows(scenario, measured):
+            table.add_row(*row)
+        console.print(table)
+    table = Table(title="Targets", title_justify="left")
+    for head in ("target", "goal", "measured", "met"):
+        table.add_column(head, justify="left" if head == "target" else "right")
+    for verdict in verdicts:
+        style = {True: "green", False: "bold red", None: "dim"}[verdict.ok]
+        table.add_row(verdict.what, verdict.goal, verdict.measured, f"[{style}]{_mark(verdict)}[/]")
+    console.print(table)
+
+
+def markdown(plan: Sequence[Scenario], results: Results, verdicts: Sequence[Verdict], machine: dict[str, Any]) -> str:
+    """The same as Markdown."""
+    lines = [
+        f"Run of {machine['date']} at {machine['commit']}: {machine['cores']} cores ({machine['cpu']}), "
+        f"Python {machine['python']}, SQLite {machine['sqlite']}, {machine['filesystem']}, "
+        f"4 KiB append + fdatasync {machine['fsync_us']} µs, load before {machine['load_before']}.",
+        "",
+        "![drain, enqueue and CPU per fire](results/embedded.svg)",
+        "",
+        *_table(["target", "goal", "measured", "met"], [[v.what, v.goal, v.measured, _mark(v)] for v in verdicts]),
+    ]
+    for scenario in plan:
+        lines += ["", f"### {scenario.title}", ""]
+        measured = results[scenario.key]
+        lines += [note, ""] if (note := _note(scenario, measured)) else []
+        lines += _table(_heads(scenario, measured), _rows(scenario, measured))
+    return "\n".join(lines)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    align = ["---", *["---:"] * (len(heads) - 1)]
+    return [f"| {' | '.join(row)} |" for row in (heads, align, *rows)]
+
+
+def update_readme(path: Path, text: str) -> None:
+    """Replace what stands between the marks; a page without them is refused."""
+    page = path.read_text(encoding="utf-8")
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} lacks its marks: put {BEGIN!r} and {END!r} where the results belong")
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def document(
+    plan: Sequence[Scenario], results: Results, verdicts: Sequence[Verdict], machine: dict[str, Any]
+) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        "machine": machine,
+        "scenarios": {
+            scenario.key: {
+                "title": scenario.title,
+                "parts": [
+                    {
+                        "contender": one.part.contender,
+                        "label": one.part.label,
+                        "parameters": one.part.parameters,
+                        "not_run": one.not_run,
+                        "medians": {key: median(one.runs, key) for key in _figures(one)},
+                        "runs": one.runs,
+                    }
+                    for one in results[scenario.key]
+                ],
+            }
+            for scenario in plan
+        },
+        "targets": [
+            {"scenario": v.scenario, "what": v.what, "goal": v.goal, "measured": v.measured, "met": v.ok}
+            for v in verdicts
+        ],
+    }
+
+
+def _figures(one: Measured) -> list[str]:
+    first = one.runs[0] if one.runs else {}
+    return [key for key, value in first.items() if isinstance(value, int | float)]

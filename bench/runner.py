@@ -1,0 +1,135 @@
+"""Runs every part of a plan in a process of its own, contenders alternating run by run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.contenders.common import MARK
+from bench.envs import CONTENDERS, PLACE, ROOT, NotInstalled, python_of
+from bench.plan import Part, Scenario
+from bench.stats import condensed
+
+
+class Failed(Exception):
+    """A contender's process ended without figures."""
+
+
+@dataclass
+class Measured:
+    """A part of a scenario with the figures of its runs, or the reason why there are none."""
+
+    part: Part
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    not_run: str | None = None
+
+
+Results = dict[str, list[Measured]]
+
+
+class Runner:
+    """Knows interpreters, folders and prepared files."""
+
+    def __init__(self, folder: Path, *, here: bool = False, reuse: bool = False) -> None:
+        self._folder = folder
+        self._here = here
+        self._reuse = reuse
+        self._source = os.environ.get("MAINSPRING_SRC") or str(ROOT / "src")
+        self._pythons: dict[str, str | NotInstalled] = {}
+        self._prepared: dict[str, tuple[Path, dict[str, Any]]] = {}
+
+    def run(self, plan: Sequence[Scenario], runs: int | None, tell: Callable[[str, int], None]) -> Results:
+        """All scenarios in order; `tell` hears what is about to run and how many steps are done."""
+        results: Results = {}
+        done = 0
+        for scenario in plan:
+            measured = results[scenario.key] = [Measured(part) for part in scenario.parts]
+            for number in range(runs or scenario.runs):
+                for one in measured:
+                    tell(f"{scenario.title} · {one.part.label} · run {number + 1}", done)
+                    done += 1
+                    if one.not_run is None and number < (one.part.runs or scenario.runs):
+                        self._measure(one)
+        return results
+
+    def _measure(self, one: Measured) -> None:
+        try:
+            one.runs.append(condensed(self._run_part(one.part)))
+        except NotInstalled as reason:
+            one.not_run = f"does not install: {reason}"
+        except Failed as reason:
+            one.not_run = str(reason)
+
+    def _run_part(self, part: Part) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            parameters = dict(part.parameters)
+            if part.prepare is not None:
+                made, figures = self._prepare(part)
+                shutil.copytree(made, folder, dirs_exist_ok=True)
+                parameters["first_ms"] = figures["first_ms"]
+            return self._spawn(part.contender, part.job, folder, parameters, part.timeout)
+
+    def _prepare(self, part: Part) -> tuple[Path, dict[str, Any]]:
+        """A file that several runs begin with; each gets a copy."""
+        assert part.prepare is not None
+        job, parameters = part.prepare
+        schema = b"".join(path.read_bytes() for path in sorted(Path(self._source).rglob("stores/sqlite/sql/*.sql")))
+        said = json.dumps([part.contender, job, parameters]).encode()
+        key = hashlib.sha256(schema + said).hexdigest()[:16]
+        if key in self._prepared:
+            return self._prepared[key]
+        folder = PLACE / "prepared" / key
+        stamp = folder.with_suffix(".json")
+        if not (self._reuse and stamp.exists()):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            figures = self._spawn(part.contender, job, str(folder), parameters, 1_200)
+            stamp.write_text(json.dumps(figures))
+        self._prepared[key] = folder, json.loads(stamp.read_text())
+        return self._prepared[key]
+
+    def close(self) -> None:
+        """Remove prepared files unless they are to be used again."""
+        if not self._reuse:
+            for folder, _ in self._prepared.values():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.with_suffix(".json").unlink(missing_ok=True)
+
+    def _spawn(
+        self, contender: str, job: str, folder: str, parameters: dict[str, Any], timeout: float
+    ) -> dict[str, Any]:
+        python = self._python(contender)
+        path = os.pathsep.join((self._source, str(ROOT)) if contender == "mainspring" else (str(ROOT),))
+        environment = {**os.environ, "PYTHONPATH": path, "MAINSPRING_SRC": self._source, "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [python, "-m", CONTENDERS[contender].module, job, json.dumps({"folder": folder, **parameters})]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, cwd=folder, env=environment, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{job} did not end within {timeout:g} s") from None
+        found = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+        if done.returncode or not found:
+            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+            raise Failed(f"{job} failed: {said[-1][:300]}")
+        figures: dict[str, Any] = json.loads(found[-1].removeprefix(MARK))
+        return figures
+
+    def _python(self, contender: str) -> str:
+        if contender not in self._pythons:
+            try:
+                self._pythons[contender] = python_of(CONTENDERS[contender], here=self._here)
+            except NotInstalled as reason:
+                self._pythons[contender] = reason
+        found = self._pythons[contender]
+        if isinstance(found, NotInstalled):
+            raise found
+        return found
