@@ -114,7 +114,8 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "Enqueue to start at 50 per second, one process",
             (
                 _part("mainspring", "latency", n=size(500, 250)),
-                _part("huey", "latency", n=size(500, 100), runs=1),
+                _part("huey", "latency", "defaults", n=size(250, 100, 250), runs=1),
+                _part("huey", "latency", "polling every 5 ms", n=size(250, 100, 250), poll=0.005, runs=1),
             ),
             (("n", "N", 0), *LATE, CPU),
             runs=runs,

@@ -82,10 +82,13 @@ def show(console: Console, plan: Sequence[Scenario], results: Results, verdicts:
 
 def markdown(plan: Sequence[Scenario], results: Results, verdicts: Sequence[Verdict], machine: dict[str, Any]) -> str:
     """The same as Markdown."""
-    lines = [
+    about = (
         f"Run of {machine['date']} at {machine['commit']}: {machine['cores']} cores ({machine['cpu']}), "
         f"Python {machine['python']}, SQLite {machine['sqlite']}, {machine['filesystem']}, "
-        f"4 KiB append + fdatasync {machine['fsync_us']} µs, load before {machine['load_before']}.",
+        f"4 KiB append + fdatasync {machine['fsync_us']} µs, load before {machine['load_before']}."
+    )
+    lines = [
+        about,
         "",
         "![drain, enqueue and CPU per fire](results/embedded.svg)",
         "",

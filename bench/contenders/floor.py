@@ -211,7 +211,8 @@ def drain(folder: str, n: int) -> Figures:
     done = floor.drain()
     seconds, cpu = meter.wall(), meter.cpu()
     whole = floor.db.execute(
-        "SELECT count(*) FROM run WHERE state = 'succeeded' AND n = 3 AND epoch = 1 AND attempt = 1 AND ended_at NOTNULL"
+        "SELECT count(*) FROM run "
+        "WHERE state = 'succeeded' AND n = 3 AND epoch = 1 AND attempt = 1 AND began_at NOTNULL AND ended_at NOTNULL"
     ).fetchone()[0]
     events = floor.db.execute("SELECT count(*) FROM event").fetchone()[0]
     if not done == whole == n or events != 3 * n:

@@ -82,13 +82,22 @@ async def _drain(folder: str, n: int, store: str = "sqlite") -> Figures:
 async def _all_ended(ms: Mainspring, folder: str, store: str) -> None:
     """Every handler has returned; wait until the store says so too."""
     if store == "memory":
-        while await ms.find_by_status("running", limit=1):
+        while await ms.find_by_status("running", limit=1):  # noqa: ASYNC110 - nobody signals it
             await asyncio.sleep(0.001)
         return
-    reader = sqlite3.connect(f"file:{path_in(folder, 'mainspring.db')}?mode=ro", uri=True)
-    while reader.execute("SELECT EXISTS (SELECT 1 FROM run WHERE ended_at IS NULL)").fetchone()[0]:
-        await asyncio.sleep(0.001)
+    await _ended_in_file(folder, "nothing")
+
+
+async def _ended_in_file(folder: str, task: str) -> None:
+    """No run of the task is open any more, asked on a connection of our own."""
+    reader = _reader(folder)
+    still = "SELECT EXISTS (SELECT 1 FROM run WHERE ended_at IS NULL AND task = ?)"
+    await _until(lambda: not reader.execute(still, (task,)).fetchone()[0], 60)
     reader.close()
+
+
+def _reader(folder: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{path_in(folder, 'mainspring.db')}?mode=ro", uri=True)
 
 
 async def _events_kept(ms: Mainspring) -> int:
@@ -197,7 +206,7 @@ async def _latency(folder: str, n: int, per_second: float = 50) -> Figures:
 
 async def _until(is_so: Any, timeout: float) -> None:
     async with asyncio.timeout(timeout):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110 - facts of other threads and files, nobody signals them
             await asyncio.sleep(0.001)
 
 
@@ -293,7 +302,7 @@ async def _busy_thread(folder: str, seconds: int, n: int) -> Figures:
         await nothing.enqueue_many(() for _ in range(n))
         meter = Meter()
         await drained.wait()
-        await _all_ended_of(folder, "nothing")
+        await _ended_in_file(folder, "nothing")
         drain_seconds = meter.wall()
         computed = rounds - before
         durability = await _durability(ms)
@@ -307,14 +316,6 @@ async def _busy_thread(folder: str, seconds: int, n: int) -> Figures:
         "rounds_while_draining": computed,
         "durability": durability,
     }
-
-
-async def _all_ended_of(folder: str, task: str) -> None:
-    reader = sqlite3.connect(f"file:{path_in(folder, 'mainspring.db')}?mode=ro", uri=True)
-    still = "SELECT EXISTS (SELECT 1 FROM run WHERE ended_at IS NULL AND task = ?)"
-    while reader.execute(still, (task,)).fetchone()[0]:
-        await asyncio.sleep(0.001)
-    reader.close()
 
 
 # ── schedules ───────────────────────────────────────────────────────────────
@@ -370,15 +371,15 @@ async def _add_schedules(folder: str, n: int) -> Figures:
     meter = Meter()
     how = await _add(ms, nothing, _phased(n, first))
     figures = {"n": n, "per_second": rate(n, meter.wall()), "cpu_us": meter.cpu() / n * 1e6, **memory()}
-    stored = await _count_schedules(ms, folder)
+    stored = _count_schedules(folder)
     await ms.close()
     if stored != n:
         raise SystemExit(f"{stored} of {n} schedules are stored")
     return figures | {"how": how, "durability": durability, "first_ms": first}
 
 
-async def _count_schedules(ms: Mainspring, folder: str) -> int:
-    reader = sqlite3.connect(f"file:{path_in(folder, 'mainspring.db')}?mode=ro", uri=True)
+def _count_schedules(folder: str) -> int:
+    reader = _reader(folder)
     count: int = reader.execute("SELECT count(*) FROM schedule WHERE next_at IS NOT NULL").fetchone()[0]
     reader.close()
     return count
@@ -444,7 +445,7 @@ async def _herd(folder: str, n: int, first_ms: int) -> Figures:
     async with _firing(folder, first_ms, 2_000) as (ms, clock, fires, _):
         await asyncio.sleep((first_ms - clock.now()) / 1000)
         meter = Meter()
-        while len(fires) < n and meter.wall() < 30:
+        while len(fires) < n and meter.wall() < 30:  # noqa: ASYNC110 - a deadline, then what came in time
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
         durability = await _durability(ms)
