@@ -80,7 +80,7 @@ def _at_most(scenario: str, what: str, goal: float, value: float | None, unit: s
 def _verdict(scenario: str, what: str, goal: str, value: float | None, ok: bool, unit: str) -> Verdict:
     if value is None:
         return Verdict(scenario, what, goal, "not measured", None)
-    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
+    digits = 0 if abs(value) >= 1000 or value == int(value) else 1 if abs(value) >= 100 else 2
     return Verdict(scenario, what, goal, f"{value:,.{digits}f}{unit}", ok)
 
 
@@ -129,9 +129,11 @@ def _schedules(read: _Read) -> Iterator[Verdict]:
     yield _at_most("million", f"{count} schedules: late p50", 5, median(runs, "p50_ms"), " ms")
     yield _at_most("million", f"{count} schedules: late p99", 25, median(runs, "p99_ms"), " ms")
     cpu = median(runs, "cpu_us")
-    other = read.median("million", "apscheduler3", "cpu_us")
+    peers = read.parts("million", "apscheduler3")
+    other = median(peers[0].runs, "cpu_us") if peers else None
+    peer = f"{peers[0].part.parameters['schedules']:,}" if peers else "10,000"
     fewer = median(parts[-1].runs, "cpu_us") if len(parts) > 1 else None
-    yield _at_most("million", "CPU per fire ÷ APScheduler 3 with 10,000", 0.25, _over(cpu, other), " ×")
+    yield _at_most("million", f"CPU per fire ÷ APScheduler 3 with {peer}", 0.25, _over(cpu, other), " ×")
     yield _at_most("million", "CPU per fire ÷ ours with 1,000", 1.3, _over(cpu, fewer), " ×")
     yield _at_most("million", "memory", 150, median(runs, "rss_peak_mb"), " MB")
     yield _at_most("million", "start-up", 1, median(runs, "start_seconds"), " s")

@@ -38,12 +38,13 @@ def connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
     for pragma in PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
-    for script in sorted(_schema().glob("*.sql")):
+    for script in sorted(schema().glob("*.sql")):
         connection.executescript(script.read_text(encoding="utf-8"))
     return connection
 
 
-def _schema() -> Path:
+def schema() -> Path:
+    """Where the SQL of our store is, in the checkout that is measured."""
     source = Path(os.environ.get("MAINSPRING_SRC") or Path(__file__).parents[2] / "src")
     return source / "mainspring" / "stores" / "sqlite" / "sql"
 

@@ -1,0 +1,42 @@
+"""What the scenarios of Mainspring share."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from bench.contenders.common import durable, path_in
+from mainspring import Mainspring
+
+
+def url_of(folder: str, store: str = "sqlite") -> str:
+    return "memory://" if store == "memory" else "sqlite:///" + path_in(folder, "mainspring.db")
+
+
+async def durability_in(ms: Mainspring) -> str:
+    async def ask(runtime: Any) -> str:
+        db = runtime.store._db  # no door says this, and a claim about durability must be read, not believed
+        return durable(db.value("PRAGMA journal_mode"), db.value("PRAGMA synchronous"))
+
+    return "none (memory)" if ms.url.startswith("memory") else await ms.call(ask)
+
+
+async def ended_in_file(folder: str, task: str) -> None:
+    """No run of the task is open any more, asked on a connection of our own."""
+    reader = open_reader(folder)
+    still = "SELECT EXISTS (SELECT 1 FROM run WHERE ended_at IS NULL AND task = ?)"
+    await until(lambda: not reader.execute(still, (task,)).fetchone()[0], 60)
+    reader.close()
+
+
+def open_reader(folder: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{path_in(folder, 'mainspring.db')}?mode=ro", uri=True)
+
+
+async def until(is_so: Callable[[], bool], timeout: float) -> None:
+    """Look every millisecond."""
+    async with asyncio.timeout(timeout):
+        while not is_so():  # noqa: ASYNC110 - facts of other threads and files, nobody signals them
+            await asyncio.sleep(0.001)
