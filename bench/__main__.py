@@ -24,6 +24,9 @@ from bench.report import document, markdown, show, update_readme
 from bench.runner import Results, Runner
 from bench.targets import verdicts
 
+#: A load average above this when the run begins is worth a word.
+BUSY = 0.5
+
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
@@ -36,7 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=options.dir or PLACE, prefix="scratch-") as scratch:
         about = machine(Path(scratch)) | {"quick": options.quick}
-        results = _measure(scenarios, Path(scratch), options, console)
+        if about["load_before"] > BUSY:
+            console.print(f"[yellow]this machine is busy (load {about['load_before']}): the figures will say little[/]")
+        results, about["seconds_by_scenario"] = _measure(scenarios, Path(scratch), options, console)
     about["seconds"] = round(time.monotonic() - began)
     judged = verdicts(results)
     found = document(scenarios, results, judged, about)
@@ -63,16 +68,19 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if missed or failed else 0
 
 
-def _measure(scenarios: list[Scenario], scratch: Path, options: argparse.Namespace, console: Console) -> Results:
+def _measure(
+    scenarios: list[Scenario], scratch: Path, options: argparse.Namespace, console: Console
+) -> tuple[Results, dict[str, float]]:
     runner = Runner(scratch, here=options.here, reuse=options.reuse)
     steps = sum(len(scenario.parts) * (options.runs or scenario.runs) for scenario in scenarios)
     columns: list[Any] = [BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")]
     try:
         with Progress(*columns, console=console, transient=True) as progress:
             bar = progress.add_task("", total=steps)
-            return runner.run(
+            results = runner.run(
                 scenarios, options.runs, lambda said, done: progress.update(bar, description=said, completed=done)
             )
+            return results, runner.seconds
     finally:
         runner.close()
 

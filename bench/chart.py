@@ -28,7 +28,7 @@ _PANELS = (
     ("million", "cpu_us", "CPU of one fire, 100 due per second (µs, less is better)", "{:,.0f} µs"),
     ("add", "per_second", "Adding schedules (per second, more is better)", "{:,.0f}/s"),
 )
-_WIDTH, _LEFT, _BARS, _ROW = 760, 250, 400, 22
+_WIDTH, _LEFT, _BARS, _ROW = 790, 280, 400, 22
 
 
 def chart(document: dict[str, Any]) -> str:

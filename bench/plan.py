@@ -61,7 +61,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
     runs = 1 if quick else 3
     huey_n, aps3_n, aps4_n = size(10_000, 3_000), size(2_000, 1_000, 2_000), size(500, 200, 500)
     threads = (1, 4) if quick else (1, 2, 4)
-    herd, million = size(10_000, 3_000), size(1_000_000, 100_000)
+    herd, million = size(10_000, 3_000), size(1_000_000, 50_000)
     window = 10 if quick else 30
     return [
         Scenario(
@@ -88,7 +88,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
         Scenario(
             "busy-thread",
             "One CPU-bound thread handler beside it",
-            (_part("mainspring", "busy_thread", seconds=5 if quick else 20, n=size(10_000, 5_000)),),
+            (_part("mainspring", "busy_thread", seconds=5 if quick else 15, n=size(10_000, 5_000)),),
             (("fires", "fires", 0), *LATE, ("n", "drained", 0), ("per_second", "drain per second", 0)),
             runs=runs,
             note="Run as `mainspring run` runs it: a switch interval of 0.5 ms.",
@@ -182,8 +182,8 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "cron",
             "An every-second cron",
             (
-                _part("mainspring", "cron", seconds=size(60, 15, 60)),
-                _part("apscheduler3", "cron", seconds=size(60, 15, 60), runs=1),
+                _part("mainspring", "cron", seconds=size(60, 12, 60)),
+                _part("apscheduler3", "cron", seconds=size(20, 12, 20), runs=1),
             ),
             (
                 ("fires", "fires", 0),

@@ -47,7 +47,8 @@ def _rows(scenario: Scenario, measured: Sequence[Measured]) -> list[list[str]]:
             continue
         cells = [cell(one.runs, figure, digits) for figure, _, digits in scenario.columns]
         durability = [str(one.runs[0].get("durability", "–"))] if each else []
-        rows.append([one.part.label, str(len(one.runs)), *cells, *durability])
+        failed = "" if one.not_run is None else f" (then a run failed: {one.not_run})"
+        rows.append([one.part.label + failed, str(len(one.runs)), *cells, *durability])
     return rows
 
 

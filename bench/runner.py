@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,12 +46,15 @@ class Runner:
         self._source = os.environ.get("MAINSPRING_SRC") or str(ROOT / "src")
         self._pythons: dict[str, str | NotInstalled] = {}
         self._prepared: dict[str, tuple[Path, dict[str, Any]]] = {}
+        #: How long each scenario took.
+        self.seconds: dict[str, float] = {}
 
     def run(self, plan: Sequence[Scenario], runs: int | None, tell: Callable[[str, int], None]) -> Results:
         """All scenarios in order; `tell` hears what is about to run and how many steps are done."""
         results: Results = {}
         done = 0
         for scenario in plan:
+            began = time.monotonic()
             measured = results[scenario.key] = [Measured(part) for part in scenario.parts]
             for number in range(runs or scenario.runs):
                 for one in measured:
@@ -58,6 +62,7 @@ class Runner:
                     done += 1
                     if one.not_run is None and number < (one.part.runs or scenario.runs):
                         self._measure(one)
+            self.seconds[scenario.key] = round(time.monotonic() - began, 1)
         return results
 
     def _measure(self, one: Measured) -> None:

@@ -19,6 +19,8 @@ BATCH = 100
 FILL_BATCH = 1_000
 OWNER = "floor.example:4242:a1b2c3"
 LEASE_MS = 30_000
+#: As wide as the marks of our store.
+MARK = 0x3FFF_0000_0000_0000
 
 #: As in `mainspring.stores.sqlite.database`.
 PRAGMAS = (
@@ -54,17 +56,25 @@ def _now() -> int:
 
 
 class Table:
-    """A table of ours as the schema says it is; a column added later gets its emptiest value."""
+    """A table of ours as the schema says it is; a column added later that must have a value gets the emptiest."""
 
     def __init__(self, connection: sqlite3.Connection, name: str, key: str) -> None:
         info = connection.execute(f"PRAGMA table_info({name})").fetchall()
         self.columns = [row[1] for row in info if row[1] != key]
         self._empty = {row[1]: ("" if "TEXT" in row[2] else 0) if row[3] and row[4] is None else None for row in info}
-        marks = ", ".join("?" for _ in self.columns)
-        self.insert = f"INSERT INTO {name} ({', '.join(self.columns)}) VALUES ({marks})"
+        self._name = name
 
-    def row(self, **values: Any) -> tuple[Any, ...]:
-        return tuple(values.get(name, self._empty[name]) for name in self.columns)
+    def insert(self, *given: str, **constant: str | int) -> str:
+        """A statement that binds what is given, and holds what is the same for every row."""
+        values = dict.fromkeys(given, "?") | {name: _literal(value) for name, value in constant.items()}
+        for name in self.columns:
+            if name not in values and self._empty[name] is not None:
+                values[name] = _literal(self._empty[name])
+        return f"INSERT INTO {self._name} ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+
+
+def _literal(value: str | int | None) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 _numbers = itertools.count()
@@ -73,24 +83,6 @@ _numbers = itertools.count()
 def _new_id(now: int) -> str:
     """As wide as a UUID and, like those of ours, in the order of time."""
     return f"{now:012x}-{next(_numbers):010x}-8a1b-2c3d4e5f"
-
-
-def _run_row(run: Table, now: int) -> tuple[Any, ...]:
-    return run.row(
-        id=_new_id(now),
-        ns="default",
-        task="nothing",
-        origin="enqueue",
-        catch_up=0,
-        lane="default/default",
-        priority=2,
-        state="waiting",
-        n=1,
-        due_at=now,
-        ready_at=now,
-        created_at=now,
-        mark=0x3FFF_0000_0000_0000,
-    )
 
 
 _CLAIM = """
@@ -114,38 +106,44 @@ class Floor:
 
     def __init__(self, path: str) -> None:
         self.db = connect(path)
-        self._run = Table(self.db, "run", "rid")
-        self._event = Table(self.db, "event", "seq")
         names = [row[1] for row in self.db.execute("PRAGMA table_info(run)")]
         self._rid, self._epoch, self._attempt = (names.index(name) for name in ("rid", "epoch", "attempt"))
-        self._changes = 0
+        self._changes = itertools.count(1)
+        run, event = Table(self.db, "run", "rid"), Table(self.db, "event", "seq")
+        self._new_run = run.insert(
+            "id", "due_at", "ready_at", "created_at", "mark",
+            ns="default", task="nothing", origin="enqueue", catch_up=0, lane="default/default", priority=2,
+            state="waiting", n=1,
+        )  # fmt: skip
+        every: dict[str, Any] = {"ns": "default", "v": 1}
+        self._scheduled = event.insert("at", "rid", "run_ref", "change", "data", n=1, type="RunScheduled", **every)
+        self._started = event.insert("at", "rid", "epoch", "attempt", "owner", n=2, type="RunStarted", **every)
+        self._succeeded = event.insert(
+            "at", "rid", "change", "epoch", "attempt", "data", n=3, type="RunSucceeded", **every
+        )
 
     def fill(self, n: int) -> None:
         """Insert waiting runs with their first event, a thousand to a commit."""
         for start in range(0, n, FILL_BATCH):
             now = _now()
-            rows = [_run_row(self._run, now + start) for _ in range(min(FILL_BATCH, n - start))]
+            ids = [_new_id(now) for _ in range(min(FILL_BATCH, n - start))]
+            born = _BORN % now
             self.db.execute("BEGIN IMMEDIATE")
             first = self.db.execute("SELECT ifnull(max(rid), 0) + 1 FROM run").fetchone()[0]
-            self.db.executemany(self._run.insert, rows)
+            self.db.executemany(self._new_run, [(name, now, now, now, MARK) for name in ids])
             self.db.executemany(
-                self._event.insert,
-                [
-                    self._fact(
-                        "RunScheduled", now, first + i, 1, run_ref=row[0], change="a1b2c3d4e5f", data=_BORN % now
-                    )
-                    for i, row in enumerate(rows)
-                ],
+                self._scheduled, [(now, rid, name, self._change(), born) for rid, name in enumerate(ids, first)]
             )
             self.db.execute("COMMIT")
 
-    def _fact(self, kind: str, now: int, rid: int, n: int, **more: Any) -> tuple[Any, ...]:
-        return self._event.row(at=now, ns="default", rid=rid, n=n, type=kind, v=1, **more)
+    def _change(self) -> str:
+        return f"0a1b2c3d4e{next(self._changes):x}"
 
     def insert_one(self) -> None:
         """A bare single-row commit: one whole run row and nothing else."""
+        now = _now()
         self.db.execute("BEGIN IMMEDIATE")
-        self.db.execute(self._run.insert, _run_row(self._run, _now()))
+        self.db.execute(self._new_run, (_new_id(now), now, now, now, MARK))
         self.db.execute("COMMIT")
 
     def drain(self) -> int:
@@ -159,40 +157,25 @@ class Floor:
         return done
 
     def _claim(self) -> list[tuple[Any, ...]]:
-        now = _now()
+        now, rid, epoch, attempt = _now(), self._rid, self._epoch, self._attempt
+        until = now + LEASE_MS
         self.db.execute("BEGIN IMMEDIATE")
-        rows = self.db.execute(_CLAIM, (now + 3_600_000, BATCH)).fetchall()
-        self.db.executemany(_START, [(OWNER, now + LEASE_MS, now, row[self._rid]) for row in rows])
-        self.db.executemany(
-            self._event.insert,
-            [
-                self._fact("RunStarted", now, row[self._rid], 2, epoch=1, attempt=row[self._attempt] + 1, owner=OWNER)
-                for row in rows
-            ],
-        )
+        rows = self.db.execute(_CLAIM, (now, BATCH)).fetchall()
+        self.db.executemany(_START, [(OWNER, until, now, row[rid]) for row in rows])
+        started = [(now, row[rid], row[epoch] + 1, row[attempt] + 1, OWNER) for row in rows]
+        self.db.executemany(self._started, started)
         self.db.execute("COMMIT")
         return rows
 
     def _finish(self, rows: list[tuple[Any, ...]]) -> None:
-        now = _now()
+        now, rid, epoch, attempt = _now(), self._rid, self._epoch, self._attempt
         self.db.execute("BEGIN IMMEDIATE")
-        self.db.executemany(_FINISH, [(now, now, row[self._rid], row[self._epoch] + 1) for row in rows])
-        events = []
-        for row in rows:
-            self._changes += 1
-            events.append(
-                self._fact(
-                    "RunSucceeded",
-                    now,
-                    row[self._rid],
-                    3,
-                    change=f"0a1b2c3d4e{self._changes:x}",
-                    epoch=1,
-                    attempt=1,
-                    data=f'{{"began_at":{now},"ms":0}}',
-                )
-            )
-        self.db.executemany(self._event.insert, events)
+        self.db.executemany(_FINISH, [(now, now, row[rid], row[epoch] + 1) for row in rows])
+        ended = [
+            (now, row[rid], self._change(), row[epoch] + 1, row[attempt] + 1, f'{{"began_at":{now},"ms":0}}')
+            for row in rows
+        ]
+        self.db.executemany(self._succeeded, ended)
         self.db.execute("COMMIT")
 
 
