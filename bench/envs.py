@@ -56,7 +56,8 @@ def python_of(contender: Contender, *, here: bool = False) -> str:
         return sys.executable
     folder = PLACE / "envs" / contender.key
     python = folder / "bin" / "python"
-    wanted = hashlib.sha256(repr((sys.version, contender.packages)).encode()).hexdigest()
+    ours = (ROOT / "pyproject.toml").read_text() if "--editable" in contender.packages else ""
+    wanted = hashlib.sha256(repr((sys.version, contender.packages, ours)).encode()).hexdigest()
     stamp = folder / ".pins"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
         return str(python)

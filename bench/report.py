@@ -43,7 +43,7 @@ def _rows(scenario: Scenario, measured: Sequence[Measured]) -> list[list[str]]:
     rows = []
     for one in measured:
         if one.not_run is not None and not one.runs:
-            rows.append([one.part.label, f"not run ({one.not_run})", *[""] * (len(scenario.columns) + each)])
+            rows.append([f"{one.part.label}: not run ({one.not_run})", *[""] * (len(scenario.columns) + 1 + each)])
             continue
         cells = [cell(one.runs, figure, digits) for figure, _, digits in scenario.columns]
         durability = [str(one.runs[0].get("durability", "–"))] if each else []
@@ -72,6 +72,8 @@ def show(console: Console, plan: Sequence[Scenario], results: Results, verdicts:
         for row in _rows(scenario, measured):
             table.add_row(*row)
         console.print(table)
+    if not verdicts:
+        return
     table = Table(title="Targets", title_justify="left")
     for head in ("target", "goal", "measured", "met"):
         table.add_column(head, justify="left" if head == "target" else "right")
