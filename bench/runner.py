@@ -56,11 +56,12 @@ class Runner:
         for scenario in plan:
             began = time.monotonic()
             measured = results[scenario.key] = [Measured(part) for part in scenario.parts]
-            for number in range(runs or scenario.runs):
+            times = runs or scenario.runs
+            for number in range(times):
                 for one in measured:
                     tell(f"{scenario.title} · {one.part.label} · run {number + 1}", done)
                     done += 1
-                    if one.not_run is None and number < (one.part.runs or scenario.runs):
+                    if one.not_run is None and number < (one.part.runs or times):
                         self._measure(one)
             self.seconds[scenario.key] = round(time.monotonic() - began, 1)
         return results

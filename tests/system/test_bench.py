@@ -14,7 +14,7 @@ import pytest
 from bench.chart import chart
 from bench.contenders.floor import Floor, schema
 from bench.contenders.rows import cell_bytes
-from bench.plan import Part, chosen, plan
+from bench.plan import Part, Scenario, plan
 from bench.report import BEGIN, END, cell, update_readme
 from bench.runner import Measured, Results, Runner
 from bench.stats import condensed, median, percentile, spread
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_tiny_run_yields_sane_figures(tmp_path: Path) -> None:
-    asked = ("--here", "--only", "drain", "--n", "200", "--runs", "2", "--json", "--no-gate", "--dir", str(tmp_path))
+    asked = ("--here", "--only", "drain", "--n", "200", "--runs", "1", "--json", "--no-gate", "--dir", str(tmp_path))
     who = ("--contender", "mainspring", "--contender", "floor")
     done = subprocess.run([sys.executable, "-m", "bench", *asked, *who], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -36,7 +36,7 @@ def test_a_tiny_run_yields_sane_figures(tmp_path: Path) -> None:
     assert (ours["contender"], floor["contender"]) == ("mainspring", "floor")
     for part in (ours, floor):
         assert part["not_run"] is None
-        assert len(part["runs"]) == 2
+        assert len(part["runs"]) == 1
         for run in part["runs"]:
             assert run["n"] == 200
             assert run["durability"] == "WAL, synchronous=FULL"
@@ -129,10 +129,25 @@ def test_one_missing_or_doubled_fire_is_a_missed_target() -> None:
         assert [judged[name].ok for name in names] == [met] * 4
 
 
+def test_contenders_take_turns_and_the_slow_ones_may_take_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def spawn(_self: Runner, contender: str, *_: Any) -> dict[str, Any]:
+        calls.append(contender)
+        return {"per_second": len(calls)}
+
+    monkeypatch.setattr(Runner, "_spawn", spawn)
+    parts = (Part("mainspring", "", "x"), Part("floor", "", "x"), Part("huey", "", "x", runs=1))
+    results = Runner(tmp_path).run([Scenario("x", "x", parts, (), runs=1)], 3, lambda *_: None)
+    assert calls == ["mainspring", "floor", "huey", *["mainspring", "floor"] * 2]
+    assert [median(one.runs, "per_second") for one in results["x"]] == [4, 5, 3]
+
+
 def test_a_contender_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
-    scenario = chosen(plan(quick=True, n=10), ["drain"], ["floor"])[0]
-    part = Part("floor", "floor", "no-such-job")
-    results = Runner(tmp_path, here=True).run([type(scenario)("x", "x", (part,), ())], 1, lambda *_: None)
+    scenario = Scenario("x", "x", (Part("floor", "floor", "no-such-job"),), ())
+    results = Runner(tmp_path, here=True).run([scenario], 1, lambda *_: None)
     assert results["x"][0].runs == []
     assert "no scenario 'no-such-job' here" in str(results["x"][0].not_run)
 
