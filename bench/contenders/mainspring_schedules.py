@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -43,21 +43,6 @@ def _phased(n: int, first_ms: int) -> Iterator[dict[str, Any]]:
         yield {"name": f"schedule-{phase}", "trigger": Every(f"{n * gap}ms", anchor=anchor)}
 
 
-async def _add(ms: Mainspring, task: Any, items: Iterator[dict[str, Any]]) -> str:
-    """Through the bulk door; while there is none, 500 single calls at once."""
-    if (many := getattr(ms, "schedule_many", None)) is not None:
-        await many(task, items)
-        return "in bulk"
-    waiting: list[Coroutine[Any, Any, Any]] = []
-    for item in items:
-        waiting.append(ms.schedule(item.pop("name"), task, **item))
-        if len(waiting) == 500:
-            await asyncio.gather(*waiting)
-            waiting.clear()
-    await asyncio.gather(*waiting)
-    return "one by one, 500 at once"
-
-
 async def add_schedules(folder: str, n: int) -> Figures:
     ms = Mainspring(url_of(folder))
 
@@ -67,13 +52,13 @@ async def add_schedules(folder: str, n: int) -> Figures:
     durability = await durability_in(ms)
     first = SystemClock().now() + 3_600_000
     meter = Meter()
-    how = await _add(ms, nothing, _phased(n, first))
+    await ms.schedule_many(nothing, _phased(n, first))
     figures = {"n": n, "per_second": rate(n, meter.wall()), "cpu_us": meter.cpu() / n * 1e6, **memory()}
     stored = _count_schedules(folder)
     await ms.close()
     if stored != n:
         raise SystemExit(f"{stored} of {n} schedules are stored")
-    return figures | {"how": how, "durability": durability, "first_ms": first}
+    return figures | {"durability": durability, "first_ms": first}
 
 
 def _count_schedules(folder: str) -> int:
@@ -133,7 +118,7 @@ async def prepare_herd(folder: str, n: int) -> Figures:
     async def nothing(ctx: Context) -> None: ...
 
     first = (SystemClock().now() // 1000 + 3_600) * 1000
-    await _add(ms, nothing, ({"name": f"herd-{i}", "at": _noon(first)} for i in range(n)))
+    await ms.schedule_many(nothing, ({"name": f"herd-{i}", "at": _noon(first)} for i in range(n)))
     await ms.close()
     return {"n": n, "first_ms": first}
 
