@@ -59,7 +59,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
         return chosen if most is None else min(chosen, most)
 
     runs = 1 if quick else 3
-    huey_n, aps3_n, aps4_n = size(10_000, 3_000), size(2_000, 1_000, 2_000), size(500, 200, 500)
+    huey_n, aps3_n, aps4_n = size(6_000, 3_000), size(2_000, 1_000, 2_000), size(500, 200, 500)
     threads = (1, 4) if quick else (1, 2, 4)
     herd, million = size(10_000, 3_000), size(1_000_000, 50_000)
     window = 10 if quick else 30
