@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def python_of(contender: Contender, *, here: bool = False) -> str:
         return sys.executable
     folder = PLACE / "envs" / contender.key
     python = folder / "bin" / "python"
-    ours = (ROOT / "pyproject.toml").read_text() if "--editable" in contender.packages else ""
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     wanted = hashlib.sha256(repr((sys.version, contender.packages, ours)).encode()).hexdigest()
     stamp = folder / ".pins"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
