@@ -92,9 +92,16 @@ def _guard(db: Database, segment: Segment) -> dict[int, int]:
             accepted.update(_marked(db, ((row[0], mark_of(row)) for row in segment.absent), first))
     if segment.schedules:
         packed = pack(segment.schedules)
+        before = db.changed
         db.run(sql.UPDATE_SCHEDULES, packed, wall)
-        db.run(sql.REDEFINE_SCHEDULES, packed)
-        accepted.update(_marks(db.value(sql.MOVED_SCHEDULES, packed), first))
+        if segment.redefines:
+            db.run(sql.REDEFINE_SCHEDULES, packed)
+        elif db.changed - before == len(segment.schedules):
+            packed = ""
+        if packed:
+            accepted.update(_marks(db.value(sql.MOVED_SCHEDULES, packed), first))
+        else:
+            accepted.update(segment.moved)
     if segment.new_schedules:
         packed = pack(segment.new_schedules)
         db.run(sql.INSERT_SCHEDULES, packed, wall)

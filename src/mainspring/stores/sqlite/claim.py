@@ -62,16 +62,12 @@ SELECT json_group_array({RUN_JSON}) FROM json_each(?1) j CROSS JOIN run r WHERE 
 _BODIES = (
     "SELECT json_group_array(json_array(b.id, b.data)) FROM json_each(?1) j CROSS JOIN body b WHERE b.id = j.value"
 )
+#: gate names → each that exists, and the place of the first run parked at each.
 _GATES = """
-SELECT json_group_array(json_array(g.name, g.max, g.held, g.closed_until))
-FROM json_each(?1) j CROSS JOIN gate g WHERE g.name = j.value
-"""
-#: gate names → the first run parked at each of them.
-_FIRST_PARKED = """
-SELECT json_group_array(json_array(j.value, p.priority, p.ready_at, p.id))
-FROM json_each(?1) j CROSS JOIN run p
-WHERE p.rid = (SELECT f.rid FROM run f INDEXED BY run_parked WHERE f.parked_on = j.value AND f.parked_on IS NOT NULL
-               ORDER BY f.priority, f.ready_at, f.id LIMIT 1)
+SELECT json_group_array(json_array(j.value, g.max, g.held, g.closed_until,
+    (SELECT json_array(f.priority, f.ready_at, f.id) FROM run f INDEXED BY run_parked
+     WHERE f.parked_on = j.value AND f.parked_on IS NOT NULL ORDER BY f.priority, f.ready_at, f.id LIMIT 1)))
+FROM json_each(?1) j LEFT JOIN gate g ON g.name = j.value
 """
 _PARK = f"{GIVEN} UPDATE run AS r SET parked_on = {item(1)} FROM j WHERE r.rid = {item(0)}"  # noqa: S608
 _HOLD = f"{GIVEN} UPDATE gate AS g SET held = g.held + {item(1)} FROM j WHERE g.name = {item(0)}"  # noqa: S608
@@ -93,8 +89,7 @@ class _Candidate(Struct, array_like=True, frozen=True, order=True):
 
 
 _heads = msgspec.json.Decoder(list[list[_Candidate]])
-_gate_rows = msgspec.json.Decoder(list[tuple[str, int, int, Ms]])
-_first_rows = msgspec.json.Decoder(list[tuple[str, int, Ms, RunId]])
+_gate_rows = msgspec.json.Decoder(list[tuple[str, int | None, int | None, Ms | None, tuple[int, Ms, RunId] | None]])
 _body_rows = msgspec.json.Decoder(list[tuple[str, str]])
 
 
@@ -109,10 +104,12 @@ def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms 
     with db.write("claim"):
         db.reach("claim:begin")
         named = pack(ids) if ids else None
-        chosen = _candidates(db, lanes, tasks, wall, limit, named)[:limit]
+        found = _candidates(db, lanes, tasks, wall, limit, named)
+        chosen = found[:limit]
         if any(candidate.gates or candidate.crashes for candidate in chosen):
-            deeper = _candidates(db, lanes, tasks, wall, 4 * limit, named)
-            chosen = _through_gates(db, _considered(deeper, limit), limit, wall)
+            if len(found) >= limit and named is None:
+                found = _candidates(db, lanes, tasks, wall, 4 * limit, named)
+            chosen = _through_gates(db, _considered(found, limit), limit, wall)
         claims = _start(db, chosen, offer, wall, lease_now) if chosen else []
         if len(claims) < limit:
             next_at = db.value(_NEXT_READY, lanes, tasks)
@@ -142,8 +139,13 @@ def _considered(candidates: list[_Candidate], limit: int) -> list[_Candidate]:
 
 def _through_gates(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> list[_Candidate]:
     names = sorted({name for candidate in candidates for name in candidate.gates or ()})
-    gates = {row[0]: Gate(*row) for row in _gate_rows.decode(db.value(_GATES, pack(names)))}
-    first = {row[0]: row[1:] for row in _first_rows.decode(db.value(_FIRST_PARKED, pack(names)))}
+    gates: dict[str, Gate] = {}
+    first: dict[str, tuple[int, Ms, RunId]] = {}
+    for name, most, held, closed_until, place in _gate_rows.decode(db.value(_GATES, pack(names))):
+        if most is not None:
+            gates[name] = Gate(name, most, held or 0, closed_until or 0)
+        if place is not None:
+            first[name] = place
     by_id = {candidate.id: candidate for candidate in candidates}
     runs = (
         Run(id=c.id, task="", gates=c.gates or (), priority=c.priority, ready_at=c.ready_at, crashes=c.crashes)

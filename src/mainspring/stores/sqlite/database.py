@@ -133,6 +133,12 @@ class Database:
             self._connection.execute(sized(template, width, size), parameters)
         return self._connection.total_changes - before
 
+    @property
+    def changed(self) -> int:
+        """Rows changed since the file was opened."""
+        assert self._connection is not None
+        return self._connection.total_changes
+
     def value(self, sql: str, *parameters: Any) -> Any:
         """The first column of the first row, or None."""
         assert self._connection is not None

@@ -25,21 +25,19 @@ _WITH_RUNS = f"""json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched,
         SELECT * FROM run o INDEXED BY run_open_of_schedule
         WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r))"""  # noqa: S608
 
-#: held ids, now, limit
+#: held ids, now, limit → the due schedules; the next instant at which one is due; when the held ones are.
 _DUE_SCHEDULES = f"""
-SELECT json_group_array({_WITH_RUNS}) FROM (
-    SELECT * FROM schedule s WHERE {_PLANS} AND s.next_at <= ?2 AND {_NOT_HELD} ORDER BY s.next_at, s.id LIMIT ?3) s
+SELECT (SELECT json_group_array({_WITH_RUNS}) FROM (
+    SELECT * FROM schedule s WHERE {_PLANS} AND s.next_at <= ?2 AND {_NOT_HELD} ORDER BY s.next_at, s.id LIMIT ?3) s),
+    (SELECT s.next_at FROM schedule s WHERE {_PLANS} AND s.next_at > ?2 AND {_NOT_HELD} ORDER BY s.next_at LIMIT 1),
+    (SELECT json_group_array(json_array(s.id, s.next_at)) FROM json_each(?1) j CROSS JOIN schedule s
+     WHERE s.id = j.value AND {_PLANS})
 """  # noqa: S608
 #: held ids, limit
 _TOUCHED = f"""
 SELECT json_group_array({_WITH_RUNS}) FROM (
     SELECT * FROM schedule s INDEXED BY schedule_touched
     WHERE s.touched > 0 AND {_NOT_HELD} ORDER BY s.id LIMIT ?2) s
-"""  # noqa: S608
-_NEXT_FREE = f"SELECT s.next_at FROM schedule s WHERE {_PLANS} AND {_NOT_HELD} ORDER BY s.next_at LIMIT 1"  # noqa: S608
-_NEXT_HELD = f"""
-SELECT json_group_array(json_array(s.id, s.next_at)) FROM json_each(?1) j CROSS JOIN schedule s
-WHERE s.id = j.value AND {_PLANS}
 """  # noqa: S608
 
 #: held ids, lease time, limit
@@ -69,24 +67,25 @@ def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None) -> D
         return Due(wall, None, unparked=unpark(db, limit, wall))
     for key in [key for key, until in db.held.items() if until <= wall]:
         del db.held[key]
-    with db.snapshot():
-        if agenda is Agenda.EXPIRED:
+    if agenda is Agenda.EXPIRED:
+        with db.snapshot():
             return _expired(db, limit, hold, wall, lease_now)
-        held = pack(list(db.held))
-        if agenda is Agenda.TOUCHED:
-            found = _schedules.decode(db.value(_TOUCHED, held, limit))
-        else:
-            found = _schedules.decode(db.value(_DUE_SCHEDULES, held, wall, limit))
-        db.held.update((row.schedule.id, wall + hold) for row in found)
-        return Due(wall, _next_plan(db) if agenda is Agenda.SCHEDULES else None, tuple(found))
-
-
-def _next_plan(db: Database) -> Ms | None:
-    """The next instant a schedule is due; a held one not before its hold ends."""
     held = pack(list(db.held))
-    times = [max(at, db.held[key]) for key, at in _read_pairs(db, _NEXT_HELD, held)]
-    free = db.value(_NEXT_FREE, held)
-    return min([*times, free] if free is not None else times, default=None)
+    with db.read():
+        if agenda is Agenda.TOUCHED:
+            found, free, waiting = _schedules.decode(db.value(_TOUCHED, held, limit)), None, []
+        else:
+            text, free, holding = db.run(_DUE_SCHEDULES, held, wall, limit).fetchone()
+            found, waiting = _schedules.decode(text), _pairs.decode(holding)
+    times = [max(at, db.held[key]) for key, at in waiting]  # a held one is due when its hold ends
+    if free is not None:
+        times.append(free)
+    if len(found) >= limit:
+        times.append(wall)
+    elif found:
+        times.append(wall + hold)
+    db.held.update((row.schedule.id, wall + hold) for row in found)
+    return Due(wall, min(times, default=None), tuple(found))
 
 
 def _expired(db: Database, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:

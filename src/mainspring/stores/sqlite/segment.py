@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mainspring.model.change import Change, RunAbsent, RunAt, RunLease, ScheduleAbsent, ScheduleAt
-from mainspring.model.events import Event, RunEvent, ScheduleEvent
+from mainspring.model.events import Event, FiresElided, RunEvent, ScheduleEvent
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, Run, State
 from mainspring.stores.sqlite.apply_sql import schedule_values
@@ -27,6 +27,9 @@ class Segment:
         self.bodies: list[tuple[str, int, str | None]] = []
         self.absent: list[list[Any]] = []
         self.schedules: list[list[Any]] = []
+        #: What planning writes into a schedule says nothing of its definition.
+        self.redefines = False
+        self.moved: list[tuple[int, int]] = []
         self.new_schedules: list[list[Any]] = []
         self.unguarded: list[int] = []
         self._rows: set[str] = set()
@@ -77,9 +80,10 @@ class Segment:
             moves = _moves(change.events, run.id)
             self.absent.append(new_run(run, moves, self.wall, mark, guard.unique_key))
         elif isinstance(guard, ScheduleAt):
-            self.schedules.append(
-                [*_schedule(change, mark), guard.revision, guard.cursor, guard.n, guard.touched],
-            )
+            row = _schedule(change, mark)
+            self.schedules.append([*row, guard.revision, guard.cursor, guard.n, guard.touched])
+            self.moved.append((index, guard.n + row[2]))
+            self.redefines = self.redefines or not all(_plans(event, guard.id) for event in change.events)
         elif isinstance(guard, ScheduleAbsent):
             self.new_schedules.append([*_schedule(change, mark), guard.id, guard.ns, guard.name])
         else:
@@ -132,6 +136,10 @@ def _schedule(change: Change, mark: int) -> list[Any]:
     assert schedule is not None, "a guard on a schedule needs the schedule's values"
     moves = sum(isinstance(e, ScheduleEvent) and e.schedule_id == schedule.id for e in change.events)
     return schedule_values(schedule, mark, moves)
+
+
+def _plans(event: Event, schedule_id: str) -> bool:
+    return event.schedule_id == schedule_id and isinstance(event, RunEvent | FiresElided)
 
 
 def _given(run: Run | None) -> Run:
