@@ -28,7 +28,7 @@ bench: $(READY)  ## us, the peers and a floor, with the targets; QUICK=1 for a s
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
 chaos: $(READY)  ## the kill loops of the test suite with larger counts
-	MAINSPRING_KILLS=200 MAINSPRING_RUNS=50000 $(BIN)/pytest -m chaos --durations=10 -s
+	MAINSPRING_KILLS=200 MAINSPRING_RUNS=50000 MAINSPRING_WORLDS=5000 $(BIN)/pytest -m chaos --durations=10 -s
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

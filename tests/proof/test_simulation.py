@@ -25,16 +25,16 @@ from mainspring.testing.simulation_main import run_worlds
 
 #: Worlds that found a mistake once, and which.
 REGRESSIONS = [
-    (1, "a client whose clock was ahead settled fires that had not come"),
-    (18, "a fixed delay stopped because a run of the definition before it ended last"),
-    (27, "a renewal that crossed a retry stopped the next attempt"),
-    (74, "a claim whose answer was under way was handed back as a stray, and called twice"),
-    (104, "a run that must run at most once was handed back by a shutdown, and called again"),
+    (4, "a client whose clock was ahead settled fires that had not come"),
+    (15, "a claim whose answer was under way was handed back as a stray, and called twice"),
+    (63, "a run whose outcome could not be stored in time was handed back as if it had never begun"),
+    (260, "a run that must run at most once was handed back by a shutdown, and called again"),
 ]
-CHUNKS, SIZE = 13, 25
+CHUNKS, SIZE = 27, 12
 FIRST = 1_000
 
 
+@pytest.mark.timeout(300)  # a busy machine takes its time
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_worlds(chunk: int) -> None:
     """More than 300 worlds, none with a violation."""
@@ -53,7 +53,7 @@ def test_worlds_that_found_something(seed: int, found: str) -> None:
 @pytest.mark.timeout(3_600)
 def test_many_worlds() -> None:
     """`make chaos` asks for thousands; each process takes its share."""
-    count = int(os.environ.get("MAINSPRING_WORLDS", "40"))
+    count = int(os.environ.get("MAINSPRING_WORLDS", "10"))
     start = int(os.environ.get("MAINSPRING_FIRST_WORLD", "100000"))
     total = {"fires": 0, "calls": 0, "crashes": 0, "stale": 0}
     wrong: list[str] = []
@@ -138,7 +138,7 @@ def test_a_crashed_node_releases_nothing() -> None:
     assert left < joined
 
 
-CRASHY = 104
+CRASHY = 260
 
 
 def test_a_stopped_process_goes_on_where_it_was() -> None:
@@ -215,12 +215,14 @@ class NoGates(StormyStore):
     ("connect", "invariant"),
     [(ExpiresLiveLeases, "I7"), (CursorFromNow, "I2"), (NoGates, "I11")],
 )
+@pytest.mark.timeout(300)
 @pytest.mark.tampers
 def test_the_simulation_bites(connect: type[StormyStore], invariant: str) -> None:
     """A mistake in the protocol is found within a few worlds, and named."""
     assert any(run_world(seed, connect=connect).report.counts[invariant] for seed in range(200, 215))
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.tampers
 def test_the_guard_of_the_store_holds_alone_and_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that never doubt their lease do no harm; without the guard as well, they do."""
@@ -230,6 +232,7 @@ def test_the_guard_of_the_store_holds_alone_and_is_needed(monkeypatch: pytest.Mo
     assert any(not run_world(seed, connect=NoGuard).ok for seed in seeds)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.tampers
 def test_the_simulation_bites_when_a_machine_trusts_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(self: Any) -> int:
