@@ -269,6 +269,13 @@ def lease_cut_short(world: World) -> None:
     )
 
 
+async def test_a_schedule_without_its_creation_is_named_and_does_not_stop_the_checker(world: World) -> None:
+    world.history.events = world.history.events[1:]
+    report = world.check()
+    assert report.counts["I8"] > 0
+    assert "which is missing" in str(report)
+
+
 def changed_row(world: World) -> None:
     row = world.run(4)
     world.history.runs = [replace(r, attempt=2) if r.id == row.id else r for r in world.history.runs]

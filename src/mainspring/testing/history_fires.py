@@ -145,6 +145,8 @@ class _Account:
         owed: list[Ms] = []
         dropped: list[Ms] = []
         closed: list[tuple[Ms, Ms]] = []  # stretches under a fixed delay have no sequence
+        if not found:
+            return  # the fold says that its creation is missing
         ends = [*(definition.since for definition in found[1:]), self._end()]
         for definition, last in zip(found, ends, strict=True):
             low = max(definition.since, self.low)
