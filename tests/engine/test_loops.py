@@ -307,6 +307,30 @@ async def test_an_outcome_that_was_given_up_counts_if_the_lease_still_holds(monk
         assert not await ms.events(run=handle.id, types=[RunHandedBack])
 
 
+async def test_a_run_that_lost_its_lease_is_no_stray_that_never_began() -> None:
+    """The lease has ended and nobody has looked at it yet: the next heartbeat finds the run in our name."""
+    ms = Mainspring("memory://", lease_ttl="30s")
+    calls: list[int] = []
+
+    @ms.task(recovery="fail")
+    async def work(ctx: Context) -> None:
+        calls.append(ctx.attempt)
+        await asyncio.sleep(1_000)
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await work.enqueue()
+        worker = t.runtime.worker
+        assert worker is not None
+        await worker.run_once()
+        await t.advance("31s")
+        for _ in range(2):
+            await worker.heart.run_once()
+            await t.settle()
+            await t.runtime.recorder.drain()
+        assert (await handle.state(), calls) == (State.LOST, [1])
+        assert not await ms.events(run=handle.id, types=[RunHandedBack])
+
+
 async def test_a_claim_that_is_still_under_way_is_no_stray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handed back while its answer travels, a run would be given to somebody else and called twice."""
     ms = Mainspring("memory://")

@@ -230,7 +230,8 @@ class Worker(Service):
             attempt.trust = sent + int(self._settings.lease_ttl * TRUST)
             self._recorder.record(attempt, outcome)
         else:
-            self._recorder.settled(attempt)
+            # The result is refused; but while nobody has looked, the run is ours, and it must be known that it began.
+            self._recorder.give_up(attempt, HandedBack("lease_lost", began=attempt.began_at is not None))
             self._recorder.stale(attempt, outcome)
 
     # ── stopping ───────────────────────────────────────────────────────────
