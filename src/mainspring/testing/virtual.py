@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from mainspring.model.errors import MainspringError
@@ -34,13 +35,15 @@ class VirtualClock:
 class VirtualTime:
     """Takes over `loop.time()` of a running asyncio loop, so that every sleep and time-out on it is virtual.
 
-    Time moves only inside `advance`, and only when nothing is ready to run.
+    Time moves only inside `advance`, and only when nothing is ready to run and no thread is at work for the loop.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self._loop: Any = None
         self._origin = 0.0
+        self._held = 0
+        self._free = asyncio.Event()
 
     def attach(self) -> None:
         """Begin on the running loop."""
@@ -50,26 +53,54 @@ class VirtualTime:
         self._loop = loop
         self._origin = loop.time() - self.clock.monotonic()
         self._loop.time = self._time
+        self._loop.run_in_executor = self._run_in_executor
 
     def detach(self) -> None:
         """Give the loop its own time back."""
         if self._loop is not None:
-            del self._loop.time
+            del self._loop.time, self._loop.run_in_executor
             self._loop = None
 
     def _time(self) -> float:
         return self._origin + self.clock.monotonic()
 
+    def hold(self) -> None:
+        """Something works outside the loop: time stands still until it is released."""
+        self._held += 1
+        self._free.clear()
+
+    def release(self) -> None:
+        """It is done; called where the loop runs, or while it does not."""
+        self._held -= 1
+        if not self._held:
+            self._free.set()
+
+    def _run_in_executor(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = type(self._loop).run_in_executor(self._loop, executor, call, *args)
+        self.hold()
+        future.add_done_callback(lambda _: self.release())
+        return future
+
     async def settle(self) -> None:
         """Let everything run that can run without time passing."""
         while True:
             await asyncio.sleep(0)
-            if not self._loop._ready:
+            if self._loop._ready:
+                continue
+            if not self._held:
                 return
+            await self._free.wait()
 
     async def advance(self, seconds: float) -> None:
         """Move from timer to timer until so much time has passed."""
         target = self._time() + seconds
+        while await self.step(target):
+            pass
+        self.clock.move_to(target - self._origin)
+        await self.settle()
+
+    async def step(self, target: float | None = None) -> bool:
+        """Move to the next timer; False when there is none, or none until `target` on the loop's clock."""
         while True:
             await self.settle()
             await asyncio.sleep(0)  # the loop drops cancelled timers from the head of its heap here
@@ -78,8 +109,7 @@ class VirtualTime:
             timers = self._loop._scheduled
             if timers and timers[0]._cancelled:
                 continue
-            if not timers or timers[0]._when > target:
-                break
+            if not timers or (target is not None and timers[0]._when > target):
+                return False
             self.clock.move_to(timers[0]._when - self._origin)
-        self.clock.move_to(target - self._origin)
-        await self.settle()
+            return True
