@@ -1,4 +1,7 @@
-"""Mainspring runs work at the right time, once, and can prove it."""
+"""Mainspring runs work at the right time, once, and can prove it.
+
+PYTEST_DONT_REWRITE: else pytest, which knows our plugin, would warn a program that imports us before it.
+"""
 
 from __future__ import annotations
 
