@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format bench chaos clean
+.PHONY: run test lint format bench chaos mutants clean
 
 run: $(READY)  ## a small embedded program: watch it fire, stop it, read its ledger
 	$(BIN)/python examples/hello.py
@@ -27,8 +27,11 @@ format: $(READY)
 bench: $(READY)  ## us, the peers and a floor, with the targets; QUICK=1 for a short one, ARGS=… for the rest
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
-chaos: $(READY)  ## the kill loops of the test suite with larger counts
-	MAINSPRING_KILLS=200 MAINSPRING_RUNS=50000 MAINSPRING_WORLDS=5000 $(BIN)/pytest -m chaos --durations=10 -s
+chaos: $(READY) mutants  ## the kill loops of the test suite with larger counts, all zones, all mutants
+	MAINSPRING_KILLS=200 MAINSPRING_RUNS=50000 MAINSPRING_WORLDS=5000 MAINSPRING_ZONES=1000 $(BIN)/pytest -m chaos --durations=10 -s
+
+mutants: $(READY)  ## protocol mistakes, made one at a time in a copy: the tests must see each of them
+	$(BIN)/python tools/mutants.py
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

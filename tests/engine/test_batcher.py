@@ -68,6 +68,22 @@ async def test_what_arrives_during_a_commit_is_the_next_commit() -> None:
     assert store.batches == [1, 300]
 
 
+async def test_nobody_is_answered_before_the_commit() -> None:
+    store = Recording()
+    batcher = await make(store)
+    store.gate.clear()
+    answers: list[Result | StoreError] = []
+    waiting = batcher.submit(enqueue())
+    batcher.post(enqueue(), answers.append)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    assert answers == []
+    store.gate.set()
+    assert (await waiting).ok
+    assert [isinstance(answer, Result) and answer.ok for answer in answers] == [True]
+
+
 async def test_two_changes_of_one_row_go_to_two_commits_in_order() -> None:
     store = Recording()
     batcher = await make(store)

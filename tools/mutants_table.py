@@ -1,0 +1,375 @@
+"""The mistakes that the suites must see: those of the protocol, each the smallest change that makes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One mistake: in `file` the text `old`, which is there once, becomes `new`; some of `tests` must fail."""
+
+    name: str
+    mistake: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MEMORY = "tests/contract/test_memory.py::TestMemory::"
+SQLITE = "tests/contract/test_sqlite.py::TestSqlite::"
+PROTOCOL = "tests/engine/test_protocol.py::"
+S = "src/mainspring/"
+
+MUTANTS = (
+    # ── one trigger per fire time ──
+    Mutant(
+        "drop-unique",
+        "two runs for one fire time are possible (SQLite)",
+        S + "stores/sqlite/sql/0001_init.sql",
+        "CREATE UNIQUE INDEX run_fire ",
+        "CREATE INDEX run_fire ",
+        (SQLITE + "test_planned_run_that_exists_is_skipped",),
+    ),
+    Mutant(
+        "drop-unique-memory",
+        "two runs for one fire time are possible (memory)",
+        S + "stores/memory.py",
+        " and (run.schedule_id, run.fire_key) not in self._fire_keys",
+        "",
+        (MEMORY + "test_planned_run_that_exists_is_skipped",),
+    ),
+    Mutant(
+        "upsert",
+        "a run that exists is written over",
+        S + "stores/sqlite/rows.py",
+        "INSERT OR IGNORE INTO run (",
+        "INSERT OR REPLACE INTO run (",
+        (SQLITE + "test_planned_run_that_exists_is_skipped", SQLITE + "test_run_absent_refused_by_id"),
+    ),
+    Mutant(
+        "unique-key-ignored",
+        "two open runs may have one unique key",
+        S + "stores/memory.py",
+        "if guard.id not in self._runs and other is None:",
+        "if guard.id not in self._runs:",
+        (MEMORY + "test_run_absent_refused_by_unique_key",),
+    ),
+    Mutant(
+        "cas-without-cursor",
+        "a plan is written although another instance planned meanwhile (SQLite)",
+        S + "stores/sqlite/apply_sql.py",
+        " AND s.cursor = {item(_END + 1)} AND s.n = {item(_END + 2)}",
+        "",
+        (SQLITE + "test_two_planners_one_wins", SQLITE + "test_schedule_compare_and_set"),
+    ),
+    Mutant(
+        "cas-without-revision",
+        "a plan under an old definition is accepted (SQLite)",
+        S + "stores/sqlite/apply_sql.py",
+        " AND s.revision = {item(_END)} AND",
+        " AND",
+        (SQLITE + "test_schedule_compare_and_set",),
+    ),
+    Mutant(
+        "cursor-from-now",
+        "planning moves the cursor to now, not to the fire it planned",
+        S + "rules/planning.py",
+        "        _emit(draft, pieces, opened)\n",
+        "        _emit(draft, pieces, opened)\n        draft.set(cursor=now)\n",
+        (PROTOCOL + "test_a_fire_is_known_by_when_it_is_due_not_by_when_it_was_planned",),
+    ),
+    Mutant(
+        "fire-from-now",
+        "a fire's identity is when it was planned, not when it is due",
+        S + "rules/planning.py",
+        "    return [_Fire(first)]\n",
+        "    return [_Fire(now)]\n",
+        (PROTOCOL + "test_a_fire_is_known_by_when_it_is_due_not_by_when_it_was_planned",),
+    ),
+    Mutant(
+        "delete-without-settling",
+        "what is due when a schedule is deleted is never accounted for",
+        S + "rules/scheduling.py",
+        '    draft = _settled(schedule, opened, now)\n    if draft.schedule.state != "deleted":',
+        '    draft = Draft(schedule)\n    if draft.schedule.state != "deleted":',
+        (PROTOCOL + "test_what_is_due_is_settled_before_a_schedule_changes",),
+    ),
+    # ── leases ──
+    Mutant(
+        "claim-keeps-waiting",
+        "a run that was claimed can be claimed again (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "UPDATE run SET state = 'running', n = n + 1,",
+        "UPDATE run SET n = n + 1,",
+        (SQLITE + "test_a_running_run_is_not_claimed_again",),
+    ),
+    Mutant(
+        "claim-ignores-time",
+        "a run can be claimed before it is due (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "c.priority = q.p AND c.ready_at <= ?3 AND {_OFFERED}",
+        "c.priority = q.p AND ?3 IS NOT NULL AND {_OFFERED}",
+        (SQLITE + "test_future_runs_wait_for_their_time",),
+    ),
+    Mutant(
+        "rescue-ignores-lease",
+        "a run is taken from a worker whose lease holds (SQLite)",
+        S + "stores/sqlite/due.py",
+        "s.state = 'running' AND ifnull(s.lease_until, 0) <= ?2 AND",
+        "s.state = 'running' AND ?2 IS NOT NULL AND",
+        (SQLITE + "test_only_after_the_lease_ended", SQLITE + "test_a_renewed_lease_is_not_expired"),
+    ),
+    Mutant(
+        "rescue-ignores-lease-memory",
+        "a run is taken from a worker whose lease holds (memory)",
+        S + "stores/memory.py",
+        "if ends_in <= 0 and held <= wall and len(found) < limit:",
+        "if held <= wall and len(found) < limit:",
+        (MEMORY + "test_only_after_the_lease_ended", MEMORY + "test_a_renewed_lease_is_not_expired"),
+    ),
+    Mutant(
+        "complete-without-epoch",
+        "the result of an old attempt is accepted (SQLite)",
+        S + "stores/sqlite/apply_sql.py",
+        " AND r.state = 'running' AND r.epoch = {item(1)}\"",
+        " AND r.state = 'running' AND {item(1)} > 0\"",
+        (SQLITE + "test_stale_epoch_refused",),
+    ),
+    Mutant(
+        "complete-without-epoch-memory",
+        "the result of an old attempt is accepted (memory)",
+        S + "stores/memory.py",
+        "run.state is State.RUNNING and run.epoch == guard.epoch:",
+        "run.state is State.RUNNING:",
+        (MEMORY + "test_stale_epoch_refused",),
+    ),
+    Mutant(
+        "complete-without-status",
+        "a result is accepted for a run that is not running (SQLite)",
+        S + "stores/sqlite/apply_sql.py",
+        "r.id = {item(0)} AND r.state = 'running' AND r.epoch",
+        "r.id = {item(0)} AND r.epoch",
+        (SQLITE + "test_lease_guard_needs_a_running_run",),
+    ),
+    Mutant(
+        "complete-without-status-memory",
+        "a result is accepted for a run that is not running (memory)",
+        S + "stores/memory.py",
+        "run.state is State.RUNNING and run.epoch == guard.epoch:",
+        "run.epoch == guard.epoch:",
+        (MEMORY + "test_lease_guard_needs_a_running_run",),
+    ),
+    Mutant(
+        "renew-without-owner",
+        "a worker renews a lease that another one holds (SQLite)",
+        S + "stores/sqlite/claim.py",
+        " AND r.owner = ?2\n",
+        " AND ?2 IS NOT NULL\n",
+        (SQLITE + "test_renew_needs_the_right_owner_and_epoch",),
+    ),
+    Mutant(
+        "renew-without-owner-memory",
+        "a worker renews a lease that another one holds (memory)",
+        S + "stores/memory.py",
+        "(run.owner, run.epoch) != (owner, epoch)",
+        "run.epoch != epoch",
+        (MEMORY + "test_renew_needs_the_right_owner_and_epoch",),
+    ),
+    Mutant(
+        "renew-expired",
+        "a lease that ended is renewed (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "  AND ifnull(r.lease_until, 0) > ?3\n",
+        "  AND ?3 IS NOT NULL\n",
+        (SQLITE + "test_an_ended_lease_is_lost_even_if_nobody_took_it",),
+    ),
+    Mutant(
+        "lease-from-wall-clock",
+        "leases are counted on a clock that can be set (SQLite)",
+        S + "stores/sqlite/database.py",
+        "(self.clock.now(), self.clock.boot()) if now is None",
+        "(self.clock.now(), self.clock.now()) if now is None",
+        (PROTOCOL + "test_a_lease_does_not_end_because_the_wall_clock_is_set",),
+    ),
+    Mutant(
+        "lease-from-wall-clock-memory",
+        "leases are counted on a clock that can be set (memory)",
+        S + "stores/memory_tables.py",
+        "self._clock.boot()",
+        "self._clock.now()",
+        (PROTOCOL + "test_a_lease_does_not_end_because_the_wall_clock_is_set",),
+    ),
+    Mutant(
+        "trust-from-the-answer",
+        "a worker relies on its lease from when the claim's answer came, not from when it was sent",
+        S + "engine/worker.py",
+        "            self._take(claimed, sent)\n",
+        "            self._take(claimed, self._clock.boot())\n",
+        (PROTOCOL + "test_a_claim_that_was_answered_too_late_is_not_begun",),
+    ),
+    Mutant(
+        "trust-from-the-answer-heart",
+        "the same for a renewal",
+        S + "engine/worker.py",
+        "        trust = sent + int(worker._settings.lease_ttl * TRUST)\n",
+        "        trust = worker._clock.boot() + int(worker._settings.lease_ttl * TRUST)\n",
+        (PROTOCOL + "test_a_renewal_that_was_answered_late_is_trusted_from_when_it_was_sent",),
+    ),
+    Mutant(
+        "begin-past-trust",
+        "a handler begins although its lease may have ended",
+        S + "executors/coroutine.py",
+        "        if self._clock.boot() >= attempt.trust:\n",
+        "        if self._clock.boot() < 0:\n",
+        (PROTOCOL + "test_a_claim_that_was_answered_too_late_is_not_begun",),
+    ),
+    Mutant(
+        "begin-past-trust-thread",
+        "the same in a thread",
+        S + "executors/thread.py",
+        "        if self._clock.boot() >= attempt.trust:\n",
+        "        if self._clock.boot() < 0:\n",
+        (PROTOCOL + "test_a_thread_begins_nothing_past_the_trust_deadline",),
+    ),
+    Mutant(
+        "record-past-trust",
+        "a result is recorded without asking whether the lease still holds",
+        S + "engine/worker.py",
+        ") < attempt.trust:\n",
+        ") < attempt.trust + 10**9:\n",
+        (PROTOCOL + "test_past_the_trust_deadline_the_store_is_asked_before_a_result_is_recorded",),
+    ),
+    Mutant(
+        "stale-not-noted",
+        "a result that was refused is not noted",
+        S + "engine/recorder.py",
+        "        self.settled(attempt)\n        if not result.ok:\n            self.stale(attempt, outcome)\n\n",
+        "        self.settled(attempt)\n\n",
+        (PROTOCOL + "test_a_result_that_the_store_refuses_is_noted",),
+    ),
+    Mutant(
+        "strays-forgotten",
+        "a claim whose answer was lost is held for ever",
+        S + "engine/worker.py",
+        "        for run in answer.strays:\n",
+        "        for run in answer.strays[:0]:\n",
+        ("tests/engine/test_loops.py::test_a_claim_whose_answer_was_lost_is_handed_back_at_the_next_heartbeat",),
+    ),
+    # ── the log ──
+    Mutant(
+        "start-skipped",
+        "a claim writes no RunStarted (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "    db.run(_STARTED, rids, wall)\n",
+        "",
+        (SQLITE + "test_claim_writes_run_started",),
+    ),
+    Mutant(
+        "events-outside-the-transaction",
+        "rows are committed before their events (SQLite)",
+        S + "stores/sqlite/apply.py",
+        "    _append_events(db, holding, segment, accepted)\n",
+        '    db.run("COMMIT")\n    db.run("BEGIN IMMEDIATE")\n    _append_events(db, holding, segment, accepted)\n',
+        ("tests/system/test_sqlite_files.py::test_a_failure_at_any_point_leaves_a_usable_store",),
+    ),
+    Mutant(
+        "answer-before-commit",
+        "a caller is told of success before the commit",
+        S + "engine/batcher.py",
+        "            applied = await self._store.apply(",
+        '            for waiting in batch:\n                _tell(waiting, Result("accepted", 1))\n'
+        "            applied = await self._store.apply(",
+        ("tests/engine/test_batcher.py::test_nobody_is_answered_before_the_commit",),
+    ),
+    Mutant(
+        "repeat-is-refused",
+        "a change whose answer was lost is refused when it is sent again (SQLite)",
+        S + "stores/sqlite/apply.py",
+        'Result("repeated" if repeated else "refused",',
+        'Result("refused" if repeated else "refused",',
+        (SQLITE + "test_finish_repeated", SQLITE + "test_enqueue_repeated"),
+    ),
+    Mutant(
+        "attempt-counted-later",
+        "a claim does not count the attempt, so a crash is not counted (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "epoch = epoch + 1, attempt = attempt + 1,",
+        "epoch = epoch + 1,",
+        (SQLITE + "test_claim_counts_epoch_and_attempt_on",),
+    ),
+    Mutant(
+        "retry-resets-epoch",
+        "a run that is tried again begins with epoch 0, so an old result fits (SQLite)",
+        S + "stores/sqlite/apply_sql.py",
+        "    owner = NULL, lease_until = NULL, parked_on = NULL, progress = NULL\nFROM j",
+        "    epoch = 0, owner = NULL, lease_until = NULL, parked_on = NULL, progress = NULL\nFROM j",
+        (SQLITE + "test_claim_counts_epoch_and_attempt_on",),
+    ),
+    Mutant(
+        "crash-is-a-failure",
+        "a crash is not counted, so a task that kills its worker does so for ever",
+        S + "rules/lifecycle.py",
+        '            return {"crashes": event.crashes, "ready_at": event.ready_at}',
+        '            return {"failures": run.failures + 1, "ready_at": event.ready_at}',
+        ("tests/rules/test_lifecycle_budgets.py::test_attempts_count_claims_and_never_go_back",),
+    ),
+    # ── gates ──
+    Mutant(
+        "gate-release-forgotten",
+        "a run that ends keeps its place at the gate",
+        S + "engine/recorder.py",
+        "            releases=after.gates,\n",
+        "",
+        ("tests/engine/test_overlap.py::test_forbid_skips_and_names_the_run_that_blocked",),
+    ),
+    Mutant(
+        "gate-release-forgotten-rescue",
+        "a run whose lease ended keeps its place at the gate",
+        S + "engine/settler.py",
+        "            releases=run.gates,\n",
+        "",
+        (PROTOCOL + "test_a_run_whose_worker_died_gives_its_place_at_the_gate_back",),
+    ),
+    Mutant(
+        "gate-not-taken",
+        "a claim does not count what it takes at a gate (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "        db.run(_HOLD, pack(list(verdict.slots.items())))\n",
+        "        pass\n",
+        (SQLITE + "test_gate_admits_max", SQLITE + "test_concurrent_claimers_respect_a_gate"),
+    ),
+    # ── time ──
+    Mutant(
+        "sleep-uncapped",
+        "a loop sleeps until what it knows of, however far that is",
+        S + "engine/service.py",
+        "await self._sleep(min(delay, self.poll))",
+        "await self._sleep(delay)",
+        (PROTOCOL + "test_no_loop_sleeps_longer_than_the_poll_interval",),
+    ),
+    Mutant(
+        "fold-ignored",
+        "a time that the clock shows twice fires twice",
+        S + "rules/triggers/zone_table.py",
+        "            low = max([low, *(wall_end for _, wall_end in walls[:i])])\n",
+        "            low = max([low, *(wall_end for _, wall_end in walls[:0])])\n",
+        ("tests/engine/test_clock_changes.py::test_overlap_first_last_both",),
+    ),
+    Mutant(
+        "gap-ignored",
+        "a time that the clock jumps over is lost without a word",
+        S + "rules/triggers/cron.py",
+        'self.spec.gap == "shift" and self._lost(piece)',
+        'self.spec.gap == "skip" and self._lost(piece)',
+        ("tests/engine/test_clock_changes.py::test_gap_shift_runs_at_the_end_of_the_gap",),
+    ),
+    Mutant(
+        "wall-time-by-timedelta",
+        "the next wall time is reached with today's offset, also across a clock change",
+        S + "rules/triggers/cron.py",
+        "            if found < piece.high:\n",
+        "            if found < piece.high + DAY:\n",
+        ("tests/engine/test_clock_changes.py::test_gap_shift_runs_at_the_end_of_the_gap",),
+    ),
+)
