@@ -77,6 +77,12 @@ PLAIN = """
         with pytest.raises(AssertionError, match=r"open runs after 86400 s .* later is waiting"):
             mainspring.drain()
 
+    def test_many_at_once(mainspring):
+        send.sync.enqueue_many([("acme",), ("globex", 3)])
+        mainspring.assert_enqueued(send, count=2)
+        mainspring.run_due()
+        assert [entry[1:] for entry in seen if entry[0] == "send"] == [("acme", 1), ("globex", 3)]
+
     def test_every_call_of_the_app_works(mainspring):
         ms.sync.schedule("hourly", send, cron="0 * * * *", args=("globex",))
         ms.sync.pause("nightly")
@@ -152,7 +158,7 @@ ASYNC = """
 
 
 def test_plain_tests(tested: Run) -> None:
-    tested(PLAIN).assert_outcomes(passed=10)
+    tested(PLAIN).assert_outcomes(passed=11)
 
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])
@@ -167,7 +173,7 @@ def test_async_tests_under_anyio(tested: Run) -> None:
 
 
 def test_under_xdist(tested: Run) -> None:
-    tested(PLAIN + ASYNC, "-n1", "--asyncio-mode=strict", inprocess=False).assert_outcomes(passed=16)
+    tested(PLAIN + ASYNC, "-n1", "--asyncio-mode=strict", inprocess=False).assert_outcomes(passed=17)
 
 
 def test_a_web_app_that_starts_it_in_its_lifespan(tested: Run) -> None:
@@ -181,6 +187,7 @@ def test_a_web_app_that_starts_it_in_its_lifespan(tested: Run) -> None:
                 async with ms.lifespan()(None):
                     handle = await send.enqueue("acme")
                     done.append(handle.id)
+                    await follow.enqueue_many([("bulk",)])
                     done.append(await handle.result())
             asyncio.run(main())
         thread = threading.Thread(target=serve)
@@ -188,7 +195,7 @@ def test_a_web_app_that_starts_it_in_its_lifespan(tested: Run) -> None:
         thread.join()
         mainspring.assert_enqueued(send, args=("acme",))
         mainspring.run_due()
-        assert seen == [("send", "acme", 1), ("follow", "acme")]
+        assert sorted(seen) == [("follow", "acme"), ("follow", "bulk"), ("send", "acme", 1)]
         assert done[1] == 1
     """
     tested(tests).assert_outcomes(passed=1)

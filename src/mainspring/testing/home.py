@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from mainspring.model.run import OPEN
 from mainspring.ports.executor import Attempt
 from mainspring.ports.store import Claimed, Offer, Runs
 from mainspring.ports.threads import SystemThreads
+from mainspring.service import NewRun
 from mainspring.signals import Stopper
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.travel import NO_POLLING
@@ -89,7 +90,9 @@ class Home:
             history=max(own.history, 36_500 * DAY),
         )
         app._start = self._started  # type: ignore[method-assign]  # lifespan() and running() find it running
-        app._stop = self._stay  # type: ignore[method-assign]  # and leave it so; both are undone below
+        app._stop = self._stay  # type: ignore[method-assign]  # and leave it so
+        app._at_hand = lambda: None  # type: ignore[method-assign]  # no short cut past `call`
+        app.enqueue_many = self._enqueue_many  # type: ignore[method-assign]  # all are undone below
         self._block_on = sync.block_on
         sync.block_on = self._block
 
@@ -100,7 +103,7 @@ class Home:
             self._shut()
         finally:
             sync.block_on = self._block_on
-            del app._start, app._stop
+            del app._start, app._stop, app._at_hand, app.enqueue_many
             app.clock, app._engine, app.settings, app._given_store = self._before
             app._runtime = app._opening = None
             for table, before in self._tables:
@@ -141,6 +144,9 @@ class Home:
 
     async def _stay(self, stopper: Stopper) -> None:
         """What `lifespan()` calls at its end."""
+
+    async def _enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
+        return await self.call(Mainspring.enqueue_many(self.app, list(many)))
 
     # ── the engine's loop ──────────────────────────────────────────────────
 

@@ -18,7 +18,6 @@ from mainspring.app import Mainspring
 from mainspring.model.errors import InvalidInput, MainspringError
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, isoformat, to_datetime
 from mainspring.model.run import Run
-from mainspring.ports.clock import SystemClock
 from mainspring.ports.executor import Attempt, Handler
 from mainspring.ports.store import Query, Runs
 from mainspring.rules.triggers.base import Trigger
@@ -29,6 +28,8 @@ from mainspring.testing.virtual import VirtualClock
 
 T = TypeVar("T")
 
+#: A Monday. Every test begins at the same time of day, or it would pass or fail with the hour it is run at.
+NOON = "2025-01-06T12:00:00Z"
 #: A task, or its name.
 TaskLike = BaseTask[Any, Any] | str
 When = datetime | str
@@ -58,9 +59,8 @@ class Step(Awaitable[None]):
 class Kit:
     """One test's app, clock, store and worker."""
 
-    def __init__(self, start: When | None = None) -> None:
-        now = SystemClock().now() // 1000 * 1000 if start is None else instant_ms(start, field="start")
-        self._clock = VirtualClock(now)
+    def __init__(self, start: When = NOON) -> None:
+        self._clock = VirtualClock(instant_ms(start, field="start"))
         self._home: Home | None = None
         self._step = Step("", None)
 
