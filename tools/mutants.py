@@ -31,6 +31,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("src", "tests", "pyproject.toml")
+CACHE = ".mypy"
 SECONDS = 300
 
 #: Loaded by pytest in the copy: says which tests failed, how, and stops at the first failed assertion.
@@ -94,14 +95,14 @@ class Report:
     output: str
 
 
-def copy_tree(to: Path) -> None:
-    """The parts of the checkout that the tests need."""
-    for name in COPIED:
-        source = ROOT / name
+def copy_tree(to: Path, origin: Path = ROOT) -> None:
+    """The parts of the checkout that the tests need; from a copy also what mypy remembers of it."""
+    for name in COPIED if origin == ROOT else (*COPIED, CACHE):
+        source = origin / name
         if source.is_dir():
             shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, to / name)
+        elif source.exists():
+            shutil.copy2(source, to / name)
     (to / "mutant_report.py").write_text(PLUGIN, encoding="utf-8")
 
 
@@ -131,16 +132,21 @@ def check_code(tree: Path, mutant: Mutant, *, types: bool) -> None:
     if asked.returncode:
         raise Broken(f"it cannot be imported: {asked.stderr.strip().splitlines()[-1]}")
     if types:
-        asked = subprocess.run(
-            [sys.executable, "-m", "mypy", "--cache-dir", str(tree / ".mypy"), mutant.file],
-            cwd=tree,
-            env=environment(tree),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if asked.returncode:
-            raise Broken(f"mypy refuses it: {asked.stdout.strip().splitlines()[0]}")
+        check_types(tree, mutant.file)
+
+
+def check_types(tree: Path, what: str) -> None:
+    """Ask mypy."""
+    asked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", CACHE, what],
+        cwd=tree,
+        env=environment(tree),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode:
+        raise Broken(f"mypy refuses it: {asked.stdout.strip().splitlines()[0]}")
 
 
 def named_tests(mutants: Iterable[Mutant]) -> list[str]:
@@ -172,13 +178,13 @@ def run_tests(tree: Path, tests: Iterable[str]) -> Report:
     return Report(**as_pairs, passed=found["passed"], output=output)
 
 
-def try_mutant(mutant: Mutant, *, types: bool = True) -> Outcome:
+def try_mutant(mutant: Mutant, origin: Path = ROOT, *, types: bool = True) -> Outcome:
     """Apply one mutant to a copy of its own and run its tests there."""
     begun = time.monotonic()
     outcome = Outcome(mutant.name, mutant.mistake, mutant.file, "broken")
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
-        copy_tree(tree)
+        copy_tree(tree, origin)
         try:
             path = tree / mutant.file
             path.write_text(applied(mutant, path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -199,15 +205,16 @@ def try_mutant(mutant: Mutant, *, types: bool = True) -> Outcome:
     return outcome
 
 
-def check_baseline(mutants: list[Mutant]) -> str | None:
-    """Without a mistake every test that is named must pass; else what is wrong."""
+def check_baseline(tree: Path, mutants: list[Mutant], *, types: bool) -> str | None:
+    """Without a mistake every test that is named must pass, and mypy too; else what is wrong."""
     tests = named_tests(mutants)
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        copy_tree(Path(folder))
-        try:
-            report = run_tests(Path(folder), tests)
-        except Broken as error:
-            return str(error)
+    copy_tree(tree)
+    try:
+        if types:
+            check_types(tree, "src")
+        report = run_tests(tree, tests)
+    except Broken as error:
+        return f"without a mistake: {error}"
     failed = [*report.assertions, *report.errors]
     if failed:
         return "without a mistake, {} fails: {}".format(*failed[0])
@@ -228,11 +235,13 @@ def main() -> int:
             console.print(f"[red]no mutant is called {name!r}[/]; there are: {', '.join(names)}", highlight=False)
             return 2
     chosen = [mutant for mutant in MUTANTS if not options.only or mutant.name in options.only]
-    wrong = check_baseline(chosen)
-    if wrong is not None:
-        console.print(wrong, style="red", markup=False)
-        return 1
-    outcomes = try_all(chosen, options.jobs, types=not options.no_types, console=console)
+    types = not options.no_types
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        wrong = check_baseline(Path(folder), chosen, types=types)
+        if wrong is not None:
+            console.print(wrong, style="red", markup=False)
+            return 1
+        outcomes = try_all(chosen, Path(folder), options.jobs, types=types, console=console)
     Console(width=None if sys.stdout.isatty() else 200).print(table_of(outcomes))
     caught = sum(outcome.status == "caught" for outcome in outcomes)
     print(f"mutants: {caught} of {len(outcomes)} caught")
@@ -242,7 +251,7 @@ def main() -> int:
     return 0 if caught == len(outcomes) else 1
 
 
-def try_all(mutants: list[Mutant], jobs: int, *, types: bool, console: Console) -> list[Outcome]:
+def try_all(mutants: list[Mutant], origin: Path, jobs: int, *, types: bool, console: Console) -> list[Outcome]:
     """All of them, some at once; the outcomes in the order of the table."""
     columns = (
         TextColumn("mutants"),
@@ -254,7 +263,7 @@ def try_all(mutants: list[Mutant], jobs: int, *, types: bool, console: Console) 
     found: dict[str, Outcome] = {}
     with Progress(*columns, console=console) as progress, ThreadPoolExecutor(jobs) as pool:
         bar = progress.add_task("", total=len(mutants))
-        for future in as_completed([pool.submit(try_mutant, mutant, types=types) for mutant in mutants]):
+        for future in as_completed([pool.submit(try_mutant, mutant, origin, types=types) for mutant in mutants]):
             outcome = future.result()
             found[outcome.name] = outcome
             progress.update(bar, advance=1, description=f"{outcome.name}: {outcome.status}")
