@@ -145,6 +145,22 @@ MUTANTS = (
         (MEMORY + "test_stale_epoch_refused",),
     ),
     Mutant(
+        "success-without-epoch",
+        "the success of an old attempt is accepted, by the short way of SQLite",
+        S + "stores/sqlite/apply_sql.py",
+        " AND r.state = 'running' AND r.epoch = {bound(1)}\n",
+        " AND r.state = 'running' AND {bound(1)} > 0\n",
+        (PROTOCOL + "test_a_success_is_refused_when_another_process_decided_meanwhile",),
+    ),
+    Mutant(
+        "success-without-status",
+        "a success is accepted for a run that is not running, by the short way of SQLite",
+        S + "stores/sqlite/apply_sql.py",
+        "r.rid = {bound(0)} AND r.state = 'running' AND r.epoch",
+        "r.rid = {bound(0)} AND r.epoch",
+        (PROTOCOL + "test_a_success_is_refused_when_another_process_decided_meanwhile",),
+    ),
+    Mutant(
         "complete-without-status",
         "a result is accepted for a run that is not running (SQLite)",
         S + "stores/sqlite/apply_sql.py",
