@@ -268,8 +268,8 @@ MUTANTS = (
         "strays-forgotten",
         "a claim whose answer was lost is held for ever",
         S + "engine/worker.py",
-        "        for run in answer.strays:\n",
-        "        for run in answer.strays[:0]:\n",
+        "in self._strays(answer.strays):\n",
+        "in self._strays(answer.strays[:0]):\n",
         ("tests/engine/test_loops.py::test_a_claim_whose_answer_was_lost_is_handed_back_at_the_next_heartbeat",),
     ),
     # ── the log ──
