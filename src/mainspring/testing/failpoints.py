@@ -1,0 +1,308 @@
+"""Failpoints: named moments at which a test lets a process die or a call fail.
+
+Production code knows none of the names: stores call a `failpoint` only when a test gave them one, everything else is
+wrapped around the store and the handlers from outside. Nothing here is imported by the package itself.
+
+    MAINSPRING_FAILPOINT=materialise:before_commit:crash@2      at the second time the point is reached
+
+`crash` ends the process there (exit code 137, nothing is cleaned up), `crash_after` lets the step behind the point
+happen and ends the process at the next point reached, `raise` lets the call fail as an unreachable store does.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+from mainspring.model.change import Change, RunAbsent, RunLease, ScheduleAbsent, ScheduleAt
+from mainspring.model.errors import InvalidInput, StoreUnavailable, nearest
+from mainspring.model.events import Event, LeaseExpired, RunHandedBack, RunLost
+from mainspring.model.ids import RunId
+from mainspring.model.instant import Ms
+from mainspring.ports.store import (
+    Agenda,
+    Applied,
+    Capabilities,
+    Claimed,
+    Due,
+    Lease,
+    Offer,
+    Purged,
+    Query,
+    Renewed,
+    Retention,
+    Store,
+)
+
+T = TypeVar("T")
+Mode = Literal["crash", "crash_after", "raise"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+VARIABLE = "MAINSPRING_FAILPOINT"
+#: As if by `kill -9`: 128 + 9.
+EXIT = 137
+
+#: Every point, with what has happened when it is reached.
+MEANINGS: Mapping[str, str] = {
+    "open:after_migrate": "the schema is there, the store has not answered yet",
+    "declare:before_commit": "a declared schedule is written, not committed",
+    "declare:ack_lost": "a declared schedule is committed, its instance does not know",
+    "enqueue:before": "ad-hoc work is about to be stored",
+    "enqueue:before_commit": "ad-hoc work is written, not committed",
+    "enqueue:ack_lost": "ad-hoc work is committed, the caller does not know",
+    "materialise:before_read": "the settler is about to ask what is due",
+    "materialise:after_read": "due schedules are read, nothing is decided",
+    "materialise:after_compute": "fires are decided, nothing is sent to the store",
+    "materialise:tx_open": "the transaction for fires is open",
+    "materialise:after_cas": "the cursor has moved, no fire is inserted",
+    "materialise:after_fires": "fires are inserted, no event is",
+    "materialise:after_event": "fires and events are written",
+    "materialise:before_commit": "everything is written, nothing is committed",
+    "materialise:ack_lost": "fires are committed, the settler does not know",
+    "unpark:before_commit": "parked runs are let go, not committed",
+    "unpark:ack_lost": "parked runs are let go, the settler does not know",
+    "claim:before": "the worker is about to claim",
+    "claim:tx_open": "the transaction for claims is open",
+    "claim:after_update": "runs have owner, epoch and lease, no event says so",
+    "claim:after_event": "claims and their events are written",
+    "claim:before_commit": "everything is written, nothing is committed",
+    "claim:ack_lost": "claims are committed, the store has not answered",
+    "start:before": "the store has answered, the worker has not heard it",
+    "call:before_send": "the handler is about to be called",
+    "call:after_response": "the handler has returned, nobody knows",
+    "heartbeat:before": "leases are about to be renewed",
+    "heartbeat:before_commit": "leases are renewed, not committed",
+    "heartbeat:ack_lost": "leases are renewed, the worker does not know",
+    "complete:before": "outcomes are decided, nothing is sent to the store",
+    "complete:tx_open": "the transaction for outcomes is open",
+    "complete:after_guard": "runs carry their outcome, no event says so",
+    "complete:after_rows": "gates and touches are written too",
+    "complete:after_event": "outcomes and their events are written",
+    "complete:before_commit": "everything is written, nothing is committed",
+    "complete:ack_lost": "outcomes are committed, the worker does not know",
+    "rescue:before": "a lease has ended, the verdict is decided",
+    "rescue:before_commit": "the verdict is written, not committed",
+    "rescue:ack_lost": "the verdict is committed, the settler does not know",
+    "release:before": "a stopping worker is about to hand runs back",
+    "release:before_commit": "runs are handed back, not committed",
+    "release:ack_lost": "runs are handed back, the worker does not know",
+    "leader:before_commit": "the keeper's lease is written, not committed",
+    "leader:after_acquire": "the keeper's lease is held, nothing is done under it",
+    "presence:before_commit": "the instance's row is written, not committed",
+    "presence:ack_lost": "the instance's row is committed, the instance does not know",
+    "leave:before_commit": "a lease is given up, not committed",
+    "leave:ack_lost": "a lease is given up, its owner does not know",
+    "purge:before_commit": "old rows are removed, not committed",
+    "purge:ack_lost": "old rows are removed, the keeper does not know",
+}
+FAILPOINTS: tuple[str, ...] = tuple(MEANINGS)
+
+#: What a store calls its steps → what the step is called here; `apply` does several things, each with its own words.
+_STEPS: Mapping[str, str] = {
+    "begin": "tx_open",
+    "after_guard": "after_guard",
+    "after_update": "after_update",
+    "after_rows": "after_rows",
+    "after_events": "after_event",
+    "before_commit": "before_commit",
+    "after_commit": "ack_lost",
+    "after_migrate": "after_migrate",
+}
+_OWN_WORDS: Mapping[str, str] = {
+    "materialise:after_guard": "materialise:after_cas",
+    "materialise:after_rows": "materialise:after_fires",
+    "leader:ack_lost": "leader:after_acquire",
+}
+
+
+class Fuse:
+    """Counts the points reached, and blows at one of them."""
+
+    def __init__(self, spec: str | None = None, *, die: Callable[[int], object] = os._exit) -> None:
+        self.reached: Counter[str] = Counter()
+        self.blown = False
+        self._die = die
+        self._dying = False
+        self._lock = threading.Lock()
+        self.point, self.mode, self.nth = _parse(spec) if spec else ("", "crash", 0)
+
+    @classmethod
+    def from_environment(cls) -> Fuse:
+        """What `MAINSPRING_FAILPOINT` says; without it nothing ever blows."""
+        return cls(os.environ.get(VARIABLE))
+
+    def reach(self, point: str) -> None:
+        """A point is reached: go on, die or raise."""
+        if point not in MEANINGS:
+            return
+        with self._lock:
+            self.reached[point] += 1
+            hit = point == self.point and self.reached[point] == self.nth
+            self.blown = self.blown or hit
+        if self._dying or (hit and self.mode == "crash"):
+            self._die(EXIT)
+        elif hit and self.mode == "crash_after":
+            self._dying = True
+        elif hit:
+            raise StoreUnavailable(f"injected at {point}")
+
+    def over(self) -> None:
+        """The program ends in order; what was to die after its last point dies now."""
+        if self._dying:
+            self._die(EXIT)
+
+    def around(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler with points before and after it."""
+        if inspect.iscoroutinefunction(handler):
+
+            @functools.wraps(handler)
+            async def call(*args: Any, **kwargs: Any) -> Any:
+                self.reach("call:before_send")
+                answer = await handler(*args, **kwargs)
+                self.reach("call:after_response")
+                return answer
+
+        else:
+
+            @functools.wraps(handler)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self.reach("call:before_send")
+                answer = handler(*args, **kwargs)
+                self.reach("call:after_response")
+                return answer
+
+        return call
+
+
+class FailingStore:
+    """A store with points around its verbs and, through the store's own hook, inside them."""
+
+    def __init__(self, make: Callable[[Callable[[str], None]], Store], fuse: Fuse) -> None:
+        self._doing: tuple[str, ...] = ("open",)
+        self._fuse = fuse
+        self._store = make(self._inside)
+        #: What the store called its own points.
+        self.raw: set[str] = set()
+
+    def _inside(self, point: str) -> None:
+        self.raw.add(point)
+        step = _STEPS[point.partition(":")[2]]
+        for doing in self._doing:
+            name = f"{doing}:{step}"
+            self._fuse.reach(_OWN_WORDS.get(name, name))
+
+    def _begin(self, doing: str, *points: str) -> None:
+        self._doing = (doing,)
+        for point in points:
+            self._fuse.reach(point)
+
+    # ── the verbs ──────────────────────────────────────────────────────────
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    async def open(self) -> None:
+        self._begin("open")
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
+        planning = agenda is Agenda.SCHEDULES
+        self._begin("unpark" if agenda is Agenda.GATES else "due")
+        if planning:
+            self._fuse.reach("materialise:before_read")
+        found = await self._store.due(agenda, limit, hold=hold, now=now)
+        if planning and found.schedules:
+            self._fuse.reach("materialise:after_read")
+        return found
+
+    async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
+        self._doing = tuple(dict.fromkeys(purpose(change) for change in changes))
+        for doing in self._doing:
+            self._fuse.reach("materialise:after_compute" if doing == "materialise" else f"{doing}:before")
+        return await self._store.apply(changes, now=now)
+
+    async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
+        self._begin("claim", "claim:before")
+        claimed = await self._store.claim(offer, limit, ids=ids, now=now)
+        if claimed.claims:
+            self._fuse.reach("start:before")
+        return claimed
+
+    async def renew(
+        self, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, *, now: Ms | None = None
+    ) -> Renewed:
+        self._begin("heartbeat", "heartbeat:before")
+        return await self._store.renew(owner, leases, ttl, now=now)
+
+    async def progress(self, run_id: RunId, epoch: int, text: str) -> bool:
+        return await self._store.progress(run_id, epoch, text)
+
+    async def find(self, query: Query[T]) -> list[T]:
+        return await self._store.find(query)
+
+    async def tail(self, after: int, limit: int) -> list[Event]:
+        return await self._store.tail(after, limit)
+
+    async def lease(
+        self,
+        name: str,
+        owner: str,
+        ttl: Ms,
+        *,
+        epoch: int | None = None,
+        data: str | None = None,
+        now: Ms | None = None,
+    ) -> Lease | None:
+        self._begin("leader" if name == "keeper" else "presence")
+        return await self._store.lease(name, owner, ttl, epoch=epoch, data=data, now=now)
+
+    async def release(self, name: str, owner: str, epoch: int, *, now: Ms | None = None) -> bool:
+        self._begin("leave")
+        return await self._store.release(name, owner, epoch, now=now)
+
+    async def wait(self, timeout: float) -> bool:
+        return await self._store.wait(timeout)
+
+    async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
+        self._begin("purge")
+        return await self._store.purge(policy, limit, now=now)
+
+
+def purpose(change: Change) -> str:
+    """What a change is for, in the words of the points."""
+    guard = change.guard
+    if isinstance(guard, ScheduleAbsent):
+        return "declare"
+    if isinstance(guard, RunAbsent):
+        return "enqueue"
+    if isinstance(guard, ScheduleAt):
+        return "materialise"
+    if isinstance(guard, RunLease):
+        if any(isinstance(event, LeaseExpired | RunLost) for event in change.events):
+            return "rescue"
+        if any(isinstance(event, RunHandedBack) for event in change.events):
+            return "release"
+        return "complete"
+    return "other"
+
+
+def _parse(spec: str) -> tuple[str, Mode, int]:
+    """`group:step:mode@n`, where `@n` may be left out."""
+    text, _, count = spec.partition("@")
+    point, _, word = text.rpartition(":")
+    if point not in MEANINGS:
+        raise InvalidInput(VARIABLE, f"{point!r} is no failpoint", nearest(point, FAILPOINTS) or f"See {__name__}")
+    for mode in MODES:
+        if mode == word:
+            if count and (not count.isdigit() or int(count) < 1):
+                raise InvalidInput(VARIABLE, f"@{count} is no count", "Write for example @2")
+            return point, mode, int(count or 1)
+    raise InvalidInput(VARIABLE, f"{word!r} is no mode", f"Use one of {', '.join(MODES)}")
