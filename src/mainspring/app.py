@@ -287,6 +287,7 @@ class Mainspring(Registry):
         """The same on the running loop; the first signal drains, the second stops at once."""
         stopper = Stopper()
         self._stopper = stopper
+        stopper.at_once(lambda: self._engine.post(self._claim_no_more))
         with stopper.on_signals(signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
             await self._start()
             try:
@@ -364,6 +365,10 @@ class Mainspring(Registry):
         await draining
         await self._bus.settle()
         await self.close()
+
+    def _claim_no_more(self) -> None:
+        if self._runtime is not None and self._runtime.worker is not None:
+            self._runtime.worker.draining = True
 
     def _stop_now(self) -> None:
         if self._runtime is not None:

@@ -17,6 +17,7 @@ class Stopper:
         self._loop = asyncio.get_running_loop()
         self._first = asyncio.Event()
         self._second: Callable[[], object] | None = None
+        self._at_once: Callable[[], object] | None = None
         self.requests = 0
 
     def request(self) -> None:
@@ -34,6 +35,10 @@ class Stopper:
         self._second = call
         if self.requests >= 2:
             call()
+
+    def at_once(self, call: Callable[[], object]) -> None:
+        """What every signal does before the loop hears of it, which a blocking handler may delay; it must not block."""
+        self._at_once = call
 
     async def wait(self) -> None:
         """Return at the first request."""
@@ -60,8 +65,15 @@ class Stopper:
             return
         for number in numbers:
             self._loop.add_signal_handler(number, self._count)
+            # The loop hears by a file descriptor, so what Python calls between two instructions is free for us.
+            signal.signal(number, self._heard)
+            signal.siginterrupt(number, False)
         try:
             yield
         finally:
             for number in numbers:
                 self._loop.remove_signal_handler(number)
+
+    def _heard(self, _number: int, _frame: object) -> None:
+        if self._at_once is not None:
+            self._at_once()
