@@ -26,7 +26,7 @@ from mainspring.model.errors import (
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.clock import Clock, SystemClock
-from mainspring.stores.sqlite.errors import BUSY, primary_code, translate
+from mainspring.stores.sqlite.errors import BUSY, damaged, primary_code, translate
 from mainspring.stores.sqlite.mounts import filesystem_of, is_network
 from mainspring.stores.sqlite.rows import MOST_ROWS, size_for, sized
 
@@ -270,7 +270,10 @@ class Database:
             raise StoreReadOnly(f"{path} cannot be written. Make the file and its directory writable for this user")
 
     def _open_error(self, error: sqlite3.Error) -> StoreError:
-        return translate(error, os.path.abspath(self.path))
+        path = os.path.abspath(self.path)
+        if primary_code(error) == sqlite3.SQLITE_ERROR:  # the statements are ours and right, so the file is not
+            return damaged(path, error)
+        return translate(error, path)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -327,6 +330,8 @@ class Database:
                     f"{path} has schema {version}, this Mainspring knows up to {newest}. Upgrade Mainspring; "
                     "the file was left as it is"
                 )
+            if version < 1 and tables:
+                raise damaged(path, f"it has {tables} tables and indexes and claims to have schema {version}")
             return version
         if application or version or tables:
             raise StoreCorrupt(

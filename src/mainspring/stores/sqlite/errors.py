@@ -24,6 +24,10 @@ def primary_code(error: sqlite3.Error) -> int:
 def translate(error: sqlite3.Error, path: str) -> StoreError:
     """What happened to the file, and what to do about it."""
     code = primary_code(error)
+    if not code and str(error).startswith(
+        "Could not decode"
+    ):  # the driver's own words, with the whole text behind them
+        return damaged(path, "text that is not UTF-8")
     if code in BUSY:
         return StoreUnavailable(f"{path} is locked by another process ({error}); nothing was changed. Try again")
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _disk_full(path)):
@@ -34,15 +38,20 @@ def translate(error: sqlite3.Error, path: str) -> StoreError:
             "Make the file and its directory writable for this user"
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreCorrupt(
-            f"{path} is damaged or is not a SQLite database ({error}); it was left as it is. "
-            "Restore it from a backup, or give another path"
-        )
+        return damaged(path, error)
     if code == sqlite3.SQLITE_CANTOPEN:
         return StoreUnavailable(f"{path} cannot be opened ({error}). Check that its directory exists and is writable")
     if code == sqlite3.SQLITE_IOERR:
         return StoreUnavailable(f"{path} cannot be read or written ({error}); nothing was changed. Check the disk")
     return StoreError(f"{path}: {error}")
+
+
+def damaged(path: str, why: object) -> StoreCorrupt:
+    """A file whose content cannot be trusted."""
+    return StoreCorrupt(
+        f"{path} is damaged or is not a SQLite database ({why}); it was left as it is. "
+        "Restore it from a backup, or give another path"
+    )
 
 
 def _disk_full(path: str) -> bool:
