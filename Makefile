@@ -27,8 +27,10 @@ format: $(READY)
 bench: $(READY)  ## us, the peers and a floor, with the targets; QUICK=1 for a short one, ARGS=… for the rest
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
-chaos: $(READY) mutants  ## the kill loops of the test suite with larger counts, all zones, all mutants
-	MAINSPRING_KILLS=200 MAINSPRING_RUNS=50000 MAINSPRING_WORLDS=5000 MAINSPRING_ZONES=1000 $(BIN)/pytest -m chaos --durations=10 -s
+chaos: $(READY) mutants  ## the proof with larger counts: kills, stops, worlds, failpoints, damages, zones, a ten-minute soak
+	MAINSPRING_KILLS=300 MAINSPRING_STOPS=30 MAINSPRING_RUNS=50000 MAINSPRING_FAILPOINT_NTH=1,2,3 \
+	MAINSPRING_WORLDS=5000 MAINSPRING_ZONES=1000 MAINSPRING_DAMAGES=1000 MAINSPRING_SOAK_SECONDS=600 \
+	$(BIN)/pytest -m chaos --durations=10 -s
 
 mutants: $(READY)  ## protocol mistakes, made one at a time in a copy: the tests must see each of them
 	$(BIN)/python tools/mutants.py

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from mainspring.engine.presence import instances
+from mainspring.engine.presence import PREFIX, instances
 from mainspring.engine.service import Service
 from mainspring.model.errors import StoreError
 from mainspring.model.instant import Ms
@@ -77,8 +77,14 @@ class Keeper(Service):
 
     async def retain(self) -> bool:
         """Remove what is older than the history; true when there is more."""
-        before: Ms = self._clock.now() - self._settings.history
-        purged = await self._store.purge(Retention(ended_before=before), PURGE_BATCH)
+        now = self._clock.now()
+        before: Ms = now - self._settings.history
+        policy = Retention(
+            ended_before=before,
+            lease_prefix=PREFIX,
+            leases_before=min(before, now - self._settings.undeclared_after),  # they say who declares what
+        )
+        purged = await self._store.purge(policy, PURGE_BATCH)
         if purged.runs:
             log.info("retention: %d runs and %d events removed", purged.runs, purged.events)
         return purged.more

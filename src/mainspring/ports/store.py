@@ -118,10 +118,15 @@ class Lease(Struct, frozen=True):
 
 
 class Retention(Struct, frozen=True):
-    """What may be removed: runs that ended before, deleted or finished schedules likewise."""
+    """What may be removed: runs that ended before, older notes, deleted schedules of which nothing else is left.
+
+    Also named leases that ended, begin with `lease_prefix` and were not renewed since `leases_before`.
+    """
 
     ended_before: Ms
     keep_dead: bool = True
+    lease_prefix: str = ""
+    leases_before: Ms = 0
 
 
 class Purged(Struct, frozen=True):
@@ -132,6 +137,9 @@ class Purged(Struct, frozen=True):
     spans: int = 0
     bodies: int = 0
     more: bool = False
+    notes: int = 0
+    schedules: int = 0
+    leases: int = 0
 
 
 class Tally(Struct, frozen=True):

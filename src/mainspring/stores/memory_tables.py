@@ -68,6 +68,7 @@ class MemoryTables:
         self._schedules: dict[str, Schedule] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._log: list[Event] = []
+        self._notes: list[Event] = []
         self._run_events: dict[str, list[Event]] = defaultdict(list)
         self._schedule_events: dict[str, list[Event]] = defaultdict(list)
         self._fire_keys: dict[tuple[str | None, str | None], str] = {}
@@ -96,6 +97,8 @@ class MemoryTables:
         self._seq += 1
         event = replace(event, seq=self._seq, at=at, n=n, change=change)
         self._log.append(event)
+        if event.n is None:
+            self._notes.append(event)
         if event.run_id is not None:
             self._run_events[event.run_id].append(event)
         if isinstance(event, ScheduleEvent) and event.schedule_id is not None:
@@ -248,12 +251,32 @@ class MemoryTables:
     # ── purge ──────────────────────────────────────────────────────────────
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
-        wall, _ = self._clocks(now)
+        wall, lease_now = self._clocks(now)
+        before = policy.ended_before
         doomed = list(self._purgeable(policy, limit + 1))
-        more, doomed = len(doomed) > limit, doomed[:limit]
-        spans = [s for s in self._spans if s.through < policy.ended_before]
-        if not doomed and not spans:
+        spans = [s for s in self._spans if s.through < before]
+        notes = self._old_notes(before)
+        leases = [
+            name
+            for name, lease in self._leases.items()
+            if name.startswith(policy.lease_prefix)
+            and lease.renewed_at < policy.leases_before
+            and not (lease.live and lease.expires_at > lease_now)
+        ]
+        gone = [
+            row
+            for row in self._schedules.values()
+            if row.state == "deleted"
+            and row.updated_at < before
+            and not self._of_schedule.get(row.id)
+            and not any(span.schedule_id == row.id for span in self._spans)
+        ]
+        if not (doomed or spans or notes or gone or leases):
             return Purged()
+        more = any(len(rows) > limit for rows in (doomed, notes, gone, leases))
+        doomed, notes, gone, leases = doomed[:limit], notes[:limit], gone[:limit], leases[:limit]
+        for name in leases:
+            del self._leases[name]
         schedules = {run.schedule_id for run in doomed} | {span.schedule_id for span in spans}
         removed: set[int] = set()
         for run in doomed:
@@ -268,8 +291,11 @@ class MemoryTables:
         for span in spans:
             self._tallies[span.schedule_id, span.through // DAY_MS, f"span/{span.reason}"] += span.count
         self._spans = [s for s in self._spans if s.through >= policy.ended_before]
+        for row in gone:
+            removed.update(self._forget(row.id))
         used = {run.body for run in self._runs.values()} | {s.spec.body for s in self._schedules.values()}
-        orphans = [i for i in {run.body for run in doomed} if i is not None and i not in used]
+        bodies = {run.body for run in doomed} | {row.spec.body for row in gone}
+        orphans = [i for i in bodies if i is not None and i not in used]
         for orphan in orphans:
             self._bodies.pop(orphan, None)
         for sid in sorted(s for s in schedules if s is not None and s in self._schedules):
@@ -279,17 +305,50 @@ class MemoryTables:
             self._log = [e for e in self._log if e.seq not in removed]
             snapshot = ScheduleSnapshot(ns=row.ns, schedule_id=sid, state=row, definitions=definitions(stream))
             self._record(snapshot, wall, row.n, None)
-        self._log = [e for e in self._log if e.seq not in removed]
+        for note in notes:
+            if note.run_id in self._run_events:
+                self._run_events[note.run_id].remove(note)
+        dropped = removed.union(note.seq for note in notes)
+        self._log = [e for e in self._log if e.seq not in dropped]
+        self._notes = [e for e in self._notes if e.seq not in dropped]
+        answer = Purged(
+            runs=len(doomed),
+            events=len(removed),
+            spans=len(spans),
+            bodies=len(orphans),
+            more=more,
+            notes=len(notes),
+            schedules=len(gone),
+            leases=len(leases),
+        )
+        if not (doomed or spans or gone):
+            return answer
         digest = hashlib.blake2b(",".join(map(str, sorted(removed))).encode(), digest_size=16).hexdigest()
-        note = LogCompacted(
+        compacted = LogCompacted(
             through=max(removed, default=0),
             streams=len(doomed),
             events=len(removed),
             tallies=len(self._tallies),
             digest=digest,
         )
-        self._record(note, wall, None, None)
-        return Purged(len(doomed), len(removed), len(spans), len(orphans), more)
+        self._record(compacted, wall, None, None)
+        return answer
+
+    def _old_notes(self, before: Ms) -> list[Event]:
+        """Notes that may go; the newest word of a compaction stays, the tallies rest on it."""
+        newest = max((e.seq for e in self._notes if isinstance(e, LogCompacted)), default=0)
+        return [e for e in self._notes if e.at < before and e.seq != newest]
+
+    def _forget(self, schedule_id: str) -> list[int]:
+        """Remove a schedule with its stream and gate, and keep its tallies in nobody's name; the numbers that went."""
+        del self._schedules[schedule_id]
+        self._of_schedule.pop(schedule_id, None)
+        for key in [key for key in self._tallies if key[0] == schedule_id]:
+            self._tallies[None, key[1], key[2]] += self._tallies.pop(key)
+        gate = self._gates.get(f"schedule:{schedule_id}")
+        if gate is not None and gate.held == 0:
+            del self._gates[gate.name]
+        return [event.seq for event in self._schedule_events.pop(schedule_id, ())]
 
     def _purgeable(self, policy: Retention, limit: int) -> Iterator[Run]:
         while self._ended and getattr(self._runs.get(self._ended[0][1]), "ended_at", None) != self._ended[0][0]:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from mainspring.model.events import LogCompacted, ScheduleSnapshot, ScheduleUpdated, definitions
+from mainspring.model.change import Change
+from mainspring.model.events import (
+    InstanceJoined,
+    LogCompacted,
+    ScheduleDeleted,
+    ScheduleFinished,
+    ScheduleSnapshot,
+    ScheduleUpdated,
+    definitions,
+)
+from mainspring.model.gate import Gate
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Span
-from mainspring.ports.store import Bodies, Purged, Retention, Runs, Spans, Tallies, Tally
+from mainspring.ports.store import Bodies, Gates, Leases, Purged, Retention, Runs, Schedules, Spans, Tallies, Tally
 from mainspring.testing.contract_base import Bench, ContractBase, on_store
 from mainspring.testing.factories import (
     DAY,
@@ -180,3 +190,62 @@ class Purges(ContractBase):
         purged = await b.store.purge(ALL, 100, now=T0)
         assert (purged.runs, purged.bodies) == (2, 2)
         assert await b.store.find(Runs()) == []
+
+    @on_store
+    async def test_a_deleted_schedule_goes_when_nothing_else_of_it_is_left(self, b: Bench) -> None:
+        schedule = await b.schedule(payload="mine")
+        await b.accept(plan_change(b.ids, schedule, [T0 + 1_000], state=State.SKIPPED), now=T0 + 1_000)
+        row = await b.schedule_row(schedule.id)
+        gate = Gate(f"schedule:{schedule.id}", 1)
+        await b.accept(
+            replace(schedule_change(b.ids, row, ScheduleDeleted(schedule_id=row.id), state="deleted"), gates=(gate,))
+        )
+        young = Retention(ended_before=T0)
+        assert await b.store.purge(young, 100, now=T0 + 5_000) == Purged()
+        assert (await b.store.purge(ALL, 100, now=T0 + 6_000)).runs == 1
+        purged = await b.store.purge(ALL, 100, now=T0 + 7_000)
+        assert (purged.runs, purged.schedules, purged.bodies) == (0, 1, 1)
+        assert await b.store.find(Schedules(states=("deleted",))) == []
+        assert await b.store.find(Gates()) == []
+        assert await b.names() == ["LogCompacted", "LogCompacted"]
+        assert await b.store.find(Tallies()) == [Tally(None, T0 // DAY, "fire/skipped", 1)]
+        assert await b.store.purge(ALL, 100, now=T0 + 8_000) == Purged(notes=1)
+        assert await b.store.purge(ALL, 100, now=T0 + 9_000) == Purged()
+
+    @on_store
+    async def test_live_and_finished_schedules_stay(self, b: Bench) -> None:
+        await b.schedule()
+        finished = await b.schedule()
+        over = ScheduleFinished(schedule_id=finished.id, reason="ended", cursor=T0)
+        await b.accept(schedule_change(b.ids, finished, over, state="finished", next_at=None))
+        assert await b.store.purge(ALL, 100, now=T0 + 9_000) == Purged()
+
+    @on_store
+    async def test_old_notes_go_and_the_last_word_of_a_compaction_stays(self, b: Bench) -> None:
+        for number in range(5):
+            note = InstanceJoined(instance=f"i{number}")
+            await b.accept(Change(id=b.ids.change(), events=(note,)), now=T0 + number)
+        purged = await b.store.purge(Retention(ended_before=T0 + 2), 100, now=T0 + 10)
+        assert (purged.notes, purged.events, purged.more) == (2, 0, False)
+        assert await b.names() == ["InstanceJoined"] * 3
+        assert (await b.store.purge(ALL, 2, now=T0 + 10)).more
+        assert (await b.store.purge(ALL, 2, now=T0 + 10)).notes == 1
+        for number in range(2):
+            await b.accept(enqueue_change(b.ids, make_run(b.ids, state=State.SKIPPED)), now=T0 + 11)
+            assert (await b.store.purge(ALL, 100, now=T0 + 20 + number)).notes == 0
+        assert (await b.store.purge(ALL, 100, now=T0 + 30)).notes == 1
+        assert await b.names() == ["LogCompacted"]
+        assert await b.store.purge(ALL, 100, now=T0 + 40) == Purged()
+
+    @on_store
+    async def test_leases_that_ended_go_by_prefix_and_age(self, b: Bench) -> None:
+        for name in ("instance:a", "instance:b", "keeper"):
+            await b.store.lease(name, "w", 1_000, now=T0)
+        held = await b.store.lease("instance:c", "w", 1_000_000, now=T0)
+        assert held is not None
+        await b.store.release("instance:b", "w", 1, now=T0)
+        policy = Retention(ended_before=0, lease_prefix="instance:", leases_before=T0 + 1)
+        assert await b.store.purge(Retention(ended_before=0, lease_prefix="instance:"), 9, now=T0 + 5_000) == Purged()
+        assert (await b.store.purge(policy, 9, now=T0 + 500)).leases == 1
+        assert (await b.store.purge(policy, 9, now=T0 + 5_000)).leases == 1
+        assert {lease.name for lease in await b.store.find(Leases())} == {"instance:c", "keeper"}

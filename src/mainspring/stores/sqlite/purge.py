@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -63,22 +63,58 @@ INSERT INTO tally (schedule_id, day, outcome, count)
 SELECT ifnull({item(0)}, ''), {item(1)}, {item(2)}, {item(3)} FROM j WHERE true
 ON CONFLICT DO UPDATE SET count = count + excluded.count
 """  # noqa: S608
+#: before, limit → notes that may go; the newest word of a compaction stays, the tallies rest on it.
+_NOTES = """
+SELECT json_group_array(seq) FROM (
+    SELECT seq FROM event WHERE n IS NULL AND at < ?1 AND seq <> ifnull((
+        SELECT c.seq FROM event c WHERE c.n IS NULL AND c.type = 'LogCompacted'
+        ORDER BY c.at DESC, c.seq DESC LIMIT 1), 0)
+    ORDER BY at LIMIT ?2)
+"""
+#: before, limit → deleted schedules without a run or a span.
+_GONE = """
+SELECT json_group_array(json_array(id, body)) FROM (
+    SELECT s.id, s.body FROM schedule s
+    WHERE s.state = 'deleted' AND s.updated_at < ?1
+      AND NOT EXISTS (SELECT 1 FROM run r WHERE r.schedule_id = s.id AND r.schedule_id IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM span p WHERE p.schedule_id = s.id)
+    ORDER BY s.updated_at LIMIT ?2)
+"""
+_STREAM_NUMBERS = """
+SELECT json_group_array(e.seq) FROM json_each(?1) j CROSS JOIN event e
+WHERE e.schedule_id = j.value AND e.rid IS NULL AND e.schedule_id IS NOT NULL AND e.n IS NOT NULL
+"""
+_FORGET = (
+    """INSERT INTO tally (schedule_id, day, outcome, count)
+       SELECT '', t.day, t.outcome, sum(t.count) FROM tally t
+       WHERE t.schedule_id IN (SELECT value FROM json_each(?1)) GROUP BY 2, 3
+       ON CONFLICT DO UPDATE SET count = count + excluded.count""",
+    "DELETE FROM tally WHERE schedule_id IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM gate WHERE held = 0 AND name IN (SELECT 'schedule:' || value FROM json_each(?1))",
+    "DELETE FROM schedule WHERE id IN (SELECT value FROM json_each(?1))",
+)
+_PAST_LEASES = """
+SELECT json_group_array(name) FROM (
+    SELECT name FROM lease WHERE substr(name, 1, length(?1)) = ?1 AND renewed_at < ?2 AND (live = 0 OR expires_at <= ?3)
+    LIMIT ?4)
+"""
 _doomed_rows = msgspec.json.Decoder(list[tuple[int, str | None, str, Ms, str, str | None]])
 _span_rows = msgspec.json.Decoder(list[tuple[int, str, Ms, str, int]])
 _numbers = msgspec.json.Decoder(list[int])
 _texts = msgspec.json.Decoder(list[str])
+_gone_rows = msgspec.json.Decoder(list[tuple[str, str | None]])
 
 
 def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
-    """Remove what retention allows, at most `limit` runs; all of it one transaction."""
-    wall, _ = db.clocks(now)
+    """Remove what retention allows, at most `limit` of each kind; all of it one transaction."""
+    wall, lease_now = db.clocks(now)
     with db.read():
-        doomed, spans = _removable(db, policy, limit)
-    if not doomed and not spans:
-        return Purged()
+        if not any(_removable(db, policy, 1, lease_now)):
+            return Purged()
     with db.write("purge"):
-        doomed, spans = _removable(db, policy, limit)
-        more, doomed = len(doomed) > limit, doomed[:limit]
+        found = _removable(db, policy, limit, lease_now)
+        more = any(len(rows) > limit for rows in (found.runs, found.notes, found.schedules, found.leases))
+        doomed, gone, spans = found.runs[:limit], found.schedules[:limit], found.spans
         tallies: Counter[tuple[str | None, int, str]] = Counter()
         for _, schedule_id, origin, at, state, _ in doomed:
             tallies[schedule_id, at // DAY_MS, f"{'fire' if origin == 'fire' else 'adhoc'}/{state}"] += 1
@@ -88,22 +124,63 @@ def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged
         db.run(_COUNT, pack([(*key, count) for key, count in tallies.items()]))
         removed = _remove_runs(db, [row[0] for row in doomed])
         db.run("DELETE FROM span WHERE rowid IN (SELECT value FROM json_each(?1))", pack([row[0] for row in spans]))
-        bodies = _remove_bodies(db, {row[5] for row in doomed if row[5] is not None})
-        removed += _compact(db, schedules, wall)
-        note = LogCompacted(
-            through=max(removed, default=0),
-            streams=len(doomed),
-            events=len(removed),
-            tallies=db.value("SELECT count(*) FROM tally"),
-            digest=_digest(removed),
-        )
-        db.run_rows(INSERT_EVENTS, [event_row(note, None, None, None)], wall)
-    return Purged(len(doomed), len(removed), len(spans), bodies, more)
+        removed += _compact(db, schedules, wall) + _forget(db, [schedule_id for schedule_id, _ in gone])
+        bodies = _remove_bodies(db, {body for body in (*(row[5] for row in doomed), *(row[1] for row in gone)) if body})
+        db.run("DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?1))", pack(found.notes[:limit]))
+        db.run("DELETE FROM lease WHERE name IN (SELECT value FROM json_each(?1))", pack(found.leases[:limit]))
+        if doomed or spans or gone:
+            note = LogCompacted(
+                through=max(removed, default=0),
+                streams=len(doomed),
+                events=len(removed),
+                tallies=db.value("SELECT count(*) FROM tally"),
+                digest=_digest(removed),
+            )
+            db.run_rows(INSERT_EVENTS, [event_row(note, None, None, None)], wall)
+    return Purged(
+        runs=len(doomed),
+        events=len(removed),
+        spans=len(spans),
+        bodies=bodies,
+        more=more,
+        notes=len(found.notes[:limit]),
+        schedules=len(gone),
+        leases=len(found.leases[:limit]),
+    )
 
 
-def _removable(db: Database, policy: Retention, limit: int) -> tuple[list[Any], list[Any]]:
-    doomed = db.value(_DOOMED, policy.ended_before, limit + 1, 0 if policy.keep_dead else 1)
-    return _doomed_rows.decode(doomed), _span_rows.decode(db.value(_SPANS, policy.ended_before))
+class _Removable(NamedTuple):
+    """What may go; of each kind one more than asked for when there is more."""
+
+    runs: list[Any]
+    spans: list[Any]
+    notes: list[int]
+    schedules: list[tuple[str, str | None]]
+    leases: list[str]
+
+
+def _removable(db: Database, policy: Retention, limit: int, lease_now: Ms) -> _Removable:
+    before = policy.ended_before
+    past = db.value(_PAST_LEASES, policy.lease_prefix, policy.leases_before, lease_now, limit + 1)
+    return _Removable(
+        _doomed_rows.decode(db.value(_DOOMED, before, limit + 1, 0 if policy.keep_dead else 1)),
+        _span_rows.decode(db.value(_SPANS, before)),
+        _numbers.decode(db.value(_NOTES, before, limit + 1)),
+        _gone_rows.decode(db.value(_GONE, before, limit + 1)),
+        _texts.decode(past),
+    )
+
+
+def _forget(db: Database, schedules: list[str]) -> list[int]:
+    """Delete schedules with their streams and gates, and keep their tallies in nobody's name; the numbers that went."""
+    if not schedules:
+        return []
+    text = pack(schedules)
+    removed = _numbers.decode(db.value(_STREAM_NUMBERS, text))
+    db.run("DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?1))", pack(removed))
+    for statement in _FORGET:
+        db.run(statement, text)
+    return removed
 
 
 def _remove_runs(db: Database, rids: list[int]) -> list[int]:

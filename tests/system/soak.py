@@ -1,0 +1,192 @@
+"""python soak.py --seconds 600: steady work, failures, restarts and retention; memory, threads, files and tables flat.
+
+One process works all the time and is measured; a second one comes and goes, with schedules that live as long as it.
+Exit code 1 and the reasons when something grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from msgspec.structs import replace
+from nodes import CallLog, fork, tell_where_it_hangs, wait, wait_until
+
+from mainspring import Context, Mainspring, Retry, StoreError
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.verify import verify
+
+SLOTS = 8
+TABLES = ("event", "run", "schedule", "span", "body", "gate", "lease", "tally")
+
+
+def node(folder: Path, history: str, guest: bool) -> int:
+    """In a child: plan, enqueue, fail now and then; a guest brings schedules of its own and removes them."""
+    tell_where_it_hangs()
+    log = CallLog(folder / "calls")
+    ms = Mainspring(
+        f"sqlite:///{folder / 'x.db'}",
+        name="guest" if guest else "host",
+        history=history,
+        lease_ttl="1500ms",
+        poll_interval="250ms",
+        concurrency=SLOTS,
+    )
+    ms.settings = replace(ms.settings, undeclared_after=ms.settings.history)  # past instances are kept that long
+    again = Retry(max_attempts=4, initial="50ms", jitter=0)
+
+    @ms.task(retry=again)
+    async def work(ctx: Context, ballast: str = "") -> str:
+        if ctx.attempt == 1 and random.random() < 0.1:
+            raise ValueError("one in ten fails at first")
+        await asyncio.sleep(0.01)
+        return ballast[:10]
+
+    @ms.task(retry=again)
+    def thread(ctx: Context, ballast: str = "") -> None:
+        time.sleep(0.01)
+
+    if not guest:
+        for index, task in enumerate((work, work, thread, work)):
+            overlap = ("allow_parallel", "forbid", "allow_parallel", "queue_all")[index]
+            ms.every("100ms", name=f"steady-{index}", missed="replay_all", overlap=overlap)(task)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        running = asyncio.ensure_future(ms.run_async())
+        number = 0
+        if guest:
+            for index in range(3):
+                await ms.schedule(f"guest-{os.getpid()}-{index}", work, every="200ms", overlap="queue_all")
+        while not running.done():
+            number += 1
+            with contextlib.suppress(StoreError):
+                await (work, thread)[number % 2].enqueue(f"{os.getpid()} {number} " + "x" * 200)
+                log.say("enqueued")
+            await asyncio.wait([running], timeout=0.05)
+            if guest and number == 30:
+                for index in range(3):
+                    await ms.delete(f"guest-{os.getpid()}-{index}")
+                log.say("guest", os.getpid())
+        await running
+
+    asyncio.run(main())
+    return 0
+
+
+def sample(folder: Path, pid: int) -> dict[str, int]:
+    """What the process and the file hold now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    words = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if ":" in line and line.split()[1:]}
+    found = {
+        "rss_kb": int(words["VmRSS"]),
+        "threads": int(words["Threads"]),
+        "fds": len(os.listdir(f"/proc/{pid}/fd")),
+        "file_kb": (folder / "x.db").stat().st_size // 1024,
+        "wal_kb": (folder / "x.db-wal").stat().st_size // 1024,
+    }
+    connection = sqlite3.connect(folder / "x.db")
+    try:
+        for table in TABLES:
+            found[table] = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    finally:
+        connection.close()
+    return found
+
+
+#: What may be added between the second and the last third: a share, and an amount. Loose while a run is short.
+LONG = {"rss_kb": (0.03, 2_048), "threads": (0.0, SLOTS), "fds": (0.0, 2), "tally": (0.0, 40), "wal_kb": (0.0, 20_480)}
+SHORT = {"rss_kb": (0.15, 8_192), "threads": (0.0, SLOTS), "fds": (0.0, 4), "tally": (0.0, 40), "wal_kb": (0.0, 20_480)}
+ROWS = (0.10, 60)
+ROWS_SHORT = (0.60, 300)
+
+
+def judge(samples: list[dict[str, int]], short: bool) -> list[str]:
+    """Compare medians: of the second third, after the warm-up, and of the last."""
+    wrong: list[str] = []
+    third = len(samples) // 3
+    print(f"{'':>10} {'first':>9} {'second':>9} {'last':>9} {'allowed':>9}")
+    for key in samples[0]:
+        first, second, last = (
+            statistics.median(one[key] for one in part)
+            for part in (samples[:third], samples[third : 2 * third], samples[2 * third :])
+        )
+        share, amount = (SHORT if short else LONG).get(key, ROWS_SHORT if short else ROWS)
+        allowed = second * (1 + share) + amount
+        print(
+            f"{key:>10} {first:>9.0f} {second:>9.0f} {last:>9.0f} {allowed:>9.0f}{'  GREW' if last > allowed else ''}"
+        )
+        if last > allowed:
+            wrong.append(f"{key} grew from {second:.0f} to {last:.0f}")
+    return wrong
+
+
+async def verified(db: Path) -> list[str]:
+    store = SqliteStore(db)
+    await store.open()
+    try:
+        return [str(difference) for difference in (await verify(store)).differences]
+    finally:
+        await store.close()
+
+
+def soak(folder: Path, seconds: float) -> list[str]:
+    """Run, sample, judge."""
+    history = f"{max(2, min(30, round(seconds / 8)))}s"
+    said = folder / "nodes.txt"
+    log = CallLog(folder / "calls")
+    host = fork(lambda: node(folder, history, False), said)
+    samples: list[dict[str, int]] = []
+    guests = 0
+    guest = 0
+    try:
+        wait_until(lambda: log.count("said") > 5, 30, "work begins")
+        began = time.monotonic()
+        pause = max(0.25, seconds / 120)
+        while time.monotonic() - began < seconds:
+            if not guest:
+                guest, guests = fork(lambda: node(folder, history, True), said), guests + 1
+            time.sleep(pause)
+            samples.append(sample(folder, host))
+            if ["guest", str(guest)] in log.said():
+                os.kill(guest, signal.SIGTERM)
+                assert wait(guest, 30) == 0
+                guest = 0
+            if len(samples) % 12 == 0:
+                print(f"{time.monotonic() - began:>6.0f} s", samples[-1], flush=True)
+    finally:
+        for pid in filter(None, (host, guest)):
+            os.kill(pid, signal.SIGTERM)
+        codes = [wait(pid, 30) for pid in filter(None, (host, guest))]
+    print(f"{len(samples)} samples, {guests} guests, {log.count('said')} enqueued, history {history}")
+    wrong = judge(samples, seconds < 120)
+    wrong += [f"a process ended with {code}" for code in codes if code]
+    wrong += asyncio.run(verified(folder / "x.db"))
+    if wrong:
+        print(said.read_text()[-3_000:])
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=8)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        wrong = soak(Path(name), options.seconds)
+    for line in wrong:
+        print(line)
+    print(f"{len(wrong)} things grew or broke")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

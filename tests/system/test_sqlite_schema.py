@@ -1,0 +1,33 @@
+"""Files of earlier schemas are brought up to date in place, with everything in them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from mainspring.ports.store import Runs
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite.database import APPLICATION_ID, _migrations, _statements
+from mainspring.testing.factories import Ids, enqueue_change, make_run
+
+
+async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in _statements(_migrations()[0]):
+        connection.execute(statement)
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.close()
+    store = SqliteStore(path)
+    ids = Ids()
+    await store.open()
+    await store.apply([enqueue_change(ids, make_run(ids)) for _ in range(3)])
+    kept = await store.find(Runs())
+    indexes = {name for (name,) in store._db.run("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    assert {"event_note", "schedule_deleted"} <= indexes
+    assert store._db.value("PRAGMA user_version") == len(_migrations()) == 2
+    await store.close()
+    await store.open()
+    assert await store.find(Runs()) == kept
+    await store.close()
