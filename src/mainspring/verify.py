@@ -46,6 +46,8 @@ _SCHEDULE_FIELDS = Schedule.__struct_fields__
 _run_values = attrgetter(*_RUN_FIELDS)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Run)
+#: More events than any log holds.
+LONGEST_LOG = 1 << 48
 #: What a store may raise over a row it cannot read.
 _UNREADABLE = (StoreError, msgspec.MsgspecError, LookupError, ValueError, TypeError)
 
@@ -161,6 +163,8 @@ async def _past_bad_event(store: Store, after: int) -> tuple[int, list[Event]]:
         try:
             await store.tail(high, 1)
         except _UNREADABLE:
+            if high - after > LONGEST_LOG:
+                raise  # not an event cannot be read but the log
             low, step = high, (1 if high - after < 64 else step * 2)
             continue
         while high - low > 1:

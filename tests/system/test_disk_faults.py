@@ -19,6 +19,7 @@ from mainspring import Mainspring
 from mainspring.model.errors import SchemaMismatch, StoreCorrupt, StoreError, StoreUnavailable
 from mainspring.model.events import Event
 from mainspring.ports.store import Events
+from mainspring.stores.memory import MemoryStore
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.virtual import VirtualClock
 from mainspring.verify import verify
@@ -207,3 +208,18 @@ def test_a_damaged_file_is_refused_reported_or_a_valid_beginning_and_never_reset
             seen["whole" if len(found[0]) == len(events) else "a valid beginning"] += 1
         shutil.rmtree(folder)
     print(which, dict(seen))
+
+
+class Unreadable(MemoryStore):
+    """A store whose log fails wherever it is read."""
+
+    async def tail(self, after: int, limit: int) -> list[Event]:
+        raise StoreCorrupt("x.db is damaged")
+
+
+@pytest.mark.tampers
+async def test_a_log_that_cannot_be_read_at_all_ends_the_verification() -> None:
+    store = Unreadable()
+    await store.open()
+    with pytest.raises(StoreCorrupt, match="is damaged"):
+        await verify(store)
