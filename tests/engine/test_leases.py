@@ -85,6 +85,33 @@ async def test_a_lost_lease_means_a_refused_result(caplog: pytest.LogCaptureFixt
             assert (await handle.run()).crashes == 1
 
 
+async def test_a_result_under_a_lease_that_its_own_worker_took_again_is_noted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ms = Mainspring("memory://", lease_ttl="30s")
+
+    @ms.task
+    async def work(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            await asyncio.Event().wait()
+        return f"attempt {ctx.attempt}"
+
+    with caplog.at_level(logging.CRITICAL, "mainspring.engine"):
+        async with manual(ms, "2026-03-02T08:00:00Z") as t:
+            worker = t.runtime.worker
+            assert worker is not None
+            handle = await work.enqueue()
+            await worker.run_once()
+            await t.settle()
+            await t.advance("31s")
+            await t.runtime.settler.rescue()
+            await worker.run_once()  # the same worker is the first to claim it, while the old attempt still runs
+            await t.settle()
+            assert await handle.result() == "attempt 2"
+            notes = await ms.events(run=handle.id, types=[StaleResultRejected])
+            assert [(note.epoch, note.attempt) for note in notes] == [(1, 1)]
+
+
 async def test_a_lease_lost_to_another_worker_stops_the_handler(caplog: pytest.LogCaptureFixture) -> None:
     ms = Mainspring("memory://", lease_ttl="30s")
     stopped = asyncio.Event()

@@ -58,6 +58,8 @@ class Worker(Service):
         self.publish = publish
         #: Everything this worker holds a lease on: given to an executor, or waiting for a slot.
         self.running: dict[str, Attempt] = {}
+        #: Attempts still under way whose run we lost and claimed again.
+        self._superseded: set[Attempt] = set()
         self._given = 0
         self._waiting: list[tuple[int, int, float, Attempt]] = []
         self._taken = 0
@@ -138,6 +140,7 @@ class Worker(Service):
             if before is not None:  # we lost this run's lease and got it again: the old attempt must not go on
                 self.stop_attempt(before, HandedBack("lease_lost", began=before.began_at is not None))
                 self._forget(before)
+                self._superseded.add(before)
             self.running[run.id] = attempt
             if run.crashes and run.crashes + 1 >= _max_crashes(attempt):
                 self._last_chances.add(run.id)
@@ -188,6 +191,9 @@ class Worker(Service):
         for attempt, outcome in done:
             if self.running.get(attempt.run.id) is attempt:
                 self._end(attempt, outcome, boot, now)
+            elif attempt in self._superseded:
+                self._superseded.discard(attempt)
+                self._recorder.stale(attempt, outcome)
         self._prefetch.finished(len(done))
         self._begin()
         if self._more:
