@@ -15,6 +15,7 @@ from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Applied
 from mainspring.stores.sqlite import apply_sql as sql
+from mainspring.stores.sqlite.births import births
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.rows import (
     INSERT_EVENTS,
@@ -42,8 +43,9 @@ def apply(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied:
     with db.write("apply"):
         db.reach("apply:begin")
         rest = successes(db, changes, results, first + len(changes), wall)
-        for segment in segments(rest, first, wall) if rest else ():
-            _apply_segment(db, segment, results)
+        if rest and not births(db, rest, results, first + len(changes), wall):
+            for segment in segments(rest, first, wall):
+                _apply_segment(db, segment, results)
     for change in changes if db.claimed else ():
         if isinstance(change.guard, RunLease):
             db.claimed.pop(change.guard.id, None)

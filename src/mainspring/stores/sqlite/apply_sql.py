@@ -97,6 +97,13 @@ WHERE r.rid = ifnull((SELECT o.rid FROM run o WHERE o.id = {item(1)}), ifnull(
        AND o.schedule_id IS NOT NULL)))
 """  # noqa: S608
 
+#: at, then [ns, schedule, rid, id, v, actor, change, data], bound: the first events of runs inserted just now.
+BIRTHS = f"""
+INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change, data)
+SELECT ?1, {bound(0)}, {bound(1)}, {bound(2)}, {bound(3)}, 1, 'RunScheduled', {", ".join(map(bound, range(4, 8)))}
+FROM {BOUND} WHERE {bound(2)} IS NOT NULL
+"""  # noqa: S608
+
 # ── schedules ───────────────────────────────────────────────────────────────
 
 #: What planning does not change.

@@ -126,13 +126,18 @@ WHERE {bound(_AT["id"])} IS NOT NULL AND ({bound(_AT["guard_key"])} IS NULL OR N
 
 
 _INSERT_RUNS = _insert(map(_run_value, RUN_FIELDS))
-_INSERT_FRESH = _insert(map(_fresh_value, RUN_FIELDS))
+INSERT_FRESH = _insert(map(_fresh_value, RUN_FIELDS))
+
+
+def is_fresh(row: list[Any]) -> bool:
+    """True for a `run_row` to which nothing has happened."""
+    return len(row) == _FRESH
 
 
 def insert_runs(rows: list[list[Any]]) -> tuple[str, list[list[Any]]]:
     """The statement for these rows, and the rows; `created_at` comes before them."""
-    if all(len(row) == _FRESH for row in rows):
-        return _INSERT_FRESH, rows
+    if all(map(is_fresh, rows)):
+        return INSERT_FRESH, rows
     return _INSERT_RUNS, [row if len(row) > _FRESH else [*row, *_LIFE] for row in rows]
 
 

@@ -1,0 +1,78 @@
+"""New runs by the shortest way: when a batch brings nothing else, their numbers are known without reading them back."""
+
+from __future__ import annotations
+
+from mainspring.model.change import Change, Result, RunAbsent
+from mainspring.model.events import RunScheduled, encode_data
+from mainspring.model.instant import Ms
+from mainspring.model.run import OPEN, Run
+from mainspring.stores.sqlite import apply_sql as sql
+from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.rows import INSERT_FRESH, is_fresh, pack, plain_text, run_row
+from mainspring.stores.sqlite.successes import Indexed
+
+Birth = tuple[Run, RunScheduled, str]
+
+
+def births(db: Database, changes: Indexed, results: list[Result], mark: int, wall: Ms) -> bool:
+    """Write the batch if it is nothing but births, as `apply` would; False leaves everything as it was."""
+    found: list[Birth] = []
+    for _, change in changes:
+        if not _plain_births(change, found):
+            return False
+    if len({run.id for run, _, _ in found}) < len(found):
+        return False
+    rows = [run_row(run, 1, None, mark, None) for run, _, _ in found]
+    if not all(map(is_fresh, rows)):
+        return False
+    count = db.run_rows(INSERT_FRESH, rows, wall)
+    last: int = db.value("SELECT last_insert_rowid()") if count else 0
+    if count < len(rows):  # one exists already, by id, fire or unique key: the long way says which
+        db.run("DELETE FROM run WHERE rid > ?1 AND rid <= ?2", last - count, last)
+        return False
+    db.reach("apply:after_guard")
+    bodies = {body.id: body.data for _, change in changes for body in change.bodies}
+    if bodies:
+        db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
+    gates = [(g.name, g.max, g.held, g.closed_until) for _, change in changes for g in change.gates]
+    if gates:
+        db.run(sql.UPSERT_GATES, pack(gates))
+    db.reach("apply:after_rows")
+    number = last - count
+    events = []
+    for run, event, change_id in found:
+        number += 1
+        actor = plain_text(event.actor)
+        events.append((run.ns, run.schedule_id, number, run.id, event.v, actor, change_id, encode_data(event)))
+    db.run_rows(sql.BIRTHS, events, wall)
+    db.reach("apply:after_events")
+    for index, change in changes:
+        results[index] = Result("accepted", 1 if change.guard is not None else 0)
+    return True
+
+
+def _plain_births(change: Change, found: list[Birth]) -> bool:
+    """Add the births of a change that brings nothing else."""
+    guard, runs, events = change.guard, change.runs, change.events
+    if change.spans or change.touches or change.releases or change.schedule is not None:
+        return False
+    if type(guard) is RunAbsent:
+        if change.run is None or runs or guard.unique_key is not None or guard.id != change.run.id:
+            return False
+        runs = (change.run,)
+    elif guard is not None or change.run is not None or not runs:
+        return False
+    if len(runs) != len(events):
+        return False
+    for run, event in zip(runs, events, strict=True):
+        if type(event) is not RunScheduled or event.run_id != run.id or run.state not in OPEN:
+            return False
+        if (
+            event.ns != run.ns
+            or event.schedule_id != run.schedule_id
+            or event.epoch is not None
+            or event.owner is not None
+        ):
+            return False
+        found.append((run, event, change.id))
+    return True
