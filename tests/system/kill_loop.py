@@ -238,7 +238,8 @@ def main() -> int:
         print(
             f"{options.kills} kills, {options.stops} stops, {took:.0f} s, {counts['planned']} fires ({rate:.0f}/s), "
             f"{counts['RunStarted']} attempts, {counts['calls']} calls, {counts['repeated']} repeated with their key, "
-            f"{counts['LeaseExpired']} leases ended, {len(zombies)} held across a stop, all refused; "
+            f"{counts['LeaseExpired']} leases ended, "
+            f"{len(zombies)} held across a stop, {len(zombies - missing)} of them refused; "
             f"{counts['StaleResultRejected']} stale results refused "
             f"({sum(kind == 'Succeeded' for kind in refused.values())} of them successes); {len(wrong)} violations"
         )
