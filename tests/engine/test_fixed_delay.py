@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -210,6 +211,34 @@ async def test_fixed_delay_after_downtime_runs_once_late() -> None:
         await t.advance("1h")
         assert again.fires == [at(10), at(16, 20)]
         await explained(t)
+
+
+async def test_a_look_while_a_run_is_open_writes_nothing_that_could_undo_the_next_fire(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write of a slow instance arrives after another one has armed the schedule."""
+    app.seconds = 10
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", every=Every("1m", fixed_delay=True))
+        await t.advance("61s")
+        settler, late = t.runtime.settler, []
+
+        class Slow:
+            def submit(self, change: Any) -> Any:
+                late.append(change)
+                return asyncio.sleep(0)
+
+        await t.runtime._touch([(await app.ms.get("s")).id])
+        with monkeypatch.context() as patch:
+            patch.setattr(settler, "_batcher", Slow())
+            await settler.look_again()
+        await t.advance("20s")
+        assert (await app.ms.get("s")).next_at is not None
+        for change in late:
+            await t.runtime.batcher.apply(change)
+        assert (await app.ms.get("s")).next_at is not None
+        await t.advance("1m")
+        assert len(await t.fires("s")) == 2
 
 
 async def test_a_run_of_an_earlier_definition_does_not_end_the_chain(app: App) -> None:

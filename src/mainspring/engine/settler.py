@@ -183,22 +183,24 @@ class Settler(Service):
             if await self._waits_for_others(row):
                 continue  # the mark stays, so that it is looked at again when the hold ends
             draft = await self._look_again(row, due.now)
+            if draft is None:
+                continue
             await self._batcher.submit(draft.change(self._change_id(), touched=row.touched))
         return 0.0 if len(due.schedules) >= BATCH else self.poll
 
     async def _waits_for_others(self, row: DueSchedule) -> bool:
-        """True when something must follow the last end, and none of the open runs will point here when it ends.
+        """True when a deletion must follow the last end, and none of the open runs will point here when it ends.
 
-        Runs of an earlier definition know nothing of the delay, or of the deletion, that came with a later one.
+        Runs of an earlier definition know nothing of the deletion that came with a later one.
         """
         schedule = row.schedule
-        follows = is_fixed_delay(schedule.spec) or schedule.spec.terminal == "delete"
-        if row.open == 0 or not follows or schedule.state not in ("active", "finished"):
+        if row.open == 0 or schedule.spec.terminal != "delete" or schedule.state != "finished":
             return False
         found = await self._store.find(Runs(schedule_id=schedule.id, states=tuple(OPEN), limit=1_000))
         return not any(run.options is not None and run.options.rearm for run in found)
 
-    async def _look_again(self, row: DueSchedule, now: Ms) -> Draft:
+    async def _look_again(self, row: DueSchedule, now: Ms) -> Draft | None:
+        """What follows from the end of a run; None when it is too early to say, and the mark must stay."""
         schedule = row.schedule
         last = await self._last(schedule.id, ENDED - {State.SKIPPED})
         options = schedule.spec.options
@@ -208,6 +210,10 @@ class Settler(Service):
             return pause(schedule, _opened(row), now, reason="retries_exhausted")
         draft = Draft(schedule)
         if is_fixed_delay(schedule.spec):
+            if row.open and schedule.state == "active":
+                # A run of an earlier definition would not point here when it ends; and no event tells a next fire
+                # from none, so a write that changes nothing could undo, late, what somebody else has armed meanwhile.
+                return None
             if row.open == 0:
                 skipped = await self._last(schedule.id, frozenset({State.SKIPPED}))
                 ends = [run.ended_at for run in (last, skipped) if run is not None and run.ended_at is not None]
