@@ -14,7 +14,7 @@ from mainspring.model.change import Change, Result, RunAbsent
 from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import Event, RunScheduled
 from mainspring.model.ids import IdFactory
-from mainspring.ports.store import Applied, Runs
+from mainspring.ports.store import Applied, Runs, Wish
 from mainspring.rules.lifecycle import born
 from mainspring.stores.memory import MemoryStore
 
@@ -31,14 +31,14 @@ class Recording(MemoryStore):
         self.gate.set()
         self.down = False
 
-    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
         await self.gate.wait()
         if self.down:
             raise StoreUnavailable("the disk is away")
         if any(change.run is not None and change.run.task == "poison" for change in changes):
             raise RuntimeError("cannot encode this")
         self.batches.append(len(changes))
-        return await super().apply(changes, now=now)
+        return await super().apply(changes, wish=wish, now=now)
 
 
 def enqueue(task: str = "t") -> Change:
@@ -48,7 +48,7 @@ def enqueue(task: str = "t") -> Change:
 
 async def make(store: Recording, heard: list[Event] | None = None) -> Batcher:
     await store.open()
-    made = Batcher(store, lambda changes: None, (heard if heard is not None else []).append)
+    made = Batcher(store, lambda changes, claimed: None, (heard if heard is not None else []).append)
     made.listening = heard is not None
     return made
 

@@ -14,7 +14,7 @@ from mainspring.model.change import Change
 from mainspring.model.errors import StoreUnavailable
 from mainspring.model.events import ClockStepped, LeaseExpired, RunFailed, RunHandedBack, RunLost
 from mainspring.model.run import State
-from mainspring.ports.store import Applied, Claimed, Offer, Schedules
+from mainspring.ports.store import Applied, Claimed, Offer, Schedules, Wish
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing import manual, travel
 
@@ -61,10 +61,10 @@ class Flaky(MemoryStore):
 
     down = False
 
-    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
         if self.down:
             raise StoreUnavailable("the disk is full")
-        return await super().apply(changes, now=now)
+        return await super().apply(changes, wish=wish, now=now)
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[str] = (), now: int | None = None) -> Claimed:
         if self.down:

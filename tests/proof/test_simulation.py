@@ -17,7 +17,7 @@ from mainspring.engine import worker
 from mainspring.engine.store_time import StoreTime
 from mainspring.model.change import Change, RunAt, RunLease, ScheduleAt
 from mainspring.model.run import State
-from mainspring.ports.store import Agenda, Applied, Due, Runs
+from mainspring.ports.store import Agenda, Applied, Due, Runs, Wish
 from mainspring.testing.simulated_loop import Process, SimulatedLoop
 from mainspring.testing.simulated_store import StormyStore
 from mainspring.testing.simulation import run_world
@@ -173,7 +173,7 @@ def test_a_stopped_process_goes_on_where_it_was() -> None:
 class NoGuard(StormyStore):
     """Outcomes are accepted whoever brings them, whatever has become of the run."""
 
-    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
         forged = []
         for change in changes:
             guard = change.guard
@@ -181,7 +181,7 @@ class NoGuard(StormyStore):
                 (run,) = await self._store.find(Runs(id=guard.id))
                 change = replace(change, guard=RunAt(run.id, run.n))
             forged.append(change)
-        return await super().apply(forged, now=now)
+        return await super().apply(forged, wish=wish, now=now)
 
 
 class ExpiresLiveLeases(StormyStore):
@@ -197,19 +197,19 @@ class ExpiresLiveLeases(StormyStore):
 class CursorFromNow(StormyStore):
     """The cursor is moved to where the clock will soon be, not to the fire that was settled."""
 
-    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
         forged = []
         for change in changes:
             if isinstance(change.guard, ScheduleAt) and change.schedule is not None and change.runs:
                 change = replace(change, schedule=replace(change.schedule, cursor=change.schedule.cursor + 2_500))
             forged.append(change)
-        return await super().apply(forged, now=now)
+        return await super().apply(forged, wish=wish, now=now)
 
 
 class NoGates(StormyStore):
     """Nobody makes the gates that keep runs apart."""
 
-    async def apply(self, changes: Sequence[Change], *, now: int | None = None) -> Applied:
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
         return await super().apply([replace(change, gates=()) for change in changes], now=now)
 
 

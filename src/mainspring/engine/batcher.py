@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from mainspring.model.change import Change, Result
 from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import Event
-from mainspring.ports.store import Store
+from mainspring.ports.store import Claimed, Store, Wish
 
 MAX_ROWS = 1_000
 MAX_BYTES = 512 * 1024
@@ -30,11 +31,23 @@ class _Waiting(Struct, gc=False):
     size: int
 
 
+class Rider(Protocol):
+    """Who may claim in the commit that is about to be made."""
+
+    def wish(self, changes: Sequence[Change]) -> Wish | None:
+        """A claim for this commit; each is answered by `granted`."""
+        ...
+
+    def granted(self, claimed: Claimed | None) -> None:
+        """What came of it; None when the commit failed, or nobody knows."""
+        ...
+
+
 class Batcher:
     """Collects changes on the engine's loop and applies them in few commits, in order of arrival."""
 
     def __init__(
-        self, store: Store, committed: Callable[[Sequence[Change]], None], publish: Callable[[Event], None]
+        self, store: Store, committed: Callable[[Sequence[Change], bool], None], publish: Callable[[Event], None]
     ) -> None:
         self._store = store
         self._committed = committed
@@ -44,6 +57,8 @@ class Batcher:
         self._room = asyncio.Event()
         self._room.set()
         self.listening = False
+        #: The worker's claim that may ride along, if it wants one; and where to tell what came of it.
+        self.rider: Rider | None = None
 
     @property
     def waiting(self) -> int:
@@ -117,8 +132,13 @@ class Batcher:
     async def _commit(self, batch: list[_Waiting]) -> None:
         if not batch:
             return
+        changes = [waiting.change for waiting in batch]
+        rider = self.rider
+        wish = None if rider is None else rider.wish(changes)
+        claimed: Claimed | None = None
         try:
-            applied = await self._store.apply([waiting.change for waiting in batch])
+            applied = await self._store.apply(changes, wish=wish)
+            claimed = applied.claimed
         except StoreUnavailable as error:
             for waiting in batch:
                 _tell(waiting, error)
@@ -132,17 +152,22 @@ class Batcher:
             await self._commit(batch[:middle])
             await self._commit(batch[middle:])
             return
+        finally:
+            if rider is not None and wish is not None and claimed is None:
+                rider.granted(None)
         accepted: list[Change] = []
         for waiting, result in zip(batch, applied.results, strict=True):
             if result.status == "accepted":
                 accepted.append(waiting.change)
             _tell(waiting, result)
         if accepted:
-            self._committed(accepted)
+            self._committed(accepted, claimed is not None)
             if self.listening:
                 for change in accepted:
                     for event in change.events:
                         self._publish(replace(event, at=applied.now, change=change.id))
+        if rider is not None and claimed is not None:
+            rider.granted(claimed)
 
 
 def _tell(waiting: _Waiting, result: Result | StoreError) -> None:

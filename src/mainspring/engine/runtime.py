@@ -146,6 +146,7 @@ class Runtime:
         )
         if watchdog is not None:
             watchdog.worker = self.worker
+        self.batcher.rider = self.worker
         return self.worker
 
     def listen(self) -> None:
@@ -218,7 +219,7 @@ class Runtime:
         if self.worker is not None:
             self.worker.wake()
 
-    def _committed(self, changes: Sequence[Change]) -> None:
+    def _committed(self, changes: Sequence[Change], claimed: bool) -> None:
         """Wake precisely: who has work because of what was just committed here."""
         to_run = touched = released = False
         for change in changes:
@@ -236,7 +237,7 @@ class Runtime:
                 for future in self._ended.pop(run.id, ()):
                     if not future.done():
                         future.set_result(None)
-        if to_run:
+        if to_run and not claimed:  # a claim that rode along has seen them already
             self._wake_worker()
         if touched:
             self.settler.wake(Agenda.TOUCHED)

@@ -10,15 +10,16 @@ from heapq import heapify, heappop, heappush
 from mainspring.engine.prefetch import Prefetch
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
+from mainspring.model.change import Change
 from mainspring.model.errors import StoreError
 from mainspring.model.events import Event, RunStarted
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, HandedBack, Outcome, Skipped
-from mainspring.model.run import Run
+from mainspring.model.run import CLAIMABLE, Run
 from mainspring.model.settings import Settings
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Executor, Handler, Kind
-from mainspring.ports.store import Claim, Claimed, Offer, Store
+from mainspring.ports.store import Claim, Claimed, Offer, Store, Wish
 from mainspring.rules.lanes import lane_of
 from mainspring.rules.windows import is_open
 
@@ -66,6 +67,8 @@ class Worker(Service):
         self._prefetch = Prefetch(clock)
         self._batch = max(CLAIM_BATCH, settings.concurrency // 2)
         self._last_chances: set[str] = set()
+        self._riding: tuple[int, Ms, float] = (0, 0, 0.0)
+        self._looks_at = 0.0
         #: Whether the last claim left something behind, as far as we know: then a free slot is a reason to look.
         self._more = True
         self.draining = False
@@ -100,6 +103,12 @@ class Worker(Service):
         finally:
             self.claiming = False
             self.claims += 1
+        delay = min(self.poll, self._claimed(claimed, wanted, sent, began))
+        self._looks_at = self._clock.monotonic() + delay
+        return delay
+
+    def _claimed(self, claimed: Claimed, wanted: int, sent: Ms, began: float) -> float:
+        """Take what was claimed; the seconds until there may be more."""
         self._prefetch.answered(began)
         if claimed.claims:
             self._take(claimed, sent)
@@ -111,6 +120,45 @@ class Worker(Service):
             return 0.0
         self._more = False
         return self.poll if claimed.next_at is None else max(0.0, (claimed.next_at - claimed.now) / 1000)
+
+    # ── claims that ride along with a commit ───────────────────────────────
+
+    def wish(self, changes: Sequence[Change]) -> Wish | None:
+        """A claim, if this commit brings work or frees what somebody waits for, and there is room."""
+        if self._task is None or self.claiming or not (self._more or self._brings_work(changes)):
+            return None
+        wanted = self._wanted()
+        if wanted <= 0:
+            return None
+        offer = self._offer()
+        if not offer.tasks:
+            return None
+        self._riding = (wanted, self._clock.boot(), self._clock.monotonic())
+        self.claiming = True
+        return Wish(offer, wanted)
+
+    def granted(self, claimed: Claimed | None) -> None:
+        self.claiming = False
+        self.claims += 1
+        if claimed is None:
+            self.wake()
+            return
+        self._more = True
+        delay = self._claimed(claimed, *self._riding)
+        if self.draining:  # it was on its way when we began to stop
+            self._give_up_waiting(after=0.0)
+        if self._clock.monotonic() + delay < self._looks_at:
+            self.wake()
+
+    def _brings_work(self, changes: Sequence[Change]) -> bool:
+        now = self._clock.now()
+        for change in changes:
+            run = change.run
+            if run is not None and run.state in CLAIMABLE and run.ready_at <= now:
+                return True
+            if any(new.state in CLAIMABLE and new.ready_at <= now for new in change.runs):
+                return True
+        return False
 
     def _wanted(self) -> int:
         """How many runs to ask for; none beside a run on its last chance, whose crash would be blamed on them."""
@@ -156,7 +204,7 @@ class Worker(Service):
     def _begin(self) -> None:
         """Give waiting attempts to their executors while slots are free, the most urgent first."""
         starts: dict[Kind, list[Attempt]] = {}
-        while self._waiting and self._given < self._settings.concurrency:
+        while self._waiting and not self.draining and self._given < self._settings.concurrency:
             attempt = heappop(self._waiting)[3]
             if not attempt.done:
                 attempt.given = True

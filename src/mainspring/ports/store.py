@@ -64,13 +64,6 @@ class Due(Struct, frozen=True):
     unparked: int = 0
 
 
-class Applied(Struct, frozen=True):
-    """A result for each change, in order, and the instant the store stamped on their events."""
-
-    now: Ms
-    results: list[Result]
-
-
 class Offer(Struct, frozen=True):
     """What a worker can take: who, which lanes, which tasks, for how long."""
 
@@ -87,12 +80,27 @@ class Claim(Struct, frozen=True, gc=False):
     body: str | None
 
 
+class Wish(Struct, frozen=True):
+    """A claim that rides along with a write: made after it, in the same commit."""
+
+    offer: Offer
+    limit: int
+
+
 class Claimed(Struct, frozen=True):
     """What was claimed, the store's now and the next instant at which something becomes claimable."""
 
     now: Ms
     claims: list[Claim]
     next_at: Ms | None = None
+
+
+class Applied(Struct, frozen=True):
+    """A result for each change, in order, the instant stamped on their events, and what a wish was granted."""
+
+    now: Ms
+    results: list[Result]
+    claimed: Claimed | None = None
 
 
 class Renewed(Struct, frozen=True):
@@ -260,8 +268,8 @@ class Store(Protocol):
         """What the settler should look at; rows are marked held to save work, the hold guards nothing."""
         ...
 
-    async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
-        """The one write; one transaction for the batch, each change all or nothing."""
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
+        """The one write; one transaction for the batch, each change all or nothing; then a claim, if one is wished."""
         ...
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:

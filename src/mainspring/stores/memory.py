@@ -40,6 +40,7 @@ from mainspring.ports.store import (
     Lease,
     Offer,
     Renewed,
+    Wish,
 )
 from mainspring.stores.memory_tables import MemoryTables, claim_order, claimable
 
@@ -144,11 +145,12 @@ class MemoryStore(MemoryTables):
 
     # ── apply ──────────────────────────────────────────────────────────────
 
-    async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
-        wall, _ = self._clocks(now)
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
+        wall, lease_now = self._clocks(now)
         results = [self._apply_one(change, wall) for change in changes]
         self._hints.notify()
-        return Applied(wall, results)
+        claimed = None if wish is None else self._claim(wish.offer, wish.limit, (), wall, lease_now)
+        return Applied(wall, results, claimed)
 
     def _plain_outcome(self, change: Change, wall: Ms) -> bool:
         """The short way for what happens most: a run ends under its lease and nothing else changes."""
@@ -333,7 +335,9 @@ class MemoryStore(MemoryTables):
     # ── claim, renew ───────────────────────────────────────────────────────
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[str] = (), now: Ms | None = None) -> Claimed:
-        wall, lease_now = self._clocks(now)
+        return self._claim(offer, limit, ids, *self._clocks(now))
+
+    def _claim(self, offer: Offer, limit: int, ids: Sequence[str], wall: Ms, lease_now: Ms) -> Claimed:
         candidates, unfit = self._candidates(offer, limit, set(ids), wall)
         if len(candidates) >= limit and any(run.gates or run.crashes for run in candidates):
             self._put_back(candidates)  # some may not pass: look deeper

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from mainspring.model.events import CancelRequested, RunStarted
 from mainspring.model.gate import Gate
 from mainspring.model.run import State
-from mainspring.ports.store import Agenda, Offer
+from mainspring.ports.store import Agenda, Offer, Wish
 from mainspring.testing.contract_base import LANE, Bench, ContractBase, on_store
-from mainspring.testing.factories import T0, enqueue_change, fire_run, make_run, move_change
+from mainspring.testing.factories import T0, enqueue_change, finish_change, fire_run, make_run, move_change
 
 
 class Claims(ContractBase):
@@ -165,6 +165,42 @@ class Claims(ContractBase):
         await b.enqueue(id="e", ready_at=T0 + 4)
         got = [[c.run.id for c in (await b.claim(T0 + 10)).claims] for _ in range(5)]
         assert got == [["a"], ["b"], ["c"], ["d", "e"], []]
+
+    @on_store
+    async def test_a_claim_that_rides_along_sees_what_was_just_written(self, b: Bench) -> None:
+        await b.enqueue(id="old", ready_at=T0)
+        new = make_run(b.ids, id="new", ready_at=T0 + 1)
+        wish = Wish(Offer("w9", (LANE,), (new.task,), 500), 10)
+        applied = await b.store.apply([enqueue_change(b.ids, new)], wish=wish, now=T0 + 5)
+        assert [result.status for result in applied.results] == ["accepted"]
+        assert applied.claimed is not None
+        assert (applied.claimed.now, applied.claimed.next_at) == (T0 + 5, None)
+        assert [claim.run.id for claim in applied.claimed.claims] == ["old", "new"]
+        for claim in applied.claimed.claims:
+            assert (claim.run.owner, claim.run.epoch, claim.run.lease_until) == ("w9", 1, T0 + 505)
+            assert await b.run(claim.run.id) == claim.run
+            assert [type(e).__name__ for e in await b.events(run_id=claim.run.id)] == ["RunScheduled", "RunStarted"]
+
+    @on_store
+    async def test_a_claim_that_rides_along_takes_what_an_outcome_lets_go(self, b: Bench) -> None:
+        gate = Gate("g", 1)
+        await b.enqueue(id="a", gates=("g",), made=[gate])
+        running = await b.start(T0)
+        await b.enqueue(id="b", gates=("g",))
+        wish = Wish(Offer("w9", (LANE,), (running.task,), 500), 1)
+        done = replace(finish_change(b.ids, running), releases=("g",))
+        applied = await b.store.apply([done], wish=wish, now=T0 + 5)
+        assert applied.claimed is not None
+        assert [claim.run.id for claim in applied.claimed.claims] == ["b"]
+        assert (await b.run("a")).state is State.SUCCEEDED
+
+    @on_store
+    async def test_a_wish_without_a_change_is_a_claim(self, b: Bench) -> None:
+        run = await b.enqueue()
+        applied = await b.store.apply([], wish=Wish(Offer("w9", (LANE,), (run.task,), 500), 10), now=T0 + 5)
+        assert applied.claimed is not None
+        assert [claim.run.id for claim in applied.claimed.claims] == [run.id]
+        assert (await b.store.apply([], now=T0 + 5)).claimed is None
 
     @on_store
     async def test_limit_behind_many_of_other_tasks(self, b: Bench) -> None:

@@ -37,6 +37,7 @@ from mainspring.ports.store import (
     Renewed,
     Retention,
     Store,
+    Wish,
 )
 
 T = TypeVar("T")
@@ -223,11 +224,14 @@ class FailingStore:
             self._fuse.reach("materialise:after_read")
         return found
 
-    async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
         self._doing = tuple(dict.fromkeys(purpose(change) for change in changes))
         for doing in self._doing:
             self._fuse.reach("materialise:after_compute" if doing == "materialise" else f"{doing}:before")
-        return await self._store.apply(changes, now=now)
+        applied = await self._store.apply(changes, wish=wish, now=now)
+        if applied.claimed is not None and applied.claimed.claims:
+            self._fuse.reach("start:before")
+        return applied
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
         self._begin("claim", "claim:before")

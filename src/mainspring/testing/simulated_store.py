@@ -28,6 +28,7 @@ from mainspring.ports.store import (
     Renewed,
     Retention,
     Store,
+    Wish,
 )
 
 T = TypeVar("T")
@@ -146,8 +147,8 @@ class StormyStore:
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
         return await self._send("due", lambda: self._store.due(agenda, limit, hold=hold, now=now))
 
-    async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
-        return await self._send("apply", lambda: self._store.apply(changes, now=now))
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
+        return await self._send("apply", lambda: self._store.apply(changes, wish=wish, now=now))
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[str] = (), now: Ms | None = None) -> Claimed:
         return await self._send("claim", lambda: self._store.claim(offer, limit, ids=ids, now=now))

@@ -13,9 +13,10 @@ from mainspring.model.events import RunEvent, ScheduleEvent
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
-from mainspring.ports.store import Applied
+from mainspring.ports.store import Applied, Claimed, Wish
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.births import births
+from mainspring.stores.sqlite.claim import claim, claim_here
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.rows import (
     INSERT_EVENTS,
@@ -33,11 +34,12 @@ _refused_runs = msgspec.json.Decoder(list[tuple[int, int, Run]])
 _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 
 
-def apply(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied:
+def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None) -> Applied:
     """One transaction for the batch; each change all or nothing."""
-    wall, _ = db.clocks(now)
+    wall, lease_now = db.clocks(now)
     if not changes:
-        return Applied(wall, [])
+        return Applied(wall, [], None if wish is None else claim(db, wish.offer, wish.limit, (), now))
+    claimed: Claimed | None = None
     first = db.marks(len(changes) + 1)
     results: list[Result] = [Result("refused")] * len(changes)
     with db.write("apply"):
@@ -46,13 +48,15 @@ def apply(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied:
         if rest and not births(db, rest, results, first + len(changes), wall):
             for segment in segments(rest, first, wall):
                 _apply_segment(db, segment, results)
-    for change in changes if db.claimed else ():
-        if isinstance(change.guard, RunLease):
-            db.claimed.pop(change.guard.id, None)
+        for change in changes if db.claimed else ():
+            if isinstance(change.guard, RunLease):
+                db.claimed.pop(change.guard.id, None)
+        if wish is not None:
+            claimed = claim_here(db, wish.offer, wish.limit, (), wall, lease_now)
     for change, result in zip(changes, results, strict=True) if db.held else ():
         if result.status == "accepted" and isinstance(change.guard, RunLease | RunAt | ScheduleAt):
             db.held.pop(change.guard.id, None)
-    return Applied(wall, results)
+    return Applied(wall, results, claimed)
 
 
 def _apply_segment(db: Database, segment: Segment, results: list[Result]) -> None:

@@ -102,17 +102,22 @@ def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms 
     if limit <= 0 or next_at is None or next_at > wall:
         return Claimed(wall, [], next_at)
     with db.write("claim"):
-        db.reach("claim:begin")
-        named = pack(ids) if ids else None
-        found = _candidates(db, lanes, tasks, wall, limit, named)
-        chosen = found[:limit]
-        if any(candidate.gates or candidate.crashes for candidate in chosen):
-            if len(found) >= limit and named is None:
-                found = _candidates(db, lanes, tasks, wall, 4 * limit, named)
-            chosen = _through_gates(db, _considered(found, limit), limit, wall)
-        claims = _start(db, chosen, offer, wall, lease_now) if chosen else []
-        if len(claims) < limit:
-            next_at = db.value(_NEXT_READY, lanes, tasks)
+        return claim_here(db, offer, limit, ids, wall, lease_now)
+
+
+def claim_here(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms, lease_now: Ms) -> Claimed:
+    """The same inside a transaction that is open."""
+    lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
+    db.reach("claim:begin")
+    named = pack(ids) if ids else None
+    found = _candidates(db, lanes, tasks, wall, limit, named)
+    chosen = found[:limit]
+    if any(candidate.gates or candidate.crashes for candidate in chosen):
+        if len(found) >= limit and named is None:
+            found = _candidates(db, lanes, tasks, wall, 4 * limit, named)
+        chosen = _through_gates(db, _considered(found, limit), limit, wall)
+    claims = _start(db, chosen, offer, wall, lease_now) if chosen else []
+    next_at: Ms | None = wall if len(claims) == limit else db.value(_NEXT_READY, lanes, tasks)
     return Claimed(wall, claims, next_at)
 
 

@@ -24,6 +24,7 @@ from mainspring.ports.store import (
     Query,
     Renewed,
     Retention,
+    Wish,
 )
 from mainspring.stores.hints import Hints
 from mainspring.stores.sqlite import apply, claim, due, find, leases, purge
@@ -67,8 +68,8 @@ class SqliteStore:
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
         return due.due(self._db, agenda, limit, hold, now)
 
-    async def apply(self, changes: Sequence[Change], *, now: Ms | None = None) -> Applied:
-        return apply.apply(self._db, changes, now)
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
+        return apply.apply(self._db, changes, wish, now)
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
         return claim.claim(self._db, offer, limit, ids, now)
