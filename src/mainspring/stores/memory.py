@@ -19,12 +19,7 @@ from mainspring.model.change import (
     ScheduleAbsent,
     ScheduleAt,
 )
-from mainspring.model.events import (
-    Event,
-    RunEvent,
-    RunStarted,
-    ScheduleEvent,
-)
+from mainspring.model.events import Event, RunEvent, RunStarted, ScheduleEvent
 from mainspring.model.gate import admit
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, OPEN, Run, State
