@@ -41,7 +41,7 @@ def survives(folder: Path, fault: str, says: str, log: Path) -> None:
     assert says in text
     found, counts = judge(folder / "x.db", CallLog(log))
     assert not found, found
-    assert counts["planned"] > 10
+    assert counts["planned"] >= 5
 
 
 @pytest.mark.parametrize(

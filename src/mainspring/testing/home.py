@@ -43,9 +43,9 @@ _stepping: ContextVar[bool] = ContextVar("mainspring_stepping", default=False)
 class EveryQueue(MemoryStore):
     """In a test there is one worker, so it takes the queues that other workers take elsewhere."""
 
-    async def claim(self, offer: Offer, limit: int, *, ids: Sequence[str] = (), now: Ms | None = None) -> Claimed:
+    def _claim(self, offer: Offer, limit: int, ids: Sequence[str], wall: Ms, lease_now: Ms) -> Claimed:
         known = sorted({*offer.lanes, *(lane for lane, _ in self._queues)})
-        return await super().claim(replace(offer, lanes=tuple(known)), limit, ids=ids, now=now)
+        return super()._claim(replace(offer, lanes=tuple(known)), limit, ids, wall, lease_now)
 
 
 class Home:

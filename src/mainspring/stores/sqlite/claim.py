@@ -117,8 +117,7 @@ def claim_here(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], wal
             found = _candidates(db, lanes, tasks, wall, 4 * limit, named)
         chosen = _through_gates(db, _considered(found, limit), limit, wall)
     claims = _start(db, chosen, offer, wall, lease_now) if chosen else []
-    next_at: Ms | None = wall if len(claims) == limit else db.value(_NEXT_READY, lanes, tasks)
-    return Claimed(wall, claims, next_at)
+    return Claimed(wall, claims, db.value(_NEXT_READY, lanes, tasks))
 
 
 def _candidates(db: Database, lanes: str, tasks: str, wall: Ms, depth: int, named: str | None) -> list[_Candidate]:
