@@ -19,7 +19,7 @@ from mainspring.model.instant import Ms
 #: Where every world begins: Monday, 2 March 2026, 08:00 UTC.
 EPOCH: Ms = 1_772_438_400_000
 #: More than any sane world needs; a loop that never waits ends here.
-MAX_STEPS = 3_000_000
+MAX_STEPS = 1_000_000
 
 
 class Process:
@@ -97,6 +97,10 @@ def current_process() -> Process | None:
     return _PROCESS.get()
 
 
+class NoRest(Exception):
+    """A world that stands still, or spins without time passing."""
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """Jumps to the next timer when nothing is ready; asks the process of each handle whether it may run."""
 
@@ -133,7 +137,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             heapq.heappop(timers)._scheduled = False
         if not self._ready and not self._stopping:
             if not timers:
-                raise RuntimeError("the world stands still: nothing is ready and no timer is set")
+                raise NoRest("the world stands still: nothing is ready and no timer is set")
             self._seconds = max(self._seconds, timers[0]._when)
         while timers and timers[0]._when <= self._seconds:
             handle = heapq.heappop(timers)
@@ -148,7 +152,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 handle._run()
                 self.steps += 1
         if self.steps > MAX_STEPS:
-            raise RuntimeError(f"the world does not come to rest: {self.steps} steps")
+            raise NoRest(f"the world does not come to rest: {self.steps} steps, at {self._seconds:.3f} s")
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
         """Cancelled timers are dropped when they are met."""
@@ -188,7 +192,10 @@ class TrueClock:
 
 
 class NodeClock:
-    """A machine's clocks: the wall clock is off and may step, all of them run a little fast or slow."""
+    """A machine's clocks: the wall clock is off and may step, it and boot time run a little fast or slow.
+
+    Monotonic time is that of the loop: a process's own timers and its measurements of them agree.
+    """
 
     def __init__(self, loop: SimulatedLoop, *, skew: Ms, ppm: float, booted: Ms) -> None:
         self._loop = loop
@@ -197,10 +204,13 @@ class NodeClock:
         self.skew = skew
 
     def now(self) -> Ms:
-        return EPOCH + self.skew + round(self.monotonic() * 1000)
+        return EPOCH + self.skew + self._elapsed()
 
     def boot(self) -> Ms:
-        return self._booted + round(self.monotonic() * 1000)
+        return self._booted + self._elapsed()
 
     def monotonic(self) -> float:
-        return self._loop.time() * self._rate
+        return self._loop.time()
+
+    def _elapsed(self) -> Ms:
+        return round(self._loop.time() * self._rate * 1000)

@@ -32,7 +32,15 @@ from mainspring.ports.store import Runs, Store
 from mainspring.signals import Stopper
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.history import Call, Report, check, read_history
-from mainspring.testing.simulated_loop import EPOCH, NodeClock, Process, SimulatedLoop, TrueClock, current_process
+from mainspring.testing.simulated_loop import (
+    EPOCH,
+    NodeClock,
+    NoRest,
+    Process,
+    SimulatedLoop,
+    TrueClock,
+    current_process,
+)
 from mainspring.testing.simulated_plan import EVERYBODY, Fault, Plan, draw
 from mainspring.testing.simulated_store import SimulatedHints, StormyStore, Weather
 from mainspring.testing.simulated_work import AT_MOST_ONCE, TASKS, Client, furnish, schedule_options
@@ -340,6 +348,8 @@ def run_world(seed: int, *, connect: Connect = StormyStore, keep_log: bool = Fal
         with _listening(world):
             healed, rest = loop.run_until_complete(world.live())
             outcome = loop.run_until_complete(_judge(world, healed, rest, keep_log=keep_log))
+    except NoRest as error:
+        outcome = Outcome(seed=seed, plan=world.plan, report=Report(seed=seed), problems=[str(error)], steps=loop.steps)
     finally:
         for process in world.processes:
             process.dispose()
