@@ -364,6 +364,40 @@ async def test_a_claim_that_is_still_under_way_is_no_stray(monkeypatch: pytest.M
         assert not await ms.events(run=handle.id, types=[RunHandedBack])
 
 
+async def test_a_claim_that_rides_along_is_no_stray_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it after another claim, which would be answered before it: there is one at a time."""
+    ms = Mainspring("memory://")
+    calls: list[int] = []
+
+    @ms.task(recovery="fail")
+    async def work(ctx: Context) -> None:
+        calls.append(ctx.attempt)
+
+    async with travel(ms, "2026-01-01T00:00Z") as t:
+        worker = t.runtime.worker
+        assert worker is not None
+        apply, arrived = t.runtime.store.apply, asyncio.Event()
+
+        async def slow_answer(changes: Any, *, wish: Any = None, now: Any = None) -> Any:
+            answer = await apply(changes, wish=wish, now=now)
+            if answer.claimed is not None and answer.claimed.claims:
+                await arrived.wait()
+            return answer
+
+        monkeypatch.setattr(t.runtime.store, "apply", slow_answer)
+        enqueuing = asyncio.ensure_future(work.enqueue())
+        await t.settle()
+        assert worker.claiming
+        await worker.run_once()
+        for _ in range(2):
+            await worker.heart.run_once()
+        arrived.set()
+        handle = await enqueuing
+        await t.settle()
+        assert (await handle.state(), calls) == (State.SUCCEEDED, [1])
+        assert not await ms.events(run=handle.id, types=[RunHandedBack])
+
+
 async def test_retention_by_the_keeper_leaves_the_books_balanced() -> None:
     from mainspring.ledger import ledger
 

@@ -30,6 +30,7 @@ REGRESSIONS = [
     (43, "a claim whose answer was under way was handed back as a stray, and called twice"),
     (63, "a run whose outcome could not be stored in time was handed back as if it had never begun"),
     (102_461, "a late write that changed nothing undid the next fire of a fixed delay"),
+    (103_430, "a claim that rode along with a commit was handed back as a stray after another claim was answered"),
     (100_639, "a run whose lease had ended was handed back as if it had never begun"),
     (260, "a run that must run at most once was handed back by a shutdown, and called again"),
 ]

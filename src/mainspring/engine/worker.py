@@ -75,6 +75,7 @@ class Worker(Service):
         #: Kinds of handlers that cannot begin now, so their runs are left to others.
         self.closed: frozenset[Kind] = frozenset()
         self.claiming = False
+        self._held_up = False
         self.claims = 0
         self.idle = asyncio.Event()
         self.heart = Heart(self, settings.heartbeat / 1000)
@@ -90,6 +91,9 @@ class Worker(Service):
         """
         self._give_up_waiting()
         self._more = True
+        if self.claiming:  # one rides along with a commit; two at once could not be told apart, nor kept to the slots
+            self._held_up = True
+            return self.poll
         wanted = self._wanted()
         if wanted <= 0:
             return self.poll
@@ -140,8 +144,10 @@ class Worker(Service):
     def granted(self, claimed: Claimed | None) -> None:
         self.claiming = False
         self.claims += 1
-        if claimed is None:
+        if self._held_up or claimed is None:
+            self._held_up = False
             self.wake()
+        if claimed is None:
             return
         self._more = True
         delay = self._claimed(claimed, *self._riding)
