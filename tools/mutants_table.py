@@ -290,6 +290,14 @@ MUTANTS = (
         ("tests/system/test_sqlite_files.py::test_a_failure_at_any_point_leaves_a_usable_store",),
     ),
     Mutant(
+        "births-outside-the-transaction",
+        "new runs are committed before their events (SQLite's short way)",
+        S + "stores/sqlite/births.py",
+        "    db.run_rows(sql.BIRTHS, events, wall)\n",
+        '    db.run("COMMIT")\n    db.run("BEGIN IMMEDIATE")\n    db.run_rows(sql.BIRTHS, events, wall)\n',
+        ("tests/system/test_sqlite_files.py::test_a_failure_at_any_point_leaves_a_usable_store",),
+    ),
+    Mutant(
         "answer-before-commit",
         "a caller is told of success before the commit",
         S + "engine/batcher.py",
