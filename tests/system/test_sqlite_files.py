@@ -37,12 +37,12 @@ SPAWN = multiprocessing.get_context("spawn")
 OFFER = Offer("w", ("default/default",), ("t",), 30_000)
 
 
-def enqueue(ids: IdFactory, *, at: int = 1_000, body: str | None = None) -> Change:
+def enqueue(ids: IdFactory, *, at: int = 1_000, body: str | None = None, key: str | None = None) -> Change:
     run_id = ids.uuid7(at)
     bodies = () if body is None else (Body(body_id(body.encode()), body),)
-    run = Run(id=run_id, task="t", due_at=at, ready_at=at, body=bodies[0].id if bodies else None)
-    event = RunScheduled(run_id=run_id, task="t", due_at=at, body=run.body)
-    return Change(id=ids.uuid7(at), guard=RunAbsent(run_id), run=run, bodies=bodies, events=(event,))
+    run = Run(id=run_id, task="t", due_at=at, ready_at=at, body=bodies[0].id if bodies else None, unique_key=key)
+    event = RunScheduled(run_id=run_id, task="t", due_at=at, body=run.body, unique_key=key)
+    return Change(id=ids.uuid7(at), guard=RunAbsent(run_id, key), run=run, bodies=bodies, events=(event,))
 
 
 def finish(run: Run, change: str) -> Change:
@@ -371,21 +371,9 @@ class Stop(Exception):
     pass
 
 
-def with_key(change: Change) -> Change:
-    """The same under a unique key, which takes the long way in and out."""
-    run, (event,) = change.run, change.events
-    assert run is not None
-    return replace(
-        change,
-        guard=RunAbsent(run.id, "k"),
-        run=replace(run, unique_key="k"),
-        events=(replace(event, unique_key="k"),),
-    )
-
-
 async def through(store: SqliteStore, ids: IdFactory, way: str) -> None:
     """A life in which every verb writes."""
-    await store.apply([enqueue(ids) if way == "short" else with_key(enqueue(ids))])
+    await store.apply([enqueue(ids, key="k" if way == "long" else None)])
     (claim,) = (await store.claim(OFFER, 1)).claims
     await store.renew("w", [(claim.run.id, claim.run.epoch)], 30_000)
     await store.due(Agenda.SCHEDULES, 10)
