@@ -81,15 +81,22 @@ class Mainspring(Registry):
         """
         choice(on_conflict, ON_CONFLICT, field="on_conflict")
         created = 0
+        storing: asyncio.Task[int] | None = None
         numbered = enumerate(items)
-        while chunk := list(itertools.islice(numbered, CHUNK)):
-            wants = [self._numbered_definition(task, number, item) for number, item in chunk]
-
-            async def store(runtime: Runtime, wants: list[Definition] = wants) -> int:
-                return await runtime.commands.create_many(wants, on_conflict)
-
-            created += await self.call(store)
+        try:
+            while chunk := list(itertools.islice(numbered, CHUNK)):
+                wants = [self._numbered_definition(task, number, item) for number, item in chunk]
+                if storing is not None:
+                    created += await storing
+                storing = asyncio.create_task(self._create_many(wants, on_conflict))
+                await asyncio.sleep(0)  # it is stored while the next thousand is read
+        finally:
+            if storing is not None:
+                created += await storing
         return created
+
+    async def _create_many(self, wants: list[Definition], on_conflict: OnConflict) -> int:
+        return await self.call(lambda runtime: runtime.commands.create_many(wants, on_conflict))
 
     def _numbered_definition(
         self, task: BaseTask[Any, Any] | Callable[..., Any] | str, number: int, item: Mapping[str, Any]

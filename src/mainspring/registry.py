@@ -227,7 +227,7 @@ class Registry(EngineHost):
         target = self._task(task)
         if isinstance(args, str | bytes):
             raise InvalidInput("args", f"{args!r} is one value, not a list of arguments", f"Write args=({args!r},)")
-        body = None
+        body, gates = None, target.gates()
         if payload:
             body = target.signature.encode(tuple(args), kwargs or {}, self.settings.payload_limit)
         try:
@@ -236,7 +236,7 @@ class Registry(EngineHost):
                 task=target.name,
                 now=self.now(),
                 body=None if body is None else body.id,
-                gates=tuple(gate.name for gate in target.gates()),
+                gates=tuple(gate.name for gate in gates),
                 default_tz=self.tz,
                 **{
                     "priority": target.options.priority,
@@ -257,7 +257,7 @@ class Registry(EngineHost):
             spec=spec,
             digest=digest_of(spec),
             bodies=() if body is None else (body,),
-            gates=target.gates(),
+            gates=gates,
             origin=origin,
             by=by,
             app=self.settings.app if origin == "code" else "",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -84,12 +83,14 @@ class Commands:
         self,
         store: Store,
         apply: Callable[[Change], Awaitable[Result]],
+        apply_many: Callable[[Sequence[Change]], Awaitable[list[Result]]],
         time: StoreTime,
         ids: IdFactory,
         change_id: Callable[[], str],
     ) -> None:
         self._store = store
         self._apply = apply
+        self._apply_many = apply_many
         self._time = time
         self._ids = ids
         self._change_id = change_id
@@ -155,9 +156,8 @@ class Commands:
 
     async def create_many(self, wants: list[Definition], on_conflict: OnConflict = "error") -> int:
         """New schedules in one commit; how many of them are new. Names that exist are judged one by one, as always."""
-        drafts = [self._new_schedule(want) for want in wants]
-        pairs = zip(drafts, wants, strict=True)
-        results = await asyncio.gather(*[self._write(draft, want.bodies, want.gates) for draft, want in pairs])
+        changes = [self._change(self._new_schedule(want), want.bodies, want.gates) for want in wants]
+        results = await self._apply_many(changes)
         for want, result in zip(wants, results, strict=True):
             if not result.ok:
                 await self.create(want, on_conflict)
@@ -286,9 +286,12 @@ class Commands:
                 await self._command(run, RequestCancel("replaced by a newer fire", "overlap"))
 
     async def _write(self, draft: Draft, bodies: tuple[Body, ...], gates: tuple[Gate, ...]) -> Result:
+        return await self._apply(self._change(draft, bodies, gates))
+
+    def _change(self, draft: Draft, bodies: tuple[Body, ...], gates: tuple[Gate, ...]) -> Change:
         draft.bodies.extend(bodies)
         draft.gates.extend(gates)
-        return await self._apply(draft.change(self._change_id()))
+        return draft.change(self._change_id())
 
     # ── runs ───────────────────────────────────────────────────────────────
 

@@ -141,3 +141,22 @@ async def test_committed_events_are_published_with_their_time() -> None:
     await batcher.apply(enqueue())
     assert [type(event) for event in heard] == [RunScheduled]
     assert heard[0].at > 0
+
+
+async def test_many_at_once_are_answered_together_and_in_order() -> None:
+    store = Recording()
+    batcher = await make(store)
+    changes = [enqueue() for _ in range(1_200)]
+    twice = [*changes, changes[3]]
+    results = await batcher.apply_many(twice)
+    assert [result.status for result in results] == ["accepted"] * 1_200 + ["repeated"]
+    assert len(store.batches) <= 4
+    assert await batcher.apply_many([]) == []
+
+
+async def test_a_failure_among_many_is_raised_when_the_others_are_stored() -> None:
+    store = Recording()
+    batcher = await make(store)
+    with pytest.raises(StoreError, match="cannot encode this"):
+        await batcher.apply_many([enqueue(), enqueue("poison"), enqueue()])
+    assert len(await store.find(Runs())) == 2

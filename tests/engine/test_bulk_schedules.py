@@ -104,3 +104,12 @@ async def test_items_are_read_as_they_are_stored() -> None:
         t.runtime.store.apply = noting  # type: ignore[method-assign]
         await ms.schedule_many(ping, items())
         assert seen[0] == 999
+
+
+async def test_what_came_before_the_thousand_of_a_wrong_item_is_stored_when_the_error_is_seen() -> None:
+    ms, ping = app()
+    async with travel(ms, START):
+        good = [{"name": f"s{i}", "every": "1h"} for i in range(1_500)]
+        with pytest.raises(InvalidInput, match=r"items\[1500\]"):
+            await ms.schedule_many(ping, [*good, {"name": "x", "every": "no"}])
+        assert len(await ms.schedules(limit=5_000)) == 1_000

@@ -77,6 +77,30 @@ class Batcher:
             await self._room.wait()
         return await self.submit(change)
 
+    async def apply_many(self, changes: Sequence[Change]) -> list[Result]:
+        """The same for many at once, whose answers come together; the first failure is raised when all are told."""
+        while self.full:
+            self._room.clear()
+            await self._room.wait()
+        told: list[Result | StoreError] = []
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def answer(result: Result | StoreError) -> None:
+            told.append(result)
+            if len(told) == len(changes) and not done.done():
+                done.set_result(None)
+
+        for change in changes:
+            self.post(change, answer)
+        if changes:
+            await done
+        results: list[Result] = []
+        for result in told:
+            if isinstance(result, StoreError):
+                raise result
+            results.append(result)
+        return results
+
     def submit(self, change: Change) -> asyncio.Future[Result]:
         """Queue a change without waiting for room."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()

@@ -83,7 +83,7 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.batcher = Batcher(store, self._committed, bus.publish)
         self.crossing = Crossing(self.batcher, self._post)
-        self.commands = Commands(store, self.batcher.apply, time, self.ids, self.change_id)
+        self.commands = Commands(store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id)
         poll = settings.poll / 1000
         self.settler = Settler(
             store, self.batcher, self.change_id, handlers, clock, poll, self.commands.cancel_older, self._wake_worker

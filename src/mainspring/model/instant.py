@@ -32,13 +32,12 @@ def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) ->
             raise InvalidDuration(field, f"{value!r} is not a finite number of seconds", fix)
         result = round(value * 1000)
     elif isinstance(value, str):
-        text = value.strip().lower()
-        if text.startswith("-"):
+        if value.lstrip().startswith("-"):
             raise InvalidDuration(field, f"{value!r} is negative", "A duration must not be negative")
-        parts = _PART.findall(text)
-        if not parts or "".join(number + unit for number, unit in parts) != text.replace(" ", ""):
+        found = _read(value)
+        if found is None:
             raise InvalidDuration(field, f"{value!r} is not a duration", fix)
-        result = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+        result = found
     else:
         raise InvalidDuration(field, f"{type(value).__name__} is not a duration", fix)
     if result < 0:
@@ -46,6 +45,15 @@ def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) ->
     if result < minimum:
         raise InvalidDuration(field, f"{value!r} is too short", f"The shortest is {format_duration(minimum)}")
     return result
+
+
+@lru_cache(1_000)
+def _read(value: str) -> Ms | None:
+    text = value.strip().lower()
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text.replace(" ", ""):
+        return None
+    return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
 def format_duration(ms: Ms) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal, TypedDict
 
 import msgspec
@@ -31,7 +32,7 @@ from mainspring.model.policies import (
     priority_of,
 )
 from mainspring.model.schedule import ScheduleSpec
-from mainspring.model.trigger import CronSpec, EverySpec
+from mainspring.model.trigger import AtSpec, CronSpec, EverySpec
 from mainspring.rules.triggers import At, Cron, Every, Trigger
 
 TERMINAL = ("keep", "delete")
@@ -111,6 +112,44 @@ def build_spec(
     zone_name = tz or own_zone or default_tz
     zone(zone_name, field="tz")
     when = _trigger(name, now, zone_name, trigger, cron, every, at, delay)
+    fixed_delay = isinstance(when.spec, EverySpec) and when.spec.fixed_delay
+    policies = (
+        *(task, zone_name, missed, grace, replay_max, replay_age, overlap, jitter, spread, start, end, max_runs),
+        *(window, start_deadline, on_exhausted, terminal, priority, queue, retry, timeout, recovery, fixed_delay),
+    )
+    try:
+        template = _template(*policies)
+    except TypeError:  # something that cannot be hashed is about to be refused by name
+        template = _template.__wrapped__(*policies)
+    return replace(template, trigger=when.spec, body=body, gates=gates)
+
+
+@lru_cache(200, typed=True)
+def _template(
+    task: str,
+    zone_name: str,
+    missed: Missed,
+    grace: Duration,
+    replay_max: int,
+    replay_age: Duration,
+    overlap: Overlap,
+    jitter: Duration,
+    spread: Duration,
+    start: datetime | None,
+    end: datetime | None,
+    max_runs: int | None,
+    window: WindowSpec | None,
+    start_deadline: Duration | None,
+    on_exhausted: OnExhausted,
+    terminal: str,
+    priority: Priority | str | int,
+    queue: str,
+    retry: RetryPolicy | None,
+    timeout: Duration | None,
+    recovery: Recovery | None,
+    fixed_delay: bool,
+) -> ScheduleSpec:
+    """Everything but trigger, body and gates: the same for most of the schedules that are made in bulk."""
     if max_runs is not None and (isinstance(max_runs, bool) or not isinstance(max_runs, int) or max_runs < 0):
         raise InvalidInput("max_runs", f"{max_runs!r} is not a whole number of at least 0", "None means no limit")
     if isinstance(replay_max, bool) or not isinstance(replay_max, int) or not 1 <= replay_max <= 10_000:
@@ -121,7 +160,6 @@ def build_spec(
         raise InvalidInput("end", "lies before start", "Give an end after the start")
     if window is not None and not isinstance(window, WindowSpec):
         raise InvalidInput("window", f"{window!r} is not a window", 'Write for example Window("09:00-17:00")')
-    fixed_delay = isinstance(when.spec, EverySpec) and when.spec.fixed_delay
     options = RunOptions(
         timeout=None if timeout is None else duration_ms(timeout, field="timeout"),
         retry=checked_retry(retry),
@@ -135,9 +173,8 @@ def build_spec(
     choice(missed, MISSED, field="missed")
     choice(overlap, OVERLAP, field="overlap")
     return ScheduleSpec(
-        trigger=when.spec,
+        trigger=AtSpec(()),
         task=task,
-        body=body,
         tz=zone_name,
         missed=missed,
         grace=duration_ms(grace, field="grace"),
@@ -151,7 +188,6 @@ def build_spec(
         max_runs=max_runs,
         priority=int(priority_of(priority)),
         queue=check_name(queue, field="queue"),
-        gates=gates,
         options=None if options == RunOptions() else options,
         terminal="delete" if terminal == "delete" else "keep",
     )

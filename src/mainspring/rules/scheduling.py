@@ -41,6 +41,7 @@ def create(
 ) -> Draft:
     """A new schedule; its first fire is the first after now."""
     draft = Draft(None)
+    next_at = _look(spec, now, now)
     draft.emit(
         ScheduleCreated(
             ns=ns,
@@ -49,7 +50,7 @@ def create(
             spec=spec,
             anchor=now,
             cursor=now,
-            next_at=_look(spec, now, now),
+            next_at=next_at,
             origin=origin,
             by=by,
             app=app,
@@ -58,7 +59,8 @@ def create(
         )
     )
     _gate(draft)
-    _finish_if_done(draft)
+    if next_at is None or spec.max_runs is not None:
+        _finish_if_done(draft)
     if draft.schedule.state == "finished" and spec.terminal == "delete":
         draft.emit(ScheduleDeleted(ns=ns, schedule_id=schedule_id, reason="finished"))
     return draft

@@ -32,7 +32,7 @@ class Every(Trigger):
         if spec.interval < 1:
             raise InvalidDuration("interval", f"{spec.interval} ms is too short", "The shortest is 1ms")
         trigger = cls.__new__(cls)
-        trigger._set(spec=spec)
+        object.__setattr__(trigger, "spec", spec)
         return trigger
 
     def next_ms(self, after: Ms) -> Ms | None:

@@ -18,6 +18,7 @@ from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.births import births
 from mainspring.stores.sqlite.claim import claim, claim_here
 from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.new_schedules import new_schedules
 from mainspring.stores.sqlite.rows import (
     INSERT_EVENTS,
     event_row,
@@ -44,8 +45,9 @@ def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | 
     results: list[Result] = [Result("refused")] * len(changes)
     with db.write("apply"):
         db.reach("apply:begin")
-        rest = successes(db, changes, results, first + len(changes), wall)
-        if rest and not births(db, rest, results, first + len(changes), wall):
+        mark = first + len(changes)
+        rest = successes(db, changes, results, mark, wall)
+        if rest and not (births(db, rest, results, mark, wall) or new_schedules(db, rest, results, mark, wall)):
             for segment in segments(rest, first, wall):
                 _apply_segment(db, segment, results)
         for change in changes if db.claimed else ():

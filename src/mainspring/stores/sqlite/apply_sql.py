@@ -119,9 +119,11 @@ _encoder = msgspec.json.Encoder()
 
 def schedule_values(schedule: Schedule, mark: int, moves: int) -> list[Any]:
     """The first values of a schedule's row; its guard's follow."""
-    own = {"spec": _encoder.encode(schedule.spec).decode(), "body": schedule.spec.body}
-    values = [own[name] if name in own else getattr(schedule, name) for name in (*_DEFINITION, *_POSITION)]
-    return [schedule.id, mark, moves, *values]
+    s = schedule
+    spec = _encoder.encode(s.spec).decode()
+    definition = (s.ns, s.name, s.owner, s.origin, s.app, s.version, s.digest, spec, s.spec.body)
+    position = (s.state, s.revision, s.anchor, s.cursor, s.next_at, s.fired, s.reason, s.until)
+    return [s.id, mark, moves, *definition, *position]
 
 
 #: …revision, cursor, n, touched: the schedule is where the caller saw it.
@@ -149,6 +151,19 @@ SELECT {", ".join(_I[name] for name in _COLUMNS)}, ?2, ?2 FROM j
 WHERE NOT EXISTS (SELECT 1 FROM schedule o WHERE o.id = {item(_END)})
   AND NOT EXISTS (SELECT 1 FROM schedule o
                   WHERE o.ns = {item(_END + 1)} AND o.name = {item(_END + 2)} AND o.state <> 'deleted')
+"""  # noqa: S608
+
+#: at, then a row of `schedule_values`, bound: one that exists, by id or by name, is passed over.
+INSERT_BOUND_SCHEDULES = f"""
+INSERT OR IGNORE INTO schedule (id, mark, n, {", ".join((*_DEFINITION, *_POSITION))}, created_at, updated_at)
+SELECT {", ".join(map(bound, range(_END)))}, ?1, ?1 FROM {BOUND} WHERE {bound(0)} IS NOT NULL
+"""  # noqa: S608
+
+#: at, then [ns, schedule, v, actor, change, data], bound: the first events of schedules inserted just now.
+CREATIONS = f"""
+INSERT INTO event (at, ns, schedule_id, n, type, v, actor, change, data)
+SELECT ?1, {bound(0)}, {bound(1)}, 1, 'ScheduleCreated', {", ".join(map(bound, range(2, 6)))}
+FROM {BOUND} WHERE {bound(1)} IS NOT NULL
 """  # noqa: S608
 
 MOVED_SCHEDULES = f"""

@@ -1,0 +1,109 @@
+"""The short ways of SQLite's `apply` write what the long one writes, row for row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring.model.change import Body, Change, Result
+from mainspring.model.ids import IdFactory, body_id
+from mainspring.model.schedule import ScheduleSpec
+from mainspring.model.trigger import AtSpec, EverySpec
+from mainspring.rules.scheduling import create
+from mainspring.stores.sqlite import apply as module
+from mainspring.stores.sqlite.store import SqliteStore
+
+NOW = 1_700_000_000_000
+BODY = Body(body_id(b'{"k":{"x":1}}'), '{"k":{"x":1}}')
+TABLES = ("schedule", "event", "gate", "body", "run", "span")
+
+
+def creations(names: Sequence[str]) -> list[Change]:
+    """New schedules with gates, bodies, ends and texts of all kinds."""
+    ids = IdFactory(random.Random(7))
+    changes = []
+    for number, name in enumerate(names):
+        trigger: Any = EverySpec(1_000 + number) if number % 3 else AtSpec((NOW + 5_000 + number,))
+        spec = ScheduleSpec(
+            trigger=trigger,
+            task="tâche",
+            body=BODY.id if number % 2 else None,
+            overlap="allow_parallel" if number % 5 == 0 else "forbid",
+            end=NOW + 10_000_000 if number == 4 else None,
+        )
+        draft = create(ids.uuid7(NOW), "default", name, spec, NOW, by="api", digest=f"d{number}")
+        if number % 2:
+            draft.bodies.append(BODY)
+        changes.append(draft.change(ids.uuid7(NOW)))
+    return changes
+
+
+async def written(
+    path: Path, batches: Sequence[Sequence[Change]], *, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[list[Result]], dict[str, list[Any]], int]:
+    """The answers, every row of every table, and how many batches took the short way."""
+    taken = 0
+
+    def new_schedules(*args: Any) -> bool:
+        nonlocal taken
+        done = short and original(*args)
+        taken += done
+        return done
+
+    original = module.new_schedules
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "new_schedules", new_schedules)
+        store = SqliteStore(str(path))
+        await store.open()
+        answers = [(await store.apply(batch, now=NOW)).results for batch in batches]
+        dump = {table: [[v for k, v in row if k != "mark"] for row in rows(store, table)] for table in TABLES}
+        await store.close()
+    return answers, dump, taken
+
+
+def rows(store: SqliteStore, table: str) -> list[list[tuple[str, Any]]]:
+    cursor = store._db.connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2")
+    names = [column[0] for column in cursor.description]
+    return [list(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c", "d"], [f"schedule {i}" for i in range(700)]])
+async def test_new_schedules_are_written_alike(
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [creations(names)]
+    short = await written(tmp_path / "short.db", batches, short=True, monkeypatch=monkeypatch)
+    long = await written(tmp_path / "long.db", batches, short=False, monkeypatch=monkeypatch)
+    assert short[:2] == long[:2]
+    assert short[2] == 1
+
+
+async def test_a_name_that_is_taken_leaves_the_batch_to_the_long_way_which_refuses_only_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *later = creations(["a", "b", "c", "a"])
+    batches = [[first], later]
+    short = await written(tmp_path / "short.db", batches, short=True, monkeypatch=monkeypatch)
+    long = await written(tmp_path / "long.db", batches, short=False, monkeypatch=monkeypatch)
+    assert short[:2] == long[:2]
+    assert [result.status for result in short[0][1]] == ["accepted", "accepted", "refused"]
+    assert short[2] == 1, "only the first batch"
+
+
+async def test_one_name_twice_in_a_batch_is_given_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, dump, taken = await written(
+        tmp_path / "one.db", [creations(["a", "b", "a"])], short=True, monkeypatch=monkeypatch
+    )
+    assert [result.status for result in answers[0]] == ["accepted", "accepted", "refused"]
+    assert (len(dump["schedule"]), taken) == (2, 0)
+
+
+async def test_the_same_batch_again_is_known_as_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = creations(["a", "b", "c"])
+    answers, dump, _ = await written(tmp_path / "one.db", [batch, batch], short=True, monkeypatch=monkeypatch)
+    assert [result.status for result in answers[1]] == ["repeated"] * 3
+    assert len(dump["event"]) == 3
