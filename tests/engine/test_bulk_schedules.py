@@ -103,7 +103,7 @@ async def test_items_are_read_as_they_are_stored() -> None:
 
         t.runtime.store.apply = noting  # type: ignore[method-assign]
         await ms.schedule_many(ping, items())
-        assert seen[0] == 999
+        assert seen[0] < 2_000, "one thousand is stored while the next is read"
 
 
 async def test_what_came_before_the_thousand_of_a_wrong_item_is_stored_when_the_error_is_seen() -> None:
