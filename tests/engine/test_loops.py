@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from mainspring import Context, Mainspring, Retry
+from mainspring.engine.loop import ThreadLoop
 from mainspring.engine.service import Service
 from mainspring.model.change import Change
 from mainspring.model.errors import StoreUnavailable
@@ -418,3 +420,20 @@ async def test_a_lease_under_five_seconds_is_warned_about(caplog: pytest.LogCapt
     ms = Mainspring("memory://", lease_ttl="900ms")
     async with travel(ms, "2026-01-01T00:00Z"):
         assert "lease_ttl of 900 ms is short" in caplog.text
+
+
+@pytest.mark.parametrize("installed", [True, False])
+async def test_the_engine_runs_on_uvloop_where_it_is_installed(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not installed:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    engine = ThreadLoop()
+
+    async def kind() -> str:
+        return type(asyncio.get_running_loop()).__module__.split(".")[0]
+
+    try:
+        assert await engine.call(kind()) == ("uvloop" if installed else "asyncio")
+    finally:
+        engine.stop()

@@ -14,6 +14,15 @@ from mainspring.ports.threads import SystemThreads, Threads
 T = TypeVar("T")
 
 
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where it is installed: the engine's loop is ours alone, and half of its work is the loop's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 class EngineLoop(Protocol):
     """Where the engine's coroutines run."""
 
@@ -51,7 +60,7 @@ class ThreadLoop:
         self._ended = ended = threading.Event()
 
         def body() -> None:
-            loop = asyncio.new_event_loop()
+            loop = _new_loop()
             self._loop = loop
             asyncio.set_event_loop(loop)
             loop.call_soon(ready.set)

@@ -12,6 +12,9 @@ from mainspring.model.errors import StoreError
 log = logging.getLogger("mainspring.engine")
 
 MAX_BACKOFF = 5.0
+#: Timers of other loops than asyncio's own count whole milliseconds, so half of them end early: that would be a look
+#: in vain, and another, until the time has come.
+GRAIN = 0.0005
 
 
 class Service(ABC):
@@ -77,6 +80,8 @@ class Service(ABC):
         return float(min(0.1 * 2 ** min(self.failures, 10), MAX_BACKOFF))
 
     async def _sleep(self, seconds: float) -> None:
+        if not isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+            seconds += GRAIN
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
