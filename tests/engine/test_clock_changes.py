@@ -12,6 +12,7 @@ from mainspring import At, Cron, State
 from mainspring.ledger import Ledger
 from mainspring.model.instant import instant_ms
 from mainspring.model.schedule import Span
+from mainspring.ports.store import Schedules
 from mainspring.testing.travel import travel
 
 
@@ -57,6 +58,32 @@ async def test_gap_skip_is_not_counted_as_a_run() -> None:
         await t.advance("3d")
         assert [fire.isoformat() for fire in app.fires] == ["2026-03-30T02:30:00+02:00"]
         assert (await explained(t)).planned == 2
+
+
+@pytest.mark.parametrize("day", [27, 28], ids=["after a run", "without any run"])
+async def test_a_dropped_fire_before_the_end_is_in_the_ledger_before_the_schedule_finishes(day: int) -> None:
+    """The end comes between the gap and the next fire: nothing runs any more, and yet one fire is owed."""
+    app = App()
+    async with travel(app.ms, datetime(2026, 3, day, 12, tzinfo=UTC)) as t:
+        cron = Cron("30 2 * * *", tz="Europe/Berlin", gap="skip")
+        await app.ms.schedule("s", "note", cron=cron, end=datetime(2026, 3, 29, 12, tzinfo=UTC))
+        await t.advance("3d")
+        (row,) = await t.runtime.store.find(Schedules(states=("finished",)))
+        assert (row.reason, row.cursor) == ("ended", instant_ms("2026-03-29T01:00:00Z"))
+        assert (len(app.fires), (await explained(t)).skipped) == (28 - day, {"dst": 1})
+
+
+async def test_a_dropped_fire_before_the_end_is_awaited_after_a_resume_and_an_edit() -> None:
+    app = App()
+    async with travel(app.ms, SPRING) as t:
+        cron, end = Cron("30 2 * * *", tz="Europe/Berlin", gap="skip"), datetime(2026, 3, 29, 12, tzinfo=UTC)
+        await app.ms.schedule("s", "note", cron=cron, end=end)
+        await app.ms.pause("s", reason="test")
+        await t.advance("1h")
+        await app.ms.resume("s")
+        await app.ms.schedule("s", "note", cron=cron, end=end, priority="high", on_conflict="replace")
+        await t.advance("2d")
+        assert (await explained(t)).skipped == {"dst": 1}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -19,11 +19,11 @@ from mainspring.model.events import FiresElided, RunScheduled, RunSkipped
 from mainspring.model.instant import Ms, instant_ms
 from mainspring.model.policies import RunOptions
 from mainspring.model.run import OPEN
-from mainspring.model.schedule import Schedule, ScheduleSpec
+from mainspring.model.schedule import Definition, Schedule, ScheduleSpec
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.ports.store import Runs, Spans
 from mainspring.rules.draft import Draft
-from mainspring.rules.planning import OpenRuns, settle, trigger_of
+from mainspring.rules.planning import OpenRuns, planned_count, settle, trigger_of
 from mainspring.rules.scheduling import create, pause, resume
 from mainspring.rules.windows import Window
 from mainspring.stores.memory import MemoryStore
@@ -320,6 +320,7 @@ def test_pausing_a_schedule_that_is_far_behind_is_bounded_too() -> None:
 
 # ── properties of the decision ──
 
+DROPPING = CronSpec("30 2 * * *", tz="Europe/Berlin", gap="skip")  # has no fire on 29 March
 TRIGGERS: st.SearchStrategy[TriggerSpec] = st.one_of(
     st.builds(EverySpec, interval=st.integers(5_000, 3 * HOUR)),
     st.sampled_from(
@@ -327,7 +328,7 @@ TRIGGERS: st.SearchStrategy[TriggerSpec] = st.one_of(
             CronSpec("* * * * *"),
             CronSpec("*/7 3-5 * * *"),
             CronSpec("30 2 * * *", tz="Europe/Berlin"),
-            CronSpec("30 2 * * *", tz="Europe/Berlin", gap="skip"),
+            DROPPING,
             CronSpec("30 2 * * *", tz="Europe/Berlin", overlap="both"),
             CronSpec("30 1,2 * * *", tz="Europe/Berlin", gap="skip", overlap="last"),
             CronSpec("*/20 * * * * *", tz="Asia/Kathmandu"),
@@ -358,7 +359,7 @@ def specs(draw: st.DrawFn) -> ScheduleSpec:
         replay_age=draw(st.sampled_from([0, HOUR, DAY])),
         overlap=draw(st.sampled_from(["forbid", "queue_one", "queue_all", "cancel_running", "allow_parallel"])),
         start=start,
-        end=draw(st.none() | st.integers((start or BASE) + 1, BASE + 4 * DAY)),
+        end=draw(st.none() | st.integers((start or BASE) + 1, BASE + 4 * DAY) | st.just(BASE + 2 * DAY)),
         max_runs=draw(st.none() | st.integers(1, 5_000)),
         options=None if window is None else RunOptions(window=window),
     )
@@ -455,6 +456,7 @@ def test_settling_again_at_the_same_instant_changes_nothing(spec: ScheduleSpec, 
 
 
 @QUIET
+@example(ScheduleSpec(trigger=DROPPING, task="t", end=BASE + 2 * DAY), [24 * HOUR, 3 * DAY])
 @given(specs(), st.lists(st.integers(0, 6 * DAY), min_size=1, max_size=6))
 def test_settling_in_several_steps_gives_the_same_total_as_at_once(spec: ScheduleSpec, steps: list[Ms]) -> None:
     if spec.missed == "replay_all":
@@ -469,6 +471,23 @@ def test_settling_in_several_steps_gives_the_same_total_as_at_once(spec: Schedul
     at_once, found = all_settled(schedule, OpenRuns(), BASE + max(steps))
     assert total == sum(count for *_, count, _ in found)
     assert (stepped.fired, stepped.state, stepped.reason) == (at_once.fired, at_once.state, at_once.reason)
+
+
+@pytest.mark.parametrize("steps", [[HOUR, 3 * DAY], [24 * HOUR, 3 * DAY], [37 * HOUR], [3 * DAY]])
+def test_a_schedule_ends_after_the_dropped_fire_it_still_owes(steps: list[Ms]) -> None:
+    """The last fire is on 28 March, the clock change drops the one of the 29th, and then comes the end."""
+    spec = ScheduleSpec(trigger=DROPPING, task="t", end=BASE + 2 * DAY)
+    schedule, found = born(spec), []
+    for step in steps:
+        schedule, more = all_settled(schedule, OpenRuns(), BASE + step)
+        found += more
+    gap = instant_ms("2026-03-29T01:00:00Z")
+    assert [(through, what) for _, through, _, what in found] == [
+        (instant_ms("2026-03-28T01:30:00Z"), "run"),
+        (gap, "dst"),
+    ]
+    assert (schedule.state, schedule.reason, schedule.cursor) == ("finished", "ended", gap)
+    assert planned_count(Definition(1, BASE, BASE, spec), schedule.cursor) == 2
 
 
 @QUIET

@@ -87,8 +87,14 @@ def next_fire(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
 
 
 def next_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
-    """When the planner must look again: the next fire, or the first that may fall into the window."""
+    """When the planner must look again: the next fire, or the first that may fall into the window.
+
+    None when nothing is owed any more: where no fire is left before the end, a dropped one may be.
+    """
     fire = next_fire(spec, anchor, after)
+    if fire is None and spec.end is not None:
+        dropped = trigger_of(spec, anchor).dropped_ms(*bounds(spec, after, spec.end))
+        return dropped[0] if dropped else None
     window = spec.options.window if spec.options else None
     if fire is None or window is None or not _never_inside(spec, fire):
         return fire

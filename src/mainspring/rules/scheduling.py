@@ -20,7 +20,7 @@ from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
 from mainspring.model.trigger import EverySpec
 from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import lane_of, schedule_gate_row
-from mainspring.rules.planning import OpenRuns, gates_of, is_fixed_delay, next_fire, next_look, owed, settle
+from mainspring.rules.planning import OpenRuns, gates_of, is_fixed_delay, next_look, owed, settle
 
 #: An edit settles everything that is due at once; what is due is bounded by the policies.
 ALL = 1_000_000
@@ -239,7 +239,7 @@ def _finish_if_done(draft: Draft) -> None:
     reason = None
     if schedule.spec.max_runs is not None and schedule.fired >= schedule.spec.max_runs:
         reason = "max_runs"
-    elif not is_fixed_delay(schedule.spec) and next_fire(schedule.spec, schedule.anchor, schedule.cursor) is None:
+    elif not is_fixed_delay(schedule.spec) and next_look(schedule.spec, schedule.anchor, schedule.cursor) is None:
         reason = "exhausted" if schedule.spec.end is None else "ended"
     if reason is not None:
         draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason, cursor=schedule.cursor))
