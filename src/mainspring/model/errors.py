@@ -117,6 +117,14 @@ class StoreUnavailable(StoreError):
     """The store cannot be reached or written right now; nothing was changed."""
 
 
+class OutcomeUnknown(StoreUnavailable):
+    """The connection broke while a change was being stored, and the store cannot be asked whether it was."""
+
+
+class StoreDenied(StoreError):
+    """The store refused the user, the password or a right that is needed; nothing was changed."""
+
+
 class StoreFull(StoreUnavailable):
     """The disk under the store is full; nothing was changed."""
 

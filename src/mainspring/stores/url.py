@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.errors import InvalidInput, MissingExtra, nearest
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Store
 
-_PLANNED = ("postgresql", "postgres", "redis", "rediss", "mongodb", "mongodb+srv")
+_PLANNED = ("redis", "rediss", "mongodb", "mongodb+srv")
 _SQLITE_FORMS = "Write sqlite:///relative.db or sqlite:////absolute/path.db"
 _YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -79,4 +79,20 @@ def _sqlite(url: str, clock: Clock) -> Store:
     return SqliteStore(path, clock, synchronous=synchronous, force=force)
 
 
-_MAKERS: dict[str, Callable[[str, Clock], Store]] = {"memory": _memory, "sqlite": _sqlite}
+def _postgres(url: str, clock: Clock) -> Store:
+    try:
+        from mainspring.stores.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise MissingExtra("PostgreSQL needs asyncpg. Install it: pip install 'mainspring[postgres]'") from error
+
+    return PostgresStore(url, clock)
+
+
+_MAKERS: dict[str, Callable[[str, Clock], Store]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+}

@@ -1,0 +1,84 @@
+"""New runs by the shortest way: when a batch brings nothing else, it is one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mainspring.model.change import Change, Result, RunAbsent
+from mainspring.model.events import RunScheduled, encode_data
+from mainspring.model.instant import Ms
+from mainspring.model.run import OPEN
+from mainspring.stores.batch import Indexed
+from mainspring.stores.postgres import apply_sql as sql
+from mainspring.stores.postgres.database import Session
+from mainspring.stores.postgres.rows import FRESH, arrays, body_rows, fresh_row, plain_text
+
+
+class Births:
+    """A batch of nothing but births, as arrays."""
+
+    def __init__(self, changes: Sequence[Change], runs: list[Any], events: list[Any]) -> None:
+        self._changes = changes
+        self._runs = runs
+        self._events = events
+
+    async def write(self, session: Session, results: list[Result], now: Ms | None) -> tuple[Ms, Indexed]:
+        """Write what is not there yet; the time, and the changes that were refused."""
+        bodies = body_rows(body for change in self._changes for body in change.bodies)
+        row = await session.row(
+            sql.BIRTHS,
+            now,
+            *arrays(self._runs, FRESH),
+            *arrays(self._events, len(sql.BIRTH_COLUMNS)),
+            *arrays(bodies, len(sql.BODY_COLUMNS)),
+        )
+        written = set(row["ids"] or ())
+        refused: Indexed = []
+        for index, change in enumerate(self._changes):
+            if change.guard is None:
+                results[index] = Result("accepted")
+            elif change.guard.id in written:
+                results[index] = Result("accepted", 1)
+            else:
+                refused.append((index, change))
+        return row["now"], refused
+
+
+def births(changes: Sequence[Change]) -> Births | None:
+    """The batch, if it is nothing but births of fresh runs and their payloads."""
+    runs: list[Any] = []
+    events: list[Any] = []
+    ids: set[str] = set()
+    for change in changes:
+        guard, born = change.guard, change.runs
+        if change.spans or change.touches or change.releases or change.gates or change.schedule is not None:
+            return None
+        if type(guard) is RunAbsent:
+            if change.run is None or born or guard.id != change.run.id or guard.unique_key != change.run.unique_key:
+                return None
+            born = (change.run,)
+        elif guard is not None or change.run is not None or not born:
+            return None
+        if len(born) != len(change.events) or not _carried(change, (run.body for run in born)):
+            return None
+        for run, event in zip(born, change.events, strict=True):
+            row = fresh_row(run, 1)
+            if row is None or run.id in ids or run.state not in OPEN or type(event) is not RunScheduled:
+                return None
+            if (event.run_id, event.ns, event.schedule_id) != (run.id, run.ns, run.schedule_id):
+                return None
+            if event.v != 1 or event.epoch is not None or event.attempt is not None or event.owner is not None:
+                return None
+            ids.add(run.id)
+            runs.append(row)
+            events.append((run.id, plain_text(event.actor), plain_text(change.id), encode_data(event)))
+    return Births(changes, runs, events)
+
+
+def _carried(change: Change, named: Iterable[str | None]) -> bool:
+    """True when every payload belongs to a run of the change, so that it comes and stays away with it."""
+    if not change.bodies:
+        return True
+    names = set(named)
+    return all(body.id in names for body in change.bodies)

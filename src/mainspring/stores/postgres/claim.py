@@ -1,0 +1,322 @@
+"""Leases on runs: taking due ones through their gates, keeping them, and un-parking what waits at a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+from mainspring.model.gate import Gate, admit
+from mainspring.model.ids import RunId
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run
+from mainspring.ports.store import Claim, Claimed, Offer, Renewed, Wish
+from mainspring.stores.postgres.apply_sql import successes
+from mainspring.stores.postgres.database import Database, Session
+from mainspring.stores.postgres.rows import CLAIMABLE, NOW, RUN_COLUMNS, RUN_FIELDS, given, plain_text, read_run, run_columns
+
+_WAITS = f"c.state IN {CLAIMABLE} AND c.parked_on IS NULL"
+#: One index range for each lane and priority, however long the queue. Lanes are $2, tasks $3.
+_RANGES = "unnest($2::text[]) AS l(lane) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(p)"
+_IN_RANGE = f"{_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.task = ANY($3::text[])"
+
+
+def _heads(depth: str, now: str) -> str:
+    return f"""
+    SELECT x.id, x.priority, x.ready_at FROM {_RANGES} CROSS JOIN LATERAL (
+        SELECT c.id, c.priority, c.ready_at FROM §run c WHERE {_IN_RANGE} AND c.ready_at <= {now}
+        ORDER BY c.ready_at, c.id LIMIT {depth}) x
+    ORDER BY x.priority, x.ready_at, x.id LIMIT {depth}"""  # noqa: S608 - column names, no input
+
+
+def _next(since: str) -> str:
+    """SQL: the first instant, from `since` on, at which an offered run is or becomes claimable."""
+    return f"""
+    SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
+        SELECT c.ready_at FROM §run c WHERE {_IN_RANGE}{since} ORDER BY c.ready_at, c.id LIMIT 1) x"""  # noqa: S608
+
+
+_T = "(SELECT now FROM t)"
+_NO_CLAIM = ", ".join(f"NULL::{RUN_COLUMNS[name]}" for name in RUN_FIELDS)
+_STARTED = """
+    INSERT INTO §event (at, ns, schedule_id, run_id, n, type, v, epoch, attempt, owner)
+    SELECT u.started_at, u.ns, u.schedule_id, u.id, u.n, 'RunStarted', 1, u.epoch, u.attempt, u.owner FROM u"""
+_START = """
+    SET state = 'running', n = r.n + 1, epoch = r.epoch + 1, attempt = r.attempt + 1, held_until = 0,"""
+
+
+def _quick(also: str, ids: str) -> str:
+    return f"""
+WITH t AS MATERIALIZED (SELECT {NOW} AS now),{also}
+heads AS MATERIALIZED ({_heads("$4::integer + 1", _T)}),
+c AS MATERIALIZED (
+    SELECT c.id, c.gates IS NOT NULL OR c.crashes > 0 AS hard FROM §run c
+    WHERE c.id = ANY (ARRAY(SELECT h.id FROM heads h)) AND {_WAITS} AND c.ready_at <= {_T}
+    ORDER BY c.priority, c.ready_at, c.id LIMIT $4::integer FOR UPDATE SKIP LOCKED),
+h AS MATERIALIZED (
+    SELECT coalesce(bool_or(c.hard), false) AS hard, count(*) AS got, (SELECT count(*) FROM heads) AS due FROM c),
+u AS (
+    UPDATE §run r {_START} owner = $5, lease_until = t.now + $6::bigint, started_at = t.now
+    FROM t, c WHERE r.id = c.id AND NOT (SELECT h.hard FROM h)
+    RETURNING {run_columns("r")}),
+e AS ({_STARTED})
+SELECT t.now, h.hard, h.got, h.due,
+       CASE WHEN h.due > $4 THEN t.now ELSE ({_next(f" AND c.ready_at > {_T}")}) END AS next_at,
+       {ids} AS ids, {_NO_CLAIM}, NULL::text AS data
+FROM t, h
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, {run_columns("u")}, b.data FROM u LEFT JOIN §body b ON b.id = u.body
+"""  # noqa: S608
+
+
+#: now, lanes, tasks, limit, owner, ttl → one row about the claim, then the claims; none when one needs a second look.
+_CLAIM = _quick("", "NULL::text[]")
+#: The same, then the plain successes that come before it in the same commit.
+_FINISH_AND_CLAIM = _quick(f"{successes(7)},", "(SELECT array_agg(s.id) FROM s)")
+_META = 6
+_END = _META + len(RUN_FIELDS)
+
+
+def _args(offer: Offer, limit: int) -> tuple[Any, ...]:
+    return list(dict.fromkeys(offer.lanes)), list(offer.tasks), limit, plain_text(offer.owner), offer.ttl
+
+
+def _read(records: list[Any]) -> tuple[Any, list[Claim]]:
+    """What the statement says of itself, and the claims in their order."""
+    about: Any = None
+    claims: list[Claim] = []
+    for record in records:
+        if record[0] is not None:
+            about = record
+        else:
+            claims.append(Claim(read_run(record[_META:_END]), record[_END]))
+    claims.sort(key=_place)
+    return about, claims
+
+
+def _place(claim: Claim) -> tuple[int, Ms, str]:
+    run = claim.run
+    return run.priority, run.ready_at, run.id
+
+
+async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
+    """Due runs in the offered lanes, by priority then time, through their gates."""
+    if limit <= 0:
+        async with db.reading() as session:
+            lanes, tasks, *_ = _args(offer, limit)
+            row = await session.row(f"SELECT {NOW} AS now, ({_next('')}) AS next_at", db.now(now), lanes, tasks)  # noqa: S608
+        return Claimed(row["now"], [], row["next_at"])
+    if ids or db.gated:
+        return await hard_way(db, offer, limit, ids, now)
+    found: list[Claim] = []
+    while True:
+        db.reach("claim:begin")
+        async with db.single("claim") as session:
+            records = await session.fetch(_CLAIM, db.now(now), *_args(offer, limit - len(found)))
+        about, claims = _read(records)
+        if about["hard"]:
+            db.gated = True
+            if not found:
+                return await hard_way(db, offer, limit, ids, now)
+            return Claimed(about["now"], found, about["now"])
+        found += claims
+        # Fewer than were due: another claimer had a hand on them, and there may be more behind.
+        if about["got"] >= min(limit - len(found) + len(claims), about["due"]):
+            return Claimed(about["now"], found, about["next_at"])
+
+
+async def claim_with_successes(
+    db: Database, wish: Wish, columns: list[Any], now: Ms | None
+) -> tuple[Ms, list[str] | None, Claimed | None]:
+    """Plain successes and the next claim in one statement: the time, which held, and what was claimed if it was easy."""
+    async with db.single("apply") as session:
+        records = await session.fetch(_FINISH_AND_CLAIM, now, *_args(wish.offer, wish.limit), *columns)
+    about, claims = _read(records)
+    if about["hard"]:
+        db.gated = True
+        return about["now"], about["ids"], None
+    more = about["got"] < min(wish.limit, about["due"])
+    return about["now"], about["ids"], Claimed(about["now"], claims, about["now"] if more else about["next_at"])
+
+
+async def hard_way(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
+    """A claim in a transaction of its own, in which the gates are asked."""
+    async with db.transaction("claim") as session:
+        wall = await session.value(f"SELECT {NOW}", db.now(now))
+        return await claim_here(db, session, offer, limit, ids, wall)
+
+
+#: now, lanes, tasks, depth → the heads, locked; another claimer's are left alone.
+_CANDIDATES = f"""
+SELECT {run_columns("c")} FROM §run c
+WHERE c.id = ANY (ARRAY(SELECT h.id FROM ({_heads("$4::integer", "$1::bigint")}) h)) AND {_WAITS}
+  AND c.ready_at <= $1::bigint
+ORDER BY c.priority, c.ready_at, c.id FOR UPDATE SKIP LOCKED
+"""  # noqa: S608
+#: now, lanes, tasks, ids
+_NAMED = f"""
+SELECT {run_columns("c")} FROM §run c
+WHERE c.id = ANY ($4::text[]) AND {_WAITS} AND c.ready_at <= $1::bigint
+  AND c.lane = ANY ($2::text[]) AND c.task = ANY ($3::text[]) AND c.priority BETWEEN 0 AND 3
+ORDER BY c.priority, c.ready_at, c.id FOR UPDATE SKIP LOCKED
+"""  # noqa: S608
+#: In the order of names, as everybody takes them.
+_GATES = "SELECT name, max, held, closed_until FROM §gate WHERE name = ANY($1::text[]) ORDER BY name FOR UPDATE"
+#: gate names → the place of the first run parked at each.
+_FIRST_PARKED = """
+SELECT n.name, f.priority, f.ready_at, f.id FROM unnest($1::text[]) AS n(name) CROSS JOIN LATERAL (
+    SELECT r.priority, r.ready_at, r.id FROM §run r WHERE r.parked_on = n.name AND r.parked_on IS NOT NULL
+    ORDER BY r.priority, r.ready_at, r.id LIMIT 1) f
+"""
+_PARK_COLUMNS = {"id": "text", "gate": "text"}
+_PARK = f"UPDATE §run r SET parked_on = i.gate FROM {given(_PARK_COLUMNS)} WHERE r.id = i.id"  # noqa: S608
+_HOLD_COLUMNS = {"name": "text", "times": "integer"}
+_HOLD = f"UPDATE §gate g SET held = g.held + i.times FROM {given(_HOLD_COLUMNS)} WHERE g.name = i.name"  # noqa: S608
+#: now, ids, owner, lease
+_TAKE = f"""
+WITH u AS (
+    UPDATE §run r {_START} owner = $3, lease_until = $4::bigint, started_at = $1::bigint
+    WHERE r.id = ANY ($2::text[]) RETURNING {run_columns("r")}),
+e AS ({_STARTED})
+SELECT {run_columns("u")}, b.data FROM u LEFT JOIN §body b ON b.id = u.body
+"""  # noqa: S608
+_NEXT_READY = f"SELECT $1::bigint AS now, ({_next('')}) AS next_at"
+
+
+async def claim_here(
+    db: Database, session: Session, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms
+) -> Claimed:
+    """The same inside a transaction that is open, which sees what it wrote itself."""
+    db.reach("claim:begin")
+    lanes, tasks, *_ = _args(offer, limit)
+    if limit > 0 and ids:
+        rows = await session.fetch(_NAMED, wall, lanes, tasks, list(ids))
+    elif limit > 0:
+        rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, 4 * limit if db.gated else limit)
+        if not db.gated and any(row["gates"] is not None or row["crashes"] for row in rows):
+            db.gated = True  # some may not pass: look deeper
+            rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, 4 * limit)
+    else:
+        rows = []
+    candidates = [read_run(row) for row in rows]
+    if not ids:
+        db.gated = any(run.gates or run.crashes for run in candidates)
+    chosen = await _through_gates(session, candidates, limit, wall)
+    claims: list[Claim] = []
+    if chosen:
+        records = await session.fetch(_TAKE, wall, [run.id for run in chosen], plain_text(offer.owner), wall + offer.ttl)
+        db.reach("claim:after_update")
+        claims = sorted((Claim(read_run(record), record["data"]) for record in records), key=_place)
+        db.reach("claim:after_events")
+    next_at = await session.row(_NEXT_READY, wall, lanes, tasks)
+    return Claimed(wall, claims, next_at["next_at"])
+
+
+async def _through_gates(session: Session, candidates: list[Run], limit: int, wall: Ms) -> list[Run]:
+    names = sorted({name for run in candidates for name in run.gates})
+    gates: dict[str, Gate] = {}
+    first: dict[str, tuple[int, Ms, str]] = {}
+    if names:
+        gates = {row["name"]: Gate(*row) for row in await session.fetch(_GATES, names)}
+        first = {row["name"]: (row["priority"], row["ready_at"], row["id"]) for row in await session.fetch(_FIRST_PARKED, names)}
+    verdict = admit(candidates, gates, limit, wall, first)
+    if verdict.parked:
+        parked = [(run.id, gate) for run, gate in verdict.parked]
+        await session.fetch(_PARK, [run_id for run_id, _ in parked], [gate for _, gate in parked])
+    if verdict.slots:
+        await session.fetch(_HOLD, list(verdict.slots), list(verdict.slots.values()))
+    return verdict.taken
+
+
+# ── keeping ─────────────────────────────────────────────────────────────────
+
+_LEASE_COLUMNS = {"id": "text", "epoch": "integer"}
+#: now, owner, ttl, ids and epochs in the order of ids → the time, then what is kept, then what was not named.
+_RENEW = f"""
+WITH t AS MATERIALIZED (SELECT {NOW} AS now),
+k AS (
+    UPDATE §run r SET lease_until = t.now + $3::bigint FROM t, {given(_LEASE_COLUMNS, 4)}
+    WHERE r.id = i.id AND r.state = 'running' AND r.epoch = i.epoch AND r.owner = $2 AND r.lease_until > t.now
+    RETURNING r.id, r.cancel)
+SELECT 't' AS what, t.now, {_NO_CLAIM} FROM t
+UNION ALL
+SELECT 'k', NULL, {", ".join(f"k.{name}" if name in ("id", "cancel") else f"NULL::{RUN_COLUMNS[name]}" for name in RUN_FIELDS)}
+FROM k
+UNION ALL
+SELECT 's', NULL, {run_columns("r")} FROM §run r
+WHERE r.state = 'running' AND r.owner = $2 AND NOT (r.id = ANY ($4::text[]))
+"""  # noqa: S608
+_ID, _CANCEL = 2 + RUN_FIELDS.index("id"), 2 + RUN_FIELDS.index("cancel")
+
+
+async def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
+    """Extend leases that still hold; an expired one is lost even if nobody took it yet."""
+    db.reach("renew:begin")
+    named = dict(sorted(leases))
+    async with db.single("renew") as session:
+        records = await session.fetch(_RENEW, db.now(now), plain_text(owner), ttl, list(named), list(named.values()))
+    wall = next(record["now"] for record in records if record["what"] == "t")
+    kept = {record[_ID]: record[_CANCEL] for record in records if record["what"] == "k"}
+    strays = [read_run(record[2:]) for record in records if record["what"] == "s"]
+    strays.sort(key=lambda run: (run.started_at or 0, run.id))
+    cancel = {run_id: reason for run_id, reason in kept.items() if reason is not None}
+    return Renewed(wall, frozenset(kept), frozenset(named).difference(kept), cancel, tuple(strays))
+
+
+async def progress(db: Database, run_id: RunId, epoch: int, text: str) -> bool:
+    """Keep a run's progress line, if the lease still holds."""
+    async with db.single("progress") as session:
+        found = await session.fetch(
+            "UPDATE §run SET progress = $3 WHERE id = $1 AND state = 'running' AND epoch = $2 RETURNING id",
+            plain_text(run_id),
+            epoch,
+            plain_text(text),
+        )
+    return bool(found)
+
+
+# ── un-parking ──────────────────────────────────────────────────────────────
+
+#: limit → the gates that runs wait at (found by skipping through the index), how many wait, counted up to limit.
+_WAITED_AT = """
+WITH RECURSIVE waited(name) AS (
+    SELECT min(r.parked_on) FROM §run r WHERE r.parked_on IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(r.parked_on) FROM §run r WHERE r.parked_on > w.name AND r.parked_on IS NOT NULL)
+    FROM waited w WHERE w.name IS NOT NULL)
+SELECT w.name, (SELECT count(*) FROM (
+           SELECT 1 FROM §run p WHERE p.parked_on = w.name AND p.parked_on IS NOT NULL LIMIT $1::integer) q) AS waiting,
+       g.max, g.held, g.closed_until, $2::bigint AS now
+FROM waited w LEFT JOIN §gate g ON g.name = w.name WHERE w.name IS NOT NULL
+"""
+#: gate names and how many of each may go: the first in the order of claims; what is being changed is left alone.
+_UNPARK = f"""
+WITH h AS MATERIALIZED (
+    SELECT x.id FROM {given(_HOLD_COLUMNS)} CROSS JOIN LATERAL (
+        SELECT p.id FROM §run p WHERE p.parked_on = i.name AND p.parked_on IS NOT NULL
+        ORDER BY p.priority, p.ready_at, p.id LIMIT i.times) x)
+UPDATE §run r SET parked_on = NULL
+WHERE r.id IN (SELECT c.id FROM §run c WHERE c.id = ANY (ARRAY(SELECT h.id FROM h)) AND c.parked_on IS NOT NULL
+               ORDER BY c.id FOR UPDATE SKIP LOCKED)
+RETURNING r.id
+"""  # noqa: S608
+
+
+async def unpark(db: Database, limit: int, now: Ms | None) -> tuple[Ms, int]:
+    """Put parked runs whose gate has room back among the claimable ones: a statement of its own, seeing all that is."""
+    async with db.reading() as session:
+        wall: Ms = await session.value(f"SELECT {NOW}", db.now(now))
+        rows = await session.fetch(_WAITED_AT, limit, wall)
+    going: dict[str, int] = {}
+    left = limit
+    for name, waiting, most, held, closed_until, _ in rows:
+        room = limit if most is None else Gate(name, most, held, closed_until).room(wall)
+        count = min(waiting, room, left)
+        if count > 0:
+            going[name] = count
+            left -= count
+    if not going:
+        return wall, 0
+    async with db.single("due") as session:
+        freed = await session.fetch(_UNPARK, list(going), list(going.values()))
+    return wall, len(freed)

@@ -1,0 +1,314 @@
+"""A small pool of connections to one server: opening it, its transactions, its clock and its patience."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+
+from mainspring.model.errors import StoreDenied, StoreError, StoreUnavailable
+from mainspring.model.instant import Ms
+from mainspring.ports.clock import Clock, SystemClock
+from mainspring.stores.postgres import migrations
+from mainspring.stores.postgres.errors import BROKEN, DRIVER, MET, starting, translate
+from mainspring.stores.postgres.settings import PostgresSettings
+
+log = logging.getLogger("mainspring.stores.postgres")
+
+OLDEST = 14
+#: Seconds between two tries to reach a server that is not there.
+_FIRST_TRY, _LAST_TRY = 0.25, 4.0
+#: The server ends what takes longer, in milliseconds; the driver gives up a little later, in seconds.
+_STATEMENT, _LOCK, _IDLE = 30_000, 5_000, 10_000
+_COMMAND_SECONDS = 35.0
+_CONNECT_SECONDS = 10.0
+#: Every statement goes by an index. A plan made while the tables were small must not read them whole for ever.
+_SESSION = {
+    "statement_timeout": str(_STATEMENT),
+    "lock_timeout": str(_LOCK),
+    "idle_in_transaction_session_timeout": str(_IDLE),
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+
+
+class Met(Exception):
+    """Two writers met and this one was rolled back; `why` says it in our words."""
+
+    def __init__(self, why: StoreError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+class Broken(Exception):
+    """The connection went away while something was under way; `why` says how, in our words."""
+
+    def __init__(self, why: StoreError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+class Connection(asyncpg.Connection):
+    """Leaves no state behind in a session, so nothing is reset between two uses."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class Session:
+    """Statements on one connection, which may be a caller's own."""
+
+    def __init__(self, connection: Any, place: Callable[[str], str]) -> None:
+        self.connection = connection
+        self._place = place
+
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        """The records of a statement."""
+        return await self.connection.fetch(self._place(sql), *parameters)  # type: ignore[no-any-return]  # the driver is not typed
+
+    async def row(self, sql: str, *parameters: Any) -> Any:
+        """The first record, or None."""
+        return await self.connection.fetchrow(self._place(sql), *parameters)
+
+    async def value(self, sql: str, *parameters: Any) -> Any:
+        """The first column of the first record, or None."""
+        return await self.connection.fetchval(self._place(sql), *parameters)
+
+
+class Database:
+    """The pool and what the verbs share. Used on the loop that opened it."""
+
+    def __init__(
+        self, settings: PostgresSettings, clock: Clock | None, failpoint: Callable[[str], None] | None
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self._failpoint = failpoint
+        self._pool: asyncpg.Pool | None = None
+        self._pid = 0
+        #: The last claim met gates or runs that crashed before; the next begins with the long way.
+        self.gated = False
+        self._placed: dict[str, str] = {}
+        self._put = migrations.placed(settings.schema)
+
+    def place(self, sql: str) -> str:
+        """The statement with the schema's name in it."""
+        found = self._placed.get(sql)
+        if found is None:
+            found = self._placed[sql] = self._put(sql)
+        return found
+
+    def now(self, now: Ms | None) -> Ms | None:
+        """What to tell the server about the time: nothing, unless a test's clock is in charge."""
+        return now if now is not None or isinstance(self.clock, SystemClock) else self.clock.now()
+
+    def reach(self, point: str) -> None:
+        """Call the test's failpoint, if there is one."""
+        if self._failpoint is not None:
+            self._failpoint(point)
+
+    # ── statements ─────────────────────────────────────────────────────────
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """A connection of the pool; what happens to it is said in our words."""
+        pool = self._usable()
+        where = self.settings.where
+        try:
+            connection = await pool.acquire(timeout=_CONNECT_SECONDS)
+        except DRIVER as error:
+            raise translate(error, where) from error
+        try:
+            yield Session(connection, self.place)
+        except DRIVER as error:
+            why = translate(error, where)
+            if isinstance(error, BROKEN):
+                connection.terminate()
+                raise Broken(why) from error
+            raise (Met(why) if isinstance(error, MET) else why) from error
+        finally:
+            await pool.release(connection)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, verb: str) -> AsyncIterator[Session]:
+        """All of it or, on any exception, nothing."""
+        async with self.session() as session:
+            connection = session.connection
+            await connection.execute(self._begin)
+            try:
+                yield session
+                self.reach(f"{verb}:before_commit")
+                await connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(*DRIVER):
+                    if not connection.is_closed():
+                        await connection.execute("ROLLBACK")
+                raise
+        self.reach(f"{verb}:after_commit")
+
+    @contextlib.asynccontextmanager
+    async def single(self, verb: str) -> AsyncIterator[Session]:
+        """For one statement, which is a transaction of its own; a pooler or a failpoint wants to see one around it."""
+        if self._failpoint is not None or self.settings.pooler:
+            async with self.transaction(verb) as session:
+                yield session
+        else:
+            async with self.session() as session:
+                yield session
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[Session]:
+        """For statements that change nothing."""
+        async with self.session() as session:
+            if self.settings.pooler:
+                await session.connection.execute(self._begin)
+            yield session
+            if self.settings.pooler:
+                await session.connection.execute("COMMIT")
+
+    @property
+    def _begin(self) -> str:
+        if not self.settings.pooler:
+            return "BEGIN"
+        return "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SESSION.items())
+
+    def _usable(self) -> asyncpg.Pool:
+        if self._pool is None:
+            raise StoreError(f"{self.settings.where} is not open. Call open() first")
+        if self._pid != os.getpid():
+            raise StoreError(
+                f"{self.settings.where} was opened by process {self._pid}, this is its fork {os.getpid()}. "
+                "Open a new store here"
+            )
+        return self._pool
+
+    # ── open, close ────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        """Reach the server, check what it is, make or check the schema, then keep a pool."""
+        if self._pool is not None and self._pid == os.getpid():
+            return
+        connection = await self.connect_patiently()
+        try:
+            await self._check(connection)
+            self.reach("open:after_migrate")
+        except DRIVER as error:
+            raise translate(error, self.settings.where) from error
+        finally:
+            await _close(connection)
+        try:
+            self._pool = await asyncpg.create_pool(
+                self.settings.dsn,
+                min_size=1,
+                max_size=self.settings.pool,
+                max_inactive_connection_lifetime=300.0,
+                connection_class=Connection,
+                **self._options(),
+            )
+        except DRIVER as error:
+            raise translate(error, self.settings.where) from error
+        self._pid = os.getpid()
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self._pid == os.getpid():
+            try:
+                async with asyncio.timeout(5.0):
+                    await pool.close()
+            except DRIVER:
+                pool.terminate()
+
+    async def connect(self, address: str | None = None) -> Any:
+        """A connection outside the pool, perhaps to another address than the URL's."""
+        at: dict[str, Any] = {}
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            at = {"host": host, "port": int(port)}
+        return await asyncpg.connect(self.settings.dsn, **at, **self._options())
+
+    async def connect_patiently(self) -> Any:
+        """Wait for a server that is not there yet, and say so; a server that says no is believed at once."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.wait / 1000
+        pause = _FIRST_TRY
+        while True:
+            try:
+                return await self.connect()
+            except (*DRIVER, ValueError) as error:
+                why = translate(error, self.settings.where)
+                left = deadline - loop.time()
+                if not starting(error):
+                    raise why from error
+                if left <= 0:
+                    raise StoreUnavailable(
+                        f"{why}; gave up after {self.settings.wait / 1000:g} s. Start the server or check the URL "
+                        "(?wait=2m waits longer)"
+                    ) from error
+            pause = min(pause, max(left, 0.05))
+            log.warning("%s; next try in %.1f s, giving up in %.0f s", why, pause, left)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_TRY)
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "timeout": _CONNECT_SECONDS,
+            "command_timeout": _COMMAND_SECONDS,
+            "statement_cache_size": self.settings.statement_cache_size,
+        }
+        if not self.settings.pooler:  # which would refuse them
+            options["server_settings"] = {"application_name": "mainspring", **_SESSION}
+        return options
+
+    async def _check(self, connection: Any) -> None:
+        settings = self.settings
+        version = connection.get_server_version()
+        if version.major < OLDEST:
+            raise StoreError(
+                f"{settings.where} is PostgreSQL {version.major}.{version.minor}; Mainspring needs {OLDEST} or newer"
+            )
+        encoding = connection.get_settings().server_encoding
+        if encoding.upper() not in ("UTF8", "UTF-8"):
+            raise StoreError(
+                f"the database of {settings.where} has encoding {encoding}; create one with UTF8: "
+                "createdb --encoding UTF8 --template template0 …"
+            )
+        state = await migrations.read_state(connection, settings.schema)
+        if not state.exists:
+            try:
+                await migrations.create(connection, settings.schema)
+            except asyncpg.InsufficientPrivilegeError as error:
+                raise StoreDenied(
+                    f"{settings.where}: the user may not create schema {settings.schema!r} ({error}). "
+                    f"Let an owner run it: mainspring migrate --sql --store URL | psql, or "
+                    "GRANT CREATE ON DATABASE … TO …"
+                ) from error
+            return
+        refusal = migrations.refuse(state, self.shown_url)
+        if refusal is not None:
+            raise refusal
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for a command line, without the password."""
+        head, _, rest = self.settings.dsn.partition("://")
+        user, at, host = rest.rpartition("@")
+        name = user.partition(":")[0]
+        base = f"{head}://{name}{at}{host}"
+        if self.settings.schema == "mainspring":
+            return base
+        return f"{base}{'&' if '?' in base else '?'}schema={self.settings.schema}"
+
+
+async def _close(connection: Any) -> None:
+    try:
+        await connection.close(timeout=5.0)
+    except DRIVER:
+        connection.terminate()
