@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from mainspring.ports.store import Store
 from mainspring.stores.memory import MemoryStore
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.settings import PostgresSettings
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.verify import verify
 
@@ -25,6 +28,7 @@ def _verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Remember every store a test opens; replay each one's log when the test is over."""
     memories: dict[int, MemoryStore] = {}
     files: dict[str, None] = {}
+    schemas: dict[PostgresSettings, None] = {}
 
     def remember(cls: type[Any], note: Callable[[Any], None]) -> None:
         original = cls.open
@@ -37,6 +41,7 @@ def _verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
     remember(MemoryStore, lambda store: memories.setdefault(id(store), store))
     remember(SqliteStore, lambda store: files.setdefault(str(store.path)))
+    remember(PostgresStore, lambda store: schemas.setdefault(store.settings))
     yield
     if request.node.get_closest_marker("tampers"):
         return
@@ -46,9 +51,11 @@ def _verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     for path in files:
         if os.path.exists(path):
             _check(SqliteStore(path))
+    for settings in schemas:
+        _check(PostgresStore(settings))
 
 
-def _check(store: MemoryStore | SqliteStore) -> None:
+def _check(store: Store) -> None:
     async def replay() -> None:
         await store.open()
         try:

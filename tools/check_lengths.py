@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 LIMIT = 500
-FOLDERS = ("src", "tests", "bench", "tools", "examples")
+FOLDERS = ("src", "tests", "bench", "tools", "examples", "servers")
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.testing.contract import StoreContract
-from tools.servers.for_tests import fresh_store
+from servers.for_tests import fresh_store
 
 #: Rows are written past the rules, which no log could rebuild: not for `events verify`.
 pytestmark = pytest.mark.tampers

@@ -23,6 +23,7 @@ from mainspring.stores.postgres.rows import (
     EVENT_COLUMNS,
     INSERT_EVENTS,
     INSERT_RUNS,
+    NOW,
     RUN_COLUMNS,
     STATE_TEXT,
     arrays,
@@ -43,7 +44,7 @@ async def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now:
     if not changes:
         if wish is None:
             async with db.reading() as session:
-                return Applied(await session.value(f"SELECT {sql.NOW}", db.now(now)), [])
+                return Applied(await session.value(f"SELECT {NOW}", db.now(now)), [])
         claimed = await claim(db, wish.offer, wish.limit, (), now)
         return Applied(claimed.now, [], claimed)
     db.reach("apply:begin")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from mainspring.stores.postgres.rows import (
-    FRESH,
+    FRESH_COLUMNS,
+    INSERT_FRESH,
     NOW,
     OPEN,
     SCHEDULE_VALUES,
+    STILL_RUNNING,
     given,
-    insert_fresh,
     run_columns,
     schedule_columns,
 )
@@ -56,7 +57,7 @@ UPDATE §run r SET
     held_until = 0
 FROM {given(MOVE_COLUMNS, 2)}
 WHERE r.id = i.id AND (
-    (i.epoch IS NOT NULL AND r.state = 'running' AND r.epoch = i.epoch)
+    (i.epoch IS NOT NULL AND {STILL_RUNNING} AND r.epoch = i.epoch)
     OR (i.at_n IS NOT NULL AND r.n = i.at_n AND (
         i.unique_key IS NULL OR i.state NOT IN {OPEN} OR r.ended_at IS NULL OR NOT EXISTS (
             SELECT 1 FROM §run o WHERE o.ns = i.ns AND o.unique_key = i.unique_key
@@ -87,7 +88,7 @@ s AS (
         crashes = i.crashes, reason = NULL, error = NULL, result = i.result, began_at = i.began_at, ms = i.ms,
         dead = false, ended_at = t.now, owner = NULL, lease_until = NULL, parked_on = NULL, progress = NULL
     FROM t, {given(SUCCESS_COLUMNS, first)}
-    WHERE r.id = i.id AND r.state = 'running' AND r.epoch = i.epoch
+    WHERE r.id = i.id AND {STILL_RUNNING} AND r.epoch = i.epoch
     RETURNING r.id, r.n, r.ns, r.schedule_id, r.epoch, r.attempt, i.owner, i.change, i.data),
 se AS (
     INSERT INTO §event (at, ns, schedule_id, run_id, n, type, v, change, epoch, attempt, owner, data)
@@ -103,15 +104,18 @@ SELECT t.now, (SELECT array_agg(s.id) FROM s) AS ids FROM t
 
 # ── new runs ────────────────────────────────────────────────────────────────
 
-#: id, actor, change, data: the event of a birth; what else it says is in the row.
-BIRTH_COLUMNS = {"id": "text", "actor": "text", "change": "text", "data": "text"}
+#: A fresh run and the event of its birth, which says the rest.
+BIRTH_COLUMNS = {**FRESH_COLUMNS, "actor": "text", "change": "text", "data": "text"}
 BODY_COLUMNS = {"id": "text", "data": "text"}
-_EVENTS_AT = 2 + FRESH
+_BODIES_AT = 2 + len(BIRTH_COLUMNS)
 
 
 def _bodies(first: int, where: str) -> str:
-    """CTEs: payloads that are not there yet. One that is there is locked before it is relied on: retention, which takes
-    the same lock before it asks who names a payload, then sees our run or waits for it, and never removes it between."""
+    """CTEs: payloads that are not there yet.
+
+    One that is there is locked before it is relied on: retention takes the same lock before it asks who names a
+    payload, so that it sees our run or waits for it, and never removes the payload in between.
+    """
     return f"""k AS MATERIALIZED (
     SELECT b.id FROM §body b WHERE b.id = ANY (${first}::text[]) ORDER BY b.id FOR KEY SHARE),
 b AS (
@@ -120,17 +124,18 @@ b AS (
     ON CONFLICT DO NOTHING)"""  # noqa: S608 - column names, no input
 
 
-_BODIES_AT = _EVENTS_AT + len(BIRTH_COLUMNS)
-#: now, then runs, events and bodies → the time and the ids that were not there before; all in one statement, also on a
+#: `IS TRUE` keeps the questions hashed look-ups: as joins they would go row by row.
+#: now, then births and bodies → the time and the ids that were not there before; all in one statement, also on a
 #: connection that is not ours.
 BIRTHS = f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),
-r AS ({insert_fresh(2)} RETURNING id, ns, schedule_id, body),
-{_bodies(_BODIES_AT, "WHERE i.id IN (SELECT r.body FROM r)")},
+i AS MATERIALIZED (SELECT * FROM {given(BIRTH_COLUMNS, 2)}),
+r AS ({INSERT_FRESH} RETURNING id, body),
+{_bodies(_BODIES_AT, "WHERE (i.id IN (SELECT r.body FROM r)) IS TRUE")},
 e AS (
     INSERT INTO §event (at, ns, schedule_id, run_id, n, type, v, actor, change, data)
-    SELECT t.now, r.ns, r.schedule_id, r.id, 1, 'RunScheduled', 1, i.actor, i.change, i.data
-    FROM t, {given(BIRTH_COLUMNS, _EVENTS_AT)} JOIN r ON r.id = i.id ORDER BY i.ord)
+    SELECT t.now, i.ns, i.schedule_id, i.id, 1, 'RunScheduled', 1, i.actor, i.change, i.data
+    FROM t, i WHERE (i.id IN (SELECT r.id FROM r)) IS TRUE ORDER BY i.ord)
 SELECT t.now, (SELECT array_agg(r.id) FROM r) AS ids FROM t
 """  # noqa: S608
 
@@ -146,7 +151,8 @@ REFUSED_COLUMNS = {
 }
 REFUSED_RUNS = f"""
 SELECT {run_columns("r")}, i.idx,
-       EXISTS (SELECT 1 FROM §event e WHERE e.run_id = r.id AND e.run_id IS NOT NULL AND e.change = i.change) AS repeated
+       EXISTS (SELECT 1 FROM §event e
+               WHERE e.run_id = r.id AND e.run_id IS NOT NULL AND e.change = i.change) AS repeated
 FROM {given(REFUSED_COLUMNS)}
 CROSS JOIN LATERAL (
     SELECT o.* FROM (
@@ -253,4 +259,3 @@ WITH m AS MATERIALIZED (SELECT g.name FROM §gate g WHERE g.name = ANY($1::text[
 UPDATE §gate g SET held = greatest(0, g.held - i.times) FROM {given(COUNT_COLUMNS)}, m
 WHERE g.name = i.id AND m.name = i.id
 """  # noqa: S608
-

@@ -12,16 +12,15 @@ from mainspring.model.run import OPEN
 from mainspring.stores.batch import Indexed
 from mainspring.stores.postgres import apply_sql as sql
 from mainspring.stores.postgres.database import Session
-from mainspring.stores.postgres.rows import FRESH, arrays, body_rows, fresh_row, plain_text
+from mainspring.stores.postgres.rows import arrays, body_rows, fresh_row, plain_text
 
 
 class Births:
     """A batch of nothing but births, as arrays."""
 
-    def __init__(self, changes: Sequence[Change], runs: list[Any], events: list[Any]) -> None:
+    def __init__(self, changes: Sequence[Change], rows: list[Any]) -> None:
         self._changes = changes
-        self._runs = runs
-        self._events = events
+        self._rows = rows
 
     async def write(self, session: Session, results: list[Result], now: Ms | None) -> tuple[Ms, Indexed]:
         """Write what is not there yet; the time, and the changes that were refused."""
@@ -29,8 +28,7 @@ class Births:
         row = await session.row(
             sql.BIRTHS,
             now,
-            *arrays(self._runs, FRESH),
-            *arrays(self._events, len(sql.BIRTH_COLUMNS)),
+            *arrays(self._rows, len(sql.BIRTH_COLUMNS)),
             *arrays(bodies, len(sql.BODY_COLUMNS)),
         )
         written = set(row["ids"] or ())
@@ -47,8 +45,7 @@ class Births:
 
 def births(changes: Sequence[Change]) -> Births | None:
     """The batch, if it is nothing but births of fresh runs and their payloads."""
-    runs: list[Any] = []
-    events: list[Any] = []
+    rows: list[Any] = []
     ids: set[str] = set()
     for change in changes:
         guard, born = change.guard, change.runs
@@ -71,9 +68,9 @@ def births(changes: Sequence[Change]) -> Births | None:
             if event.v != 1 or event.epoch is not None or event.attempt is not None or event.owner is not None:
                 return None
             ids.add(run.id)
-            runs.append(row)
-            events.append((run.id, plain_text(event.actor), plain_text(change.id), encode_data(event)))
-    return Births(changes, runs, events)
+            row += (plain_text(event.actor), plain_text(change.id), encode_data(event))
+            rows.append(row)
+    return Births(changes, rows)
 
 
 def _carried(change: Change, named: Iterable[str | None]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-
 from mainspring.model.gate import Gate, admit
 from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
@@ -13,9 +12,21 @@ from mainspring.model.run import Run
 from mainspring.ports.store import Claim, Claimed, Offer, Renewed, Wish
 from mainspring.stores.postgres.apply_sql import successes
 from mainspring.stores.postgres.database import Database, Session
-from mainspring.stores.postgres.rows import CLAIMABLE, NOW, RUN_COLUMNS, RUN_FIELDS, given, plain_text, read_run, run_columns
+from mainspring.stores.postgres.rows import (
+    CLAIMABLE,
+    NOW,
+    RUN_COLUMNS,
+    RUN_FIELDS,
+    STILL_RUNNING,
+    given,
+    plain_text,
+    read_run,
+    run_columns,
+)
 
 _WAITS = f"c.state IN {CLAIMABLE} AND c.parked_on IS NULL"
+#: The same of rows found by their id: see `STILL_RUNNING`.
+_STILL_WAITS = f"(c.state || '') IN {CLAIMABLE} AND c.parked_on IS NULL"
 #: One index range for each lane and priority, however long the queue. Lanes are $2, tasks $3.
 _RANGES = "unnest($2::text[]) AS l(lane) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(p)"
 _IN_RANGE = f"{_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.task = ANY($3::text[])"
@@ -51,8 +62,7 @@ WITH t AS MATERIALIZED (SELECT {NOW} AS now),{also}
 heads AS MATERIALIZED ({_heads("$4::integer + 1", _T)}),
 c AS MATERIALIZED (
     SELECT c.id, c.gates IS NOT NULL OR c.crashes > 0 AS hard FROM §run c
-    WHERE c.id = ANY (ARRAY(SELECT h.id FROM heads h)) AND {_WAITS} AND c.ready_at <= {_T}
-    ORDER BY c.priority, c.ready_at, c.id LIMIT $4::integer FOR UPDATE SKIP LOCKED),
+    WHERE c.id = ANY (ARRAY(SELECT h.id FROM heads h LIMIT $4::integer)) AND {_STILL_WAITS} FOR UPDATE SKIP LOCKED),
 h AS MATERIALIZED (
     SELECT coalesce(bool_or(c.hard), false) AS hard, count(*) AS got, (SELECT count(*) FROM heads) AS due FROM c),
 u AS (
@@ -104,7 +114,7 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
     if limit <= 0:
         async with db.reading() as session:
             lanes, tasks, *_ = _args(offer, limit)
-            row = await session.row(f"SELECT {NOW} AS now, ({_next('')}) AS next_at", db.now(now), lanes, tasks)  # noqa: S608
+            row = await session.row(f"SELECT {NOW} AS now, ({_next('')}) AS next_at", db.now(now), lanes, tasks)
         return Claimed(row["now"], [], row["next_at"])
     if ids or db.gated:
         return await hard_way(db, offer, limit, ids, now)
@@ -128,7 +138,7 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
 async def claim_with_successes(
     db: Database, wish: Wish, columns: list[Any], now: Ms | None
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
-    """Plain successes and the next claim in one statement: the time, which held, and what was claimed if it was easy."""
+    """Plain successes and the next claim in one statement: the time, which held, and an easy claim."""
     async with db.single("apply") as session:
         records = await session.fetch(_FINISH_AND_CLAIM, now, *_args(wish.offer, wish.limit), *columns)
     about, claims = _read(records)
@@ -149,14 +159,14 @@ async def hard_way(db: Database, offer: Offer, limit: int, ids: Sequence[RunId],
 #: now, lanes, tasks, depth → the heads, locked; another claimer's are left alone.
 _CANDIDATES = f"""
 SELECT {run_columns("c")} FROM §run c
-WHERE c.id = ANY (ARRAY(SELECT h.id FROM ({_heads("$4::integer", "$1::bigint")}) h)) AND {_WAITS}
+WHERE c.id = ANY (ARRAY(SELECT h.id FROM ({_heads("$4::integer", "$1::bigint")}) h)) AND {_STILL_WAITS}
   AND c.ready_at <= $1::bigint
 ORDER BY c.priority, c.ready_at, c.id FOR UPDATE SKIP LOCKED
 """  # noqa: S608
 #: now, lanes, tasks, ids
 _NAMED = f"""
 SELECT {run_columns("c")} FROM §run c
-WHERE c.id = ANY ($4::text[]) AND {_WAITS} AND c.ready_at <= $1::bigint
+WHERE c.id = ANY ($4::text[]) AND {_STILL_WAITS} AND c.ready_at <= $1::bigint
   AND c.lane = ANY ($2::text[]) AND c.task = ANY ($3::text[]) AND c.priority BETWEEN 0 AND 3
 ORDER BY c.priority, c.ready_at, c.id FOR UPDATE SKIP LOCKED
 """  # noqa: S608
@@ -204,7 +214,9 @@ async def claim_here(
     chosen = await _through_gates(session, candidates, limit, wall)
     claims: list[Claim] = []
     if chosen:
-        records = await session.fetch(_TAKE, wall, [run.id for run in chosen], plain_text(offer.owner), wall + offer.ttl)
+        records = await session.fetch(
+            _TAKE, wall, [run.id for run in chosen], plain_text(offer.owner), wall + offer.ttl
+        )
         db.reach("claim:after_update")
         claims = sorted((Claim(read_run(record), record["data"]) for record in records), key=_place)
         db.reach("claim:after_events")
@@ -218,7 +230,10 @@ async def _through_gates(session: Session, candidates: list[Run], limit: int, wa
     first: dict[str, tuple[int, Ms, str]] = {}
     if names:
         gates = {row["name"]: Gate(*row) for row in await session.fetch(_GATES, names)}
-        first = {row["name"]: (row["priority"], row["ready_at"], row["id"]) for row in await session.fetch(_FIRST_PARKED, names)}
+        first = {
+            row["name"]: (row["priority"], row["ready_at"], row["id"])
+            for row in await session.fetch(_FIRST_PARKED, names)
+        }
     verdict = admit(candidates, gates, limit, wall, first)
     if verdict.parked:
         parked = [(run.id, gate) for run, gate in verdict.parked]
@@ -231,17 +246,17 @@ async def _through_gates(session: Session, candidates: list[Run], limit: int, wa
 # ── keeping ─────────────────────────────────────────────────────────────────
 
 _LEASE_COLUMNS = {"id": "text", "epoch": "integer"}
+_KEPT = ", ".join(f"k.{name}" if name in ("id", "cancel") else f"NULL::{RUN_COLUMNS[name]}" for name in RUN_FIELDS)
 #: now, owner, ttl, ids and epochs in the order of ids → the time, then what is kept, then what was not named.
 _RENEW = f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),
 k AS (
     UPDATE §run r SET lease_until = t.now + $3::bigint FROM t, {given(_LEASE_COLUMNS, 4)}
-    WHERE r.id = i.id AND r.state = 'running' AND r.epoch = i.epoch AND r.owner = $2 AND r.lease_until > t.now
+    WHERE r.id = i.id AND {STILL_RUNNING} AND r.epoch = i.epoch AND r.owner = $2 AND r.lease_until > t.now
     RETURNING r.id, r.cancel)
 SELECT 't' AS what, t.now, {_NO_CLAIM} FROM t
 UNION ALL
-SELECT 'k', NULL, {", ".join(f"k.{name}" if name in ("id", "cancel") else f"NULL::{RUN_COLUMNS[name]}" for name in RUN_FIELDS)}
-FROM k
+SELECT 'k', NULL, {_KEPT} FROM k
 UNION ALL
 SELECT 's', NULL, {run_columns("r")} FROM §run r
 WHERE r.state = 'running' AND r.owner = $2 AND NOT (r.id = ANY ($4::text[]))

@@ -55,7 +55,7 @@ class Broken(Exception):
         self.why = why
 
 
-class Connection(asyncpg.Connection):
+class Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver is not typed
     """Leaves no state behind in a session, so nothing is reset between two uses."""
 
     def get_reset_query(self) -> str:
@@ -71,7 +71,8 @@ class Session:
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
         """The records of a statement."""
-        return await self.connection.fetch(self._place(sql), *parameters)  # type: ignore[no-any-return]  # the driver is not typed
+        records: list[Any] = await self.connection.fetch(self._place(sql), *parameters)
+        return records
 
     async def row(self, sql: str, *parameters: Any) -> Any:
         """The first record, or None."""

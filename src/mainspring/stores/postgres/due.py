@@ -24,7 +24,7 @@ _OPEN = "o.schedule_id = u.id AND o.ended_at IS NULL AND o.schedule_id IS NOT NU
 
 
 def _schedules(where: str, order: str, rest: str) -> str:
-    """SQL: limit and hold are $2 and $3; one row about the rest, then the schedules with their open runs, a row each."""
+    """SQL: limit and hold are $2 and $3; one row about the rest, then the schedules and their open runs, a row each."""
     none = ", ".join("NULL" for _ in (*SCHEDULE_FIELDS, *RUN_FIELDS))
     return f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),
@@ -35,7 +35,7 @@ u AS (
     UPDATE §schedule s SET held_until = t.now + $3::bigint FROM t, d WHERE s.id = d.id
     RETURNING s.touched, {schedule_columns("s")})
 SELECT t.now, 0::bigint AS open, 0::bigint AS waiting, (SELECT count(*) FROM d)::integer AS touched,
-       {rest} AS next_free, {none}
+       CASE WHEN (SELECT count(*) FROM d) < $2 THEN {rest} END AS next_free, {none}
 FROM t
 UNION ALL
 SELECT NULL, n.open, n.waiting, u.touched, NULL, {schedule_columns("u")}, {run_columns("o")}
@@ -53,7 +53,7 @@ _DUE_SCHEDULES = _schedules(
     f"""least(
         (SELECT s.next_at FROM §schedule s WHERE {_PLANS} AND s.next_at > {_T} ORDER BY s.next_at, s.id LIMIT 1),
         (SELECT min(s.held_until) FROM §schedule s
-         WHERE {_PLANS} AND s.next_at <= {_T} AND NOT EXISTS (SELECT 1 FROM d WHERE d.id = s.id)))""",  # noqa: S608
+         WHERE {_PLANS} AND s.next_at <= {_T} AND s.held_until > {_T}))""",  # noqa: S608
 )
 _TOUCHED = _schedules("s.touched > 0", "s.id", "NULL::bigint")
 _HEAD = 5
@@ -66,9 +66,10 @@ d AS MATERIALIZED (
     ORDER BY coalesce(r.lease_until, 0), r.id LIMIT $2::integer FOR UPDATE SKIP LOCKED),
 u AS (
     UPDATE §run r SET held_until = t.now + $3::bigint FROM t, d WHERE r.id = d.id RETURNING {run_columns("r")})
-SELECT t.now, (
+SELECT t.now, CASE WHEN (SELECT count(*) FROM d) < $2 THEN (
     SELECT min(greatest(coalesce(r.lease_until, 0), r.held_until)) FROM §run r
-    WHERE r.state = 'running' AND NOT EXISTS (SELECT 1 FROM d WHERE d.id = r.id)) AS next_free,
+    WHERE r.state = 'running' AND greatest(coalesce(r.lease_until, 0), r.held_until) > {_T})
+    ELSE t.now END AS next_free,
     {", ".join("NULL" for _ in RUN_FIELDS)}
 FROM t
 UNION ALL
@@ -129,4 +130,4 @@ async def _expired(db: Database, limit: int, hold: Ms, now: Ms | None) -> Due:
         key=lambda run: (run.lease_until or 0, run.id),
     )
     wall, free = about["now"], about["next_free"]
-    return Due(wall, None if free is None else max(free, wall), runs=tuple(runs))
+    return Due(wall, free, runs=tuple(runs))

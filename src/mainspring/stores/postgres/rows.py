@@ -20,6 +20,8 @@ NOW = "coalesce($1::bigint, floor(extract(epoch FROM now()) * 1000)::bigint)"
 #: By far the quickest way from a state to its text.
 STATE_TEXT = {state: str(state.value) for state in State}
 CLAIMABLE = "('waiting', 'retrying')"
+#: Asked of rows found by their id: in these words no plan can answer it by a partial index and read that whole.
+STILL_RUNNING = "(r.state || '') = 'running'"
 OPEN = "('blocked', 'waiting', 'running', 'retrying')"
 
 
@@ -91,11 +93,9 @@ def run_columns(alias: str) -> str:
     return ", ".join(f"{alias}.{name}" for name in RUN_FIELDS)
 
 
-def insert_fresh(first: int) -> str:
-    """Runs to which nothing has happened, from `FRESH_COLUMNS`; `t` says what time it is; one that exists is passed."""
-    return f"""
-    INSERT INTO §run ({", ".join(RUN_FIELDS)})
-    SELECT {", ".join(_FRESH_VALUES)} FROM {given(FRESH_COLUMNS, first)} ORDER BY i.ord
+#: Runs to which nothing has happened, from `i`; `t` says what time it is; one that exists is passed over.
+INSERT_FRESH = f"""
+    INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {", ".join(_FRESH_VALUES)} FROM i ORDER BY i.ord
     ON CONFLICT DO NOTHING"""  # noqa: S608 - column names, no input
 
 
@@ -107,7 +107,7 @@ ON CONFLICT DO NOTHING RETURNING id
 
 
 def fresh_row(run: Run, n: int) -> list[Any] | None:
-    """A row for `insert_fresh`, or None when something has happened to the run already."""
+    """A row of `FRESH_COLUMNS`, or None when something has happened to the run already."""
     values = astuple(run)
     if values[FRESH:] != _LIFE:
         return None

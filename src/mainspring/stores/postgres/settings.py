@@ -102,5 +102,7 @@ def _flag(options: dict[str, str], name: str) -> bool:
 def _number(options: dict[str, str], name: str, default: int, least: int, most: int) -> int:
     text = options.get(name, str(default))
     if not text.isdecimal() or not least <= int(text) <= most:
-        raise InvalidInput("url", f"{name}={text!r} is not a number from {least} to {most}", f"The default is {default}")
+        raise InvalidInput(
+            "url", f"{name}={text!r} is not a number from {least} to {most}", f"The default is {default}"
+        )
     return int(text)

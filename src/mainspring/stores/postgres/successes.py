@@ -39,7 +39,9 @@ async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, 
     if ids is not None and len(ids) == len(changes):
         return Applied(wall, results, claimed)
     held = set(ids or ())
-    refused = [(i, change) for i, change in enumerate(changes) if change.guard is not None and change.guard.id not in held]
+    refused = [
+        (i, change) for i, change in enumerate(changes) if change.guard is not None and change.guard.id not in held
+    ]
     for index, _ in refused:
         results[index] = Result("refused")
     async with db.reading() as session:
@@ -72,9 +74,9 @@ def _plain(change: Change) -> tuple[Any, ...] | None:
     ):
         return None
     if event.result is None and event.began_at is not None and event.ms is not None:
-        data = f'{{"began_at":{event.began_at},"ms":{event.ms}}}'
+        data: str | None = f'{{"began_at":{event.began_at},"ms":{event.ms}}}'
     else:
-        data = encode_data(event) or None
+        data = encode_data(event)
     return (
         guard.id,
         guard.epoch,

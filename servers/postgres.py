@@ -5,7 +5,7 @@ binaries on PATH or under /usr/lib/postgresql. All users of one `key` share one 
 file for as long as its process lives; the supervisor waits for the exclusive one, so that `kill -9` of every user
 still ends the server, and a supervisor that is killed takes the server with it.
 
-    python -m tools.servers.postgres            prints the URL of a server and keeps it until Ctrl-C
+    python -m servers.postgres            prints the URL of a server and keeps it until Ctrl-C
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def postgres_url(key: str, *, durable: bool = False) -> str:
         if not answer.exists():
             log = open(folder / "log", "ab")  # noqa: SIM115 - the supervisor's, for as long as it lives
             words = [sys.executable, os.fspath(Path(__file__).resolve()), os.fspath(folder), "durable" * durable]
-            supervisor = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            supervisor = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
             log.close()
             _wait(answer.exists, supervisor, folder)
             supervisor.returncode = 0  # it outlives us: nobody is to wait for it
@@ -87,7 +89,7 @@ def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes], folder: P
     deadline = time.monotonic() + START_SECONDS
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
-            log = (folder / "log").read_text(encoding="utf-8", errors="replace")
+            log = (folder / "log").read_text(encoding="utf-8", errors="replace") if (folder / "log").exists() else ""
             raise Unavailable(f"PostgreSQL did not start ({folder}):\n{log[-3_000:]}")
         time.sleep(0.01)
 
@@ -103,6 +105,7 @@ class Server:
         self._data = folder / "data"
         self._settings = () if durable else _FAST
         self._user = NOBODY if os.getuid() == 0 else None
+        self._groups: list[int] | None = None if self._user is None else []
         self._bin = self._usable(binaries())
         self.port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -116,8 +119,27 @@ class Server:
         self._data.mkdir(mode=0o700)
         if self._user is not None:
             os.chown(self._data, self._user, self._user)
-        words = ["-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-N"]
-        subprocess.run([self._bin / "initdb", *words], check=True, cwd="/", **self._as_user())  # type: ignore[call-overload]  # the user's part is only known at run time
+        words: list[str | Path] = [
+            "-D",
+            self._data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+            "-N",
+        ]
+        subprocess.run(
+            [self._bin / "initdb", *words],
+            check=True,
+            cwd="/",
+            user=self._user,
+            group=self._user,
+            extra_groups=self._groups,
+        )
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -134,7 +156,9 @@ class Server:
         words: list[str | Path] = [self._bin / "postgres", "-D", self._data, "-p", str(self.port)]
         for setting in settings:
             words += ["-c", setting]
-        self.process = subprocess.Popen(words, preexec_fn=_die_with_parent, cwd="/", **self._as_user())  # type: ignore[call-overload]  # as above
+        self.process = subprocess.Popen(
+            words, preexec_fn=_die_with_parent, cwd="/", user=self._user, group=self._user, extra_groups=self._groups
+        )
         _wait(self._answers, self.process, self._folder)
 
     def kill(self) -> None:
@@ -162,15 +186,18 @@ class Server:
             return bool(answer) and b"57P03" not in answer
         return False
 
-    def _as_user(self) -> dict[str, object]:
-        if self._user is None:
-            return {}
-        return {"user": self._user, "group": self._user, "extra_groups": []}
-
     def _usable(self, folder: Path) -> Path:
         """The binaries, or a copy of them where whoever runs the server may not read them."""
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            subprocess.run([folder / "postgres", "-V"], check=True, cwd="/", stdout=subprocess.DEVNULL, **self._as_user())  # type: ignore[call-overload]  # as above
+            subprocess.run(
+                [folder / "postgres", "-V"],
+                check=True,
+                cwd="/",
+                stdout=subprocess.DEVNULL,
+                user=self._user,
+                group=self._user,
+                extra_groups=self._groups,
+            )
             return folder
         install = folder.parent
         copy = self._folder / "copy" / install.parent.name / install.name
@@ -196,6 +223,10 @@ def _supervise(folder: Path, *, durable: bool) -> None:
     try:
         server.create()
         server.start()
+    except BaseException:
+        server.stop()  # the log stays, to be read by whoever waits
+        raise
+    try:
         answer = folder / "url.new"
         answer.write_text(server.url, encoding="ascii")
         answer.rename(folder / "url")

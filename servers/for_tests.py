@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from mainspring.stores.postgres import PostgresStore
-from tools.servers.postgres import Unavailable, postgres_url
+from servers.postgres import Unavailable, postgres_url
 
 _schemas = itertools.count(1)
 
