@@ -14,6 +14,7 @@ COMMANDS = {
     "cron": ("mainspring.cli.cron", "Explain, preview and check cron expressions."),
     "events": ("mainspring.cli.events", "Read the event log, and prove the rows with it."),
     "ledger": ("mainspring.cli.ledger", "Account for every planned fire."),
+    "migrate": ("mainspring.cli.migrate", "Bring the schema of a PostgreSQL store up to date."),
     "run": ("mainspring.cli.run", "Run an application: plan its schedules and work on its runs."),
 }
 

@@ -270,17 +270,7 @@ class Database:
 
     async def _check(self, connection: Any) -> None:
         settings = self.settings
-        version = connection.get_server_version()
-        if version.major < OLDEST:
-            raise StoreError(
-                f"{settings.where} is PostgreSQL {version.major}.{version.minor}; Mainspring needs {OLDEST} or newer"
-            )
-        encoding = connection.get_settings().server_encoding
-        if encoding.upper() not in ("UTF8", "UTF-8"):
-            raise StoreError(
-                f"the database of {settings.where} has encoding {encoding}; create one with UTF8: "
-                "createdb --encoding UTF8 --template template0 …"
-            )
+        _check_server(connection, settings)
         state = await migrations.read_state(connection, settings.schema)
         if not state.exists:
             try:
@@ -306,6 +296,39 @@ class Database:
         if self.settings.schema == "mainspring":
             return base
         return f"{base}{'&' if '?' in base else '?'}schema={self.settings.schema}"
+
+
+async def upgrade(settings: PostgresSettings, *, only_print: bool) -> str:
+    """Run what is left of the schema's scripts, or say what would run; in words for people."""
+    db = Database(settings, None, None)
+    connection = await db.connect_patiently()
+    try:
+        _check_server(connection, settings)
+        state = await migrations.read_state(connection, settings.schema)
+        if only_print:
+            return migrations.sql_text(state, settings.schema) or "-- nothing to do"
+        ran = await migrations.migrate(connection, settings.schema)
+    except DRIVER as error:
+        raise translate(error, settings.where) from error
+    finally:
+        await _close(connection)
+    if not ran:
+        return f"schema {settings.schema!r} is up to date"
+    return "\n".join(f"step {script.number}: {script.name}" for script in ran)
+
+
+def _check_server(connection: Any, settings: PostgresSettings) -> None:
+    version = connection.get_server_version()
+    if version.major < OLDEST:
+        raise StoreError(
+            f"{settings.where} is PostgreSQL {version.major}.{version.minor}; Mainspring needs {OLDEST} or newer"
+        )
+    encoding = connection.get_settings().server_encoding
+    if encoding.upper() not in ("UTF8", "UTF-8"):
+        raise StoreError(
+            f"the database of {settings.where} has encoding {encoding}; create one with UTF8: "
+            "createdb --encoding UTF8 --template template0 …"
+        )
 
 
 async def _close(connection: Any) -> None:

@@ -24,7 +24,7 @@ CREATE TABLE §migration (
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('mainspring:' || $1, 0))"
 _TABLES = """
-SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT count(*) AS tables, count(*) FILTER (WHERE c.relname = 'migration') AS ours FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm')
 """
 
@@ -63,8 +63,8 @@ def scripts() -> list[Script]:
 async def read_state(connection: asyncpg.Connection, schema: str) -> SchemaState:
     """The scripts that ran; a schema with tables that are not ours is refused."""
     name = f'"{schema}"'
-    if await connection.fetchval("SELECT to_regclass($1) IS NULL", f"{name}.migration"):
-        tables = await connection.fetchval(_TABLES, schema)
+    tables, ours = await connection.fetchrow(_TABLES, schema)  # one look at both: another may be creating them now
+    if not ours:
         if tables:
             raise SchemaMismatch(
                 f"schema {schema!r} holds {tables} tables of something else; it was left as it is. "
