@@ -21,7 +21,7 @@ from mainspring.idle import until_idle as until_nothing_is_due
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import Event, type_names
 from mainspring.model.instant import Duration, duration_ms, instant_ms
-from mainspring.model.policies import ON_CONFLICT, OnConflict, choice
+from mainspring.model.policies import ON_CONFLICT, ROLES, OnConflict, Role, choice
 from mainspring.model.run import CLAIMABLE, Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.paging import all_rows
@@ -282,21 +282,25 @@ class Mainspring(Registry):
 
     # ── running ────────────────────────────────────────────────────────────
 
-    def run(self, *, until_idle: bool = False) -> None:
-        """Plan and work until SIGTERM or SIGINT; with `until_idle` until nothing is due any more."""
+    def run(self, *, until_idle: bool = False, role: Role = "all") -> None:
+        """Plan and work until SIGTERM or SIGINT; with `until_idle` until nothing is due any more.
+
+        `role="worker"` plans nothing and declares nothing: it works on what other instances plan.
+        """
         end_of_loading()
         if os.environ.get(CHILD) or os.environ.get(LOADING):
             return  # this program is only imported: to find its functions, or by `mainspring run`, which runs it
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(self.run_async(until_idle=until_idle))
+            asyncio.run(self.run_async(until_idle=until_idle, role=role))
 
-    async def run_async(self, *, until_idle: bool = False, signals: bool = True) -> None:
+    async def run_async(self, *, until_idle: bool = False, signals: bool = True, role: Role = "all") -> None:
         """The same on the running loop; the first signal drains, the second stops at once."""
+        choice(role, ROLES, field="role")
         stopper = Stopper()
         self._stopper = stopper
         stopper.at_once(lambda: self._engine.post(self._claim_no_more))
         with stopper.on_signals(signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
-            await self._start()
+            await self._start(role)
             try:
                 if until_idle:
                     await stopper.first_of(self.call(until_nothing_is_due))
@@ -359,11 +363,11 @@ class Mainspring(Registry):
 
         return lifespan
 
-    async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _start(self, role: Role = "all") -> None:
+        loop, plans = asyncio.get_running_loop(), role == "all"
         inline = isinstance(self._engine, SameLoop)
-        await self.call(lambda runtime: self._declare_all(runtime))
-        await self.call(lambda runtime: runtime.start(loop, inline=inline))
+        await self.call(lambda runtime: self._declare_all(runtime, write=plans))
+        await self.call(lambda runtime: runtime.start(loop, inline=inline, plans=plans))
 
     async def _stop(self, stopper: Stopper) -> None:
         timeout = self.settings.shutdown_timeout / 1000
@@ -382,9 +386,12 @@ class Mainspring(Registry):
             task = asyncio.get_running_loop().create_task(self._runtime.stop_now())
             self._stopping = task  # keep a reference until it is done
 
-    async def _declare_all(self, runtime: Runtime) -> None:
+    async def _declare_all(self, runtime: Runtime, *, write: bool = True) -> None:
+        """Bring the schedules of the code into the store; a worker only says that it knows them."""
         wants = {name: self._definition(name, origin="code", **wanted) for name, wanted in self._declared.items()}
         runtime.declares = lambda: {name: want.digest for name, want in wants.items()}
+        if not write:
+            return
         others = [
             instance
             for lease, instance in await instances(runtime.store)

@@ -8,7 +8,7 @@ import itertools
 import os
 import random
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mainspring.engine.bus import Bus
@@ -23,7 +23,7 @@ from mainspring.model.run import Run
 from mainspring.model.settings import Settings, make_settings
 from mainspring.ports.clock import Clock, SystemClock
 from mainspring.ports.executor import Attempt, Handler, end_of_loading
-from mainspring.ports.store import Store
+from mainspring.ports.store import Capabilities, Store
 from mainspring.ports.threads import SystemThreads, Threads
 from mainspring.service import CHUNK, NewRun, created
 
@@ -61,6 +61,7 @@ class EngineHost:
         shutdown_timeout: Duration = "30s",
         history: Duration = "30d",
         payload_limit: int = 64 * 1024,
+        labels: Mapping[str, str] | None = None,
         deps: Any = None,
         on_drift: Literal["keep", "code"] = "keep",
         clock: Clock | None = None,
@@ -80,6 +81,7 @@ class EngineHost:
             shutdown_timeout=shutdown_timeout,
             history=history,
             payload_limit=payload_limit,
+            labels=labels,
         )
         if store is None:
             open_store(self.url, SystemClock())  # a wrong URL is refused here, not at the first call
@@ -113,6 +115,10 @@ class EngineHost:
         if self._runtime is None:
             end_of_loading()
         return await self._engine.call(self._with_runtime(work))
+
+    def capabilities(self) -> Capabilities:
+        """What its store can do; nothing is opened for it."""
+        return (self._given_store or open_store(self.url, self.clock)).capabilities
 
     def _at_hand(self) -> Runtime | None:
         """The runtime if it is open in this process already, and its loop with it."""

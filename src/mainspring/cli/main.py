@@ -16,6 +16,8 @@ COMMANDS = {
     "ledger": ("mainspring.cli.ledger", "Account for every planned fire."),
     "migrate": ("mainspring.cli.migrate", "Bring the schema of a PostgreSQL store up to date."),
     "run": ("mainspring.cli.run", "Run an application: plan its schedules and work on its runs."),
+    "worker": ("mainspring.cli.worker", "Work on the runs of an application, in one process or several."),
+    "workers": ("mainspring.cli.workers", "Show who works: load, version, last sign of life."),
 }
 
 

@@ -27,16 +27,21 @@ def run(target: str, until_idle: bool, log_level: str) -> None:
 
     The first signal stops taking work and lets what runs finish; the second hands everything back at once.
     """
-    level = logging.getLevelName(log_level.upper())
-    if not isinstance(level, int):
-        raise click.UsageError(f"--log-level: {log_level!r} is not a level. Use debug, info, warning or error.")
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr)
+    begin_logging(log_level)
     app = load(target)
     sys.setswitchinterval(SWITCH_INTERVAL)
     log = logging.getLogger("mainspring")
     log.info("%s: %d tasks, %d schedules declared; Ctrl-C stops", app.url, len(app.tasks), len(app.declared))
     app.run(until_idle=until_idle)
     log.info("stopped in order")
+
+
+def begin_logging(log_level: str, words: str = "%(asctime)s %(levelname)-7s %(name)s: %(message)s") -> None:
+    """Log lines of a level and above, to standard error."""
+    level = logging.getLevelName(log_level.upper())
+    if not isinstance(level, int):
+        raise click.UsageError(f"--log-level: {log_level!r} is not a level. Use debug, info, warning or error.")
+    logging.basicConfig(level=level, format=words, stream=sys.stderr)
 
 
 def load(target: str) -> Mainspring:

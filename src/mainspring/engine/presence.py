@@ -13,6 +13,8 @@ from mainspring.model.settings import Settings
 from mainspring.ports.store import Lease, Leases, Store
 
 PREFIX = "instance:"
+#: Rows of instances that are read: a pool that grows and shrinks leaves many until retention takes them.
+MOST = 20_000
 
 
 class Instance(Struct, frozen=True, omit_defaults=True):
@@ -27,6 +29,10 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     abandoned: int = 0  # attempts that did not stop after their time-out, since the start
     pid: int = 0
     host: str = ""
+    role: str = "all"  # or "worker": plans nothing
+    queues: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    since: Ms = 0  # when it started, in its own store's time
 
 
 class Presence(Service):
@@ -63,8 +69,5 @@ class Presence(Service):
 
 async def instances(store: Store) -> list[tuple[Lease, Instance]]:
     """Every instance seen lately, living or not."""
-    found = []
-    for lease in await store.find(Leases(prefix=PREFIX, limit=1_000)):
-        if lease.data:
-            found.append((lease, msgspec.json.decode(lease.data, type=Instance)))
-    return found
+    rows = await store.find(Leases(prefix=PREFIX, limit=MOST))
+    return [(lease, msgspec.json.decode(lease.data, type=Instance)) for lease in rows if lease.data]

@@ -33,6 +33,7 @@ from mainspring.model.change import Change
 from mainspring.model.errors import MainspringError, StoreError
 from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
 from mainspring.model.ids import IdFactory
+from mainspring.model.instant import Ms
 from mainspring.model.outcome import Outcome
 from mainspring.model.run import CLAIMABLE, ENDED
 from mainspring.model.schedule import Schedule
@@ -99,6 +100,7 @@ class Runtime:
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
         self._done: deque[tuple[Attempt, Outcome]] = deque()
         self._done_posted = False
+        self._since: Ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def change_id(self) -> str:
@@ -160,18 +162,21 @@ class Runtime:
 
         return ProcessExecutor(self._threads, self.time, self._finished)
 
-    async def start(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> None:
-        """Start every loop."""
+    async def start(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False, plans: bool = True) -> None:
+        """Start every loop; without `plans` neither schedules nor housekeeping, but rescue and gates as everywhere."""
         if self.worker is not None:
             raise MainspringError("this Mainspring runs already: one run(), running() or lifespan() at a time")
         if self.settings.lease_ttl < SHORT_LEASE:
             log.warning("lease_ttl of %d ms is short: a busy machine may lose leases", self.settings.lease_ttl)
         self._loop = asyncio.get_running_loop()
+        self.settler.plans, self._since = plans, self.time.now()
         worker = self.wire(handler_loop, inline=inline)
         await self.presence.run_once()
         await self.note(InstanceJoined(instance=self.owner, version=self.settings.version))
         watcher = Watcher(self.store, self.settings.poll / 1000, self._wake_all)
-        self._services = [self.presence, self.settler, worker, worker.heart, self.keeper, watcher]
+        self._services = [self.presence, self.settler, worker, worker.heart, watcher]
+        if plans:
+            self._services.append(self.keeper)
         for service in self._services:
             service.start()
 
@@ -312,6 +317,10 @@ class Runtime:
             abandoned=sum(getattr(executor, "abandoned", 0) for executor in set(self.executors.values())),
             pid=os.getpid(),
             host=socket.gethostname(),
+            role="all" if self.settler.plans else "worker",
+            queues=self.settings.queues,
+            labels=self.settings.labels,
+            since=self._since,
         )
 
     async def _touch(self, schedules: Sequence[str]) -> None:

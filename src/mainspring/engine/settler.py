@@ -66,6 +66,8 @@ class Settler(Service):
         self._batcher = batcher
         self._change_id = change_id
         self._handlers = handlers
+        #: A worker leaves schedules to others; what its own runs may leave behind it settles like everybody.
+        self.plans = True
         #: Told the store's now at each look.
         self.heard: Callable[[Ms], None] = lambda now: None
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
@@ -114,6 +116,8 @@ class Settler(Service):
 
     async def plan(self) -> float:
         """Turn due schedules into runs and spans."""
+        if not self.plans:
+            return self.poll
         unsteady = await self._clock_stepped()
         if unsteady > 0:
             return unsteady
@@ -233,6 +237,7 @@ class Settler(Service):
     async def rescue(self) -> float:
         """A worker fell silent: its runs go back, or end where their budget says so."""
         due = await self._store.due(Agenda.EXPIRED, BATCH)
+        self.heard(due.now)
         futures = [self._batcher.submit(self._expire(run, due.now)) for run in due.runs]
         for future in futures:
             await future

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.model.errors import InvalidInput, LeaseTooShort
 from mainspring.model.ids import check_name
@@ -12,6 +13,7 @@ from mainspring.model.instant import Duration, Ms, duration_ms, format_duration
 
 MIN_LEASE = 300
 PAYLOAD_HARD_LIMIT = 1024 * 1024
+MAX_LABELS, MAX_LABEL = 32, 100
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -29,6 +31,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     history: Ms = 30 * 86_400_000
     payload_limit: int = 64 * 1024
     undeclared_after: Ms = 600_000
+    labels: dict[str, str] = {}
 
 
 def make_settings(
@@ -44,6 +47,7 @@ def make_settings(
     shutdown_timeout: Duration = "30s",
     history: Duration = "30d",
     payload_limit: int = 64 * 1024,
+    labels: Mapping[str, str] | None = None,
 ) -> Settings:
     """Read and check what a user gives."""
     ttl = duration_ms(lease_ttl, field="lease_ttl")
@@ -58,8 +62,6 @@ def make_settings(
             f"{format_duration(ttl)} is less than 3 heartbeats of {format_duration(beat)}",
             f"Use lease_ttl of at least {format_duration(3 * beat)}, or a shorter heartbeat",
         )
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 10_000:
-        raise InvalidInput("concurrency", f"{concurrency!r} is out of range", "Use a whole number from 1 to 10000")
     if not isinstance(payload_limit, int) or not 1 <= payload_limit <= PAYLOAD_HARD_LIMIT:
         raise InvalidInput("payload_limit", f"{payload_limit!r} is out of range", "Use 1 to 1048576 bytes")
     if isinstance(queues, str) or not queues:
@@ -71,11 +73,41 @@ def make_settings(
         app=check_name(app, field="app"),
         version=str(version),
         queues=tuple(check_name(queue, field="queues") for queue in queues),
-        concurrency=concurrency,
+        concurrency=_concurrency(concurrency),
         lease_ttl=ttl,
         heartbeat=beat,
         poll=duration_ms(poll_interval, field="poll_interval", minimum=1),
         shutdown_timeout=duration_ms(shutdown_timeout, field="shutdown_timeout"),
         history=duration_ms(history, field="history"),
         payload_limit=payload_limit,
+        labels=_labels(labels or {}),
     )
+
+
+def adjusted(
+    settings: Settings, *, concurrency: int | None = None, labels: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings of a program as whoever starts it wants them: more or fewer slots, labels added."""
+    return replace(
+        settings,
+        concurrency=settings.concurrency if concurrency is None else _concurrency(concurrency),
+        labels=settings.labels | _labels(labels or {}),
+    )
+
+
+def _concurrency(given: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 10_000:
+        raise InvalidInput("concurrency", f"{given!r} is out of range", "Use a whole number from 1 to 10000")
+    return given
+
+
+def _labels(given: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(given, Mapping) or len(given) > MAX_LABELS:
+        raise InvalidInput(
+            "labels", f"{given!r} is not a dict of at most {MAX_LABELS} labels", 'Write labels={"zone": "eu"}'
+        )
+    for name, value in given.items():
+        check_name(name, field="labels")
+        if not isinstance(value, str) or not 1 <= len(value) <= MAX_LABEL:
+            raise InvalidInput(f"labels.{name}", f"{value!r} is not 1 to {MAX_LABEL} characters", "Give a short text")
+    return dict(given)

@@ -23,6 +23,7 @@ from mainspring.engine.runtime import Runtime
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.errors import MainspringError
 from mainspring.model.instant import Ms
+from mainspring.model.policies import Role
 from mainspring.model.run import OPEN
 from mainspring.ports.executor import Attempt
 from mainspring.ports.store import Claimed, Offer, Runs
@@ -138,7 +139,7 @@ class Home:
         self.app._runtime = None
         self._time.detach()
 
-    async def _started(self) -> None:
+    async def _started(self, role: Role = "all") -> None:
         """What `lifespan()` calls at its beginning."""
         await self.call(asyncio.sleep(0))
 

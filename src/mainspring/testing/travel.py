@@ -15,6 +15,7 @@ from mainspring.engine.loop import SameLoop
 from mainspring.engine.runtime import Runtime
 from mainspring.model.errors import MainspringError
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, to_datetime
+from mainspring.model.policies import Role
 from mainspring.model.run import Run
 from mainspring.ports.store import Runs
 from mainspring.testing.virtual import VirtualClock, VirtualTime
@@ -95,10 +96,10 @@ async def _taken_over(app: Mainspring, start: datetime | str | None) -> AsyncIte
 
 
 @contextlib.asynccontextmanager
-async def travel(app: Mainspring, start: datetime | str | None = None) -> AsyncIterator[Travel]:
+async def travel(app: Mainspring, start: datetime | str | None = None, *, role: Role = "all") -> AsyncIterator[Travel]:
     """Run `app` in virtual time: `async with travel(ms, "2026-03-28T22:00Z") as t: await t.advance("6h")`."""
     async with _taken_over(app, start) as machine:
-        await app._start()
+        await app._start(role)
         try:
             await machine.settle()
             yield machine

@@ -1,0 +1,80 @@
+"""`mainspring workers`: who plans and works on a store, how loaded, and when last heard of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mainspring.cli.common import look, print_json, store_option
+from mainspring.engine.presence import Instance, instances
+from mainspring.model.instant import Ms, format_duration, isoformat
+from mainspring.ports.store import Lease, Store
+
+#: Those not heard of for longer are only shown with --all.
+LATELY: Ms = 3_600_000
+
+
+@click.command()
+@store_option
+@click.option("--all", "every", is_flag=True, help="Also those not heard of for more than an hour.")
+def workers(url: str | None, as_json: bool, every: bool) -> None:
+    """List the instances that plan and work, the living first."""
+
+    async def ask(store: Store, now: Ms) -> tuple[Ms, list[tuple[Lease, Instance]]]:
+        return now, await instances(store)
+
+    now, found = look(url, ask)
+    shown = [(lease, one) for lease, one in found if every or lease.live or now - lease.renewed_at <= LATELY]
+    shown.sort(key=lambda pair: (not pair[0].live, pair[1].host, pair[1].pid, pair[0].owner))
+    if as_json:
+        print_json([_as_dict(lease, one) for lease, one in shown])
+        return
+    if not shown:
+        click.echo("no instance has been heard of lately; `mainspring run MODULE:APP` starts one")
+        return
+    _print(shown, now)
+
+
+def _as_dict(lease: Lease, one: Instance) -> dict[str, Any]:
+    return {
+        "id": lease.owner,
+        "live": lease.live,
+        "last_seen": isoformat(lease.renewed_at),
+        "since": isoformat(one.since) if one.since else None,
+        "app": one.app,
+        "version": one.version,
+        "role": one.role,
+        "host": one.host,
+        "pid": one.pid,
+        "running": one.running,
+        "slots": one.concurrency,
+        "load": round(one.running / one.concurrency, 3) if one.concurrency else 0.0,
+        "queues": list(one.queues),
+        "labels": one.labels,
+        "tasks": sorted(one.tasks),
+    }
+
+
+def _print(shown: list[tuple[Lease, Instance]], now: Ms) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("live", "last seen", "app", "version", "role", "host", "pid", "running", "queues", "labels"):
+        table.add_column(column, justify="right" if column in ("pid", "running") else "left", no_wrap=True)
+    for lease, one in shown:
+        ago = max(0, now - lease.renewed_at) // 1000 * 1000
+        table.add_row(
+            "yes" if lease.live else "no",
+            f"{format_duration(ago)} ago" if ago else "now",
+            one.app,
+            one.version or "-",
+            one.role,
+            one.host,
+            str(one.pid),
+            f"{one.running}/{one.concurrency}",
+            ", ".join(one.queues),
+            ", ".join(f"{name}={value}" for name, value in sorted(one.labels.items())),
+        )
+    Console(highlight=False, soft_wrap=True, markup=False).print(table)

@@ -1,0 +1,157 @@
+"""The size of a worker pool: inside its bounds, there soon when work waits, gone when idle, never to and fro."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.model.errors import InvalidInput
+from mainspring.rules.pool import (
+    MAX_PATIENCE,
+    MAX_RESTART,
+    PATIENCE,
+    PRESSING,
+    Bounds,
+    Demand,
+    Pool,
+    bounds_of,
+    resize,
+    restart_delay,
+)
+
+IDLE = Demand(0, 0)
+SLOTS = st.integers(1, 50)
+DEMANDS = st.builds(Demand, st.integers(0, 2_000), st.integers(0, 2_000))
+
+
+@st.composite
+def all_bounds(draw: st.DrawFn) -> Bounds:
+    low = draw(st.integers(1, 40))
+    high = draw(st.integers(low, 60))
+    return Bounds(low, high, draw(st.integers(low, high)))
+
+
+def sizes(bounds: Bounds, slots: int, demands: list[Demand], pool: Pool | None = None) -> list[int]:
+    pool = pool or Pool(bounds.start)
+    found = [pool.size]
+    for demand in demands:
+        pool = resize(pool, demand, slots, bounds)
+        found.append(pool.size)
+    return found
+
+
+@given(all_bounds(), SLOTS, st.lists(DEMANDS, max_size=200))
+def test_the_size_stays_inside_the_bounds_and_at_most_doubles(
+    bounds: Bounds, slots: int, demands: list[Demand]
+) -> None:
+    found = sizes(bounds, slots, demands)
+    assert all(bounds.low <= size <= bounds.high for size in found)
+    assert all(later <= 2 * before for before, later in itertools.pairwise(found))
+
+
+@given(all_bounds(), SLOTS)
+def test_under_a_backlog_it_is_full_within_a_few_looks(bounds: Bounds, slots: int) -> None:
+    looks = PRESSING + bounds.high.bit_length()
+    assert sizes(bounds, slots, [Demand(bounds.high * slots, 0)] * looks)[-1] == bounds.high
+
+
+@given(all_bounds(), SLOTS, st.lists(DEMANDS, max_size=100))
+def test_idle_for_long_enough_it_is_as_small_as_it_may_be(bounds: Bounds, slots: int, before: list[Demand]) -> None:
+    found = sizes(bounds, slots, before + [IDLE] * (2 * MAX_PATIENCE))
+    assert found[-1] == bounds.low
+
+
+@given(all_bounds(), SLOTS, st.lists(DEMANDS, max_size=300))
+def test_it_shrinks_only_after_a_calm_as_long_as_its_patience(
+    bounds: Bounds, slots: int, demands: list[Demand]
+) -> None:
+    found = sizes(bounds, slots, demands)
+    for at, (before, later) in enumerate(itertools.pairwise(found)):
+        if later < before:
+            calm = demands[max(0, at + 1 - PATIENCE) : at + 1]
+            assert len(calm) == PATIENCE
+            assert all(demand.backlog == 0 for demand in calm)
+            assert later * slots >= max(demand.running for demand in calm)
+
+
+@given(all_bounds(), SLOTS, DEMANDS, st.lists(DEMANDS, max_size=50))
+def test_a_constant_demand_moves_it_one_way_and_then_not_at_all(
+    bounds: Bounds, slots: int, demand: Demand, before: list[Demand]
+) -> None:
+    pool = Pool(bounds.start)
+    for earlier in before:
+        pool = resize(pool, earlier, slots, bounds)
+    # The calm of before may still end in a first shrinking; from then on only the constant demand counts.
+    found = sizes(bounds, slots, [demand] * (3 * MAX_PATIENCE), pool)
+    steps = [later - earlier for earlier, later in itertools.pairwise(found) if later != earlier]
+    assert all(step > 0 for step in steps) or all(step < 0 for step in steps)
+    assert len(set(found[2 * MAX_PATIENCE :])) == 1
+
+
+@given(all_bounds(), SLOTS, st.integers(1, 3), st.integers(1, PATIENCE - 1))
+def test_bursts_that_come_again_and_again_do_not_make_it_flap(bounds: Bounds, slots: int, busy: int, calm: int) -> None:
+    found = sizes(bounds, slots, ([Demand(slots, 0)] * busy + [IDLE] * calm) * 50)
+    assert found == sorted(found)
+
+
+def test_each_shrinking_that_came_too_early_doubles_the_patience() -> None:
+    """Bursts a little further apart than its patience: the worst rhythm, once, and then it waits longer."""
+    bounds = Bounds(1, 8, 1)
+    rhythm = [Demand(80, 0)] * 6 + [IDLE] * (PATIENCE + 2)
+    found = sizes(bounds, 10, rhythm * 100)
+    shrunk = [at for at, (before, later) in enumerate(itertools.pairwise(found)) if later < before]
+    assert len(shrunk) <= 3
+    assert found[-1] == 8
+
+
+def test_what_is_gone_by_the_next_look_starts_nobody() -> None:
+    assert set(sizes(Bounds(1, 8, 1), 10, [Demand(500, 0), IDLE] * 20)) == {1}
+
+
+def test_busy_workers_are_not_sent_away() -> None:
+    found = sizes(Bounds(1, 8, 6), 10, [Demand(0, 41)] * 30)
+    assert (found[PATIENCE - 1], found[PATIENCE], found[-1]) == (6, 5, 5)
+
+
+@given(st.integers(1, 100_000))
+def test_a_restart_waits_longer_each_time_and_never_too_long(deaths: int) -> None:
+    assert 0.5 <= restart_delay(deaths) <= restart_delay(deaths + 1) <= MAX_RESTART
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((None, None, None), Bounds(1, 1, 1)),
+        ((4, None, None), Bounds(4, 4, 4)),
+        ((None, None, 8), Bounds(1, 8, 1)),
+        ((3, None, 8), Bounds(1, 8, 3)),
+        ((None, 2, 8), Bounds(2, 8, 2)),
+        ((4, 2, 8), Bounds(2, 8, 4)),
+        ((4, 2, None), Bounds(2, 4, 4)),
+        ((None, 2, None), Bounds(2, 2, 2)),
+    ],
+)
+def test_what_the_options_mean_together(given: tuple[int | None, int | None, int | None], expected: Bounds) -> None:
+    assert bounds_of(*given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((0, None, None), "--processes: 0 is out of range"),
+        ((-1, None, None), "--processes: -1 is out of range"),
+        ((257, None, None), "Use 1 to 256"),
+        ((None, 0, 2), "--min-processes: 0 is out of range"),
+        ((None, None, 0), "--max-processes: 0 is out of range"),
+        ((None, 4, 2), "--min-processes: 4 is more than"),
+        ((9, 2, 4), "--processes: 9 is not between 2 and 4"),
+        ((1, 2, 4), "--processes: 1 is not between 2 and 4"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(given: tuple[int | None, int | None, int | None], said: str) -> None:
+    with pytest.raises(InvalidInput) as wrong:
+        bounds_of(*given)
+    assert said in str(wrong.value)
