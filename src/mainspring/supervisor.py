@@ -38,22 +38,31 @@ class Place:
         loop, deaths = asyncio.get_running_loop(), 0
         while not self._leave.is_set():
             began = loop.time()
-            # Its own session, so that Ctrl-C reaches it once, through us; and a pipe whose end says that we are gone.
-            process = self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=subprocess.PIPE, start_new_session=True
-            )
+            end = await self._live()
             if self._leave.is_set():
-                self._signal(signal.SIGTERM)
-            code = await process.wait()
-            self._process = None
-            if self._leave.is_set():
-                log.info("worker %d has ended", process.pid)
+                log.info("%s", end)
                 return
             deaths = 1 if loop.time() - began >= LIVED else deaths + 1
             delay = restart_delay(deaths)
-            log.error("worker %d died (%s); another is started in %g s", process.pid, _said(code), delay)
+            log.error("%s; another is started in %g s", end, delay)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leave.wait(), delay)
+
+    async def _live(self) -> str:
+        """One process from its start to its end; how it ended."""
+        try:
+            # Its own session, so that Ctrl-C reaches it once, through us; and a pipe whose end says that we are gone.
+            process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            return f"a worker could not be started ({error})"
+        self._process = process
+        if self._leave.is_set():
+            self._signal(signal.SIGTERM)
+        code = await process.wait()
+        self._process = None
+        return f"worker {process.pid} has ended" if code == 0 else f"worker {process.pid} died ({_said(code)})"
 
     def leave(self) -> None:
         """Drain and end; said twice, the worker hands everything back at once."""
@@ -133,6 +142,9 @@ class Supervisor:
             except StoreError as error:
                 log.warning("the backlog is not known: %s", error)
                 continue
+            except Exception:  # whatever it is, the workers work on
+                log.exception("the backlog is not known")
+                continue
             before, self._pool = self._pool.size, resize(self._pool, found, self._slots, self._bounds)
             if self._pool.size != before:
                 said = f"{found.backlog} runs wait, {found.running} run"
@@ -148,15 +160,7 @@ class Supervisor:
             self._staying.append(place)
             task = asyncio.ensure_future(place.keep())
             self._places[task] = place
-            task.add_done_callback(self._left)
-
-    def _left(self, task: asyncio.Task[None]) -> None:
-        place = self._places.pop(task)
-        if task.cancelled() or task.exception() is None:
-            return
-        log.error("a worker cannot be started: %s", task.exception())
-        if place in self._staying:
-            self._staying.remove(place)
+            task.add_done_callback(self._places.pop)
 
     def _each(self, do: Callable[[Place], None]) -> None:
         for place in list(self._places.values()):
