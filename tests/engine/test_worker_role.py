@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Mainspring, State
+from mainspring import Mainspring, Retry, State
 from mainspring.engine.demand import demand
 from mainspring.engine.presence import PREFIX, instances
 from mainspring.ledger import ledger
@@ -33,6 +33,10 @@ def make(store: MemoryStore, ran: list[str], **options: Any) -> Mainspring:
     @ms.task(limit=1)
     async def alone(word: str) -> None:
         ran.append(word)
+
+    @ms.task(retry=Retry(max_attempts=2, initial="1h", jitter=0))
+    async def fails() -> None:
+        raise ValueError("once more, later")
 
     return ms
 
@@ -132,6 +136,16 @@ async def test_runs_behind_a_gate_are_no_reason_for_another_worker() -> None:
         await t.runtime.worker.run_once()
         found = await demand(t.runtime, "here", set(), 100)
         assert found.backlog == 0
+
+
+async def test_what_waits_for_its_next_attempt_is_no_backlog_yet() -> None:
+    store = MemoryStore()
+    ms = make(store, [])
+    async with travel(ms, START, role="worker") as t:
+        await ms.tasks["fails"].enqueue()
+        await t.settle()
+        assert [run.state for run in await t.runs()] == [State.RETRYING]
+        assert await demand(t.runtime, "here", set(), 100) == Demand(0, 0)
 
 
 async def test_the_load_is_what_the_pools_own_processes_say() -> None:

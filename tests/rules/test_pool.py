@@ -24,7 +24,9 @@ from mainspring.rules.pool import (
 
 IDLE = Demand(0, 0)
 SLOTS = st.integers(1, 50)
-DEMANDS = st.builds(Demand, st.integers(0, 2_000), st.integers(0, 2_000))
+DEMANDS = st.builds(Demand, st.integers(0, 2_000), st.integers(0, 2_000)) | st.builds(
+    Demand, st.just(0), st.integers(0, 200)
+)
 
 
 @st.composite
@@ -114,6 +116,11 @@ def test_what_is_gone_by_the_next_look_starts_nobody() -> None:
 def test_busy_workers_are_not_sent_away() -> None:
     found = sizes(Bounds(1, 8, 6), 10, [Demand(0, 41)] * 30)
     assert (found[PATIENCE - 1], found[PATIENCE], found[-1]) == (6, 5, 5)
+
+
+def test_the_busiest_look_of_the_calm_decides_how_many_stay() -> None:
+    found = sizes(Bounds(1, 8, 6), 10, [Demand(0, 1), Demand(0, 35), *[IDLE] * PATIENCE])
+    assert found[PATIENCE] == found[-1] == 4
 
 
 @given(st.integers(1, 100_000))

@@ -25,8 +25,7 @@ async def demand(runtime: Runtime, host: str, pids: Collection[int], enough: int
     query = Runs(ns=settings.namespace, states=tuple(sorted(CLAIMABLE)), due_before=now, oldest_first=True, limit=PAGE)
     async for run in all_rows(runtime.store, query, lambda run: run.id):
         looked += 1
-        ready = run.parked_on is None and run.ready_at <= now
-        backlog += ready and run.lane in lanes and run.task in runtime.handlers
+        backlog += run.parked_on is None and run.lane in lanes and run.task in runtime.handlers
         if backlog >= enough or looked >= LOOK:
             break
     running = sum(
