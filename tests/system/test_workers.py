@@ -121,7 +121,7 @@ def pool(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pool]:
     pool.ms._engine.stop()
 
 
-@pytest.mark.parametrize("pool", ["4s"], indirect=True)
+@pytest.mark.parametrize("pool", ["6s"], indirect=True)
 def test_two_processes_run_each_once_and_a_killed_one_is_replaced(pool: Pool) -> None:
     pool.work.sync.enqueue_many([(0.0,)] * 300)
     process = pool.start("--processes", "2", "--label", "zone=eu")
@@ -132,13 +132,13 @@ def test_two_processes_run_each_once_and_a_killed_one_is_replaced(pool: Pool) ->
     assert {(one["app"], one["version"], one["role"], one["slots"]) for one in told} == {("shop", "7", "worker", 4)}
     assert all(one["labels"] == {"zone": "eu"} and one["queues"] == ["default"] for one in told)
     # One is killed with runs in its hands: the other, or its successor, takes them when the lease ends.
-    held = pool.work.sync.enqueue_many([(1.0,)] * 8)
-    until(lambda: len(pool.executions()) == 308)
-    victim = Counter(pid for _, _, pid in pool.executions()[300:]).most_common(1)[0][0]
+    pool.hold.sync.enqueue_many([(str(pool.folder / "go"),)] * 8)
+    until(lambda: len({key for key, _, _ in pool.executions()}) == 308)
+    victim = pool.executions()[-1][2]
     os.kill(victim, signal.SIGKILL)
     until(lambda: len({one["pid"] for one in pool.workers()} - {victim}) == 2)
+    (pool.folder / "go").touch()
     until(lambda: pool.states()[State.SUCCEEDED] == 308)
-    assert {key for key, _, _ in pool.executions()[300:]} == {handle.id for handle in held}
     assert pool.ms.sync.events(types=[LeaseExpired])
     # A full pool is told to end: what runs may finish, the rest stays, nothing is lost.
     pool.work.sync.enqueue_many([(0.5,)] * 40)
@@ -184,7 +184,7 @@ def test_workers_end_when_their_supervisor_was_killed(pool: Pool) -> None:
     until(lambda: len(pool.workers()) == 2)
     process.kill()
     until(lambda: not pool.workers())
-    assert pool.said().count("stopped in order") == 2  # not by the end of a lease: they left
+    until(lambda: pool.said().count("stopped in order") == 2)  # not by the end of a lease: they left
 
 
 def test_one_process_is_the_worker_itself(pool: Pool) -> None:
