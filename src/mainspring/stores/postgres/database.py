@@ -7,7 +7,8 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import asyncpg
 
@@ -21,6 +22,8 @@ from mainspring.stores.postgres.settings import PostgresSettings
 log = logging.getLogger("mainspring.stores.postgres")
 
 OLDEST = 14
+#: Types with smaller numbers are PostgreSQL's own, the same on every server.
+_FIRST_OWN_TYPE = 16_384
 #: Seconds between two tries to reach a server that is not there.
 _FIRST_TRY, _LAST_TRY = 0.25, 4.0
 #: The server ends what takes longer, in milliseconds; the driver gives up a little later, in seconds.
@@ -58,8 +61,20 @@ class Broken(Exception):
 class Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver is not typed
     """Leaves no state behind in a session, so nothing is reset between two uses."""
 
+    #: What the driver asks a server about types, once for each connection; of built-in ones all say the same.
+    _known: ClassVar[dict[frozenset[int], Any]] = {}
+
     def get_reset_query(self) -> str:
         return ""
+
+    async def _introspect_types(self, typeoids: Any, timeout: Any) -> Any:
+        key = frozenset(typeoids)
+        if max(key) >= _FIRST_OWN_TYPE:
+            return await super()._introspect_types(typeoids, timeout)
+        if key not in self._known:
+            types, _ = await super()._introspect_types(typeoids, timeout)
+            self._known[key] = types
+        return self._known[key], SimpleNamespace(name="known")
 
 
 class Session:
@@ -131,7 +146,8 @@ class Database:
         except DRIVER as error:
             why = translate(error, where)
             if isinstance(error, BROKEN):
-                connection.terminate()
+                with contextlib.suppress(asyncpg.InterfaceError):  # the pool may have noticed before us
+                    connection.terminate()
                 raise Broken(why) from error
             raise (Met(why) if isinstance(error, MET) else why) from error
         finally:
@@ -233,7 +249,7 @@ class Database:
         if address is not None:
             host, _, port = address.rpartition(":")
             at = {"host": host, "port": int(port)}
-        return await asyncpg.connect(self.settings.dsn, **at, **self._options())
+        return await asyncpg.connect(self.settings.dsn, connection_class=Connection, **at, **self._options())
 
     async def connect_patiently(self) -> Any:
         """Wait for a server that is not there yet, and say so; a server that says no is believed at once."""

@@ -24,7 +24,8 @@ CREATE TABLE §migration (
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('mainspring:' || $1, 0))"
 _TABLES = """
-SELECT count(*) AS tables, count(*) FILTER (WHERE c.relname = 'migration') AS ours FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT count(*) AS tables, count(*) FILTER (WHERE c.relname = 'migration') AS ours
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm')
 """
 
