@@ -59,9 +59,9 @@ FROM {given(MOVE_COLUMNS, 2)}
 WHERE r.id = i.id AND (
     (i.epoch IS NOT NULL AND {STILL_RUNNING} AND r.epoch = i.epoch)
     OR (i.at_n IS NOT NULL AND r.n = i.at_n AND (
-        i.unique_key IS NULL OR i.state NOT IN {OPEN} OR r.ended_at IS NULL OR NOT EXISTS (
-            SELECT 1 FROM §run o WHERE o.ns = i.ns AND o.unique_key = i.unique_key
-              AND o.unique_key IS NOT NULL AND o.ended_at IS NULL))))
+        i.unique_key IS NULL OR i.state NOT IN {OPEN} OR r.ended_at IS NULL OR (
+            SELECT o.id FROM §run o WHERE o.ns = i.ns AND o.unique_key = i.unique_key
+              AND o.unique_key IS NOT NULL AND o.ended_at IS NULL LIMIT 1) IS NULL)))
 RETURNING i.idx, r.n
 """  # noqa: S608 - column names, no input
 

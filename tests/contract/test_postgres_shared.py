@@ -1,0 +1,308 @@
+"""What only shows when several connections work on one schema: hints, locks, late events, and plans that hold."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from mainspring.model.change import Change, Result
+from mainspring.model.errors import StoreError
+from mainspring.model.events import Event, InstanceJoined
+from mainspring.model.gate import Gate
+from mainspring.model.run import Run, State
+from mainspring.model.schedule import Schedule
+from mainspring.ports.store import Agenda, Bodies, Events, Gates, Offer, Retention, Runs
+from mainspring.stores.postgres import PostgresStore, apply_sql, claim
+from mainspring.stores.postgres.database import Session
+from mainspring.testing.factories import (
+    T0,
+    Ids,
+    create_schedule_change,
+    enqueue_change,
+    finish_change,
+    make_body,
+    make_run,
+    make_schedule,
+)
+from servers.for_tests import fresh_url
+
+#: Rows are written past the rules, which no log could rebuild: not for `events verify`.
+pytestmark = pytest.mark.tampers
+OFFER = Offer("w", ("default/default",), ("t",), 30_000)
+
+
+@pytest.fixture
+def url() -> str:
+    return fresh_url()
+
+
+@pytest.fixture
+async def stores(url: str) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+    one, two = PostgresStore(url), PostgresStore(url)
+    await one.open()
+    await two.open()
+    yield one, two
+    await one.close()
+    await two.close()
+
+
+@pytest.fixture
+def ids() -> Ids:
+    return Ids()
+
+
+def note(ids: Ids, name: str) -> Change:
+    return Change(id=ids.change(), events=(InstanceJoined(instance=name),))
+
+
+def instances(events: list[Event]) -> list[str]:
+    return [event.instance for event in events if isinstance(event, InstanceJoined)]
+
+
+async def test_the_tables_have_the_columns_of_the_model(stores: tuple[PostgresStore, ...]) -> None:
+    store = stores[0]
+
+    async def columns(table: str) -> set[str]:
+        async with store._db.reading() as session:
+            rows = await session.fetch(
+                "SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = $2",
+                store.settings.schema,
+                table,
+            )
+        return {row[0] for row in rows}
+
+    assert await columns("run") == {*Run.__struct_fields__, "held_until"}
+    assert await columns("schedule") == {*Schedule.__struct_fields__, "body", "touched", "held_until"}
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not fact():  # noqa: ASYNC110 - nobody tells when it becomes true
+            await asyncio.sleep(0.005)
+
+
+# ── hints ───────────────────────────────────────────────────────────────────
+
+
+async def test_a_change_by_another_wakes_whoever_waits(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    one, two = stores
+    waiting = asyncio.create_task(two.wait(20.0))
+    await until(lambda: two._notices._connection is not None)
+    await one.apply([enqueue_change(ids, make_run(ids))])
+    assert await waiting
+
+
+async def test_what_is_said_between_two_waits_is_not_lost_and_ones_own_word_is_no_news(
+    stores: tuple[PostgresStore, ...], ids: Ids
+) -> None:
+    one, two = stores
+    for store in stores:
+        assert not await store.wait(0.01)
+    await one.apply([enqueue_change(ids, make_run(ids))])
+    assert await two.wait(20.0)
+    assert not await one.wait(0.05)
+    await two.apply([note(ids, "nobody has to act on a note")])
+    assert not await one.wait(0.05)
+
+
+async def test_a_listener_that_was_cut_off_listens_again(
+    stores: tuple[PostgresStore, ...], ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = stores
+    assert not await two.wait(0.01)
+    two._notices._connection.terminate()
+    two._notices._retry_at = 0.0
+    assert await two.wait(20.0), "something may have been said meanwhile"
+    await one.apply([enqueue_change(ids, make_run(ids))])
+    assert await two.wait(20.0)
+
+
+# ── late events ─────────────────────────────────────────────────────────────
+
+
+async def test_following_skips_nothing_and_waits_for_nobody(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    one, two = stores
+    follower = two.follow()
+    await one.apply([note(ids, "first")])
+    assert instances(await follower.next(10)) == ["first"]
+    async with one._db.transaction("test") as slow:
+        await _insert_note(slow, "slow")
+        await two.apply([note(ids, "quick")])
+        assert instances(await follower.next(10)) == ["quick"], "a plain tail by the greatest number ends here"
+        assert follower.holes == 1
+        await two.apply([note(ids, "second")])
+        assert instances(await follower.next(10)) == ["second"]
+    assert instances(await follower.next(10)) == ["slow"]
+    assert await follower.next(10) == []
+    assert follower.holes == 0
+    assert instances(await two.tail(0, 10)) == ["first", "slow", "quick", "second"]
+
+
+async def test_a_number_that_will_never_come_is_forgotten(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    one, two = stores
+    follower = two.follow()
+    with pytest.raises(ZeroDivisionError):
+        async with one._db.transaction("test") as doomed:
+            await _insert_note(doomed, "doomed")
+            await two.apply([note(ids, "kept")])
+            assert instances(await follower.next(10)) == ["kept"]
+            raise ZeroDivisionError
+    assert await follower.next(10) == []
+    assert follower.holes == 0
+
+
+async def test_several_late_ones_of_one_hole_come_each_once(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    one, two = stores
+    follower = two.follow()
+    async with one._db.transaction("test") as first:
+        await _insert_note(first, "a")
+        async with one._db.transaction("test") as second:
+            await _insert_note(second, "b")
+            async with one._db.transaction("test") as third:
+                await _insert_note(third, "c")
+                await two.apply([note(ids, "d")])
+                assert instances(await follower.next(10)) == ["d"]
+            assert instances(await follower.next(10)) == ["c"]
+        assert instances(await follower.next(10)) == ["b"]
+    assert instances(await follower.next(10)) == ["a"]
+    assert await follower.next(10) == []
+
+
+async def _insert_note(session: Session, name: str) -> None:
+    await session.row(apply_sql.BEGIN, None)
+    await session.fetch(
+        "INSERT INTO §event (at, ns, type, v, data) VALUES (0, 'default', 'InstanceJoined', 1, $1)",
+        f'{{"instance":"{name}"}}',
+    )
+
+
+# ── writers that meet ───────────────────────────────────────────────────────
+
+
+async def test_a_unique_key_wanted_by_many_at_once_goes_to_one(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    batches = [[enqueue_change(ids, make_run(ids, unique_key=f"k{i}")) for i in range(5)] for _ in range(6)]
+    for batch in batches[1::2]:
+        batch.reverse()
+    answers = await asyncio.gather(*(stores[i % 2].apply(batch) for i, batch in enumerate(batches)))
+    results: list[Result] = [result for answer in answers for result in answer.results]
+    assert Counter(result.status for result in results) == {"accepted": 5, "refused": 25}
+    assert all(isinstance(result.current, Run) for result in results if result.status == "refused")
+    assert len(await stores[0].find(Runs())) == len(await stores[0].find(Events())) == 5
+
+
+async def test_a_gate_never_admits_too_many_and_never_forgets(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    runs = [make_run(ids, gates=("g", "h")) for _ in range(24)]
+    gates = [Gate("g", 2), Gate("h", 3)]
+    await stores[0].apply([enqueue_change(ids, run, gates=gates) for run in runs])
+    most = 0
+    ended: set[str] = set()
+
+    async def work(number: int) -> None:
+        nonlocal most
+        store = stores[number % 2]
+        offer = Offer(f"w{number}", OFFER.lanes, OFFER.tasks, 30_000)
+        while len(ended) < len(runs):
+            for claim_ in (await store.claim(offer, 4)).claims:
+                (gate,) = await store.find(Gates(names=("g",)))
+                most = max(most, gate.held)
+                applied = await store.apply([finish_change(ids, claim_.run)])
+                assert applied.results[0].ok
+                ended.add(claim_.run.id)
+            await store.due(Agenda.GATES, 100)
+
+    await asyncio.wait_for(asyncio.gather(*(work(number) for number in range(4))), 50)
+    assert most <= 2
+    assert [gate.held for gate in await stores[0].find(Gates())] == [0, 0]
+    started = Counter(event.run_id for event in await stores[0].find(Events(types=("RunStarted",), limit=1_000)))
+    assert set(started.values()) == {1}
+
+
+async def test_schedules_due_at_once_are_shared_not_doubled(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    await stores[0].apply([create_schedule_change(ids, make_schedule(ids)) for _ in range(40)], now=T0)
+    answers = await asyncio.gather(*(stores[i % 2].due(Agenda.SCHEDULES, 10, now=T0 + 5_000) for i in range(6)))
+    given = Counter(row.schedule.id for answer in answers for row in answer.schedules)
+    assert set(given.values()) == {1}
+    assert len(given) == 40
+
+
+async def test_a_payload_that_is_needed_again_is_not_removed(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    one, two = stores
+    body = make_body("shared")
+    await one.apply([enqueue_change(ids, make_run(ids, state=State.SKIPPED), body="shared")], now=T0)
+    policy = Retention(ended_before=T0 + 1)
+    async with one._db.transaction("test") as session:
+        # A caller's own transaction relies on the payload and is not over when retention looks.
+        await session.fetch(apply_sql.INSERT_BODIES, [body.id], [body.data])
+        purged = await asyncio.wait_for(two.purge(policy, 10, now=T0 + 2), 20)
+        assert (purged.runs, purged.bodies) == (1, 0)
+    assert await two.find(Bodies(ids=(body.id,))) == [body]
+
+
+async def test_two_that_purge_at_once_remove_everything_once(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    await stores[0].apply([enqueue_change(ids, make_run(ids, state=State.SKIPPED)) for _ in range(50)], now=T0)
+    policy = Retention(ended_before=T0 + 1)
+    answers = await asyncio.gather(*(store.purge(policy, 20, now=T0 + 2) for store in stores))
+    while any(answer.more for answer in answers):
+        answers += await asyncio.gather(*(store.purge(policy, 20, now=T0 + 2) for store in stores))
+        if not await stores[0].find(Runs()):
+            break
+    assert sum(answer.runs for answer in answers) == 50
+    assert await stores[0].find(Runs()) == []
+
+
+# ── the rest ────────────────────────────────────────────────────────────────
+
+
+async def test_time_is_the_servers(stores: tuple[PostgresStore, ...]) -> None:
+    async with stores[0]._db.reading() as session:
+        server = await session.value("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+    assert stores[0].capabilities.own_clock
+    assert 0 <= (await stores[1].due(Agenda.TOUCHED, 0)).now - server < 60_000
+
+
+async def test_a_fork_must_open_its_own_store(
+    stores: tuple[PostgresStore, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: mine + 1)
+        with pytest.raises(StoreError, match=rf"opened by process {mine}, this is its fork"):
+            await stores[0].find(Runs())
+
+
+async def test_plans_made_for_empty_tables_go_by_the_right_indexes(stores: tuple[PostgresStore, ...]) -> None:
+    """A plan is kept while the tables grow: one that reads an index whole is quick today and ruinous tomorrow."""
+    statements = {
+        "claim": claim._CLAIM,
+        "finish and claim": claim._FINISH_AND_CLAIM,
+        "candidates": claim._CANDIDATES,
+        "renew": claim._RENEW,
+        "move": apply_sql.MOVE_RUNS,
+        "births": apply_sql.BIRTHS,
+        "plan": apply_sql.MOVE_SCHEDULES,
+    }
+    async with stores[0]._db.transaction("test") as session:
+        for name, statement in statements.items():
+            count = max(int(word) for word in _parameters(statement))
+            await session.connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            place = stores[0]._db.place(statement)
+            await session.connection.execute(f"PREPARE it AS {place}")
+            rows = await session.connection.fetch(f"EXPLAIN EXECUTE it({', '.join(['NULL'] * count)})")
+            await session.connection.execute("DEALLOCATE it")
+            plan = "\n".join(row[0] for row in rows)
+            for table in ("run", "schedule"):
+                assert f"Seq Scan on {table}" not in plan, f"{name}:\n{plan}"
+            lines = plan.splitlines()
+            for i, line in enumerate(lines):
+                whole = "Scan using run_" in line and "Cond" not in "".join(lines[i + 1 : i + 2])
+                if whole:
+                    pytest.fail(f"{name} reads an index whole: {line}\n{plan}")
+
+
+def _parameters(statement: str) -> list[str]:
+    return re.findall(r"\$(\d+)", statement)
