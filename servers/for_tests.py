@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from mainspring.stores.postgres import PostgresStore
+from servers.pgbouncer import pgbouncer_url
 from servers.postgres import Unavailable, postgres_url
 
 _schemas = itertools.count(1)
@@ -43,12 +44,22 @@ def database_url() -> str:
     return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
 
 
-def fresh_url(**options: object) -> str:
+def fresh_url(base: str | None = None, **options: object) -> str:
     """The URL of a schema nobody has used."""
     words = {"schema": f"t{next(_schemas)}", **options}
-    base = database_url()
+    base = base or database_url()
     query = "&".join(f"{name}={value}" for name, value in words.items())
     return f"{base}{'&' if '?' in base else '?'}{query}"
+
+
+@cache
+def pooled_url() -> str:
+    """The same database by way of PgBouncer in transaction mode; skips with the reason where there is none."""
+    url = database_url()
+    try:
+        return pgbouncer_url(url)
+    except Unavailable as error:
+        pytest.skip(str(error))
 
 
 def fresh_store(**options: object) -> PostgresStore:

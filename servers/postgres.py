@@ -107,7 +107,7 @@ class Server:
         self._user = NOBODY if os.getuid() == 0 else None
         self._groups: list[int] | None = None if self._user is None else []
         self._bin = self._usable(binaries())
-        self.port = _free_port()
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -157,7 +157,7 @@ class Server:
         for setting in settings:
             words += ["-c", setting]
         self.process = subprocess.Popen(
-            words, preexec_fn=_die_with_parent, cwd="/", user=self._user, group=self._user, extra_groups=self._groups
+            words, preexec_fn=die_with_parent, cwd="/", user=self._user, group=self._user, extra_groups=self._groups
         )
         _wait(self._answers, self.process, self._folder)
 
@@ -208,11 +208,13 @@ class Server:
         return copy / "bin"
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For a child to call before it becomes the server: it must not outlive whoever started it."""
     ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port nobody listens on, most likely for a while."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
