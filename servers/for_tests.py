@@ -64,4 +64,4 @@ def pooled_url() -> str:
 
 def fresh_store(**options: object) -> PostgresStore:
     """A store on a schema of its own, not yet open."""
-    return PostgresStore(fresh_url(**options))
+    return PostgresStore(fresh_url(None, **options))

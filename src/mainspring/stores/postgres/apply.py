@@ -75,6 +75,11 @@ async def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now:
                 await _Writer(db, session, wall, results).write(part)
         if wish is not None:
             claimed_here = await claim_here(db, session, wish.offer, wish.limit, (), wall)
+    for change in changes if db.claimed else ():
+        if isinstance(change.guard, RunLease):
+            ended = db.claimed.get(change.guard.id)
+            if ended is not None and ended.epoch == change.guard.epoch:  # not one that was claimed again just now
+                del db.claimed[change.guard.id]
     return Applied(wall, results, claimed_here)
 
 

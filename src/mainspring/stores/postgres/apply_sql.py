@@ -65,38 +65,36 @@ WHERE r.id = i.id AND (
 RETURNING i.idx, r.n
 """  # noqa: S608 - column names, no input
 
+#: `data` only where there is a result to tell: the rest is put together by the server.
 SUCCESS_COLUMNS = {
     "id": "text",
     "epoch": "integer",
     "began_at": "bigint",
     "ms": "bigint",
-    "result": "text",
-    "ready_at": "bigint",
-    "failures": "integer",
-    "crashes": "integer",
-    "owner": "text",
     "change": "text",
+    "result": "text",
     "data": "text",
 }
 
 
 def successes(first: int) -> str:
-    """CTEs: the plain successes of `SUCCESS_COLUMNS` as `s`, with their events; `t` says what time it is."""
+    """CTEs: the plain successes of an owner, then `SUCCESS_COLUMNS`, as `s`, with their events; `t` has the time."""
     return f"""
 s AS (
-    UPDATE §run r SET n = r.n + 1, state = 'succeeded', ready_at = i.ready_at, failures = i.failures,
-        crashes = i.crashes, reason = NULL, error = NULL, result = i.result, began_at = i.began_at, ms = i.ms,
-        dead = false, ended_at = t.now, owner = NULL, lease_until = NULL, parked_on = NULL, progress = NULL
-    FROM t, {given(SUCCESS_COLUMNS, first)}
+    UPDATE §run r SET n = r.n + 1, state = 'succeeded', reason = NULL, error = NULL, result = i.result,
+        began_at = i.began_at, ms = i.ms, dead = false, ended_at = t.now, owner = NULL, lease_until = NULL,
+        parked_on = NULL, progress = NULL
+    FROM t, {given(SUCCESS_COLUMNS, first + 1)}
     WHERE r.id = i.id AND {STILL_RUNNING} AND r.epoch = i.epoch
-    RETURNING r.id, r.n, r.ns, r.schedule_id, r.epoch, r.attempt, i.owner, i.change, i.data),
+    RETURNING r.id, r.n, r.ns, r.schedule_id, r.epoch, r.attempt, r.began_at, r.ms, i.change, i.data),
 se AS (
     INSERT INTO §event (at, ns, schedule_id, run_id, n, type, v, change, epoch, attempt, owner, data)
-    SELECT t.now, s.ns, s.schedule_id, s.id, s.n, 'RunSucceeded', 1, s.change, s.epoch, s.attempt, s.owner, s.data
+    SELECT t.now, s.ns, s.schedule_id, s.id, s.n, 'RunSucceeded', 1, s.change, s.epoch, s.attempt, ${first}::text,
+           coalesce(s.data, '{{"began_at":' || s.began_at || ',"ms":' || s.ms || '}}')
     FROM t, s)"""  # noqa: S608
 
 
-#: now, then `SUCCESS_COLUMNS` → the time, how many held, and which unless all did.
+#: now, owner, then `SUCCESS_COLUMNS` → the time, and which held.
 SUCCEED = f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{successes(2)}
 SELECT t.now, (SELECT array_agg(s.id) FROM s) AS ids FROM t

@@ -124,6 +124,7 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
         async with db.single("claim") as session:
             records = await session.fetch(_CLAIM, db.now(now), *_args(offer, limit - len(found)))
         about, claims = _read(records)
+        db.remember(claims)
         if about["hard"]:
             db.gated = True
             if not found:
@@ -136,12 +137,13 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
 
 
 async def claim_with_successes(
-    db: Database, wish: Wish, columns: list[Any], now: Ms | None
+    db: Database, wish: Wish, done: list[Any], now: Ms | None
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
     """Plain successes and the next claim in one statement: the time, which held, and an easy claim."""
     async with db.single("apply") as session:
-        records = await session.fetch(_FINISH_AND_CLAIM, now, *_args(wish.offer, wish.limit), *columns)
+        records = await session.fetch(_FINISH_AND_CLAIM, now, *_args(wish.offer, wish.limit), *done)
     about, claims = _read(records)
+    db.remember(claims)
     if about["hard"]:
         db.gated = True
         return about["now"], about["ids"], None
@@ -199,26 +201,32 @@ async def claim_here(
     """The same inside a transaction that is open, which sees what it wrote itself."""
     db.reach("claim:begin")
     lanes, tasks, *_ = _args(offer, limit)
+    if limit > 0 and not ids and not db.gated:
+        about, claims = _read(await session.fetch(_CLAIM, wall, *_args(offer, limit)))
+        if not about["hard"]:
+            db.reach("claim:after_events")
+            db.remember(claims)
+            more = about["got"] < min(limit, about["due"])
+            return Claimed(wall, claims, wall if more else about["next_at"])
+        db.gated = True
     if limit > 0 and ids:
         rows = await session.fetch(_NAMED, wall, lanes, tasks, list(ids))
     elif limit > 0:
-        rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, 4 * limit if db.gated else limit)
-        if not db.gated and any(row["gates"] is not None or row["crashes"] for row in rows):
-            db.gated = True  # some may not pass: look deeper
-            rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, 4 * limit)
+        rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, 4 * limit)  # some may not pass: look deeper
     else:
         rows = []
     candidates = [read_run(row) for row in rows]
     if not ids:
         db.gated = any(run.gates or run.crashes for run in candidates)
     chosen = await _through_gates(session, candidates, limit, wall)
-    claims: list[Claim] = []
+    claims = []
     if chosen:
         records = await session.fetch(
             _TAKE, wall, [run.id for run in chosen], plain_text(offer.owner), wall + offer.ttl
         )
         db.reach("claim:after_update")
         claims = sorted((Claim(read_run(record), record["data"]) for record in records), key=_place)
+        db.remember(claims)
         db.reach("claim:after_events")
     next_at = await session.row(_NEXT_READY, wall, lanes, tasks)
     return Claimed(wall, claims, next_at["next_at"])

@@ -14,7 +14,9 @@ import asyncpg
 
 from mainspring.model.errors import StoreDenied, StoreError, StoreUnavailable
 from mainspring.model.instant import Ms
+from mainspring.model.run import Run
 from mainspring.ports.clock import Clock, SystemClock
+from mainspring.ports.store import Claim
 from mainspring.stores.postgres import migrations
 from mainspring.stores.postgres.errors import BROKEN, DRIVER, MET, starting, translate
 from mainspring.stores.postgres.settings import PostgresSettings
@@ -22,6 +24,8 @@ from mainspring.stores.postgres.settings import PostgresSettings
 log = logging.getLogger("mainspring.stores.postgres")
 
 OLDEST = 14
+#: More than any worker holds.
+MOST_CLAIMED = 20_000
 #: Types with smaller numbers are PostgreSQL's own, the same on every server.
 _FIRST_OWN_TYPE = 16_384
 #: Seconds between two tries to reach a server that is not there.
@@ -111,6 +115,8 @@ class Database:
         self._pid = 0
         #: The last claim met gates or runs that crashed before; the next begins with the long way.
         self.gated = False
+        #: Runs claimed here, as they were: what ends plainly need not be compared with the row.
+        self.claimed: dict[str, Run] = {}
         self._placed: dict[str, str] = {}
         self._put = migrations.placed(settings.schema)
 
@@ -120,6 +126,13 @@ class Database:
         if found is None:
             found = self._placed[sql] = self._put(sql)
         return found
+
+    def remember(self, claims: list[Claim]) -> None:
+        """Keep what was claimed until it ends here."""
+        if len(self.claimed) > MOST_CLAIMED:  # of leases that were lost
+            self.claimed.clear()
+        for claim in claims:
+            self.claimed[claim.run.id] = claim.run
 
     def now(self, now: Ms | None) -> Ms | None:
         """What to tell the server about the time: nothing, unless a test's clock is in charge."""

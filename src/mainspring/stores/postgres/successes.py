@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mainspring.model.change import Change, Result, RunLease
 from mainspring.model.events import RunSucceeded, encode_data
 from mainspring.model.instant import Ms
-from mainspring.model.run import State
+from mainspring.model.run import Run, State
 from mainspring.ports.store import Applied, Wish
 from mainspring.stores.postgres import apply_sql as sql
 from mainspring.stores.postgres.claim import claim_with_successes, hard_way
@@ -21,27 +21,32 @@ _WIDTH = len(sql.SUCCESS_COLUMNS)
 
 
 async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None) -> Applied | None:
-    """Write the batch if it is nothing but plain successes; None leaves everything as it was."""
-    rows = [_plain(change) for change in changes]
-    if None in rows or len({change.guard.id for change in changes if change.guard is not None}) < len(changes):
-        return None
-    columns = arrays(sorted(row for row in rows if row is not None), _WIDTH)  # rows are locked in the order of ids
+    """Write the batch if it is nothing but plain successes of runs claimed here; None leaves everything as it was."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    owner = changes[0].events[0].owner if changes[0].events else None
+    for change in changes:
+        row = _plain(db.claimed, change, owner)
+        if row is None or row[0] in rows:
+            return None
+        rows[row[0]] = row
+    # Rows are locked in the order of ids.
+    done = [plain_text(owner), *arrays([rows[run_id] for run_id in sorted(rows)], _WIDTH)]
     claimed = None
     if wish is not None and wish.limit > 0:
-        wall, ids, claimed = await claim_with_successes(db, wish, columns, db.now(now))
+        wall, ids, claimed = await claim_with_successes(db, wish, done, db.now(now))
         if claimed is None:
             claimed = await hard_way(db, wish.offer, wish.limit, (), now)
     else:
         async with db.single("apply") as session:
-            row = await session.row(sql.SUCCEED, db.now(now), *columns)
+            row = await session.row(sql.SUCCEED, db.now(now), *done)
         wall, ids = row["now"], row["ids"]
+    for run_id in rows:
+        db.claimed.pop(run_id, None)
     results = [_ACCEPTED] * len(changes)
     if ids is not None and len(ids) == len(changes):
         return Applied(wall, results, claimed)
     held = set(ids or ())
-    refused = [
-        (i, change) for i, change in enumerate(changes) if change.guard is not None and change.guard.id not in held
-    ]
+    refused = [(i, change) for i, change in enumerate(changes) if change.guard and change.guard.id not in held]
     for index, _ in refused:
         results[index] = Result("refused")
     async with db.reading() as session:
@@ -49,44 +54,38 @@ async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, 
     return Applied(wall, results, claimed)
 
 
-def _plain(change: Change) -> tuple[Any, ...] | None:
-    """A row of `SUCCESS_COLUMNS` if the change says nothing but that the run succeeded under its lease."""
+def _plain(known: Mapping[str, Run], change: Change, owner: str | None) -> tuple[Any, ...] | None:
+    """A row of `SUCCESS_COLUMNS` if the change says nothing but that a run of ours succeeded under its lease."""
     guard, run, events = change.guard, change.run, change.events
     if type(guard) is not RunLease or run is None or run.state is not State.SUCCEEDED or len(events) != 1:
         return None
     if change.touches or change.releases or change.runs or change.spans or change.bodies or change.gates:
         return None
+    claimed = known.get(guard.id)
     event = events[0]
     if (
-        type(event) is not RunSucceeded
+        claimed is None
+        or type(event) is not RunSucceeded
         or event.run_id != guard.id
         or run.id != guard.id
         or event.epoch != guard.epoch
-        or event.attempt != run.attempt
-        or event.ns != run.ns
-        or event.schedule_id != run.schedule_id
+        or claimed.epoch != guard.epoch
+        or event.attempt != claimed.attempt
+        or event.ns != claimed.ns
+        or event.schedule_id != claimed.schedule_id
+        or event.owner != owner
         or event.actor is not None
         or event.v != 1
+        or event.began_at is None
+        or event.ms is None
+        or (event.began_at, event.ms, event.result) != (run.began_at, run.ms, run.result)
+        or (run.ready_at, run.failures, run.crashes) != (claimed.ready_at, claimed.failures, claimed.crashes)
         or run.dead
         or run.reason is not None
         or run.error is not None
         or change.schedule is not None
     ):
         return None
-    if event.result is None and event.began_at is not None and event.ms is not None:
-        data: str | None = f'{{"began_at":{event.began_at},"ms":{event.ms}}}'
-    else:
-        data = encode_data(event)
-    return (
-        guard.id,
-        guard.epoch,
-        run.began_at,
-        run.ms,
-        plain_text(run.result),
-        run.ready_at,
-        run.failures,
-        run.crashes,
-        plain_text(event.owner),
-        change.id,
-        data,
-    )
+    result = event.result
+    data = None if result is None else encode_data(event)
+    return guard.id, guard.epoch, run.began_at, run.ms, change.id, plain_text(result), data
