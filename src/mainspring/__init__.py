@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from mainspring.context import Context
     from mainspring.depends import Depends
     from mainspring.handle import RunHandle
+    from mainspring.locks import LockGuard, SyncLockGuard
     from mainspring.model.errors import (
+        ExecutionTaken,
         InvalidInput,
+        LockLost,
+        LockTaken,
         MainspringError,
         ResultTimeout,
         RunNotSuccessful,
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     )
     from mainspring.model.events import (
         Event,
+        LeaderElected,
+        LeaderLost,
         RunCancelled,
         RunFailed,
         RunRetrying,
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from mainspring.model.policies import Priority, Retry, RetryPolicy
     from mainspring.model.run import Run, State
     from mainspring.model.schedule import Schedule
+    from mainspring.ports.lock import ExecutionGuard
     from mainspring.rules.triggers import At, Cron, Every
     from mainspring.rules.windows import Window
     from mainspring.telemetry.logging import LoggingHandler
@@ -65,6 +72,14 @@ _HOME = {
     "Cron": "rules.triggers",
     "Depends": "depends",
     "Every": "rules.triggers",
+    "ExecutionGuard": "ports.lock",
+    "ExecutionTaken": "model.errors",
+    "LeaderElected": "model.events",
+    "LeaderLost": "model.events",
+    "LockGuard": "locks",
+    "LockLost": "model.errors",
+    "LockTaken": "model.errors",
+    "SyncLockGuard": "locks",
     "LoggingHandler": "telemetry.logging",
     "Mainspring": "app",
     "MainspringError": "model.errors",
@@ -89,7 +104,14 @@ __all__ = [
     "Depends",
     "Event",
     "Every",
+    "ExecutionGuard",
+    "ExecutionTaken",
     "InvalidInput",
+    "LeaderElected",
+    "LeaderLost",
+    "LockGuard",
+    "LockLost",
+    "LockTaken",
     "LoggingHandler",
     "Mainspring",
     "MainspringError",
@@ -111,6 +133,7 @@ __all__ = [
     "Snooze",
     "State",
     "StoreError",
+    "SyncLockGuard",
     "UnknownRun",
     "UnknownSchedule",
     "UnknownTask",

@@ -18,6 +18,7 @@ from mainspring.engine.presence import instances
 from mainspring.engine.runtime import Runtime
 from mainspring.handle import RunHandle
 from mainspring.idle import until_idle as until_nothing_is_due
+from mainspring.locks import Coordination
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import Event, type_names
 from mainspring.model.instant import Duration, duration_ms, instant_ms
@@ -40,7 +41,7 @@ E2 = TypeVar("E2", bound=Event)
 E3 = TypeVar("E3", bound=Event)
 
 
-class Mainspring(Registry):
+class Mainspring(Registry, Coordination):
     """A scheduler and a queue on one store. Nothing starts on import, and nothing before the first call."""
 
     _stopper: Stopper | None = None

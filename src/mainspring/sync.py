@@ -76,13 +76,15 @@ class SyncTask(Generic[P, R]):
 
 
 class SyncDoor:
-    """`ms.sync.<verb>(…)` for every coroutine verb of `ms`."""
+    """`ms.sync.<verb>(…)` for every coroutine verb of `ms`; `with ms.sync.lock(…)` for `async with ms.lock(…)`."""
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._app, name)
+        if name in ("lock", "execution_lease"):
+            return lambda *args, **kwargs: verb(*args, **kwargs).blocking()
         if not inspect.iscoroutinefunction(verb):
             raise AttributeError(f"Mainspring.sync has no {name!r}: call ms.{name} itself")
 

@@ -59,11 +59,11 @@ def app(path: Path) -> Declare:
 
 
 def events(path: Path) -> list[str]:
-    """The log without the instances that come and go."""
+    """The log without the instances that come and go, and lead."""
     with sqlite3.connect(path) as db:
-        rows = db.execute("SELECT seq, type FROM event WHERE type NOT LIKE 'Instance%' ORDER BY seq").fetchall()
+        rows = db.execute("SELECT seq, type FROM event ORDER BY seq").fetchall()
     db.close()
-    return [f"{seq} {kind}" for seq, kind in rows]
+    return [f"{seq} {kind}" for seq, kind in rows if not kind.startswith(("Instance", "Leader"))]
 
 
 def schedule_row(path: Path) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The keeper: retention, and schedules that no code declares any more. One instance at a time does it."""
+"""The keeper: retention, and schedules that no code declares any more. The leader does it, nobody else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from mainspring.engine.leader import Leader
 from mainspring.engine.presence import PREFIX, instances
 from mainspring.engine.service import Service
 from mainspring.model.errors import StoreError
@@ -13,11 +14,11 @@ from mainspring.model.instant import Ms
 from mainspring.model.schedule import Schedule
 from mainspring.model.settings import Settings
 from mainspring.ports.clock import Clock
+from mainspring.ports.lock import EXECUTION
 from mainspring.ports.store import Retention, Schedules, Store
 
 log = logging.getLogger("mainspring.engine")
 
-LEASE = "keeper"
 PURGE_BATCH = 500
 #: Damage is rare, and looking for it reads every schedule.
 REPAIR_EVERY: Ms = 3_600_000
@@ -25,7 +26,7 @@ REPAIR_PAGE = 500
 
 
 class Keeper(Service):
-    """Housekeeping under a lease: the lease only saves work, every write is guarded as always."""
+    """Housekeeping by the leader: that only saves work, every write is guarded as always."""
 
     name = "keeper"
 
@@ -34,7 +35,7 @@ class Keeper(Service):
         store: Store,
         clock: Clock,
         settings: Settings,
-        owner: str,
+        leader: Leader,
         pause: Callable[[Schedule, str], Awaitable[object]],
         touch: Callable[[Sequence[str]], Awaitable[object]],
     ) -> None:
@@ -42,11 +43,11 @@ class Keeper(Service):
         self._store = store
         self._clock = clock
         self._settings = settings
-        self._owner = owner
+        self._leader = leader
+        leader.elected = self.wake
         self._pause = pause
         self._touch = touch
         self._looked: Ms | None = None
-        self._epoch: int | None = None
         #: Since when this instance keeps house without a failure: after an outage everybody's heartbeat is old.
         self._steady_since: float | None = None
 
@@ -55,16 +56,10 @@ class Keeper(Service):
         super().degraded(error)
 
     async def run_once(self) -> float:
-        """Hold the lease, or look again later; then one bounded piece of each duty."""
-        ttl = 3 * self._settings.lease_ttl
-        held = await self._store.lease(LEASE, self._owner, ttl, epoch=self._epoch)
-        if held is None:
-            self._epoch = None
-            held = await self._store.lease(LEASE, self._owner, ttl)
-        if held is None:
+        """One bounded piece of each duty, or nothing while another instance leads."""
+        if not self._leader.leads:
             self._steady_since = None
             return self.poll
-        self._epoch = held.epoch
         more = await self.retain()
         if self._steady_since is None:
             self._steady_since = self._clock.monotonic()
@@ -87,7 +82,8 @@ class Keeper(Service):
         purged = await self._store.purge(policy, PURGE_BATCH)
         if purged.runs:
             log.info("retention: %d runs and %d events removed", purged.runs, purged.events)
-        return purged.more
+        fires = Retention(ended_before=0, lease_prefix=EXECUTION, leases_before=before)
+        return (await self._store.purge(fires, PURGE_BATCH)).more or purged.more
 
     async def repair(self) -> int:
         """Have every active schedule without a next time looked at again: as a rule only damage leaves one like that.
@@ -104,7 +100,7 @@ class Keeper(Service):
             if damaged:
                 await self._touch(damaged)
                 found += len(damaged)
-            if len(page) < REPAIR_PAGE:
+            if len(page) < REPAIR_PAGE or not self._leader.leads:
                 return found
             after = page[-1].id
             await asyncio.sleep(0)  # a store in this process never suspends by itself
@@ -126,12 +122,6 @@ class Keeper(Service):
                 if schedule.name not in known and schedule.updated_at <= horizon:
                     await self._pause(schedule, "not_declared")
                     paused += 1
-            if len(page) < 100:
+            if len(page) < 100 or not self._leader.leads:
                 return paused
             after = page[-1].id
-
-    async def leave(self) -> None:
-        """Let another instance take over at once."""
-        if self._epoch is not None:
-            await self._store.release(LEASE, self._owner, self._epoch)
-            self._epoch = None

@@ -17,6 +17,7 @@ from mainspring.engine.batcher import Batcher
 from mainspring.engine.bus import Bus
 from mainspring.engine.crossing import Crossing
 from mainspring.engine.keeper import Keeper
+from mainspring.engine.leader import Leader
 from mainspring.engine.presence import Instance, Presence
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
@@ -91,7 +92,8 @@ class Runtime:
         )
         self.settler.heard = time.heard
         self.recorder = Recorder(self.batcher, time, rng, self.change_id, poll)
-        self.keeper = Keeper(store, time, settings, self.owner, self._pause_undeclared, self._touch)
+        self.leader = Leader(store, time, settings, self.owner, self._note_soon)
+        self.keeper = Keeper(store, time, settings, self.leader, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, self.owner, self._describe)
         self.worker: Worker | None = None
         self.declares: Callable[[], dict[str, str]] = dict
@@ -176,7 +178,7 @@ class Runtime:
         watcher = Watcher(self.store, self.settings.poll / 1000, self._wake_all)
         self._services = [self.presence, self.settler, worker, worker.heart, watcher]
         if plans:
-            self._services.append(self.keeper)
+            self._services += [self.leader, self.keeper]
         for service in self._services:
             service.start()
 
@@ -189,7 +191,7 @@ class Runtime:
         await self.recorder.drain()
         with contextlib.suppress(StoreError):
             await self.note(InstanceLeft(instance=self.owner))
-            await self.keeper.leave()
+            await self.leader.leave()
             await self.presence.leave()
         for executor in self.executors.values():
             await executor.close()

@@ -91,6 +91,33 @@ class LeaseLost(MainspringError):
     """The run's lease ended before its outcome was stored."""
 
 
+class LockTaken(MainspringError):
+    """Somebody else holds the lock; `holder` says who."""
+
+    def __init__(self, name: str, holder: str = "", message: str | None = None) -> None:
+        self.name = name
+        self.holder = holder
+        super().__init__(message or f"the lock {name!r} is held" + (f" by {holder}" if holder else ""))
+
+
+class ExecutionTaken(LockTaken):
+    """Another instance executes this fire; `done` when it has done so."""
+
+    def __init__(self, name: str, holder: str, message: str, *, done: bool) -> None:
+        self.done = done
+        super().__init__(name, holder, message)
+
+
+class LockLost(MainspringError):
+    """The lock may be another's: what the block did last is not protected by it."""
+
+    def __init__(self, name: str, token: int, reason: str) -> None:
+        self.name = name
+        self.token = token
+        self.reason = reason
+        super().__init__(f"the lock {name!r} (token {token}) was lost: {reason}")
+
+
 class ResultTimeout(MainspringError, TimeoutError):
     """The run did not end within the given time."""
 

@@ -310,6 +310,21 @@ class InstanceLeft(Note, frozen=True, kw_only=True):
     instance: str
 
 
+class LeaderElected(Note, frozen=True, kw_only=True):
+    """An instance keeps house from now on; terms are numbered."""
+
+    instance: str
+    term: int
+
+
+class LeaderLost(Note, frozen=True, kw_only=True):
+    """It does so no more: it stopped, its term ran out, or the store could not be reached in time."""
+
+    instance: str
+    term: int
+    reason: str
+
+
 class StoreDegraded(Note, frozen=True, kw_only=True):
     """The store answered with errors."""
 

@@ -91,8 +91,8 @@ MEANINGS: Mapping[str, str] = {
     "release:before": "a stopping worker is about to hand runs back",
     "release:before_commit": "runs are handed back, not committed",
     "release:ack_lost": "runs are handed back, the worker does not know",
-    "leader:before_commit": "the keeper's lease is written, not committed",
-    "leader:after_acquire": "the keeper's lease is held, nothing is done under it",
+    "leader:before_commit": "the leader's lease is written, not committed",
+    "leader:after_acquire": "the leader's lease is held, nothing is done under it",
     "presence:before_commit": "the instance's row is written, not committed",
     "presence:ack_lost": "the instance's row is committed, the instance does not know",
     "leave:before_commit": "a lease is given up, not committed",
@@ -265,7 +265,7 @@ class FailingStore:
         data: str | None = None,
         now: Ms | None = None,
     ) -> Lease | None:
-        self._begin("leader" if name == "keeper" else "presence")
+        self._begin("leader" if name.startswith("leader:") else "presence")
         return await self._store.lease(name, owner, ttl, epoch=epoch, data=data, now=now)
 
     async def release(self, name: str, owner: str, epoch: int, *, now: Ms | None = None) -> bool:
