@@ -10,11 +10,12 @@ from msgspec import Struct
 from mainspring.engine.service import Service
 from mainspring.model.instant import Ms
 from mainspring.model.settings import Settings
+from mainspring.paging import all_rows
 from mainspring.ports.store import Lease, Leases, Store
 
 PREFIX = "instance:"
-#: Rows of instances that are read: a pool that grows and shrinks leaves many until retention takes them.
-MOST = 20_000
+#: Rows in a page: a pool that grows and shrinks leaves many until retention takes them.
+PAGE = 1_000
 
 
 class Instance(Struct, frozen=True, omit_defaults=True):
@@ -69,5 +70,5 @@ class Presence(Service):
 
 async def instances(store: Store) -> list[tuple[Lease, Instance]]:
     """Every instance seen lately, living or not."""
-    rows = await store.find(Leases(prefix=PREFIX, limit=MOST))
+    rows = [row async for row in all_rows(store, Leases(prefix=PREFIX, limit=PAGE), lambda lease: lease.name)]
     return [(lease, msgspec.json.decode(lease.data, type=Instance)) for lease in rows if lease.data]

@@ -241,7 +241,7 @@ class Lanes(Query[LaneCount], frozen=True, kw_only=True):
 
 
 class Leases(Query[Lease], frozen=True, kw_only=True):
-    """Leases whose name starts with `prefix`, the ended ones too."""
+    """Leases whose name starts with `prefix`, the ended ones too, by name in the order of code points."""
 
     prefix: str = ""
 

@@ -226,8 +226,9 @@ class MemoryTables:
 
     def _find_leases(self, q: Leases) -> list[Lease]:
         _, lease_now = self._clocks(None)
-        rows = (x for x in self._leases.values() if x.name.startswith(q.prefix))
-        return [replace(x, live=x.live and x.expires_at > lease_now) for x in sorted(rows, key=lambda x: x.name)]
+        names = sorted(name for name in self._leases if name.startswith(q.prefix) and name > (q.after or ""))
+        rows = (self._leases[name] for name in names[: q.limit])
+        return [replace(x, live=x.live and x.expires_at > lease_now) for x in rows]
 
     def _find_tallies(self, q: Tallies) -> list[Tally]:
         return [

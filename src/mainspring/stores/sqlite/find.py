@@ -209,6 +209,8 @@ def _find_lanes(db: Database, q: Lanes) -> list[LaneCount]:
     return [LaneCount(*row) for row in _rows.decode(text)]
 
 
+#: The end of a range of the primary key, and the exact test for what a range cannot tell.
+HAS_PREFIX = "name <= ?1 || char(1114111) AND substr(name, 1, length(?1)) = ?1"
 LEASE_JSON = "json_array(name, owner, epoch, expires_at, renewed_at, data, live)"
 
 
@@ -224,8 +226,11 @@ def _find_leases(db: Database, q: Leases) -> list[Lease]:
     _, lease_now = db.clocks(None)
     text = db.value(
         f"SELECT json_group_array({LEASE_JSON}) FROM "  # noqa: S608
-        "(SELECT * FROM lease WHERE substr(name, 1, length(?1)) = ?1 ORDER BY name)",
+        f"(SELECT * FROM lease WHERE name >= ?2 AND name <> ?3 AND {HAS_PREFIX} ORDER BY name LIMIT ?4)",
         q.prefix,
+        max(q.prefix, q.after or ""),
+        q.after or "",
+        q.limit,
     )
     return [replace(lease, live=lease.live and lease.expires_at > lease_now) for lease in read_leases(text)]
 

@@ -12,6 +12,7 @@ from mainspring.model.events import Event, LogCompacted, ScheduleSnapshot, defin
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Purged, Retention
 from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.find import HAS_PREFIX
 from mainspring.stores.sqlite.rows import (
     EVENT_JSON,
     GIVEN,
@@ -93,11 +94,11 @@ _FORGET = (
     "DELETE FROM gate WHERE held = 0 AND name IN (SELECT 'schedule:' || value FROM json_each(?1))",
     "DELETE FROM schedule WHERE id IN (SELECT value FROM json_each(?1))",
 )
-_PAST_LEASES = """
+_PAST_LEASES = f"""
 SELECT json_group_array(name) FROM (
-    SELECT name FROM lease WHERE substr(name, 1, length(?1)) = ?1 AND renewed_at < ?2 AND (live = 0 OR expires_at <= ?3)
+    SELECT name FROM lease WHERE name >= ?1 AND {HAS_PREFIX} AND renewed_at < ?2 AND (live = 0 OR expires_at <= ?3)
     LIMIT ?4)
-"""
+"""  # noqa: S608
 _doomed_rows = msgspec.json.Decoder(list[tuple[int, str | None, str, Ms, str, str | None]])
 _span_rows = msgspec.json.Decoder(list[tuple[int, str, Ms, str, int]])
 _numbers = msgspec.json.Decoder(list[int])
