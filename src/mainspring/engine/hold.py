@@ -117,7 +117,7 @@ class Hold:
         delay = SOON
         while not await self._take():
             left = LATE if deadline is None else deadline - loop.time()
-            if left <= 0:
+            if left < 0.001:
                 return False
             await asyncio.sleep(min(delay * self._rng.uniform(0.5, 1.0), left))
             delay = min(delay * 2, LATE, self.term.ttl / 3000)
