@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec.structs import replace
 from support import Make
 
 from mainspring import Mainspring
@@ -62,6 +63,7 @@ async def second(make: Make, first: Mainspring, **options: Any) -> Mainspring:
 async def beside(app: Mainspring, t: Travel) -> AsyncIterator[Mainspring]:
     """Run a second instance in the time of the first."""
     app.clock, app._engine = t.app.clock, t.app._engine
+    app.settings = replace(app.settings, poll=t.app.settings.poll)
     await app._start()
     try:
         yield app

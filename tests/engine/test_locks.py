@@ -318,7 +318,7 @@ def test_bad_input(options: dict[str, Any], error: type[Exception], said: str) -
 
 
 async def test_a_store_without_advisory_locks_says_so(ms: Mainspring) -> None:
-    with pytest.raises(InvalidInput, match='kind: this store has no advisory locks. Use kind="lease"'):
+    with pytest.raises(InvalidInput, match=r'kind: this store has no advisory locks\. Use kind="lease"'):
         async with ms.lock("x", kind="advisory"):
             pass
 

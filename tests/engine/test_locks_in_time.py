@@ -41,9 +41,9 @@ async def test_a_crash_frees_the_lock_when_its_lease_ends_and_not_before(ms: Mai
         other = await second(make, ms)
         await _hold_and_die(ms, ttl=30_000)
         with pytest.raises(LockTaken):
-            async with _within(t, "29999ms", other.lock("x", wait="29999ms")):
+            async with Within(t, "29999ms", other.lock("x", wait="29999ms")):
                 pass
-        async with _within(t, "2s", other.lock("x")) as guard:
+        async with Within(t, "2s", other.lock("x")) as guard:
             assert guard.token == 2
 
 
@@ -54,7 +54,7 @@ async def test_waiting_ends_after_the_time_that_was_given(ms: Mainspring, make: 
             async with ms.lock("x"):
                 began = t.clock.boot()
                 with pytest.raises(LockTaken):
-                    async with _within(t, "10s", app.lock("x", wait="5s"), step="100ms"):
+                    async with Within(t, "10s", app.lock("x", wait="5s"), step="100ms"):
                         pass
                 assert 5_000 <= t.clock.boot() - began <= 5_200
 
@@ -111,7 +111,7 @@ async def test_after_a_pause_the_clock_says_at_once_that_the_lock_is_not_to_be_r
 ) -> None:
     async with manual(ms, START) as t:
         other = await second(make, ms)
-        with pytest.raises(LockLost, match="may be another's|could not be renewed"):
+        with pytest.raises(LockLost, match=r"may be another's|could not be renewed"):
             async with ms.lock("x", ttl="30s") as guard:
                 await t.advance("5s")
                 t.clock.move_to(t.clock.monotonic() + 40)  # SIGSTOP, a laptop's lid: nothing of us ran meanwhile
@@ -164,10 +164,9 @@ async def test_the_loss_of_the_outer_lock_stops_the_inner_block_and_says_which()
     ms = Mainspring(store=store)  # type: ignore[arg-type]
     async with manual(ms, START) as t:
         with pytest.raises(LockLost, match="'outer'"):
-            async with ms.lock("outer", ttl="3s"):
-                async with ms.lock("inner", ttl="1h"):
-                    store.before = {"lease"}
-                    await t.advance("10m")
+            async with ms.lock("outer", ttl="3s"), ms.lock("inner", ttl="1h"):
+                store.before = {"lease"}
+                await t.advance("10m")
         store.before = set()
         async with ms.lock("inner", wait=False), ms.lock("outer", wait=False):
             pass
@@ -232,7 +231,7 @@ async def _hold_and_die(ms: Mainspring, ttl: int) -> None:
     assert lease is not None
 
 
-class _within:
+class Within:
     """Enter a lock while time passes."""
 
     def __init__(self, t: Travel, longest: str, lock: Any, step: str = "50ms") -> None:
