@@ -128,7 +128,7 @@ class Hold:
         asking = asyncio.ensure_future(self.term.take())
         try:
             got = await asyncio.shield(asking)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             self._tidying = asyncio.ensure_future(self._forget(asking))
             raise
         if got and self._given_up:

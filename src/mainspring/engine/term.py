@@ -84,6 +84,7 @@ class Term:
         self.since: Ms = 0
         self._trust: Ms = 0
         self._unsure = False
+        self._dropped: int | None = None
 
     @property
     def trusted(self) -> bool:
@@ -107,6 +108,9 @@ class Term:
             return False
         self.token, self.since = token, since
         self._trust = sent + int(self.ttl * TRUST)
+        while not self.trusted:  # the answer took so long that it may be another's by now
+            if not await self.renew():
+                return False
         return True
 
     async def _mine(self, since: Ms) -> tuple[int | None, Ms]:
@@ -114,6 +118,9 @@ class Term:
         holder = await self._locker.holder(self.name)
         if holder is None or not holder.live or holder.owner != self.owner:
             return None, since
+        if holder.token == self._dropped:
+            await self._locker.release(self.name, self.owner, holder.token)
+            return await self._locker.take(self.name, self.owner, self.ttl, Said(since).text()), since
         kept = await self._locker.renew(self.name, self.owner, holder.token, self.ttl)
         return (holder.token if kept else None), Said.read(holder.data).since
 
@@ -129,8 +136,9 @@ class Term:
         return True
 
     def drop(self) -> None:
-        """Rely on it no more; the store frees the name when the lease ends."""
-        self.token = None
+        """Rely on it no more, whatever the store says later: what was told to be over stays over."""
+        self._dropped, self.token = self.token, None
+        self._unsure = True
 
     async def release(self) -> bool:
         """Let go; False when the name was another's already."""
