@@ -12,6 +12,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TypeVar
 
+from mainspring import sync  # its block_on is another under test
 from mainspring.engine.hold import Hold, Lines
 from mainspring.engine.leader import Leadership, leadership
 from mainspring.engine.runtime import Runtime
@@ -24,15 +25,15 @@ from mainspring.model.errors import (
     LockLost,
     LockTaken,
     MainspringError,
+    StoreError,
     SyncOnLoop,
 )
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, format_duration, instant_ms, isoformat
 from mainspring.model.policies import choice
 from mainspring.model.settings import MIN_LEASE
-from mainspring.ports.lock import EXECUTION, LOCK, LOCK_KINDS, Locker, LockKind
+from mainspring.ports.lock import EXECUTION, LOCK, LOCK_KINDS, Holder, Locker, LockKind
 from mainspring.ports.store import Lease, Query
-from mainspring.sync import block_on, refuse_on_loop
 
 T = TypeVar("T")
 
@@ -104,8 +105,15 @@ class _Asked:
         return hold
 
     async def taken(self, locker: Locker) -> LockTaken:
-        holder = await self._host.call(lambda _: locker.holder(self.key))
-        return LockTaken(self.name, holder.owner if holder is not None and holder.live else "")
+        """The error for somebody who did not get it."""
+        holder = await self._holder(locker)
+        return LockTaken(self.name, "" if holder is None else holder.owner)
+
+    async def _holder(self, locker: Locker) -> Holder | None:
+        with contextlib.suppress(StoreError):  # only for the message
+            holder = await self._host.call(lambda _: locker.holder(self.key))
+            return holder if holder is not None and holder.live else None
+        return None
 
     async def leave(self, hold: Hold, *, well: bool) -> LockLost | None:
         """Let go; the error if the block was not protected to its end."""
@@ -122,9 +130,9 @@ class _Execution(_Asked):
     """A lock on one fire of a schedule, which stays taken after it was executed."""
 
     async def taken(self, locker: Locker) -> LockTaken:
-        holder = await self._host.call(lambda _: locker.holder(self.key))
+        holder = await self._holder(locker)
         owner = "" if holder is None else holder.owner
-        done = holder is not None and holder.live and Said.read(holder.data).done
+        done = holder is not None and Said.read(holder.data).done
         what = "has been executed" if done else "is being executed"
         return ExecutionTaken(self.name, owner, f"{self.name} {what}" + (f" by {owner}" if owner else ""), done=done)
 
@@ -162,12 +170,14 @@ class Lock:
         self._hold = await self._asked.enter(lost)
         self._guard = LockGuard(self._asked.name, self._hold)
         self._task, self._cancelling = task, task.cancelling()
+        if self._hold.why is not None:  # told before there was anybody to tell
+            self._lost()
         return self._guard
 
     def _lost(self) -> None:
         if self._guard is not None:
             self._guard.lost.set()
-        if self._task is not None:
+        if self._task is not None and not self._cancelled:
             self._cancelled = True
             self._task.cancel()
 
@@ -193,19 +203,19 @@ class SyncLock:
         if self._hold is not None:
             raise MainspringError("a lock is for one block: call ms.sync.lock() again")
         try:
-            refuse_on_loop("")
+            sync.refuse_on_loop("")
         except SyncOnLoop:
             what = "this thread runs an event loop, a blocking lock would stop it; write: async with ms.lock(…)"
             raise SyncOnLoop(what) from None
         lost = threading.Event()
-        self._hold = block_on(self._asked.enter(lambda _why: lost.set()), "")
+        self._hold = sync.block_on(self._asked.enter(lambda _why: lost.set()), "")
         return SyncLockGuard(self._asked.name, self._hold, lost)
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         assert self._hold is not None
-        _tell(block_on(self._asked.leave(self._hold, well=error is None), ""), error)
+        _tell(sync.block_on(self._asked.leave(self._hold, well=error is None), ""), error)
 
 
 def _tell(lost: LockLost | None, error: BaseException | None, *, stopped: bool = False) -> None:

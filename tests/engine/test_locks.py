@@ -15,6 +15,7 @@ from lock_support import row, second
 from support import Make
 
 from mainspring import ExecutionGuard, InvalidInput, LockLost, LockTaken, Mainspring
+from mainspring.engine.hold import Hold
 from mainspring.model.errors import EmptyName, InvalidDuration, LeaseTooShort, MainspringError, SyncOnLoop
 from mainspring.ports.lock import Holder
 
@@ -191,6 +192,26 @@ async def test_a_lock_lost_inside_the_block(ms: Mainspring) -> None:
     await asyncio.sleep(0)  # nothing is left to be raised
     async with ms.lock("x", wait="20s") as guard:
         assert guard.token == 3
+
+
+async def test_a_lock_lost_before_the_block_begins(ms: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss may be told before the answer has been heard: a loop that was busy hears both at once."""
+    acquire = Hold.acquire
+
+    async def lose_at_once(self: Hold, patience: float | None) -> bool:
+        got = await acquire(self, patience)
+        self._lose("gone")
+        return got
+
+    monkeypatch.setattr(Hold, "acquire", lose_at_once)
+    for _ in range(20):
+        with pytest.raises(LockLost, match="gone"):
+            async with ms.lock("x") as guard:
+                await asyncio.Event().wait()
+        assert guard.lost.is_set()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
 
 
 async def test_a_block_that_does_not_notice_the_loss_still_ends_with_it(ms: Mainspring) -> None:

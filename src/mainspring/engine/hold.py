@@ -18,7 +18,7 @@ from mainspring.model.instant import Ms
 log = logging.getLogger("mainspring.engine")
 
 #: Seconds between two looks at a lock that another process holds: first, and at most.
-SOON, LATE = 0.01, 1.0
+SOON, LATE = 0.01, 0.25
 
 
 class Lines:
