@@ -165,7 +165,10 @@ async def test_each_app_and_each_namespace_has_its_own(ms: Mainspring, make: Mak
             assert all(leads(app) for app in (ms, *apps))
 
 
-async def test_an_apps_forgotten_schedule_is_paused_although_another_app_came_first(make: Make) -> None:
+async def test_an_apps_forgotten_schedule_is_paused_although_another_app_came_first() -> None:
+    def make(**options: Any) -> Mainspring:
+        return Mainspring("memory://", **options)
+
     ms = make(lease_ttl="5m")
     async with travel(ms, START) as t:
         shop = await second(make, ms, name="shop", lease_ttl="5m")

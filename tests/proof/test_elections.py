@@ -14,7 +14,7 @@ from mainspring.model.instant import Ms
 from mainspring.ports.store import Lease
 from mainspring.stores.memory import MemoryStore
 
-CHUNKS, SIZE = 4, 12
+CHUNKS, SIZE = 4, 8
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
