@@ -27,7 +27,7 @@ from mainspring.ports.store import (
     Tally,
 )
 from mainspring.stores.postgres.database import Database, Session
-from mainspring.stores.postgres.leases import LEASE_COLUMNS
+from mainspring.stores.postgres.leases import LAST, LEASE_COLUMNS
 from mainspring.stores.postgres.rows import (
     CLAIMABLE,
     NOW,
@@ -198,10 +198,16 @@ async def _find_lanes(db: Database, session: Session, q: Lanes) -> list[LaneCoun
 
 async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]:
     columns = LEASE_COLUMNS.replace("live", "live AND expires_at > t.now")
+    prefix, after = plain_text(q.prefix) or "", plain_text(q.after) or ""
     records = await session.fetch(
-        f"SELECT {columns} FROM §lease, (SELECT {NOW} AS now) t WHERE starts_with(name, $2) ORDER BY name",  # noqa: S608
+        f"SELECT {columns} FROM §lease, (SELECT {NOW} AS now) t "  # noqa: S608
+        "WHERE name >= $3 AND name <> $4 AND name <= $5 AND starts_with(name, $2) ORDER BY name LIMIT $6",
         db.now(None),
-        plain_text(q.prefix),
+        prefix,
+        max(prefix, after),
+        after,
+        prefix + LAST,
+        q.limit,
     )
     return [Lease(*record) for record in records]
 

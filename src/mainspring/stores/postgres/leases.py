@@ -8,6 +8,8 @@ from mainspring.stores.postgres.database import Database
 from mainspring.stores.postgres.rows import NOW, plain_text
 
 LEASE_COLUMNS = "name, owner, epoch, expires_at, renewed_at, data, live"
+#: No name goes on with a greater character: the end of a range of the primary key.
+LAST = "\U0010ffff"
 #: now, name, owner, ttl, data: the row itself decides, so two that want it at once are put in order by its lock.
 _TAKE = f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now)

@@ -10,6 +10,7 @@ from mainspring.model.events import Event, LogCompacted, ScheduleSnapshot, defin
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Purged, Retention
 from mainspring.stores.postgres.database import Database, Session
+from mainspring.stores.postgres.leases import LAST
 from mainspring.stores.postgres.rows import (
     EVENT_COLUMNS,
     INSERT_EVENTS,
@@ -50,10 +51,11 @@ WHERE s.state = 'deleted' AND s.updated_at < $1
   AND NOT EXISTS (SELECT 1 FROM §span p WHERE p.schedule_id = s.id)
 ORDER BY s.updated_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-#: prefix, not renewed since, now, limit
+#: prefix, not renewed since, now, limit, the end of the range
 _PAST_LEASES = """
 SELECT name FROM §lease
-WHERE starts_with(name, $1) AND renewed_at < $2 AND (NOT live OR expires_at <= $3) LIMIT $4 FOR UPDATE SKIP LOCKED
+WHERE name >= $1 AND name <= $5 AND starts_with(name, $1) AND renewed_at < $2 AND (NOT live OR expires_at <= $3)
+LIMIT $4 FOR UPDATE SKIP LOCKED
 """
 _TALLY_COLUMNS = {"schedule_id": "text", "day": "integer", "outcome": "text", "count": "bigint"}
 _COUNT = f"""
@@ -144,12 +146,13 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
 
 async def _removable(session: Session, policy: Retention, limit: int, wall: Ms) -> _Removable:
     before, most = policy.ended_before, limit + 1
+    prefix = plain_text(policy.lease_prefix) or ""
     return _Removable(
         await session.fetch(_DOOMED, before, most, not policy.keep_dead),
         await session.fetch(_SPANS, before),
         await session.fetch(_NOTES, before, most),
         await session.fetch(_GONE, before, most),
-        await session.fetch(_PAST_LEASES, plain_text(policy.lease_prefix), policy.leases_before, wall, most),
+        await session.fetch(_PAST_LEASES, prefix, policy.leases_before, wall, most, prefix + LAST),
     )
 
 
