@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from support import Make
 
 from mainspring import Mainspring
+from mainspring.engine.loop import SameLoop
 from mainspring.model.errors import StoreUnavailable
 from mainspring.ports.store import Lease, Leases, Store
 from mainspring.testing.travel import Travel
@@ -53,8 +54,8 @@ async def second(make: Make, first: Mainspring, **options: Any) -> Mainspring:
     """Another instance on the same store, as if in another process."""
     await first.schedules()  # opens it
     other = make(**options)
-    other.clock, other._engine = first.clock, first._engine
-    if first._given_store is not None:
+    if isinstance(first._engine, SameLoop) or first._given_store is not None:
+        other.clock, other._engine = first.clock, first._engine
         other._given_store = first._given_store
     return other
 

@@ -20,6 +20,16 @@ from mainspring.model.errors import EmptyName, InvalidDuration, LeaseTooShort, M
 from mainspring.ports.lock import Holder
 
 
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Every store: these tests ask no clock but its own."""
+    if request.param == "postgres":
+        from servers.for_tests import fresh_url
+
+        return fresh_url()
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/x.db"
+
+
 async def test_the_token_grows_with_every_holder_and_is_never_given_twice(ms: Mainspring) -> None:
     tokens = []
     for _ in range(3):

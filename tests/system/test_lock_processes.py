@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from servers.for_tests import fresh_url
+
 APP = Path(__file__).with_name("lock_app.py")
 #: Real time that anything here may take on a busy machine.
 LONG = 60.0
@@ -64,9 +66,9 @@ class Wanting:
         self.processes.pop(pid).wait()
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def wanting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wanting]:
-    found = Wanting({"sqlite": f"sqlite:///{tmp_path}/x.db"}[request.param], tmp_path)
+    found = Wanting(fresh_url() if request.param == "postgres" else f"sqlite:///{tmp_path}/x.db", tmp_path)
     yield found
     for pid in list(found.processes):
         found.kill(pid)
