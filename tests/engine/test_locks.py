@@ -348,9 +348,9 @@ def test_bad_input(options: dict[str, Any], error: type[Exception], said: str) -
     assert said in str(raised.value)
 
 
-async def test_a_store_without_advisory_locks_says_so(ms: Mainspring) -> None:
+async def test_a_store_without_advisory_locks_says_so(plain_ms: Mainspring) -> None:
     with pytest.raises(InvalidInput, match=r'kind: this store has no advisory locks\. Use kind="lease"'):
-        async with ms.lock("x", kind="advisory"):
+        async with plain_ms.lock("x", kind="advisory"):
             pass
 
 

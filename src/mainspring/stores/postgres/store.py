@@ -28,6 +28,7 @@ from mainspring.ports.store import (
     Wish,
 )
 from mainspring.stores.postgres import apply, claim, due, find, leases, purge
+from mainspring.stores.postgres.advisory import AdvisoryLocks
 from mainspring.stores.postgres.database import Broken, Database, Met
 from mainspring.stores.postgres.errors import unknown
 from mainspring.stores.postgres.notices import Notices
@@ -53,6 +54,10 @@ class PostgresStore:
         self.settings = read_url(url) if isinstance(url, str) else url
         self._db = Database(self.settings, clock, failpoint)
         self._notices = Notices(self._db)
+
+    def advisory(self) -> AdvisoryLocks:
+        """The server's own locks, for one acquisition: `ms.lock(name, kind="advisory")`."""
+        return AdvisoryLocks(self._db)
 
     async def open(self) -> None:
         await self._db.open()
