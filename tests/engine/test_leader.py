@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from mainspring import LeaderElected, LeaderLost, Mainspring
 from mainspring.model.schedule import Schedule
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.travel import travel
+from servers.for_tests import fresh_url
 
 TTL = 30_000
 
@@ -245,3 +248,44 @@ def _count_retention(app: Mainspring) -> list[int]:
 
     keeper.retain = counted  # type: ignore[method-assign]
     return done
+
+
+async def test_an_instance_that_only_works_does_not_stand_for_election(plain_ms: Mainspring) -> None:
+    @plain_ms.task
+    async def work() -> None: ...
+
+    for _ in range(3):
+        await work.enqueue()
+        await plain_ms.run_async(until_idle=True, signals=False, role="worker")
+        assert await plain_ms.leader() is None
+    await work.enqueue()
+    await plain_ms.run_async(until_idle=True, signals=False)
+    assert await plain_ms.leader() is not None
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that two engines share."""
+    return fresh_url() if request.param == "postgres" else f"sqlite:///{tmp_path}/x.db"
+
+
+async def test_on_a_real_store_a_leader_that_falls_silent_is_followed_by_another(shared: str) -> None:
+    """Both engines on threads of their own, in real time."""
+    silent, heir = (Mainspring(shared, lease_ttl="1s", poll_interval="100ms") for _ in range(2))
+    async with silent.running():
+        await _until(lambda: leads(silent))
+        await silent.call(lambda runtime: runtime.leader.stop())  # no line of its leader runs again
+        async with heir.running():
+            await _until(lambda: leads(heir))
+            assert not leads(silent)
+            leader = await heir.leader()
+            assert leader is not None
+            assert (leader.instance, leader.term, leader.live) == (heir._runtime.owner, 2, True)  # type: ignore[union-attr]
+    for app in (silent, heir):
+        app._engine.stop()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - it is another thread's
+            await asyncio.sleep(0.005)
