@@ -125,6 +125,11 @@ class EngineHost:
         runtime = self._runtime
         return runtime if runtime is not None and self._runtime_pid == os.getpid() and runtime.is_open else None
 
+    async def opened(self) -> Runtime:
+        """The runtime, from any loop; it is for those who know what they may do outside the engine's."""
+        runtime = self._at_hand()
+        return runtime if runtime is not None else await self.call(_itself)
+
     async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
         """Store a run: the run, and whether it is new."""
         runtime = self._at_hand()
@@ -135,9 +140,7 @@ class EngineHost:
 
     async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
         """Their ids. One commit for up to a thousand, beyond that in chunks; while one is stored the next is made."""
-        runtime = self._at_hand()
-        if runtime is None:
-            runtime = await self.call(_itself)
+        runtime = await self.opened()
         ids: list[str] = []
         pending: list[asyncio.Task[Result]] = []
         left = iter(many)

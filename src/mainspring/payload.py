@@ -43,6 +43,8 @@ class Signature:
         self._required = frozenset(n for n, p in self._payload.parameters.items() if p.default is p.empty)
         self._simple = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
         self.plain = not self._full.parameters
+        #: The names of the parameters that make the payload.
+        self.names = frozenset(self._names)
 
     # ── writing ────────────────────────────────────────────────────────────
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from mainspring.handle import RunHandle
 from mainspring.model.errors import SyncOnLoop
@@ -64,14 +64,22 @@ class SyncTask(Generic[P, R]):
     def __init__(self, task: BaseTask[P, R]) -> None:
         self._task = task
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]: ...
+    @overload
+    def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> SyncHandle[R]: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> SyncHandle[R]:
         instead = f"{self._task.name}.enqueue(…)"
         refuse_on_loop(instead)
         handle = self._task.enqueue_blocking(args, kwargs)
         return SyncHandle(handle or block_on(self._task.enqueue(*args, **kwargs), instead))
 
-    def enqueue_many(self, items: Any) -> list[SyncHandle[R]]:
-        handles = block_on(self._task.enqueue_many(items), f"{self._task.name}.enqueue_many(…)")
+    def enqueue_many(self, items: Any, *, connection: Any = None) -> list[SyncHandle[R]]:
+        instead = f"{self._task.name}.enqueue_many(…)"
+        refuse_on_loop(instead)
+        handles = self._task.enqueue_many_blocking(items, connection)
+        if handles is None:
+            handles = block_on(self._task.enqueue_many(items), instead)
         return [SyncHandle(handle) for handle in handles]
 
 

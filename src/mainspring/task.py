@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from mainspring.context import Context
 from mainspring.depends import resolve, resolve_blocking
 from mainspring.handle import RunHandle
+from mainspring.joining import join, join_blocking
 from mainspring.model.change import Body
 from mainspring.model.errors import InvalidInput, PayloadTooLarge
 from mainspring.model.events import RunScheduled
@@ -74,6 +75,7 @@ class CallOptions(Struct, frozen=True, kw_only=True):
     timeout: Ms | None = None
     retry: RetryPolicy | None = None
     recovery: Recovery | None = None
+    connection: Any = None
 
     def for_run(self) -> RunOptions | None:
         """What a run has to carry of it."""
@@ -98,29 +100,73 @@ class BaseTask(Generic[P, R]):
 
     # ── enqueueing ─────────────────────────────────────────────────────────
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
-        """Store a run for this call; wrong arguments are refused before anything is stored."""
+    @overload
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]: ...
+    @overload
+    async def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> RunHandle[R]: ...
+    async def enqueue(self, *args: Any, **kwargs: Any) -> RunHandle[R]:
+        """Store a run for this call; wrong arguments are refused before anything is stored.
+
+        With `connection` the run is part of the caller's own transaction there: it exists if and only if that commits.
+        """
+        connection = self.connection_of(kwargs)
         new = self.new_run(args, kwargs)
-        run, created = await self.app.enqueue(new)
+        if connection is not None:
+            ((run, created),) = await join(self.app, connection, [new])
+        else:
+            run, created = await self.app.enqueue(new)
         return RunHandle(run.id, self.app.call, self.signature.result, created=created)
+
+    def connection_of(self, kwargs: dict[str, Any]) -> Any:
+        """Take a caller's connection out of the arguments; one that the function itself has stays there."""
+        if "connection" in kwargs and "connection" not in self.signature.names:
+            given = kwargs.pop("connection")
+            return self._call_options.connection if given is None else given
+        return self._call_options.connection
 
     def enqueue_blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunHandle[R] | None:
         """The short way of `sync.enqueue`; None when the engine is not open yet."""
+        connection = self.connection_of(kwargs)
+        if connection is not None:
+            ((run, created),) = join_blocking(self.app, connection, [self.new_run(args, kwargs)])
+            return RunHandle(run.id, self.app.call, self.signature.result, created=created)
         stored = self.app.enqueue_blocking(self.new_run(args, kwargs))
         return (
             None if stored is None else RunHandle(stored[0].id, self.app.call, self.signature.result, created=stored[1])
         )
 
-    async def enqueue_many(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[RunHandle[R]]:
-        """One commit for up to a thousand calls: each item is a tuple of arguments or a dictionary of named ones."""
-        encode, limit = self.signature.encode, self.app.settings.payload_limit
-        bodies = [encode((), i, limit) if isinstance(i, dict) else encode(tuple(i), {}, limit) for i in items]
+    async def enqueue_many(
+        self, items: Iterable[tuple[Any, ...] | dict[str, Any]], *, connection: Any = None
+    ) -> list[RunHandle[R]]:
+        """One commit for up to a thousand calls: each item is a tuple of arguments or a dictionary of named ones.
+
+        With `connection` all of them are part of the caller's own transaction.
+        """
+        bodies = self._bodies(items)
         call, decode = self.app.call, self.signature.result
+        connection = self._call_options.connection if connection is None else connection
+        if connection is not None:
+            joined = await join(self.app, connection, [self._new_run(body) for body in bodies])
+            return [RunHandle(run.id, call, decode, created=created) for run, created in joined]
         if self._call_options.unique is not None:
             asked = await asyncio.gather(*(self.app.enqueue(self._new_run(body)) for body in bodies))
             return [RunHandle(run.id, call, decode, created=created) for run, created in asked]
         ids = await self.app.enqueue_many(self._new_run(body) for body in bodies)
         return [RunHandle(run_id, call, decode) for run_id in ids]
+
+    def enqueue_many_blocking(
+        self, items: Iterable[tuple[Any, ...] | dict[str, Any]], connection: Any
+    ) -> list[RunHandle[R]] | None:
+        """The same on a connection that blocks; None when there is no connection."""
+        connection = self._call_options.connection if connection is None else connection
+        if connection is None:
+            return None
+        joined = join_blocking(self.app, connection, [self._new_run(body) for body in self._bodies(items)])
+        return [RunHandle(run.id, self.app.call, self.signature.result, created=created) for run, created in joined]
+
+    def _bodies(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[Body | None]:
+        encode, limit = self.signature.encode, self.app.settings.payload_limit
+        return [encode((), i, limit) if isinstance(i, dict) else encode(tuple(i), {}, limit) for i in items]
 
     @property
     def sync(self) -> SyncTask[P, R]:
@@ -138,10 +184,12 @@ class BaseTask(Generic[P, R]):
         timeout: Duration | None = None,
         retry: RetryPolicy | None = None,
         recovery: Recovery | None = None,
+        connection: Any = None,
     ) -> BaseTask[P, R]:
         """This task with other options for the calls that follow: `send.using(delay="10m").enqueue("acme")`.
 
-        What is not named stays as an earlier `using` set it.
+        What is not named stays as an earlier `using` set it. `connection` joins a transaction, as in `enqueue`; said
+        here, the arguments are still checked by mypy.
         """
         if delay is not None and at is not None:
             raise InvalidInput("delay", "delay and at are both given", "Give one of them")
@@ -156,6 +204,7 @@ class BaseTask(Generic[P, R]):
             "timeout": None if timeout is None else duration_ms(timeout, field="timeout"),
             "retry": checked_retry(retry),
             "recovery": recovery,
+            "connection": connection,
         }
         before = self._call_options
         if delay is not None or at is not None:  # the newest word on when to run is the only one

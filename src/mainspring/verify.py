@@ -26,7 +26,7 @@ from mainspring.model.events import (
     ScheduleEvent,
     ScheduleSnapshot,
 )
-from mainspring.model.ids import body_id, fire_id
+from mainspring.model.ids import fire_id, names_body
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.run import ENDED, Run, State
 from mainspring.model.schedule import Schedule, Span
@@ -422,7 +422,7 @@ async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) ->
         for name in part:
             if name not in found:
                 report.add("body", name, f"the payload that {wanted[name]} names does not exist")
-            elif body_id(found[name].encode()) != name:
+            elif not names_body(name, found[name].encode()):
                 report.add("body", name, f"the payload that {wanted[name]} names is not the one it was")
 
 

@@ -60,7 +60,7 @@ Guard = RunLease | RunAt | ScheduleAt | RunAbsent | ScheduleAbsent
 
 
 class Body(Struct, frozen=True, gc=False):
-    """A payload beside the log; its id is its own hash."""
+    """A payload beside the log; its id is its own hash, or that and the one run it is for."""
 
     id: str
     data: str

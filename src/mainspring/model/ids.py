@@ -50,6 +50,16 @@ def body_id(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def own_body_id(name: str, run_id: RunId) -> str:
+    """The name of a payload that is not shared: whoever stores the same one need not wait for this one's commit."""
+    return f"{name}~{run_id}"
+
+
+def names_body(name: str, data: bytes) -> bool:
+    """True when a payload is what its name says."""
+    return name.partition("~")[0] == body_id(data)
+
+
 def plain(text: str) -> str:
     """Text that every store can keep: lone surrogates written out, NUL made visible."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{SYMBOL FOR NULL}")

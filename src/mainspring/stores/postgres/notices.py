@@ -12,6 +12,7 @@ from mainspring.model.errors import StoreError
 from mainspring.stores.hints import Hints
 from mainspring.stores.postgres.database import Broken, Database, Met
 from mainspring.stores.postgres.errors import DRIVER, translate
+from mainspring.stores.postgres.settings import PostgresSettings
 
 log = logging.getLogger("mainspring.stores.postgres")
 
@@ -21,13 +22,18 @@ _GAP = 0.005
 _PATIENCE = 5.0
 
 
+def channel_of(settings: PostgresSettings) -> str:
+    """Where the stores of one schema talk to each other."""
+    return f"mainspring_{settings.schema}"[:63]
+
+
 class Notices:
     """One direct connection that listens; notifications go through the pool, after the commit, outside it."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._hints = Hints()
-        self._channel = f"mainspring_{db.settings.schema}"[:63]
+        self._channel = channel_of(db.settings)
         self._me = uuid.uuid4().hex
         self._connection: Any = None
         self._retry_at = 0.0

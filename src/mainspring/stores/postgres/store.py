@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from mainspring.model.change import Change
-from mainspring.model.errors import StoreUnavailable
+from mainspring.model.change import Change, Result
+from mainspring.model.errors import InvalidInput, StoreError, StoreUnavailable
 from mainspring.model.events import Event
 from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
@@ -27,11 +27,13 @@ from mainspring.ports.store import (
     Retention,
     Wish,
 )
-from mainspring.stores.postgres import apply, claim, due, find, leases, purge
+from mainspring.stores.postgres import apply, claim, due, find, guests, leases, purge
 from mainspring.stores.postgres.advisory import AdvisoryLocks
 from mainspring.stores.postgres.database import Broken, Database, Met
 from mainspring.stores.postgres.errors import unknown
-from mainspring.stores.postgres.notices import Notices
+from mainspring.stores.postgres.joining import Home, births
+from mainspring.stores.postgres.joining_sql import HOME
+from mainspring.stores.postgres.notices import Notices, channel_of
 from mainspring.stores.postgres.settings import PostgresSettings, read_url
 from mainspring.stores.postgres.tail import Follower
 
@@ -47,6 +49,7 @@ class PostgresStore:
     """A small pool of connections; the server's clock decides."""
 
     capabilities = Capabilities(durable=True, multi_process=True, notifies=True, own_clock=True)
+    others_write = True
 
     def __init__(
         self, url: str | PostgresSettings, clock: Clock | None = None, *, failpoint: Callable[[str], None] | None = None
@@ -54,6 +57,7 @@ class PostgresStore:
         self.settings = read_url(url) if isinstance(url, str) else url
         self._db = Database(self.settings, clock, failpoint)
         self._notices = Notices(self._db)
+        self._home: Home | None = None
 
     def advisory(self) -> AdvisoryLocks:
         """The server's own locks, for one acquisition: `ms.lock(name, kind="advisory")`."""
@@ -61,6 +65,9 @@ class PostgresStore:
 
     async def open(self) -> None:
         await self._db.open()
+        async with self._db.reading() as session:
+            identity = await session.value(HOME)
+        self._home = Home(identity, self.settings.schema, channel_of(self.settings), self.settings.where)
 
     async def close(self) -> None:
         await self._notices.close()
@@ -98,6 +105,21 @@ class PostgresStore:
                 if loop.time() > deadline:
                     raise unknown(sent.why, self.settings.where) from sent
                 await asyncio.sleep(_RESEND_PAUSE)
+
+    def join(
+        self, connection: Any, changes: Sequence[Change], *, blocking: bool
+    ) -> list[Result] | Awaitable[list[Result]]:
+        """Births in the caller's own transaction; on the caller's thread, the pool takes no part in it."""
+        home = self._home
+        if home is None:
+            raise StoreError(f"{self.settings.where} is not open. Call open() first")
+        one = guests.guest(connection)
+        if one.waits and blocking:
+            raise InvalidInput(
+                "connection", "its driver is async", "Write: await task.enqueue(…, connection=connection)"
+            )
+        steps = births(changes, home, self._db.now(None))
+        return (guests.run_async if one.waits else guests.run)(steps, one, home, self._db.place)
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
         return await _patiently(lambda: claim.claim(self._db, offer, limit, ids, now))

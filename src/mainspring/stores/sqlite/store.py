@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from mainspring.model.change import Change
+from mainspring.model.change import Change, Result
 from mainspring.model.events import Event
 from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
@@ -29,6 +29,7 @@ from mainspring.ports.store import (
 from mainspring.stores.hints import Hints
 from mainspring.stores.sqlite import apply, claim, due, find, leases, purge
 from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.joining import guest
 from mainspring.stores.sqlite.watch import Watch
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class SqliteStore:
     """One file, one connection; any number of processes on one machine may open the same file."""
 
     capabilities = Capabilities(durable=True, multi_process=True)
+    #: Nobody else can write to the file while a transaction is open.
+    others_write = False
 
     def __init__(
         self,
@@ -70,6 +73,10 @@ class SqliteStore:
 
     async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
         return apply.apply(self._db, changes, wish, now)
+
+    def join(self, connection: Any, changes: Sequence[Change], *, blocking: bool) -> list[Result]:
+        """Births in the caller's own transaction, on its `sqlite3.Connection` to the same file."""
+        return apply.apply(guest(self._db, connection), changes, None, None).results
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
         return claim.claim(self._db, offer, limit, ids, now)
