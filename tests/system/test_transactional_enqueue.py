@@ -229,7 +229,7 @@ async def test_whoever_wants_a_key_waits_for_the_transaction_that_took_it(open_s
 async def _until_blocked(asking: Any, connection: Any) -> None:
     pid = connection.get_server_pid()
     while not await asking.fetchval("SELECT cardinality(pg_blocking_pids($1)) > 0", pid):
-        await asyncio.sleep(0)
+        pass
 
 
 # ── nobody waits for a stranger's open transaction ──────────────────────────

@@ -77,22 +77,23 @@ async def scheduled(ctx: Context, customer: str = "acme") -> int:
 
 
 async def arguments() -> None:
-    await coroutine.enqueue(1)  # E: arg-type
-    await coroutine.enqueue()  # E: call-arg
-    await coroutine.enqueue("acme", 2, 3)  # E: call-arg
-    await coroutine.enqueue("acme", colour="red")  # E: call-arg
-    await coroutine.enqueue("acme", copies="two")  # E: arg-type
-    await blocking.enqueue("acme", 2)  # E: call-arg
-    await blocking.enqueue(customer=2)  # E: arg-type
-    await with_context.enqueue()  # E: call-arg
-    await with_context.enqueue(1)  # E: arg-type
-    await with_context.enqueue(None, "acme")  # E: call-arg arg-type
-    await with_context_in_thread.enqueue("three")  # E: arg-type
-    await with_context_in_thread.enqueue(1, 2)  # E: call-arg
-    await scheduled.enqueue(5)  # E: arg-type
-    await coroutine.using(delay="1s").enqueue(1)  # E: arg-type
-    coroutine.sync.enqueue(1)  # E: arg-type
-    with_context.sync.enqueue("acme", "more")  # E: call-arg
+    await coroutine.enqueue(1)  # E: call-overload
+    await coroutine.enqueue()  # E: call-overload
+    await coroutine.enqueue("acme", 2, 3)  # E: call-overload
+    await coroutine.enqueue("acme", colour="red")  # E: call-overload
+    await coroutine.enqueue("acme", copies="two")  # E: call-overload
+    await blocking.enqueue("acme", 2)  # E: call-overload
+    await blocking.enqueue(customer=2)  # E: call-overload
+    await with_context.enqueue()  # E: call-overload
+    await with_context.enqueue(1)  # E: call-overload
+    await with_context.enqueue(None, "acme")  # E: call-overload
+    await with_context_in_thread.enqueue("three")  # E: call-overload
+    await with_context_in_thread.enqueue(1, 2)  # E: call-overload
+    await scheduled.enqueue(5)  # E: call-overload
+    await coroutine.using(delay="1s").enqueue(1)  # E: call-overload
+    coroutine.sync.enqueue(1)  # E: call-overload
+    with_context.sync.enqueue("acme", "more")  # E: call-overload
+    await coroutine.using(connection=object()).enqueue(1)  # E: call-overload
     await coroutine(1)  # E: arg-type
     coroutine("acme")  # E: unused-coroutine
     total: int = blocking("acme")  # E: assignment

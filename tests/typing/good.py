@@ -73,6 +73,16 @@ async def enqueueing() -> None:
     print(number, counts, text, truth, length, state, many)
 
 
+async def joining(conn: object) -> None:
+    handle: RunHandle[float] = await bare.enqueue("acme", copies=2, connection=conn)
+    await bare.using(connection=conn, unique="acme").enqueue("acme")
+    await bare.enqueue_many([("acme",)], connection=conn)
+    number: float = await handle.result()
+    text: str = with_context.sync.enqueue("acme", connection=conn).result()
+    with_context.sync.enqueue_many([("acme",)], connection=conn)
+    print(number, text)
+
+
 def blocking() -> float:
     result: float = bare.sync.enqueue("acme", copies=2).result(timeout="1s")
     with_context.sync.enqueue("acme")

@@ -66,12 +66,14 @@ def guest(home: Database, connection: Any) -> GuestDatabase:
             "connection", f"{name} cannot be joined by a SQLite store", "Give a sqlite3.Connection to its file"
         )
     try:
-        rows = connection.execute("PRAGMA database_list").fetchall()
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        rows = cursor.execute("PRAGMA database_list").fetchall()
     except sqlite3.ProgrammingError as error:
         raise InvalidInput(
             "connection", str(error).rstrip("."), "Give an open one, on the thread that made it"
         ) from error
-    path = next((row[2] for row in map(tuple, rows) if row[1] == "main"), "")
+    path = next((row[2] for row in rows if row[1] == "main"), "")
     with contextlib.suppress(OSError):
         if os.path.samefile(path, home.path):
             return GuestDatabase(home, connection)
