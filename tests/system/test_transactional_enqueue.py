@@ -226,6 +226,20 @@ async def test_whoever_wants_a_key_waits_for_the_transaction_that_took_it(open_s
         await shop.ms.cancel(second.id)
 
 
+async def test_under_repeatable_read_a_conflict_with_what_came_since_is_the_drivers_own_failure(shared: Shop) -> None:
+    unique = shared.send.using(unique="since")
+    async with asyncpg_connection(shared.url) as caller:
+        await caller.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await caller.execute("SELECT 1 FROM pg_class LIMIT 1")  # its view of the world begins here
+        holder = await unique.enqueue("holder")
+        with pytest.raises(asyncpg.SerializationError):
+            await unique.enqueue("second", connection=caller.connection)
+        await caller.execute("ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ")
+        again = await unique.enqueue("second", connection=caller.connection)
+        await caller.execute("COMMIT")
+    assert (again.id, again.created) == (holder.id, False)
+
+
 async def _until_blocked(asking: Any, connection: Any) -> None:
     pid = connection.get_server_pid()
     while not await asking.fetchval("SELECT cardinality(pg_blocking_pids($1)) > 0", pid):
