@@ -77,9 +77,8 @@ class SyncTask(Generic[P, R]):
     def enqueue_many(self, items: Any, *, connection: Any = None) -> list[SyncHandle[R]]:
         instead = f"{self._task.name}.enqueue_many(…)"
         refuse_on_loop(instead)
-        handles = self._task.enqueue_many_blocking(items, connection)
-        if handles is None:
-            handles = block_on(self._task.enqueue_many(items), instead)
+        joined = self._task.enqueue_many_blocking(items, connection)
+        handles = block_on(self._task.enqueue_many(items), instead) if joined is None else joined
         return [SyncHandle(handle) for handle in handles]
 
 
