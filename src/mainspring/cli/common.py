@@ -45,7 +45,7 @@ def store_option(command: Callable[..., None]) -> Callable[..., None]:
 def look(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
     """Open the store, ask, close. A file that is not there is an error: looking creates nothing."""
     url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
-    _check_exists(url)
+    check_exists(url)
 
     async def ask() -> T:
         from mainspring.stores.url import open_store
@@ -64,7 +64,8 @@ def look(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
         raise StoreCorrupt(f"a row of {url} cannot be read: {error}. `mainspring events verify` says which") from error
 
 
-def _check_exists(url: str) -> None:
+def check_exists(url: str) -> None:
+    """Refuse what is not there before opening creates it."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme == "memory":

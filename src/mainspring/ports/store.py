@@ -159,6 +159,24 @@ class Tally(Struct, frozen=True):
     count: int
 
 
+class Page(Struct, frozen=True, kw_only=True):
+    """A piece of another store's content, to be written as it is; `after` is where this store's log must end.
+
+    Events bring their own seq, at, n and change. Rows replace what is there; `touched` is the schedules' touch marks.
+    Spans only ever come with the event that made them, so they are added.
+    """
+
+    after: int
+    events: tuple[Event, ...] = ()
+    runs: tuple[Run, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    touched: dict[ScheduleId, int] = {}
+    spans: tuple[Span, ...] = ()
+    bodies: tuple[Body, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+
+
 class LaneCount(Struct, frozen=True):
     """How much waits in a lane."""
 
@@ -320,4 +338,8 @@ class Store(Protocol):
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         """Remove what retention allows, in bounded batches; tallies and snapshots keep the equation true."""
+        ...
+
+    async def restore(self, page: Page) -> bool:
+        """Write a piece of another store's content, all of it; False and nothing when the log ends elsewhere."""
         ...

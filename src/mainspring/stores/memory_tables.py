@@ -34,6 +34,7 @@ from mainspring.ports.store import (
     Lanes,
     Lease,
     Leases,
+    Page,
     Purged,
     Query,
     Retention,
@@ -95,7 +96,9 @@ class MemoryTables:
 
     def _record(self, event: Event, at: Ms, n: int | None, change: str | None) -> None:
         self._seq += 1
-        event = replace(event, seq=self._seq, at=at, n=n, change=change)
+        self._keep(replace(event, seq=self._seq, at=at, n=n, change=change))
+
+    def _keep(self, event: Event) -> None:
         self._log.append(event)
         if event.n is None:
             self._notes.append(event)
@@ -141,6 +144,38 @@ class MemoryTables:
                 self._parked[run.parked_on][run.id] = None
             else:
                 heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
+
+    # ── restore ────────────────────────────────────────────────────────────
+
+    async def restore(self, page: Page) -> bool:
+        if (self._log[-1].seq if self._log else 0) != page.after:
+            return False
+        self._bodies.update({body.id: body.data for body in page.bodies})
+        for run in page.runs:
+            self._put_run(run)
+        for schedule in page.schedules:
+            self._put_schedule(schedule, page.touched.get(schedule.id, 0))
+        self._spans.extend(page.spans)
+        self._gates.update({gate.name: gate for gate in page.gates})
+        self._tallies.update({(row.schedule_id, row.day, row.outcome): row.count for row in page.tallies})
+        for event in page.events:
+            self._keep(event)
+            self._seq = max(self._seq, event.seq)
+        self._hints.notify()
+        return True
+
+    def _put_schedule(self, schedule: Schedule, touched: int) -> None:
+        name = (schedule.ns, schedule.name)
+        if schedule.state != "deleted":
+            self._names[name] = schedule.id
+        elif self._names.get(name) == schedule.id:
+            del self._names[name]
+        self._schedules[schedule.id] = schedule
+        self._touched.pop(schedule.id, None)
+        if touched:
+            self._touched[schedule.id] = touched
+        if schedule.next_at is not None:
+            heapq.heappush(self._agenda, (schedule.next_at, schedule.id))
 
     # ── find, tail ─────────────────────────────────────────────────────────
 

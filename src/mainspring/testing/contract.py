@@ -18,6 +18,7 @@ from mainspring.testing.contract_find import FindRest, FindRuns
 from mainspring.testing.contract_leases import LeaseTerms
 from mainspring.testing.contract_moves import ApplyMoves
 from mainspring.testing.contract_purge import Purges
+from mainspring.testing.contract_restore import Restores
 
 
 class StoreContract(
@@ -34,6 +35,7 @@ class StoreContract(
     FindRuns,
     FindRest,
     Purges,
+    Restores,
 ):
     """Every verb and every sentence of the store port."""
 

@@ -32,6 +32,7 @@ from mainspring.ports.store import (
     Due,
     Lease,
     Offer,
+    Page,
     Purged,
     Query,
     Renewed,
@@ -278,6 +279,9 @@ class FailingStore:
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         self._begin("purge")
         return await self._store.purge(policy, limit, now=now)
+
+    async def restore(self, page: Page) -> bool:
+        return await self._store.restore(page)
 
 
 def purpose(change: Change) -> str:

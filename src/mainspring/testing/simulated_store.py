@@ -23,6 +23,7 @@ from mainspring.ports.store import (
     Due,
     Lease,
     Offer,
+    Page,
     Purged,
     Query,
     Renewed,
@@ -186,3 +187,6 @@ class StormyStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return await self._send("purge", lambda: self._store.purge(policy, limit, now=now))
+
+    async def restore(self, page: Page) -> bool:
+        return await self._send("restore", lambda: self._store.restore(page))

@@ -21,13 +21,14 @@ from mainspring.ports.store import (
     Due,
     Lease,
     Offer,
+    Page,
     Purged,
     Query,
     Renewed,
     Retention,
     Wish,
 )
-from mainspring.stores.postgres import apply, claim, due, find, guests, leases, purge
+from mainspring.stores.postgres import apply, claim, due, find, guests, leases, purge, restore
 from mainspring.stores.postgres.advisory import AdvisoryLocks
 from mainspring.stores.postgres.database import Broken, Database, Met
 from mainspring.stores.postgres.errors import unknown
@@ -159,6 +160,9 @@ class PostgresStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return await _patiently(lambda: purge.purge(self._db, policy, limit, now))
+
+    async def restore(self, page: Page) -> bool:
+        return await _patiently(lambda: restore.restore(self._db, page))
 
     async def wait(self, timeout: float) -> bool:
         return await self._notices.wait(timeout)

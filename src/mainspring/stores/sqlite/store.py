@@ -20,6 +20,7 @@ from mainspring.ports.store import (
     Due,
     Lease,
     Offer,
+    Page,
     Purged,
     Query,
     Renewed,
@@ -27,7 +28,7 @@ from mainspring.ports.store import (
     Wish,
 )
 from mainspring.stores.hints import Hints
-from mainspring.stores.sqlite import apply, claim, due, find, leases, purge
+from mainspring.stores.sqlite import apply, claim, due, find, leases, purge, restore
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.joining import guest
 from mainspring.stores.sqlite.watch import Watch
@@ -112,6 +113,9 @@ class SqliteStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return purge.purge(self._db, policy, limit, now)
+
+    async def restore(self, page: Page) -> bool:
+        return restore.restore(self._db, page)
 
     async def wait(self, timeout: float) -> bool:
         if self._watch.changed():

@@ -1,0 +1,162 @@
+"""`mainspring copy`: everything in one store, written to another and compared."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mainspring.cli.common import check_exists, print_json
+from mainspring.model.errors import InvalidInput, StoreUnavailable
+from mainspring.ports.clock import SystemClock
+from mainspring.ports.store import Store
+
+if TYPE_CHECKING:
+    from mainspring.comparing import Comparison
+    from mainspring.copying import Copied, Step
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--force", is_flag=True, help="Copy although an instance seems to live on the source.")
+@click.option(
+    "--page", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="So many events in a transaction."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def copy(context: click.Context, source: str, target: str, force: bool, page: int, as_json: bool) -> None:
+    """Copy schedules, runs and history from one store to another; exits with 1 when the two differ in the end.
+
+    Stop every instance on SOURCE first; TARGET must be empty. Interrupted, it goes on where it was when it is called
+    again. A run that was running is rescued by the first instance on TARGET, as after a crash.
+
+    Example: mainspring copy sqlite:///mainspring.db postgresql://user@host/app
+    """
+    for field, url in (("SOURCE", source), ("TARGET", target)):
+        if url.partition("://")[0].lower() == "memory":
+            raise InvalidInput(field, f"{url} lives inside one process", "Give the URL of a store that others can open")
+    check_exists(source)
+    copied, comparison = asyncio.run(_copy(source, target, force, page, as_json))
+    if as_json:
+        print_json(_as_dict(copied, comparison))
+    else:
+        _print(copied, comparison)
+    context.exit(0 if comparison.ok else 1)
+
+
+async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet: bool) -> tuple[Copied, Comparison]:
+    from mainspring.comparing import compare
+    from mainspring.copying import copy as copy_store
+    from mainspring.stores.url import open_store
+
+    clock = SystemClock()
+    source, target = open_store(source_url, clock), open_store(target_url, clock)
+    name = _place(source)
+    if name == _place(target):
+        raise InvalidInput("TARGET", "it is the source", "Give another store")
+    await _check_source(source)
+    await source.open()
+    try:
+        await target.open()
+        try:
+            with _Bar(quiet) as bar:
+                copied = await copy_store(source, target, name=name, force=force, page=page, progress=bar.step)
+                bar.say("comparing")
+                return copied, await compare(source, target, clock.now())
+        finally:
+            await target.close()
+    finally:
+        await source.close()
+
+
+def _place(store: Store) -> str:
+    """Where a store is, for people, and the same for every way to write it; no password."""
+    if isinstance(path := getattr(store, "path", None), str):
+        return os.path.realpath(path)
+    settings: Any = getattr(store, "settings", None)
+    return str(store) if settings is None else f"{settings.where}, schema {settings.schema}"
+
+
+async def _check_source(store: Store) -> None:
+    """Opening a store creates what is missing; a source must be there already."""
+    settings: Any = getattr(store, "settings", None)
+    if settings is not None:
+        from mainspring.stores.postgres.restore import exists
+
+        if not await exists(settings):
+            raise StoreUnavailable(f"{_place(store)} does not exist. Give the URL of the store to copy from")
+
+
+class _Bar:
+    """How far it is, on a terminal; nothing elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+        self._task = self._progress.add_task("events", total=None)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def step(self, step: Step) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, description=step.what, completed=step.seq, total=step.end)
+
+    def say(self, what: str) -> None:
+        """Name what comes after."""
+        self._progress.update(self._task, description=what)
+
+
+def _as_dict(copied: Copied, comparison: Comparison) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "ok": comparison.ok,
+        "copied": msgspec.to_builtins(copied),
+        "source": comparison.source,
+        "target": comparison.target,
+        "differences": comparison.differences,
+    }
+
+
+def _print(copied: Copied, comparison: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "source", "target", ""):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    for name, value in comparison.source.items():
+        other = comparison.target[name]
+        table.add_row(name, _short(value), _short(other), "" if value == other else "✕")
+    console.print(table)
+    after = f", after event {copied.resumed} of an earlier call" if copied.resumed else ""
+    console.print(f"{copied.events} events copied{after}")
+    if copied.running:
+        plural = "run was" if copied.running == 1 else "runs were"
+        console.print(f"{copied.running} {plural} running: the first instance on the target rescues them")
+    if comparison.ok:
+        console.print("ok: both are the same")
+    elif comparison.differences:
+        console.print(
+            f"✕ {', '.join(comparison.differences)} differ. If something wrote to the source meanwhile, stop it and "
+            "call this again"
+        )
+    else:
+        console.print("✕ both are the same, and the rows are not what the log says: see `mainspring events verify`")
+
+
+def _short(value: int | str) -> str:
+    return value[:12] if isinstance(value, str) else str(value)
