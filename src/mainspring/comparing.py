@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from enum import Enum
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from mainspring.ledger import ledger
 from mainspring.model.instant import Ms
@@ -18,7 +18,6 @@ from mainspring.verify import verify
 #: The log, the rows, and the ledger's equation.
 Sums = dict[str, int | str]
 _PAGE = 2_000
-_encoder = msgspec.json.Encoder()
 
 
 class Comparison(Struct, frozen=True):
@@ -64,18 +63,18 @@ async def content(store: Store) -> str:
     total = _Total()
     after = 0
     while events := await store.tail(after, _PAGE):
-        total.add((type(event).__name__, event) for event in events)
+        total.add(events)
         after = events[-1].seq
     async for run in all_rows(store, Runs(oldest_first=True, limit=1_000), lambda run: run.id):
-        total.add([("run", replace(run, lease_until=None))])
+        total.add([replace(run, lease_until=None)])
     states = Schedules(states=("active", "paused", "finished", "deleted"), limit=500)
     async for schedule in all_rows(store, states, lambda row: row.id):
-        total.add([("schedule", schedule)])
+        total.add([schedule])
     async for span in all_spans(store):
-        total.add([("span", span)])
+        total.add([span])
     async for gate in all_rows(store, Gates(limit=1_000), lambda gate: gate.name):
-        total.add([("gate", gate)])
-    total.add(("tally", tally) for tally in await store.find(Tallies(limit=1_000_000)))
+        total.add([gate])
+    total.add(await store.find(Tallies(limit=1_000_000)))
     return f"{total.value:032x}"
 
 
@@ -85,7 +84,16 @@ class _Total:
     def __init__(self) -> None:
         self.value = 0
 
-    def add(self, rows: Iterable[tuple[str, object]]) -> None:
+    def add(self, rows: Iterable[object]) -> None:
         for row in rows:
-            digest = hashlib.blake2b(_encoder.encode(row), digest_size=16).digest()
+            digest = hashlib.blake2b(repr(_plain(row)).encode(), digest_size=16).digest()
             self.value = (self.value + int.from_bytes(digest)) & ((1 << 128) - 1)
+
+
+def _plain(value: object) -> object:
+    """A row without its types; not by an encoder, which leaves a default out only where it is the very same object."""
+    if isinstance(value, Struct):
+        return type(value).__name__, [_plain(item) for item in astuple(value)]
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value

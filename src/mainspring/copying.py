@@ -2,7 +2,7 @@
 
 The target's own log says how far the copy is: a page is written in one transaction and only if the log ends where the
 page begins, so whatever ends a copy, the next one goes on there and writes nothing twice. A lease row, `copy`, says
-whose copy it is. What no event tells (schedules' next fires, touch marks, gates, tallies) is written anew at the end.
+whose copy it is. What no event tells (next fires, touch marks, parking, gates, tallies) is written anew at the end.
 
 Leases and instances stay behind. A run that is running is copied as one whose lease has ended: the first instance on
 the target rescues it, as it would after a crash.
@@ -22,7 +22,8 @@ from mainspring.engine.presence import PREFIX
 from mainspring.model.change import Body
 from mainspring.model.errors import MainspringError
 from mainspring.model.events import Event, FiresElided, LogCompacted, ScheduleSnapshot
-from mainspring.model.run import Run, State
+from mainspring.model.instant import Ms
+from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Schedule, ScheduleState, Span
 from mainspring.paging import all_rows, all_spans
 from mainspring.ports.store import (
@@ -49,6 +50,7 @@ _PAYLOADS = 100
 _REMEMBERED = 50_000
 MARK = "copy"
 _EVERY: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
+_OPEN = tuple(sorted(OPEN))
 _ALL = 1_000_000
 
 
@@ -87,8 +89,12 @@ async def copy(
     force: bool = False,
     page: int = PAGE,
     progress: Callable[[Step], None] = lambda step: None,
+    now: Ms | None = None,
 ) -> Copied:
-    """Copy everything; both stores are open. `name` is what the target remembers the source by, for people."""
+    """Copy everything; both stores are open. `name` is what the target remembers the source by, for people.
+
+    `now` is None, the source's own clock, but in tests.
+    """
     await _check_nobody_works(source, target, force)
     end = await log_end(source)
     at = await log_end(target)
@@ -101,7 +107,7 @@ async def copy(
         copied.events += len(events)
         progress(Step("events", writer.at, max(end, writer.at)))
     progress(Step("rows", writer.at, writer.at))
-    copied.running = await writer.write_rows()
+    copied.running = await writer.write_rows(now)
     return copied
 
 
@@ -180,7 +186,7 @@ async def _mark(target: Store) -> Mark | None:
 
 async def _write_mark(target: Store, mark: Mark) -> None:
     """A note, not a lock: pages guard themselves, and a copy that was killed must not keep the next one out."""
-    lease = await target.lease(MARK, MARK, 60_000, data=msgspec.json.encode(mark).decode())
+    lease = await target.lease(MARK, MARK, 1, data=msgspec.json.encode(mark).decode())
     if lease is None:
         raise CopyRefused("another copy into this target has just begun. Let it end; nothing was changed")
     await target.release(MARK, MARK, lease.epoch)
@@ -241,16 +247,20 @@ class _Writer:
         await self._write(Page(after=self.at, events=tuple(events), runs=tuple(runs), spans=tuple(spans)))
         self.at = events[-1].seq
 
-    async def write_rows(self) -> int:
+    async def write_rows(self, now: Ms | None) -> int:
         """What no event tells; how many runs are running."""
         touched = {
-            row.schedule.id: row.touched for row in (await self._source.due(Agenda.TOUCHED, _ALL, hold=0)).schedules
+            row.schedule.id: row.touched
+            for row in (await self._source.due(Agenda.TOUCHED, _ALL, hold=0, now=now)).schedules
         }
         # A name that a deleted schedule gave up may be another's by now.
         for states in (("deleted",), ("active", "paused", "finished")):
             query = Schedules(states=states, limit=500)
             async for rows in _pages(self._source, query, lambda row: row.id):
                 await self._write_schedules(rows, touched)
+        # Parking and progress have no event, so what is open is read once more.
+        async for runs in _pages(self._source, Runs(states=_OPEN, oldest_first=True, limit=500), lambda run: run.id):
+            await self._write(Page(after=self.at, runs=tuple(map(_resting, runs))))
         holders: Counter[str] = Counter()
         running = 0
         async for run in all_rows(
