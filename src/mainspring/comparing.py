@@ -74,7 +74,8 @@ async def content(store: Store) -> str:
         total.add([span])
     async for gate in all_rows(store, Gates(limit=1_000), lambda gate: gate.name):
         total.add([gate])
-    total.add(await store.find(Tallies(limit=1_000_000)))
+    tallies = await store.find(Tallies(limit=1_000_000))
+    total.add(tallies)
     return f"{total.value:032x}"
 
 

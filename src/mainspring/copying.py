@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from mainspring.engine.presence import PREFIX
 from mainspring.model.change import Body
-from mainspring.model.errors import MainspringError
+from mainspring.model.errors import CopyRefused
 from mainspring.model.events import Event, FiresElided, LogCompacted, ScheduleSnapshot
 from mainspring.model.instant import Ms
 from mainspring.model.run import OPEN, Run, State
@@ -52,10 +52,6 @@ MARK = "copy"
 _EVERY: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
 _OPEN = tuple(sorted(OPEN))
 _ALL = 1_000_000
-
-
-class CopyRefused(MainspringError):
-    """These two stores cannot be copied like this; nothing was changed."""
 
 
 class Mark(Struct, frozen=True):
@@ -95,7 +91,8 @@ async def copy(
 
     `now` is None, the source's own clock, but in tests.
     """
-    await _check_nobody_works(source, target, force)
+    await check_source(source, force=force)
+    await _check_target(target)
     end = await log_end(source)
     at = await log_end(target)
     mark = await _agree(source, target, at, Mark(name, end))
@@ -129,17 +126,23 @@ async def log_end(store: Store) -> int:
 # ── may it begin? ───────────────────────────────────────────────────────────
 
 
-async def _check_nobody_works(source: Store, target: Store, force: bool) -> None:
-    for side, store in (("source", source), ("target", target)):
-        live = [lease.name.removeprefix(PREFIX) for lease in await store.find(Leases(prefix=PREFIX)) if lease.live]
-        if live and not (force and side == "source"):
-            others = f" and {len(live) - 1} more" if len(live) > 1 else ""
-            fix = (
-                "Stop it first; if it is dead already, wait until its lease ends or give --force"
-                if side == "source"
-                else "Stop it and give an empty store"
-            )
-            raise CopyRefused(f"instance {live[0]}{others} works on the {side}. {fix}; nothing was changed")
+async def check_source(source: Store, *, force: bool = False) -> None:
+    """Nobody may work on the source, or what is copied is neither here nor there; `force` knows better."""
+    if not force and (who := await _living(source)):
+        raise CopyRefused(
+            f"instance {who} works on the source. Stop it first; if it is dead, wait until its lease ends or give "
+            "--force. Nothing was changed"
+        )
+
+
+async def _check_target(target: Store) -> None:
+    if who := await _living(target):
+        raise CopyRefused(f"instance {who} works on the target. Stop it, and give an empty store; nothing was changed")
+
+
+async def _living(store: Store) -> str:
+    live = [lease.name.removeprefix(PREFIX) for lease in await store.find(Leases(prefix=PREFIX)) if lease.live]
+    return f"{live[0]} and {len(live) - 1} more" if len(live) > 1 else "".join(live)
 
 
 async def _agree(source: Store, target: Store, at: int, mine: Mark) -> Mark:
@@ -324,4 +327,4 @@ async def _pages(store: Store, query: Query[T], key: Callable[[T], str]) -> Asyn
         query = replace(query, after=key(rows[-1]))
 
 
-__all__ = ["PAGE", "Copied", "CopyRefused", "Mark", "Step", "copy", "log_end"]
+__all__ = ["PAGE", "Copied", "Mark", "Step", "check_source", "copy", "log_end"]

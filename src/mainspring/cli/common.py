@@ -64,7 +64,7 @@ def look(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
         raise StoreCorrupt(f"a row of {url} cannot be read: {error}. `mainspring events verify` says which") from error
 
 
-def check_exists(url: str) -> None:
+def check_exists(url: str, fix: str = "Give the store's URL with --store or MAINSPRING_URL") -> None:
     """Refuse what is not there before opening creates it."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -75,7 +75,7 @@ def check_exists(url: str) -> None:
         return  # opening it says what is wrong
     path = Path(place[1:])
     if not path.exists():
-        raise StoreUnavailable(f"{path.absolute()} does not exist. Give the store's URL with --store or MAINSPRING_URL")
+        raise StoreUnavailable(f"{path.absolute()} does not exist. {fix}")
     if path.is_file() and path.stat().st_size == 0:
         raise MainspringError(f"{path.absolute()} is empty: it is not a Mainspring store")
 

@@ -38,7 +38,7 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
     for field, url in (("SOURCE", source), ("TARGET", target)):
         if url.partition("://")[0].lower() == "memory":
             raise InvalidInput(field, f"{url} lives inside one process", "Give the URL of a store that others can open")
-    check_exists(source)
+    check_exists(source, "Give the URL of the store to copy from")
     copied, comparison = asyncio.run(_copy(source, target, force, page, as_json))
     if as_json:
         print_json(_as_dict(copied, comparison))
@@ -49,17 +49,18 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
 
 async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet: bool) -> tuple[Copied, Comparison]:
     from mainspring.comparing import compare
+    from mainspring.copying import check_source
     from mainspring.copying import copy as copy_store
-    from mainspring.stores.url import open_store
 
     clock = SystemClock()
-    source, target = open_store(source_url, clock), open_store(target_url, clock)
+    source, target = _store("SOURCE", source_url, clock), _store("TARGET", target_url, clock)
     name = _place(source)
     if name == _place(target):
         raise InvalidInput("TARGET", "it is the source", "Give another store")
-    await _check_source(source)
+    await _check_there(source)
     await source.open()
     try:
+        await check_source(source, force=force)  # before opening creates the target
         await target.open()
         try:
             with _Bar(quiet) as bar:
@@ -72,6 +73,15 @@ async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet:
         await source.close()
 
 
+def _store(argument: str, url: str, clock: SystemClock) -> Store:
+    from mainspring.stores.url import open_store
+
+    try:
+        return open_store(url, clock)
+    except InvalidInput as error:
+        raise InvalidInput(argument, error.problem, error.fix) from error
+
+
 def _place(store: Store) -> str:
     """Where a store is, for people, and the same for every way to write it; no password."""
     if isinstance(path := getattr(store, "path", None), str):
@@ -80,7 +90,7 @@ def _place(store: Store) -> str:
     return str(store) if settings is None else f"{settings.where}, schema {settings.schema}"
 
 
-async def _check_source(store: Store) -> None:
+async def _check_there(store: Store) -> None:
     """Opening a store creates what is missing; a source must be there already."""
     settings: Any = getattr(store, "settings", None)
     if settings is not None:

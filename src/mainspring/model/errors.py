@@ -172,6 +172,10 @@ class NetworkFilesystem(StoreError):
     """SQLite on a network file system cannot keep its promises."""
 
 
+class CopyRefused(MainspringError):
+    """These two stores cannot be copied like this."""
+
+
 class MissingExtra(MainspringError, ImportError):
     """A backend needs a package that is not installed."""
 
