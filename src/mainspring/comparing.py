@@ -18,6 +18,7 @@ from mainspring.verify import verify
 #: The log, the rows, and the ledger's equation.
 Sums = dict[str, int | str]
 _PAGE = 2_000
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 class Comparison(Struct, frozen=True):
@@ -94,7 +95,7 @@ class _Total:
 def _plain(value: object) -> object:
     """A row without its types; not by an encoder, which leaves a default out only where it is the very same object."""
     if isinstance(value, Struct):
-        return type(value).__name__, [_plain(item) for item in astuple(value)]
+        return type(value).__name__, [x if x.__class__ in _PLAIN else _plain(x) for x in astuple(value)]
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value.value if isinstance(value, Enum) else value
