@@ -45,8 +45,8 @@ from mainspring.stores.sqlite.store import SqliteStore
 from mainspring.testing.factories import T0
 from mainspring.testing.scenario import Scenario
 from mainspring.verify import verify
+from servers.for_tests import fresh_store
 from tests.system.copy_history import MINUTE, THEN, make_history
-from tools.servers.for_tests import fresh_store
 
 Maker = Callable[[Path], Store]
 KINDS: dict[str, Maker] = {

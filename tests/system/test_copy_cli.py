@@ -17,13 +17,16 @@ from typing import TypeVar
 import pytest
 from click.testing import CliRunner, Result
 
+from mainspring import Mainspring
 from mainspring.cli.main import mainspring
-from mainspring.ports.store import Store
+from mainspring.ports.store import Offer, Store
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sqlite.store import SqliteStore
+from mainspring.task import Task
 from mainspring.testing.factories import Ids, enqueue_change, make_run
+from mainspring.verify import verify
+from servers.for_tests import fresh_url
 from tests.system.copy_history import THEN, make_history
-from tools.servers.for_tests import fresh_url
 
 T = TypeVar("T")
 
@@ -219,3 +222,33 @@ def test_a_server_without_a_store_is_no_source(tmp_path: Path) -> None:
     ask(PostgresStore(url), lambda store: asyncio.sleep(0))
     empty = cli(url, f"sqlite:///{tmp_path / 'b.db'}")
     assert (empty.exit_code, "0 events copied" in empty.stdout) == (0, True)
+
+
+def test_the_application_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Nothing in the program changes but the URL: what waited and what ran when it stopped is done on the target."""
+    done: list[str] = []
+
+    def program(url: str) -> tuple[Mainspring, Task[[str], None]]:
+        ms = Mainspring(url, lease_ttl="5s")
+
+        @ms.task
+        async def note(word: str) -> None:
+            done.append(word)
+
+        return ms, note
+
+    here, there = f"sqlite:///{tmp_path / 'a.db'}", fresh_url()
+    ms, note = program(here)
+    for word in ("one", "two", "three"):
+        note.sync.enqueue(word)
+    ms.sync.close()
+    # One of them is taken by a worker that is never heard of again.
+    offer = Offer("gone", ("default/default",), (note.name,), 3_600_000)
+    assert len(ask(SqliteStore(tmp_path / "a.db"), lambda store: store.claim(offer, 1)).claims) == 1
+    assert cli(here, there).exit_code == 0
+    ms, note = program(there)
+    note.sync.enqueue("four")
+    ms.run(until_idle=True)
+    assert sorted(done) == ["four", "one", "three", "two"]
+    report = ask(PostgresStore(there), verify)
+    assert (report.ok, report.runs) == (True, 4)
