@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
@@ -14,10 +15,16 @@ import pytest
 from support import Make
 
 from mainspring import Mainspring
+from servers.for_tests import fresh_url
+
+#: The engine's tests on other stores: MAINSPRING_ENGINE_STORES=postgresql pytest tests/engine
+STORES = os.environ.get("MAINSPRING_ENGINE_STORES", "memory,sqlite").split(",")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return fresh_url()
     return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/x.db"
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -33,7 +34,9 @@ _FIRST_TRY, _LAST_TRY = 0.25, 4.0
 #: The server ends what takes longer, in milliseconds; the driver gives up a little later, in seconds.
 _STATEMENT, _LOCK, _IDLE = 30_000, 5_000, 10_000
 _COMMAND_SECONDS = 35.0
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
+#: What is sent and not acknowledged for so long, in milliseconds, went into a hole: the connection is given up.
+_UNACKNOWLEDGED = 5_000
 #: Every statement goes by an index. A plan made while the tables were small must not read them whole for ever.
 _SESSION = {
     "statement_timeout": str(_STATEMENT),
@@ -240,6 +243,7 @@ class Database:
                 max_size=self.settings.pool,
                 max_inactive_connection_lifetime=300.0,
                 connection_class=Connection,
+                init=_guard,
                 **self._options(),
             )
         except DRIVER as error:
@@ -256,22 +260,26 @@ class Database:
             except DRIVER:
                 pool.terminate()
 
-    async def connect(self, address: str | None = None) -> Any:
-        """A connection outside the pool, perhaps to another address than the URL's."""
+    async def connect(self, address: str | None = None, *, unhurried: bool = False) -> Any:
+        """A connection outside the pool, perhaps to another address than the URL's, perhaps for something long."""
         at: dict[str, Any] = {}
         if address is not None:
             host, _, port = address.rpartition(":")
             at = {"host": host, "port": int(port)}
-        return await asyncpg.connect(self.settings.dsn, connection_class=Connection, **at, **self._options())
+        connection = await asyncpg.connect(self.settings.dsn, connection_class=Connection, **at, **self._options())
+        await _guard(connection)
+        if unhurried:
+            await connection.execute("SET statement_timeout = 0", timeout=_CONNECT_SECONDS)
+        return connection
 
-    async def connect_patiently(self) -> Any:
+    async def connect_patiently(self, *, unhurried: bool = False) -> Any:
         """Wait for a server that is not there yet, and say so; a server that says no is believed at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.wait / 1000
         pause = _FIRST_TRY
         while True:
             try:
-                return await self.connect()
+                return await self.connect(unhurried=unhurried)
             except (*DRIVER, ValueError) as error:
                 why = translate(error, self.settings.where)
                 left = deadline - loop.time()
@@ -330,7 +338,7 @@ class Database:
 async def upgrade(settings: PostgresSettings, *, only_print: bool) -> str:
     """Run what is left of the schema's scripts, or say what would run; in words for people."""
     db = Database(settings, None, None)
-    connection = await db.connect_patiently()
+    connection = await db.connect_patiently(unhurried=True)
     try:
         _check_server(connection, settings)
         state = await migrations.read_state(connection, settings.schema)
@@ -358,6 +366,15 @@ def _check_server(connection: Any, settings: PostgresSettings) -> None:
             f"the database of {settings.where} has encoding {encoding}; create one with UTF8: "
             "createdb --encoding UTF8 --template template0 …"
         )
+
+
+async def _guard(connection: Any) -> None:
+    """Notice a peer that is silently gone in seconds, not in the quarter of an hour that TCP takes by itself."""
+    transport = getattr(connection, "_transport", None)
+    sock = None if transport is None else transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError, AttributeError):  # a local socket has no such thing
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED)
 
 
 async def _close(connection: Any) -> None:

@@ -12,6 +12,8 @@ from mainspring.model.errors import SchemaMismatch
 
 #: A script that begins with this line cannot run inside a transaction; it must be right when run again.
 OUTSIDE = "-- outside a transaction"
+#: Seconds that one statement of a migration may take: an index over a long history takes its time.
+_LONG = 86_400.0
 
 _TABLE = """
 CREATE SCHEMA IF NOT EXISTS {schema};
@@ -130,14 +132,14 @@ async def migrate(connection: asyncpg.Connection, schema: str) -> list[Script]:
             await connection.execute(place(_BEGAN), script.number, script.name)
             for statement in script.sql.split(";\n"):
                 if statement.strip():
-                    await connection.execute(place(statement))
+                    await connection.execute(place(statement), timeout=_LONG)
             await _finish(connection, script, place)
         else:
             async with connection.transaction():
                 await connection.execute(_LOCK, schema)
                 if script.number in (await read_state(connection, schema)).finished:
                     continue
-                await connection.execute(place(script.sql))
+                await connection.execute(place(script.sql), timeout=_LONG)
                 await _finish(connection, script, place)
         ran.append(script)
     return ran

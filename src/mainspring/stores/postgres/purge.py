@@ -35,7 +35,7 @@ ORDER BY r.ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
 _SPANS = """
 SELECT p.sid, p.schedule_id, p.through, p.reason, p.count FROM §span p WHERE p.through < $1
-ORDER BY p.through FOR UPDATE SKIP LOCKED
+ORDER BY p.through LIMIT $2 FOR UPDATE SKIP LOCKED
 """
 #: before, limit: the newest word of a compaction stays, the tallies rest on it.
 _NOTES = """
@@ -107,8 +107,8 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
         found = await _removable(session, policy, limit, wall)
         if not any(found):
             return Purged()
-        more = any(len(rows) > limit for rows in (found.runs, found.notes, found.schedules, found.leases))
-        doomed, gone, spans = found.runs[:limit], found.schedules[:limit], found.spans
+        more = any(len(rows) > limit for rows in found)
+        doomed, gone, spans = found.runs[:limit], found.schedules[:limit], found.spans[:limit]
         await _count(session, doomed, spans)
         removed = await _remove_runs(session, [row["id"] for row in doomed])
         if spans:
@@ -149,7 +149,7 @@ async def _removable(session: Session, policy: Retention, limit: int, wall: Ms) 
     prefix = plain_text(policy.lease_prefix) or ""
     return _Removable(
         await session.fetch(_DOOMED, before, most, not policy.keep_dead),
-        await session.fetch(_SPANS, before),
+        await session.fetch(_SPANS, before, most),
         await session.fetch(_NOTES, before, most),
         await session.fetch(_GONE, before, most),
         await session.fetch(_PAST_LEASES, prefix, policy.leases_before, wall, most, prefix + LAST),
