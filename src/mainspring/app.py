@@ -21,6 +21,7 @@ from mainspring.idle import until_idle as until_nothing_is_due
 from mainspring.locks import Coordination
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import Event, type_names
+from mainspring.model.health import Health
 from mainspring.model.instant import Duration, duration_ms, instant_ms
 from mainspring.model.policies import ON_CONFLICT, ROLES, OnConflict, Role, choice
 from mainspring.model.run import CLAIMABLE, Run, State
@@ -315,6 +316,10 @@ class Mainspring(Registry, Coordination):
     def is_running(self) -> bool:
         """True between start and stop of the engine in this process."""
         return self._runtime is not None and self._runtime.worker is not None
+
+    def health(self) -> Health:
+        """How this instance is: `ok`, `degraded` while a loop cannot do its work, `stopped`; from any thread."""
+        return Health("stopped") if self._runtime is None else self._runtime.health()
 
     def stop(self) -> None:
         """Ask a running `run()` to drain and return; from any thread."""

@@ -51,7 +51,7 @@ def planted(old: str, new: str) -> mutants.Outcome:
 
 
 def test_what_shows_nothing_is_no_catch() -> None:
-    outcome = planted("MAX_BACKOFF = 5.0", "MAX_BACKOFF = 5.5")
+    outcome = planted("MAX_BACKOFF = 2.0", "MAX_BACKOFF = 2.5")
     assert (outcome.status, outcome.said) == ("survived", "1 tests pass with the mistake")
     assert planted("no such text", "").said.endswith("0 times, not once")
     assert planted("self", "this").said.endswith("times, not once")

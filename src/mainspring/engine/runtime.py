@@ -33,6 +33,7 @@ from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.change import Change
 from mainspring.model.errors import MainspringError, StoreError
 from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
+from mainspring.model.health import Health
 from mainspring.model.ids import IdFactory
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Outcome
@@ -46,6 +47,9 @@ from mainspring.ports.threads import Threads
 from mainspring.service import Commands
 
 log = logging.getLogger("mainspring.engine")
+
+#: So long one call to the store may take, in seconds, before the store counts as silent.
+SILENT = 2.0
 
 #: Below this a lease may end because the machine is busy, not because the worker is dead.
 SHORT_LEASE = 5_000
@@ -215,6 +219,18 @@ class Runtime:
         """Close the store."""
         await self.batcher.flush()
         await self.store.close()
+
+    def health(self) -> Health:
+        """Which loops cannot do their work, as they know it themselves; asks nobody, from any thread."""
+        if self.worker is None or self._loop is None:
+            return Health("stopped")
+        now = self._loop.time()
+        failing = {service.name: service.trouble for service in self._services if service.trouble is not None}
+        for service in (self.presence, self.worker, self.worker.heart):  # whose work is one call
+            since = service.since
+            if since is not None and now - since > SILENT:
+                failing.setdefault(service.name, f"the store has not answered for {now - since:.0f} s")
+        return Health("degraded" if failing else "ok", failing)
 
     # ── hints and wake-ups ─────────────────────────────────────────────────
 

@@ -11,7 +11,8 @@ from mainspring.model.errors import StoreError
 
 log = logging.getLogger("mainspring.engine")
 
-MAX_BACKOFF = 5.0
+#: A store that is back is noticed within this and the poll interval.
+MAX_BACKOFF = 2.0
 #: Timers of other loops than asyncio's own count whole milliseconds, so half of them end early: that would be a look
 #: in vain, and another, until the time has come.
 GRAIN = 0.0005
@@ -25,6 +26,10 @@ class Service(ABC):
     def __init__(self, poll: float) -> None:
         self.poll = poll
         self.failures = 0
+        #: What the last piece of work failed of.
+        self.trouble: str | None = None
+        #: When the piece of work under way began, by the loop's time.
+        self.since: float | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,20 +59,27 @@ class Service(ABC):
         self._wake.set()
 
     async def _loop(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
+            self.since = loop.time()
             try:
                 delay = await self.run_once()
+                self.since = None
                 if self.failures:
-                    self.failures = 0
+                    self.failures, self.trouble = 0, None
                     self.recovered()
             except StoreError as error:
+                self.since = None
                 self.failures += 1
+                self.trouble = str(error)
                 self.degraded(error)
                 await asyncio.sleep(self._backoff())
                 continue
-            except Exception:
+            except Exception as error:
+                self.since = None
                 self.failures += 1
+                self.trouble = f"unexpected {type(error).__name__}"
                 log.exception("%s: unexpected error, going on", self.name)
                 await asyncio.sleep(self._backoff())
                 continue
