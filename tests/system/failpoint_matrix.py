@@ -185,7 +185,7 @@ def case(folder: Path, spec: str) -> list[str]:
     code = wait(fork(lambda: work(folder, None, True), folder / "second.txt"), PATIENCE)
     if code:
         wrong.append(f"the healing process ended with {code}")
-    found, counts = judge(folder / "x.db", log, lease_ttl=LEASE)
+    found, counts = judge(f"sqlite:///{folder / 'x.db'}", log, lease_ttl=LEASE)
     wrong += found
     if counts["planned"] != sum(FIRES.values()):
         wrong.append(f"planned {counts['planned']}, not {sum(FIRES.values())}")

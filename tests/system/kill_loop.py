@@ -18,14 +18,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
 
 from mainspring import Context, Mainspring, Retry, StoreError
 from mainspring.model.events import LeaseExpired, StaleResultRejected
+from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Events
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.url import open_store
 
 LEASE = 600
 SCHEDULES = {"a": "125ms", "b": "125ms", "c": "200ms", "d": "250ms"}
@@ -34,13 +36,13 @@ RATE = 20
 ALL = (*SCHEDULES, QUEUED)
 
 
-def node(folder: Path, ending: bool = False) -> int:
+def node(folder: Path, url: str, lease: int, ending: bool = False) -> int:
     """In a child: plan and work until told to stop; the last one pauses the schedules and works off the rest."""
     tell_where_it_hangs()
     log = CallLog(folder / "calls")
     ms = Mainspring(
-        f"sqlite:///{folder / 'x.db'}",
-        lease_ttl=f"{LEASE}ms",
+        url,
+        lease_ttl=f"{lease}ms",
         poll_interval="200ms",
         concurrency=20,
         shutdown_timeout="5s",
@@ -101,51 +103,89 @@ def node(folder: Path, ending: bool = False) -> int:
 
 
 class Loop:
-    """Two processes, and what happens to them."""
+    """Some processes on one ledger, and what happens to them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, urls: list[str], lease: int = LEASE) -> None:
         self.folder = folder
         self.rng = random.Random(seed)
         self.log = CallLog(folder / "calls")
+        self.lease = lease
+        #: How each process reaches the ledger, and how the judges do.
+        self.urls = urls
+        self.url = urls[0]
         self.nodes: list[int] = []
         self.wrong: list[str] = []
+        #: How long the schedules were at work.
+        self.seconds = 0.0
         #: (process, stopped at, went on at), wall time in milliseconds
         self.pauses: list[tuple[int, int, int]] = []
-        self.repeats: list[float] = []
+        self.blows: dict[str, Callable[[int], None]] = {"kill": self.hit, "stop": self.hold}
 
-    def start(self) -> int:
-        return fork(lambda: node(self.folder), self.folder / "nodes.txt")
+    def start(self, place: int, ending: bool = False) -> int:
+        url = self.urls[place]
+        return fork(lambda: node(self.folder, url, self.lease, ending), self.folder / "nodes.txt")
 
-    def run(self, kills: int, stops: int) -> None:
-        self.nodes = [self.start(), self.start()]
-        self._progress(10)
+    def run(self, counts: dict[str, int]) -> None:
+        """So many of each kind of blow, in any order."""
         began = time.monotonic()
-        blows = ["kill"] * kills + ["stop"] * stops
+        self.nodes = [self.start(place) for place in range(len(self.urls))]
+        self._progress(10)
+        blows = [blow for blow, count in counts.items() for _ in range(count)]
         self.rng.shuffle(blows)
         for count, blow in enumerate(blows, 1):
-            victim = self.rng.randrange(2)
-            if blow == "kill":
-                self._progress(self.rng.randint(0, 14))
-                self.kill(victim)
-            else:
-                self._progress(self.rng.randint(4, 14))
-                self.stop(victim)
+            self.blows[blow](self.rng.randrange(len(self.nodes)))
             if count % 20 == 0:
                 print(f"{count}/{len(blows)} after {time.monotonic() - began:.0f} s", flush=True)
-        for _ in range(10 if stops else 0):  # a stop between two calls shows nothing
-            if self.zombies(asyncio.run(taken_and_refused(self.folder / "x.db"))[0]):
+        for _ in range(10 if counts["stop"] else 0):  # a stop between two calls shows nothing
+            if self.zombies(asyncio.run(taken_and_refused(self.url))[0]):
                 break
-            self._progress(self.rng.randint(4, 14))
-            self.stop(self.rng.randrange(2))
+            self.hold(self.rng.randrange(len(self.nodes)))
         self._progress(40)
+        self.seconds = time.monotonic() - began
         for pid in self.nodes:
             os.kill(pid, signal.SIGTERM)
         for pid in self.nodes:
             if (code := wait(pid, 30)) != 0:
                 self.wrong.append(f"a process ended with {code} at SIGTERM")
         self.nodes = []
-        if (code := wait(fork(lambda: node(self.folder, True), self.folder / "nodes.txt"), 60)) != 0:
+        if (code := wait(self.start(0, ending=True), 60)) != 0:
             self.wrong.append(f"the last process ended with {code}")
+
+    def tell_why(self) -> None:
+        """A wait came to nothing: what the processes said, and where they are."""
+        for pid in self.nodes:
+            os.kill(pid, signal.SIGABRT)
+            wait(pid)
+        self.nodes = []
+        print(self.said(), flush=True)
+
+    def said(self) -> str:
+        """The last words of the processes, without what is meant to fail."""
+        lines = (self.folder / "nodes.txt").read_text().splitlines()
+        return "\n".join(line for line in lines if "every odd attempt fails" not in line)[-20_000:]
+
+    def until(self, fact: Callable[[], object], what: str) -> None:
+        """Wait for a fact; a process that ends by itself ends the wait."""
+
+        def or_death() -> object:
+            for pid in self.nodes:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    self.nodes.remove(pid)
+                    raise AssertionError(f"a process ended by itself with {os.waitstatus_to_exitcode(status)}")
+            return fact()
+
+        wait_until(or_death, 60, what)
+
+    def hit(self, victim: int) -> None:
+        """Kill one at a random moment of the work."""
+        self._progress(self.rng.randint(0, 14))
+        self.kill(victim)
+
+    def hold(self, victim: int) -> None:
+        """Stop one at a random moment of the work."""
+        self._progress(self.rng.randint(4, 14))
+        self.stop(victim)
 
     def end(self) -> None:
         """Leave no process behind, whatever happened."""
@@ -157,29 +197,36 @@ class Loop:
         os.kill(self.nodes[victim], signal.SIGKILL)
         if (code := wait(self.nodes[victim])) != -signal.SIGKILL:
             self.wrong.append(f"a process ended by itself with {code}")
-        self.nodes[victim] = self.start()
+        self.nodes[victim] = self.start(victim)
 
     def stop(self, victim: int) -> None:
-        """Longer than its leases; the other goes on, and is sometimes killed meanwhile."""
+        """Longer than its leases; the others go on, and one is sometimes killed meanwhile."""
         pid = self.nodes[victim]
         os.kill(pid, signal.SIGSTOP)
         stopped = now()
-        until = time.monotonic() + self.rng.uniform(1.5, 4.0) * LEASE / 1000
+        until = time.monotonic() + self.rng.uniform(1.5, 4.0) * self.lease / 1000
         if self.rng.random() < 0.3:
             # Not a moment of the work: a process stopped inside a transaction keeps SQLite's lock, and all wait.
-            time.sleep(self.rng.uniform(0.0, 0.5) * LEASE / 1000)
-            self.kill(1 - victim)
+            time.sleep(self.rng.uniform(0.0, 0.5) * self.lease / 1000)
+            self.kill((victim + 1) % len(self.nodes))
         time.sleep(max(0.0, until - time.monotonic()))
         os.kill(pid, signal.SIGCONT)
         self.pauses.append((pid, stopped, now()))
-        mine = f" {pid}\n".encode()
-        before = self.log.path.read_bytes().count(mine)
-        wait_until(lambda: self.log.path.read_bytes().count(mine) >= before + 5, 60, "a continued process works again")
+        self.works_again([pid])
+
+    def works_again(self, pids: list[int]) -> None:
+        """Wait until each of them began some calls."""
+        goals = {pid: self._begun(pid) + 5 for pid in pids}
+        what = "a process that was left in peace works again"
+        self.until(lambda: all(self._begun(pid) >= goal for pid, goal in goals.items()), what)
+
+    def _begun(self, pid: int) -> int:
+        return self.log.path.read_bytes().count(f" {pid}\n".encode())
 
     def _progress(self, calls: int) -> None:
         """Wait until so many more calls began: random moments of the work, not of the clock."""
         goal = self.log.count() + calls
-        wait_until(lambda: self.log.count() >= goal, 60, f"{calls} more calls")
+        self.until(lambda: self.log.count() >= goal, f"{calls} more calls")
 
     def zombies(self, taken: dict[tuple[str, int], int]) -> set[tuple[str, int]]:
         """Calls under way in a stopped process whose lease another ended meanwhile: run and token."""
@@ -198,9 +245,9 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def taken_and_refused(db: Path) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], str]]:
+async def taken_and_refused(url: str) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], str]]:
     """Leases that ended and when, and results that were refused, by run and token."""
-    store = SqliteStore(db)
+    store = open_store(url, SystemClock())
     await store.open()
     try:
         events = await store.find(Events(types=("LeaseExpired", "StaleResultRejected"), limit=1_000_000))
@@ -215,44 +262,53 @@ async def taken_and_refused(db: Path) -> tuple[dict[tuple[str, int], int], dict[
     return taken, refused
 
 
+def report(loop: Loop, counts: dict[str, int], took: float) -> int:
+    """Judge what is there, tell the figures; 1 when something is wrong."""
+    found, seen = judge(loop.url, loop.log, late=30_000, lease_ttl=loop.lease)
+    wrong = loop.wrong + found
+    taken, refused = asyncio.run(taken_and_refused(loop.url))
+    zombies = loop.zombies(taken)
+    if counts["stop"] and not zombies:
+        wrong.append("no call was under way in a stopped process: the test shows nothing")
+    if missing := zombies - set(refused):
+        wrong.append(f"{len(missing)} of {len(zombies)} stale results left no StaleResultRejected: {missing}")
+    rate = seen["planned"] / loop.seconds
+    if rate < RATE:
+        wrong.append(f"only {rate:.1f} fires/s, {RATE} wanted")
+    print(
+        f"{', '.join(f'{count} {blow}s' for blow, count in counts.items())}, {took:.0f} s, "
+        f"{seen['planned']} fires ({rate:.0f}/s), "
+        f"{seen['RunStarted']} attempts, {seen['calls']} calls, {seen['repeated']} repeated with their key, "
+        f"{seen['LeaseExpired']} leases ended, "
+        f"{len(zombies)} held across a stop, {len(zombies - missing)} of them refused; "
+        f"{seen['StaleResultRejected']} stale results refused "
+        f"({sum(kind == 'Succeeded' for kind in refused.values())} of them successes); {len(wrong)} violations"
+    )
+    for line in wrong:
+        print(line)
+    if wrong:
+        print(loop.said())
+    return 1 if wrong else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--stops", type=int, default=3)
     parser.add_argument("--seed", type=int, default=20261115)
     options = parser.parse_args()
+    counts = {"kill": options.kills, "stop": options.stops}
     with tempfile.TemporaryDirectory(prefix="kill-") as name:
-        loop = Loop(Path(name), options.seed)
+        loop = Loop(Path(name), options.seed, [f"sqlite:///{Path(name) / 'x.db'}"] * 2)
         began = time.monotonic()
         try:
-            loop.run(options.kills, options.stops)
+            loop.run(counts)
+        except AssertionError:
+            loop.tell_why()
+            raise
         finally:
             loop.end()
-        took = time.monotonic() - began
-        found, counts = judge(loop.folder / "x.db", loop.log, late=30_000, lease_ttl=LEASE)
-        wrong = loop.wrong + found
-        taken, refused = asyncio.run(taken_and_refused(loop.folder / "x.db"))
-        zombies = loop.zombies(taken)
-        if options.stops and not zombies:
-            wrong.append("no call was under way in a stopped process: the test shows nothing")
-        if missing := zombies - set(refused):
-            wrong.append(f"{len(missing)} of {len(zombies)} stale results left no StaleResultRejected: {missing}")
-        rate = counts["planned"] / took
-        if rate < RATE:
-            wrong.append(f"only {rate:.1f} fires/s, {RATE} wanted")
-        print(
-            f"{options.kills} kills, {options.stops} stops, {took:.0f} s, {counts['planned']} fires ({rate:.0f}/s), "
-            f"{counts['RunStarted']} attempts, {counts['calls']} calls, {counts['repeated']} repeated with their key, "
-            f"{counts['LeaseExpired']} leases ended, "
-            f"{len(zombies)} held across a stop, {len(zombies - missing)} of them refused; "
-            f"{counts['StaleResultRejected']} stale results refused "
-            f"({sum(kind == 'Succeeded' for kind in refused.values())} of them successes); {len(wrong)} violations"
-        )
-        for line in wrong:
-            print(line)
-        if wrong:
-            print((loop.folder / "nodes.txt").read_text()[-8_000:])
-        return 1 if wrong else 0
+        return report(loop, counts, time.monotonic() - began)
 
 
 if __name__ == "__main__":

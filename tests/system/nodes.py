@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from mainspring import Context
 from mainspring.ledger import ledger
 from mainspring.ports.clock import SystemClock
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.url import open_store
 from mainspring.testing.history import Call, check, read_history
 from mainspring.verify import verify
 
@@ -143,13 +143,13 @@ def wait_until(fact: Callable[[], object], seconds: float = 60.0, what: str = ""
         time.sleep(0.005)
 
 
-async def violations(db: Path, log: CallLog, late: int, lease_ttl: int | None) -> tuple[list[str], Counter[str]]:
+async def violations(url: str, log: CallLog, late: int, lease_ttl: int | None) -> tuple[list[str], Counter[str]]:
     """What is wrong with a store whose processes are gone, and the counts of what was looked at.
 
     Three judges that share no code: `events verify` folds the log, the ledger does the sums, the history checker
     compares with what the triggers owe and with what the handlers wrote down.
     """
-    store = SqliteStore(db)
+    store = open_store(url, SystemClock())
     await store.open()
     try:
         report = await verify(store)
@@ -174,7 +174,7 @@ async def violations(db: Path, log: CallLog, late: int, lease_ttl: int | None) -
 
 
 def judge(
-    db: Path, log: CallLog, *, late: int = 60_000, lease_ttl: int | None = None
+    url: str, log: CallLog, *, late: int = 60_000, lease_ttl: int | None = None
 ) -> tuple[list[str], Counter[str]]:
     """The same, blocking."""
-    return asyncio.run(violations(db, log, late, lease_ttl))
+    return asyncio.run(violations(url, log, late, lease_ttl))

@@ -39,7 +39,7 @@ def survives(folder: Path, fault: str, says: str, log: Path) -> None:
     acknowledged, refused, text = done.stdout.splitlines()
     print(f"{fault}: {acknowledged} acknowledged, {refused} refused: {text}")
     assert says in text
-    found, counts = judge(folder / "x.db", CallLog(log))
+    found, counts = judge(f"sqlite:///{folder / 'x.db'}", CallLog(log))
     assert not found, found
     assert counts["planned"] >= 5
 

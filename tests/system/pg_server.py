@@ -1,0 +1,105 @@
+"""A PostgreSQL of the proof's own, with fsync on, that can lose its power and come back; and the proxy before it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from chaos_proxy import Remote, serve
+from nodes import fork, wait_until
+
+sys.path.append(str(Path(__file__).parents[2]))  # as a script we find our neighbours, but not the servers
+
+from servers.postgres import Server, Unavailable
+
+#: The exit code that says so.
+NO_SERVER = 3
+
+
+class PowerCut:
+    """One server, owned by whoever made it; its children die with it."""
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        self._said = folder / "server.txt"
+        folder.chmod(0o755)
+        self.server = Server(folder, durable=durable)
+        with self._quietly():
+            self.server.create()
+            self.server.start()
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    def url(self, port: int | None = None, database: str = "postgres") -> str:
+        """Where to find it: directly, or through a proxy's port."""
+        return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
+
+    def kill(self) -> None:
+        """kill -9 of every process of the server at once."""
+        process = self.server.process
+        assert process is not None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+        for child in map(int, children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        process.wait()
+        wait_until(lambda: not any(_alive(int(child)) for child in children), 30, "the server's processes are gone")
+
+    def start(self) -> None:
+        """Start it again on what the disk holds; returns when it answers."""
+        with self._quietly():
+            self.server.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """What the server prints goes to a file."""
+        sys.stdout.flush()
+        kept = os.dup(1), os.dup(2)
+        file = os.open(self._said, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            yield
+        finally:
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+            for number in (*kept, file):
+                os.close(number)
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process lives; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def start_proxy(folder: Path, server_port: int, ports: int) -> tuple[int, Remote]:
+    """The proxy as a process of its own: its id, and how to tell it what to do."""
+    answer = folder / "proxy.json"
+
+    def tell(found: dict[str, object]) -> None:
+        (folder / "proxy.new").write_text(json.dumps(found))
+        (folder / "proxy.new").rename(answer)
+
+    def work() -> None:
+        asyncio.run(serve(server_port, ports, tell))
+
+    pid = fork(work, folder / "proxy.txt")
+    wait_until(answer.exists, 30, "the proxy listens")
+    return pid, Remote(json.loads(answer.read_text()))
+
+
+__all__ = ["NO_SERVER", "PowerCut", "Unavailable", "start_proxy"]
