@@ -2,8 +2,9 @@
 
 python failpoint_matrix.py [--jobs N] [--nth 1,2] [point:mode ...]    exit code 1 and the cases when one is not right
 python failpoint_matrix.py --reach                                    the points one process reaches, as JSON
+python failpoint_matrix.py --postgres ...                             the same on PostgreSQL
 
-A case is two processes after each other on a copy of one small file: the first meets the point, the second, with no
+A case is two processes after each other on a copy of one small ledger: the first meets the point, the second, with no
 point armed, works until nothing is open. Then `events verify`, the ledger, the history checker and the handlers' log
 must agree.
 """
@@ -22,16 +23,18 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
 
 from mainspring import Context, Mainspring, Retry, StoreError
 from mainspring.model.run import State
 from mainspring.ports.clock import SystemClock
-from mainspring.ports.store import Offer
+from mainspring.ports.store import Offer, Store
 from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.url import open_store
 from mainspring.testing.failpoints import EXIT, FAILPOINTS, MODES, VARIABLE, FailingStore, Fuse
 from mainspring.testing.virtual import VirtualClock
 
@@ -40,18 +43,51 @@ FIRES = {"free": 4, "queued": 4}
 PATIENCE = 20
 
 
-def template(path: Path) -> None:
-    """A file with what only time or a dead process leaves: an old run to purge, and one whose worker fell silent."""
+class Ledgers(Protocol):
+    """Where the ledgers of the cases live."""
+
+    def make(self, url: str, failpoint: Callable[[str], None]) -> Store:
+        """The store at a URL, with points in it."""
+        ...
+
+    def url(self, root: Path, name: str) -> str:
+        """Where a ledger of this name is."""
+        ...
+
+    def copy(self, root: Path, name: str) -> None:
+        """A new ledger with what is in the template."""
+        ...
+
+
+class Files:
+    """One SQLite file for each case."""
+
+    def make(self, url: str, failpoint: Callable[[str], None]) -> Store:
+        return SqliteStore(url.removeprefix("sqlite:///"), failpoint=failpoint)
+
+    def url(self, root: Path, name: str) -> str:
+        return f"sqlite:///{root / name}.db"
+
+    def copy(self, root: Path, name: str) -> None:
+        shutil.copy(root / f"{TEMPLATE}.db", root / f"{name}.db")
+
+
+TEMPLATE = "template"
+
+
+def template(ledgers: Ledgers, root: Path) -> None:
+    """A ledger with what only time or a dead process leaves: an old run to purge, and one whose worker fell silent."""
+    url = ledgers.url(root, TEMPLATE)
 
     async def fill() -> int:
-        ms = Mainspring(f"sqlite:///{path}", clock=VirtualClock(1_700_000_000_000))
+        ms = Mainspring(url, clock=VirtualClock(1_700_000_000_000))
         old = await ms.task(name="once")(_nothing).enqueue()
         await ms.cancel(old.id)
         await ms.close()
-        ms = Mainspring(f"sqlite:///{path}")
+        ms = Mainspring(url)
         ghost = await ms.task(name="ghost")(_nothing).enqueue()
         await ms.close()
-        store = SqliteStore(path)
+        store = open_store(url, SystemClock())
         await store.open()
         (claim,) = (await store.claim(Offer("dead", ("default/default",), ("ghost",), LEASE), 1)).claims
         assert claim.run.id == ghost.id
@@ -59,7 +95,8 @@ def template(path: Path) -> None:
         return claim.run.lease_until or 0
 
     silent_until = asyncio.run(fill())
-    wait_until(lambda: SystemClock().boot() > silent_until)
+    own = open_store(url, SystemClock()).capabilities.own_clock
+    wait_until(lambda: (SystemClock().now() if own else SystemClock().boot()) > silent_until)
 
 
 def _nothing() -> None: ...
@@ -68,11 +105,11 @@ def _nothing() -> None: ...
 class Program:
     """The process under test: two schedules that come to an end, ad-hoc work, and one run held at the stop."""
 
-    def __init__(self, folder: Path, fuse: Fuse, healing: bool) -> None:
+    def __init__(self, folder: Path, make: Callable[[Callable[[str], None]], Store], fuse: Fuse, healing: bool) -> None:
         self.log = CallLog(folder / "calls")
         self.fuse = fuse
         self.healing = healing
-        self.store = FailingStore(lambda point: SqliteStore(folder / "x.db", failpoint=point), fuse)
+        self.store = FailingStore(make, fuse)
         self.ms = Mainspring(
             store=self.store,
             lease_ttl=f"{LEASE}ms",
@@ -153,14 +190,15 @@ class Program:
         return not open_tasks and len(schedules) == 2 and {schedule.state for schedule in schedules} == {"finished"}
 
 
-def work(folder: Path, spec: str | None, healing: bool) -> int:
+def work(ledgers: Ledgers, folder: Path, spec: str | None, healing: bool) -> int:
     """In a child: run the program to its end; 0 also when the store failed at the start, as a supervisor would see."""
     tell_where_it_hangs()
     os.environ.pop(VARIABLE, None)
     if spec is not None:
         os.environ[VARIABLE] = spec
     fuse = Fuse.from_environment()
-    program = Program(folder, fuse, healing)
+    url = ledgers.url(folder.parent, folder.name)
+    program = Program(folder, lambda point: ledgers.make(url, point), fuse, healing)
     try:
         asyncio.run(program.main())
     except StoreError as error:
@@ -172,33 +210,33 @@ def work(folder: Path, spec: str | None, healing: bool) -> int:
     return 0
 
 
-def case(folder: Path, spec: str) -> list[str]:
+def case(ledgers: Ledgers, folder: Path, spec: str) -> list[str]:
     """One case; what is wrong with it."""
     wrong: list[str] = []
     log = CallLog(folder / "calls")
-    code = wait(fork(lambda: work(folder, spec, False), folder / "first.txt"), PATIENCE)
+    code = wait(fork(lambda: work(ledgers, folder, spec, False), folder / "first.txt"), PATIENCE)
     expected = 0 if ":raise" in spec else EXIT
     if code != expected:
         wrong.append(f"the first process ended with {code}, not {expected}")
     if expected == 0 and ["blown"] not in log.said():
         wrong.append("the point was not reached")
-    code = wait(fork(lambda: work(folder, None, True), folder / "second.txt"), PATIENCE)
+    code = wait(fork(lambda: work(ledgers, folder, None, True), folder / "second.txt"), PATIENCE)
     if code:
         wrong.append(f"the healing process ended with {code}")
-    found, counts = judge(f"sqlite:///{folder / 'x.db'}", log, lease_ttl=LEASE)
+    found, counts = judge(ledgers.url(folder.parent, folder.name), log, lease_ttl=LEASE)
     wrong += found
     if counts["planned"] != sum(FIRES.values()):
         wrong.append(f"planned {counts['planned']}, not {sum(FIRES.values())}")
     return wrong
 
 
-def run_case(root: Path, spec: str) -> int:
+def run_case(ledgers: Ledgers, root: Path, spec: str) -> int:
     """In a child: a case in a folder of its own; its words are kept only when something is wrong."""
     folder = root / spec.replace(":", "-")
     folder.mkdir()
-    shutil.copy(root / "template.db", folder / "x.db")
+    ledgers.copy(root, folder.name)
     began = time.monotonic()
-    wrong = case(folder, spec)
+    wrong = case(ledgers, folder, spec)
     for line in wrong:
         print(f"{spec}: {line}")
     if wrong:
@@ -209,7 +247,7 @@ def run_case(root: Path, spec: str) -> int:
     return 1 if wrong else 0
 
 
-def matrix(root: Path, specs: list[str], jobs: int) -> int:
+def matrix(ledgers: Ledgers, root: Path, specs: list[str], jobs: int) -> int:
     """Run the cases, several at a time; the number that went wrong."""
     running: dict[int, str] = {}
     left = list(reversed(specs))
@@ -217,7 +255,7 @@ def matrix(root: Path, specs: list[str], jobs: int) -> int:
     while left or running:
         while left and len(running) < jobs:
             spec = left.pop()
-            running[fork(lambda spec=spec: run_case(root, spec), root / f"{spec}.out")] = spec  # type: ignore[misc]
+            running[fork(lambda spec=spec: run_case(ledgers, root, spec), root / f"{spec}.out")] = spec  # type: ignore[misc]
         pid, status = os.wait()
         spec = running.pop(pid)
         if os.waitstatus_to_exitcode(status):
@@ -226,19 +264,19 @@ def matrix(root: Path, specs: list[str], jobs: int) -> int:
     return failed
 
 
-def reach(root: Path) -> Any:
+def reach(ledgers: Ledgers, root: Path) -> Any:
     """The points that one undisturbed process reaches."""
     folder = root / "reach"
     folder.mkdir()
-    shutil.copy(root / "template.db", folder / "x.db")
-    code = wait(fork(lambda: work(folder, None, False), folder / "first.txt"), PATIENCE)
+    ledgers.copy(root, folder.name)
+    code = wait(fork(lambda: work(ledgers, folder, None, False), folder / "first.txt"), PATIENCE)
     assert code == 0, (folder / "first.txt").read_text()
     return json.loads((folder / "reached").read_text())
 
 
-def cases(root: Path, counts: list[int]) -> list[str]:
+def cases(ledgers: Ledgers, root: Path, counts: list[int]) -> list[str]:
     """Every point in every mode; beyond the first time only where an undisturbed process comes by twice as often."""
-    reached = reach(root)["named"] if max(counts) > 1 else {}
+    reached = reach(ledgers, root)["named"] if max(counts) > 1 else {}
     return [
         f"{point}:{mode}@{nth}"
         for nth in counts
@@ -253,18 +291,30 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--nth", default="1")
     parser.add_argument("--reach", action="store_true")
+    parser.add_argument("--postgres", action="store_true")
     parser.add_argument("specs", nargs="*")
     options = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    with tempfile.TemporaryDirectory(prefix="failpoints-") as name:
+    with tempfile.TemporaryDirectory(prefix="failpoints-") as name, contextlib.ExitStack() as stack:
         root = Path(name)
-        assert wait(fork(lambda: template(root / "template.db"))) == 0
+        ledgers: Ledgers = Files()
+        if options.postgres:
+            from pg_server import NO_SERVER, Databases, PowerCut, Unavailable
+
+            try:
+                server = PowerCut(root, durable=False)
+            except Unavailable as error:
+                print(error)
+                return NO_SERVER
+            stack.callback(server.stop)
+            ledgers = Databases(server)
+        assert wait(fork(lambda: template(ledgers, root))) == 0
         if options.reach:
-            print(json.dumps(reach(root)))
+            print(json.dumps(reach(ledgers, root)))
             return 0
-        specs = options.specs or cases(root, [int(nth) for nth in options.nth.split(",")])
+        specs = options.specs or cases(ledgers, root, [int(nth) for nth in options.nth.split(",")])
         began = time.monotonic()
-        failed = matrix(root, specs, options.jobs)
+        failed = matrix(ledgers, root, specs, options.jobs)
         print(f"{len(specs)} cases, {failed} with violations, {time.monotonic() - began:.1f} s")
         return 1 if failed else 0
 

@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import asyncpg
 from chaos_proxy import Remote, serve
 from nodes import fork, wait_until
+
+from mainspring.stores.postgres import PostgresStore
 
 sys.path.append(str(Path(__file__).parents[2]))  # as a script we find our neighbours, but not the servers
 
@@ -86,6 +90,34 @@ def _alive(pid: int) -> bool:
         return False
 
 
+class Databases:
+    """One database for each ledger, copied from the template's."""
+
+    def __init__(self, server: PowerCut) -> None:
+        self._server = server
+        asyncio.run(self._create("template", "template0"))
+
+    def make(self, url: str, failpoint: Callable[[str], None]) -> PostgresStore:
+        return PostgresStore(url, failpoint=failpoint)
+
+    def url(self, root: Path, name: str) -> str:
+        return self._server.url(database=_plain(name))
+
+    def copy(self, root: Path, name: str) -> None:
+        asyncio.run(self._create(_plain(name), "template"))
+
+    async def _create(self, name: str, origin: str) -> None:
+        connection = await asyncpg.connect(self._server.url())
+        try:
+            await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{origin}"')
+        finally:
+            await connection.close()
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "_", name)
+
+
 def start_proxy(folder: Path, server_port: int, ports: int) -> tuple[int, Remote]:
     """The proxy as a process of its own: its id, and how to tell it what to do."""
     answer = folder / "proxy.json"
@@ -102,4 +134,4 @@ def start_proxy(folder: Path, server_port: int, ports: int) -> tuple[int, Remote
     return pid, Remote(json.loads(answer.read_text()))
 
 
-__all__ = ["NO_SERVER", "PowerCut", "Unavailable", "start_proxy"]
+__all__ = ["NO_SERVER", "Databases", "PowerCut", "Unavailable", "start_proxy"]

@@ -39,7 +39,7 @@ async def proxied(**options: object) -> AsyncIterator[tuple[ChaosProxy, str]]:
 
 async def until(fact: Callable[[], bool], seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
-        while not fact():
+        while not fact():  # noqa: ASYNC110 - the engine is on another thread
             await asyncio.sleep(0.01)
 
 
@@ -78,7 +78,7 @@ async def test_a_plan_a_claim_and_an_outcome_whose_answers_are_lost_leave_one_ru
                 await asyncio.sleep(0.02)
             proxy.heal()
             async with asyncio.timeout(30):
-                while len(runs := await ms.runs(state="succeeded")) < 20:
+                while len(runs := await ms.runs(state="succeeded")) < 20:  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.05)
         assert proxy.lost >= 3
         assert len({run.fire_key for run in runs}) == len(runs) == 20

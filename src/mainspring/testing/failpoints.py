@@ -17,6 +17,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal, TypeVar, get_args
 
 from mainspring.model.change import Change, RunAbsent, RunLease, ScheduleAbsent, ScheduleAt
@@ -180,6 +181,10 @@ class Fuse:
         return call
 
 
+#: What the verb under way in this task is for; a store that works in threads of its own does one thing at a time.
+_doing_here: ContextVar[tuple[str, ...] | None] = ContextVar("doing", default=None)
+
+
 class FailingStore:
     """A store with points around its verbs and, through the store's own hook, inside them."""
 
@@ -193,12 +198,16 @@ class FailingStore:
     def _inside(self, point: str) -> None:
         self.raw.add(point)
         step = _STEPS[point.partition(":")[2]]
-        for doing in self._doing:
+        for doing in _doing_here.get() or self._doing:
             name = f"{doing}:{step}"
             self._fuse.reach(_OWN_WORDS.get(name, name))
 
+    def _does(self, *doing: str) -> None:
+        self._doing = doing
+        _doing_here.set(doing)
+
     def _begin(self, doing: str, *points: str) -> None:
-        self._doing = (doing,)
+        self._does(doing)
         for point in points:
             self._fuse.reach(point)
 
@@ -226,8 +235,9 @@ class FailingStore:
         return found
 
     async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
-        self._doing = tuple(dict.fromkeys(purpose(change) for change in changes))
-        for doing in self._doing:
+        purposes = tuple(dict.fromkeys(purpose(change) for change in changes))
+        self._does(*purposes)
+        for doing in purposes:
             self._fuse.reach("materialise:after_compute" if doing == "materialise" else f"{doing}:before")
         applied = await self._store.apply(changes, wish=wish, now=now)
         if applied.claimed is not None and applied.claimed.claims:
