@@ -40,7 +40,7 @@ from mainspring.testing.virtual import VirtualClock
 
 LEASE = 500
 FIRES = {"free": 4, "queued": 4}
-PATIENCE = 20
+PATIENCE = 60
 
 
 class Ledgers(Protocol):
