@@ -24,13 +24,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mutants_table import MUTANTS, Mutant
+from mutants_kind import Mutant
+from mutants_table import MUTANTS
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("src", "tests", "pyproject.toml")
+COPIED = ("src", "tests", "servers", "pyproject.toml")
 CACHE = ".mypy"
 SECONDS = 300
 
@@ -106,25 +107,29 @@ def copy_tree(to: Path, origin: Path = ROOT) -> None:
     (to / "mutant_report.py").write_text(PLUGIN, encoding="utf-8")
 
 
-def applied(mutant: Mutant, text: str) -> str:
-    """The text of its file with the mistake in it."""
-    times = text.count(mutant.old)
-    if times != 1:
-        raise Broken(f"the text to change is in {mutant.file} {times} times, not once")
-    if mutant.old == mutant.new:
-        raise Broken("it changes nothing")
-    return text.replace(mutant.old, mutant.new)
+def applied(mutant: Mutant, tree: Path) -> dict[str, str]:
+    """The texts of its files with the mistake in them."""
+    texts: dict[str, str] = {}
+    for file, old, new in mutant.edits:
+        text = texts.get(file) or (tree / file).read_text(encoding="utf-8")
+        times = text.count(old)
+        if times != 1:
+            raise Broken(f"the text to change is in {file} {times} times, not once")
+        if old == new:
+            raise Broken("it changes nothing")
+        texts[file] = text.replace(old, new)
+    return texts
 
 
 def environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{tree / 'src'}:{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def check_code(tree: Path, mutant: Mutant, *, types: bool) -> None:
+def check_code(tree: Path, file: str, *, types: bool) -> None:
     """The mutated module can be imported, and mypy finds nothing wrong with it."""
-    if not mutant.file.endswith(".py"):
+    if not file.endswith(".py"):
         return
-    module = mutant.file.removeprefix("src/").removesuffix(".py").replace("/", ".")
+    module = file.removeprefix("src/").removesuffix(".py").replace("/", ".")
     code = f"import {module} as m; assert m.__file__.startswith({str(tree)!r}), m.__file__"
     asked = subprocess.run(
         [sys.executable, "-c", code], cwd=tree, env=environment(tree), capture_output=True, text=True, check=False
@@ -132,7 +137,7 @@ def check_code(tree: Path, mutant: Mutant, *, types: bool) -> None:
     if asked.returncode:
         raise Broken(f"it cannot be imported: {asked.stderr.strip().splitlines()[-1]}")
     if types:
-        check_types(tree, mutant.file)
+        check_types(tree, file)
 
 
 def check_types(tree: Path, what: str) -> None:
@@ -186,9 +191,9 @@ def try_mutant(mutant: Mutant, origin: Path = ROOT, *, types: bool = True) -> Ou
         tree = Path(folder)
         copy_tree(tree, origin)
         try:
-            path = tree / mutant.file
-            path.write_text(applied(mutant, path.read_text(encoding="utf-8")), encoding="utf-8")
-            check_code(tree, mutant, types=types)
+            for file, text in applied(mutant, tree).items():
+                (tree / file).write_text(text, encoding="utf-8")
+                check_code(tree, file, types=types)
             report = run_tests(tree, mutant.tests)
             if report.assertions:
                 outcome.status = "caught"

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Mutant(NamedTuple):
-    """One mistake: in `file` the text `old`, which is there once, becomes `new`; some of `tests` must fail."""
-
-    name: str
-    mistake: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
+from mutants_kind import Mutant
+from mutants_postgres import POSTGRES_MUTANTS
 
 MEMORY = "tests/contract/test_memory.py::TestMemory::"
 SQLITE = "tests/contract/test_sqlite.py::TestSqlite::"
@@ -453,4 +442,5 @@ MUTANTS = (
         "            pass\n",
         ("tests/engine/test_locks_in_time.py::test_a_store_that_never_answers_loses_the_lock_in_time",),
     ),
+    *POSTGRES_MUTANTS,
 )
