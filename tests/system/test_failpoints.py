@@ -19,6 +19,19 @@ MATRIX = Path(__file__).with_name("failpoint_matrix.py")
 SOURCE = Path(mainspring.__file__).parent
 #: Which times a point is met, e.g. "1,2,4"; `make chaos` asks for more.
 NTH = os.environ.get("MAINSPRING_FAILPOINT_NTH", "1")
+#: "all" points on PostgreSQL, or the few where something is committed and somebody does not know.
+ON_POSTGRES = os.environ.get("MAINSPRING_PG_FAILPOINTS", "few")
+CHOICE = (
+    "enqueue:ack_lost:raise",
+    "materialise:after_cas:crash",
+    "materialise:ack_lost:raise",
+    "claim:before_commit:crash",
+    "claim:ack_lost:crash",
+    "complete:after_guard:crash",
+    "complete:ack_lost:raise",
+    "rescue:ack_lost:crash",
+)
+NO_SERVER = 3
 
 
 def matrix(*arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
@@ -35,6 +48,17 @@ def test_a_crash_or_failure_at_every_point_heals_with_nothing_lost_or_doubled() 
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
     cases = int(done.stdout.split()[-7])
     assert cases >= len(FAILPOINTS) * len(MODES) >= 18 * 3
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1_800 if ON_POSTGRES == "all" else 300)
+def test_the_same_on_postgresql() -> None:
+    specs = () if ON_POSTGRES == "all" else CHOICE
+    done = matrix("--postgres", "--jobs=4", *specs, seconds=1_700 if ON_POSTGRES == "all" else 280)
+    if done.returncode == NO_SERVER and os.environ.get("CI") != "true":
+        pytest.skip(done.stdout)
+    print(done.stdout.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
 
 
 def test_the_list_is_what_a_process_reaches() -> None:
