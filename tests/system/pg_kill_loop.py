@@ -3,9 +3,9 @@
 python pg_kill_loop.py --kills 200 --stops 40 --backends 20 --restarts 5 --faults 10 [--seed N]
 
 Beside `kill -9` and SIGSTOP of instances: pg_terminate_backend of random connections, kill -9 and restart of the whole
-server (fsync on), and by the proxy: connections reset, a black hole, delays, and commits whose answer is lost
-(`--faults` of each). After each of these every instance that was there must claim and store outcomes again within five
-seconds, by the server's own log, without being started again.
+server (fsync on), a server that stands still, and by the proxy: connections reset, a black hole, delays, and commits
+whose answer is lost (`--faults` of each). After each of these every instance that was there must claim and store
+outcomes again within five seconds, by the server's own log, without being started again.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class PostgresLoop(Loop):
         self.blows |= {
             "backend kill": self.end_backends,
             "server restart": self.restart,
+            "server freeze": self.freeze,
             "cut": self.cut,
             "black hole": self.black_hole,
             "delay": self.slow_down,
@@ -79,6 +80,14 @@ class PostgresLoop(Loop):
         self._outage(victim, self.rng.uniform(0.0, 4.0))
         self.server.start()
         self._healed("server restart", self.nodes)
+
+    def freeze(self, victim: int) -> None:
+        """The server is stopped, as by a machine that swaps; its clock goes on, and so do the leases."""
+        self._everybody_works()
+        self.server.freeze()
+        self._outage(victim, self.rng.uniform(0.5, 3.5))
+        self.server.thaw()
+        self._healed("server freeze", self.nodes)
 
     def cut(self, victim: int) -> None:
         """Every connection of one instance, or of all, is reset."""
@@ -130,7 +139,7 @@ class PostgresLoop(Loop):
 
     def _healed(self, what: str, pids: list[int]) -> None:
         """Wait until each of them has claimed again and stored an outcome; how long it took, by the server's log."""
-        healed, wanted = now(), list(pids)
+        healed, wanted = now(), [pid for pid in pids if self._begun(pid)]  # not those that were only just started
         self.until(lambda: len(self._back_since(healed, wanted)) == len(wanted), f"all are back after a {what}")
         for pid, at in self._back_since(healed, wanted).items():
             took = at - healed
@@ -177,7 +186,7 @@ def main() -> int:
         "stop": options.stops,
         "backend kill": options.backends,
         "server restart": options.restarts,
-        **dict.fromkeys(("cut", "black hole", "delay", "lost answer"), options.faults),
+        **dict.fromkeys(("server freeze", "cut", "black hole", "delay", "lost answer"), options.faults),
     }
     with tempfile.TemporaryDirectory(prefix="pg-kill-") as name:
         try:

@@ -49,13 +49,28 @@ class PowerCut:
         """kill -9 of every process of the server at once."""
         process = self.server.process
         assert process is not None
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        process.kill()
-        for child in map(int, children):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        pids = self._signal(signal.SIGKILL)
         process.wait()
-        wait_until(lambda: not any(_alive(int(child)) for child in children), 30, "the server's processes are gone")
+        wait_until(lambda: not any(map(_alive, pids)), 30, "the server's processes are gone")
+
+    def freeze(self) -> None:
+        """It answers nobody, and nobody is told."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on where it was."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> list[int]:
+        """To the server and all its children, the parent first, so that it makes no more."""
+        process = self.server.process
+        assert process is not None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        pids = [process.pid, *map(int, children.read_text().split())]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return pids
 
     def start(self) -> None:
         """Start it again on what the disk holds; returns when it answers."""

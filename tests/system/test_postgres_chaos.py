@@ -21,7 +21,7 @@ RESTARTS = int(os.environ.get("MAINSPRING_PG_RESTARTS", "1"))
 FAULTS = int(os.environ.get("MAINSPRING_PG_FAULTS", "1"))
 #: Rounds of the failover, all told; without it until one keeps the times.
 ROUNDS = os.environ.get("MAINSPRING_PG_ROUNDS")
-BLOWS = KILLS + STOPS + BACKENDS + RESTARTS + 4 * FAULTS
+BLOWS = KILLS + STOPS + BACKENDS + RESTARTS + 5 * FAULTS
 NO_SERVER = 3
 
 
