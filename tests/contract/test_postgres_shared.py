@@ -222,6 +222,26 @@ async def test_a_gate_never_admits_too_many_and_never_forgets(stores: tuple[Post
     assert set(started.values()) == {1}
 
 
+@pytest.mark.parametrize("gates", [(), ("g",)])
+async def test_runs_that_a_stopped_instance_has_a_hand_on_hold_nobody_up(
+    stores: tuple[PostgresStore, ...], ids: Ids, gates: tuple[str, ...]
+) -> None:
+    one, two = stores
+    runs = [make_run(ids, gates=gates) for _ in range(100)]
+    await one.apply([enqueue_change(ids, run, gates=[Gate("g", 1_000)]) for run in runs], now=T0)
+    async with one._db.transaction("test") as stopped:
+        await stopped.fetch("SELECT 1 FROM §run WHERE id = ANY ($1::text[]) FOR UPDATE", [run.id for run in runs[:60]])
+        claimed = await two.claim(OFFER, 10, now=T0)
+        assert [claim_.run.id for claim_ in claimed.claims] == [run.id for run in runs[60:70]]
+        claimed = await two.claim(OFFER, 50, now=T0)
+        assert [claim_.run.id for claim_ in claimed.claims] == [run.id for run in runs[70:]]
+        claimed = await two.claim(OFFER, 10, now=T0)
+        assert claimed.claims == []
+        assert claimed.next_at is not None
+        assert claimed.next_at > T0, "asked again at once it would spin"
+    assert len((await two.claim(OFFER, 100, now=T0)).claims) == 60
+
+
 async def test_schedules_due_at_once_are_shared_not_doubled(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
     await stores[0].apply([create_schedule_change(ids, make_schedule(ids)) for _ in range(40)], now=T0)
     answers = await asyncio.gather(*(stores[i % 2].due(Agenda.SCHEDULES, 10, now=T0 + 5_000) for i in range(6)))

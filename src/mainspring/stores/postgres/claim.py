@@ -59,10 +59,11 @@ _START = """
 def _quick(also: str, ids: str) -> str:
     return f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{also}
-heads AS MATERIALIZED ({_heads("$4::integer + 1", _T)}),
+heads AS MATERIALIZED ({_heads("$7::integer + 1", _T)}),
 c AS MATERIALIZED (
     SELECT c.id, c.gates IS NOT NULL OR c.crashes > 0 AS hard FROM §run c
-    WHERE c.id = ANY (ARRAY(SELECT h.id FROM heads h LIMIT $4::integer)) AND {_STILL_WAITS} FOR UPDATE SKIP LOCKED),
+    WHERE c.id = ANY (ARRAY(SELECT h.id FROM heads h LIMIT $7::integer)) AND {_STILL_WAITS}
+    ORDER BY c.priority, c.ready_at, c.id LIMIT $4::integer FOR UPDATE SKIP LOCKED),
 h AS MATERIALIZED (
     SELECT coalesce(bool_or(c.hard), false) AS hard, count(*) AS got, (SELECT count(*) FROM heads) AS due FROM c),
 u AS (
@@ -79,16 +80,21 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, {run_columns("u")}, b.data FROM u LEF
 """  # noqa: S608
 
 
-#: now, lanes, tasks, limit, owner, ttl → one row about the claim, then the claims; none when one needs a second look.
+#: now, lanes, tasks, limit, owner, ttl, depth → a row about the claim, then the claims, none if one needs a second look
 _CLAIM = _quick("", "NULL::text[]")
 #: The same, then the plain successes that come before it in the same commit.
-_FINISH_AND_CLAIM = _quick(f"{successes(7)},", "(SELECT array_agg(s.id) FROM s)")
+_FINISH_AND_CLAIM = _quick(f"{successes(8)},", "(SELECT array_agg(s.id) FROM s)")
 _META = 6
 _END = _META + len(RUN_FIELDS)
 
 
-def _args(offer: Offer, limit: int) -> tuple[Any, ...]:
-    return list(dict.fromkeys(offer.lanes)), list(offer.tasks), limit, plain_text(offer.owner), offer.ttl
+#: How far a claim looks past runs that others have a hand on, and when it comes back if there are no others.
+DEEPER, DEEPEST, LATER = 8, 5_000, 50
+
+
+def _args(offer: Offer, limit: int, depth: int = 0) -> tuple[Any, ...]:
+    lanes = list(dict.fromkeys(offer.lanes))
+    return lanes, list(offer.tasks), limit, plain_text(offer.owner), offer.ttl, depth or limit
 
 
 def _read(records: list[Any]) -> tuple[Any, list[Claim]]:
@@ -119,10 +125,12 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
     if ids or db.gated:
         return await hard_way(db, offer, limit, ids, now)
     found: list[Claim] = []
+    depth = limit
     while True:
         db.reach("claim:begin")
+        wanted = limit - len(found)
         async with db.single("claim") as session:
-            records = await session.fetch(_CLAIM, db.now(now), *_args(offer, limit - len(found)))
+            records = await session.fetch(_CLAIM, db.now(now), *_args(offer, wanted, depth))
         about, claims = _read(records)
         db.remember(claims)
         if about["hard"]:
@@ -131,9 +139,12 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
                 return await hard_way(db, offer, limit, ids, now)
             return Claimed(about["now"], found, about["now"])
         found += claims
-        # Fewer than were due: another claimer had a hand on them, and there may be more behind.
-        if about["got"] >= min(limit - len(found) + len(claims), about["due"]):
+        if about["got"] >= min(wanted, about["due"]):
             return Claimed(about["now"], found, about["next_at"])
+        # Another claimer has a hand on the first of them; it may be stopped, so look behind, and do not spin.
+        if depth >= DEEPEST:
+            return Claimed(about["now"], found, about["now"] + LATER)
+        depth = min(DEEPER * depth, DEEPEST)
 
 
 async def claim_with_successes(
@@ -213,6 +224,8 @@ async def claim_here(
         rows = await session.fetch(_NAMED, wall, lanes, tasks, list(ids))
     elif limit > 0:
         rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, 4 * limit)  # some may not pass: look deeper
+        if not rows:
+            rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, max(DEEPER * limit, DEEPEST))
     else:
         rows = []
     candidates = [read_run(row) for row in rows]
@@ -228,8 +241,10 @@ async def claim_here(
         claims = sorted((Claim(read_run(record), record["data"]) for record in records), key=_place)
         db.remember(claims)
         db.reach("claim:after_events")
-    next_at = await session.row(_NEXT_READY, wall, lanes, tasks)
-    return Claimed(wall, claims, next_at["next_at"])
+    next_at: Ms | None = (await session.row(_NEXT_READY, wall, lanes, tasks))["next_at"]
+    if next_at is not None and next_at <= wall and not rows and not ids and limit > 0:
+        next_at = wall + LATER  # others have a hand on all there is
+    return Claimed(wall, claims, next_at)
 
 
 async def _through_gates(session: Session, candidates: list[Run], limit: int, wall: Ms) -> list[Run]:

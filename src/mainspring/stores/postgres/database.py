@@ -31,8 +31,9 @@ MOST_CLAIMED = 20_000
 _FIRST_OWN_TYPE = 16_384
 #: Seconds between two tries to reach a server that is not there.
 _FIRST_TRY, _LAST_TRY = 0.25, 4.0
-#: The server ends what takes longer, in milliseconds; the driver gives up a little later, in seconds.
-_STATEMENT, _LOCK, _IDLE = 30_000, 5_000, 10_000
+#: The server ends what takes longer, in milliseconds; the driver gives up a little later, in seconds. An instance that
+#: is stopped inside a transaction is cut off before those that wait for its locks lose patience.
+_STATEMENT, _LOCK, _IDLE = 30_000, 5_000, 3_000
 _COMMAND_SECONDS = 35.0
 _CONNECT_SECONDS = 5.0
 #: What is sent and not acknowledged for so long, in milliseconds, went into a hole: the connection is given up.
