@@ -76,7 +76,9 @@ def test_one_text_is_not_a_list_of_arguments() -> None:
         def work(customer: str) -> None: ...
 
 
-@pytest.mark.parametrize("url", ["jobs.db", "sqlite://jobs.db", "mysql://localhost/x", "postgresql://h/x?pol=3", "sqlit:///x"])
+@pytest.mark.parametrize(
+    "url", ["jobs.db", "sqlite://jobs.db", "mysql://localhost/x", "postgresql://h/x?pol=3", "sqlit:///x"]
+)
 def test_a_wrong_url_is_refused_when_the_object_is_made(url: str) -> None:
     with pytest.raises(InvalidInput, match="url"):
         Mainspring(url)
