@@ -189,7 +189,10 @@ async def _mark(target: Store) -> Mark | None:
 
 async def _write_mark(target: Store, mark: Mark) -> None:
     """A note, not a lock: pages guard themselves, and a copy that was killed must not keep the next one out."""
-    lease = await target.lease(MARK, MARK, 1, data=msgspec.json.encode(mark).decode())
+    for old in await target.find(Leases(prefix=MARK)):
+        if old.name == MARK and old.live:
+            await target.release(MARK, MARK, old.epoch)
+    lease = await target.lease(MARK, MARK, 60_000, data=msgspec.json.encode(mark).decode())
     if lease is None:
         raise CopyRefused("another copy into this target has just begun. Let it end; nothing was changed")
     await target.release(MARK, MARK, lease.epoch)

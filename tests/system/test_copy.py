@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -391,14 +392,64 @@ async def test_a_finished_copy_may_be_copied_again_and_takes_what_is_new() -> No
 
 
 async def test_retention_between_two_tries_is_refused() -> None:
-    source, target = await some(), MemoryStore()
+    source, target = await some(runs=0), MemoryStore()
     s = Scenario(source)
-    (run,) = await s.claim(T0, limit=1)
+    await s.enqueue(T0)
+    (run,) = await s.claim(T0, ids=(await s.enqueue(T0),))
+    await s.enqueue(T0)
     await copy(source, target)
     await s.finish(run, lifecycle.Complete(T0, 1, None), T0)
     # The first and the last event that were copied stay: only the word of the compaction tells.
     assert (await source.purge(Retention(ended_before=T0 + 1), 9, now=T0 + 1)).runs == 1
-    await refused(source, target, "is not the beginning of this source's|retention removed history from the source")
+    await refused(source, target, "retention removed history from the source")
+
+
+async def test_a_run_that_was_let_go_without_an_event(tmp_path: Path) -> None:
+    source, target = await some(runs=0), SqliteStore(tmp_path / "b.db")
+    await target.open()
+    s = Scenario(source)
+    for _ in range(2):
+        await s.enqueue(T0, gates=(Gate("g", 1),))
+    (run,) = await s.claim(T0)
+    await copy(source, target)
+    assert [row.parked_on for row in await target.find(Runs(states=(State.WAITING,)))] == ["g"]
+    await s.finish(run, lifecycle.Complete(T0, 1, None), T0)
+    assert (await source.due(Agenda.GATES, 9, now=T0)).unparked == 1
+    await copy(source, target)
+    assert [row.parked_on for row in await target.find(Runs(states=(State.WAITING,)))] == [None]
+    assert (await compare(source, target, T0)).ok
+    await target.close()
+
+
+async def test_a_name_that_changed_hands(tmp_path: Path) -> None:
+    source, target = await some(), SqliteStore(tmp_path / "b.db")
+    await target.open()
+    s = Scenario(source)
+    spec = ScheduleSpec(CronSpec("0 0 * * *"), "t")
+    first = await s.create(spec, T0)
+    await copy(source, target)
+    await s.delete(first, T0)
+    second = await s.create(spec, T0)
+    await copy(source, target)
+    assert [row.id for row in await target.find(Schedules(name="nightly"))] == [second]
+    assert (await compare(source, target, T0)).ok
+    await target.close()
+
+
+async def test_a_copied_log_names_its_runs_without_their_rows(tmp_path: Path) -> None:
+    source, target = SqliteStore(tmp_path / "a.db", synchronous="NORMAL"), SqliteStore(tmp_path / "b.db")
+
+    async def work() -> None:
+        await make_history(source)
+        await copy(source, target)
+
+    await on_both(source, target, work)
+    names = []
+    for path in ("a.db", "b.db"):
+        with contextlib.closing(sqlite3.connect(tmp_path / path)) as connection:
+            names.append(connection.execute("SELECT seq, run_ref FROM event WHERE run_ref IS NOT NULL").fetchall())
+    assert names[0]
+    assert names[1] == names[0]
 
 
 async def test_a_writer_on_the_target_is_noticed() -> None:
