@@ -141,7 +141,8 @@ async def _check_target(target: Store) -> None:
 
 
 async def _living(store: Store) -> str:
-    live = [lease.name.removeprefix(PREFIX) for lease in await store.find(Leases(prefix=PREFIX)) if lease.live]
+    rows = all_rows(store, Leases(prefix=PREFIX, limit=1_000), lambda lease: lease.name)
+    live = [lease.name.removeprefix(PREFIX) async for lease in rows if lease.live]
     return f"{live[0]} and {len(live) - 1} more" if len(live) > 1 else "".join(live)
 
 
@@ -181,7 +182,7 @@ async def _holds_rows(store: Store) -> bool:
 
 
 async def _mark(target: Store) -> Mark | None:
-    for lease in await target.find(Leases(prefix=MARK)):
+    for lease in await target.find(Leases(prefix=MARK, limit=1)):
         if lease.name == MARK and lease.data:
             return msgspec.json.decode(lease.data, type=Mark)
     return None
@@ -189,7 +190,7 @@ async def _mark(target: Store) -> Mark | None:
 
 async def _write_mark(target: Store, mark: Mark) -> None:
     """A note, not a lock: pages guard themselves, and a copy that was killed must not keep the next one out."""
-    for old in await target.find(Leases(prefix=MARK)):
+    for old in await target.find(Leases(prefix=MARK, limit=1)):
         if old.name == MARK and old.live:
             await target.release(MARK, MARK, old.epoch)
     lease = await target.lease(MARK, MARK, 60_000, data=msgspec.json.encode(mark).decode())

@@ -1,14 +1,17 @@
-"""A history with something of everything that a copy must bring over."""
+"""A history with something of everything that a copy must bring over, and random ones."""
 
 from __future__ import annotations
+
+import random
 
 from mainspring.model.change import Change
 from mainspring.model.events import InstanceJoined, StaleResultRejected
 from mainspring.model.gate import Gate
 from mainspring.model.instant import Ms
-from mainspring.model.schedule import ScheduleSpec
+from mainspring.model.run import Run
+from mainspring.model.schedule import Schedule, ScheduleSpec, ScheduleState
 from mainspring.model.trigger import CronSpec, EverySpec
-from mainspring.ports.store import Retention, Store
+from mainspring.ports.store import Retention, Schedules, Store
 from mainspring.rules import lifecycle
 from mainspring.testing.factories import T0
 from mainspring.testing.scenario import Scenario
@@ -76,3 +79,67 @@ async def _runs_in_every_state(s: Scenario, gate: Gate, schedule: str) -> None:
     await s.settle(schedule, THEN - MINUTE)
     await s.enqueue(now, body='"shared"')
     await s.enqueue(THEN + HOUR, body='"shared"')
+
+
+class Walk:
+    """Random steps that the engine or a person could take."""
+
+    def __init__(self, store: Store, rng: random.Random) -> None:
+        self.s = Scenario(store)
+        self.rng = rng
+        self.now = T0
+        self.made = 0
+        self.leased: list[Run] = []
+
+    async def go(self, steps: int) -> None:
+        for _ in range(steps):
+            self.now += self.rng.randint(1, 5) * MINUTE
+            step = self.rng.choice(
+                (self.create, self.plan, self.plan, self.change, self.enqueue, self.take, self.finish)
+            )
+            await step()
+
+    async def create(self) -> None:
+        self.made += 1
+        trigger = EverySpec(self.rng.randint(1, 9) * MINUTE, fixed_delay=self.rng.random() < 0.2)
+        await self.s.create(ScheduleSpec(trigger, "t"), self.now, f"s{self.made}", body=f'"{self.rng.randint(0, 3)}"')
+
+    async def _some(self, *states: ScheduleState) -> Schedule | None:
+        rows = await self.s.store.find(Schedules(states=states))
+        return self.rng.choice(rows) if rows else None
+
+    async def plan(self) -> None:
+        if (row := await self._some("active")) is not None:
+            await self.s.settle(row.id, self.now)
+
+    async def change(self) -> None:
+        row = await self._some("active", "paused")
+        if row is None:
+            return
+        if row.state == "paused":
+            await self.s.resume(row.id, self.now)
+        elif (roll := self.rng.random()) < 0.4:
+            await self.s.pause(row.id, self.now)
+        elif roll < 0.7:
+            await self.s.update(row.id, ScheduleSpec(CronSpec("*/7 * * * *"), "t"), self.now)
+        else:
+            await self.s.delete(row.id, self.now)
+
+    async def enqueue(self) -> None:
+        gates = (Gate("g", 2),) if self.rng.random() < 0.5 else ()
+        await self.s.enqueue(self.now, body=f'"{self.rng.randint(0, 9)}"', gates=gates)
+
+    async def take(self) -> None:
+        self.leased += await self.s.claim(self.now, limit=self.rng.randint(1, 4))
+
+    async def finish(self) -> None:
+        if not self.leased:
+            return
+        run = self.leased.pop(self.rng.randrange(len(self.leased)))
+        commands = (
+            lifecycle.Complete(self.now, 1, '"ok"'),
+            lifecycle.Fail("ValueError: no", self.now, 1),
+            lifecycle.Fail("ValueError: no", self.now, 1, retry_at=self.now + MINUTE),
+            lifecycle.HandBack("shutdown"),
+        )
+        await self.s.finish(run, self.rng.choice(commands), self.now)

@@ -21,9 +21,9 @@ from mainspring.model.errors import CopyRefused
 from mainspring.model.events import InstanceJoined, LeaseExpired
 from mainspring.model.gate import Gate
 from mainspring.model.instant import Ms
-from mainspring.model.run import Run, State
-from mainspring.model.schedule import Schedule, ScheduleSpec, ScheduleState
-from mainspring.model.trigger import CronSpec, EverySpec
+from mainspring.model.run import State
+from mainspring.model.schedule import ScheduleSpec
+from mainspring.model.trigger import CronSpec
 from mainspring.ports.store import (
     Agenda,
     Bodies,
@@ -47,7 +47,7 @@ from mainspring.testing.factories import T0
 from mainspring.testing.scenario import Scenario
 from mainspring.verify import verify
 from servers.for_tests import fresh_store
-from tests.system.copy_history import MINUTE, THEN, make_history
+from tests.system.copy_history import MINUTE, THEN, Walk, make_history
 
 Maker = Callable[[Path], Store]
 KINDS: dict[str, Maker] = {
@@ -270,70 +270,6 @@ async def test_a_source_that_moved_on_is_followed(tmp_path: Path, seed: int) -> 
     await on_both(source, target, work)
 
 
-class Walk:
-    """Random steps that the engine or a person could take."""
-
-    def __init__(self, store: Store, rng: random.Random) -> None:
-        self.s = Scenario(store)
-        self.rng = rng
-        self.now = T0
-        self.made = 0
-        self.leased: list[Run] = []
-
-    async def go(self, steps: int) -> None:
-        for _ in range(steps):
-            self.now += self.rng.randint(1, 5) * MINUTE
-            step = self.rng.choice(
-                (self.create, self.plan, self.plan, self.change, self.enqueue, self.take, self.finish)
-            )
-            await step()
-
-    async def create(self) -> None:
-        self.made += 1
-        trigger = EverySpec(self.rng.randint(1, 9) * MINUTE, fixed_delay=self.rng.random() < 0.2)
-        await self.s.create(ScheduleSpec(trigger, "t"), self.now, f"s{self.made}", body=f'"{self.rng.randint(0, 3)}"')
-
-    async def _some(self, *states: ScheduleState) -> Schedule | None:
-        rows = await self.s.store.find(Schedules(states=states))
-        return self.rng.choice(rows) if rows else None
-
-    async def plan(self) -> None:
-        if (row := await self._some("active")) is not None:
-            await self.s.settle(row.id, self.now)
-
-    async def change(self) -> None:
-        row = await self._some("active", "paused")
-        if row is None:
-            return
-        if row.state == "paused":
-            await self.s.resume(row.id, self.now)
-        elif (roll := self.rng.random()) < 0.4:
-            await self.s.pause(row.id, self.now)
-        elif roll < 0.7:
-            await self.s.update(row.id, ScheduleSpec(CronSpec("*/7 * * * *"), "t"), self.now)
-        else:
-            await self.s.delete(row.id, self.now)
-
-    async def enqueue(self) -> None:
-        gates = (Gate("g", 2),) if self.rng.random() < 0.5 else ()
-        await self.s.enqueue(self.now, body=f'"{self.rng.randint(0, 9)}"', gates=gates)
-
-    async def take(self) -> None:
-        self.leased += await self.s.claim(self.now, limit=self.rng.randint(1, 4))
-
-    async def finish(self) -> None:
-        if not self.leased:
-            return
-        run = self.leased.pop(self.rng.randrange(len(self.leased)))
-        commands = (
-            lifecycle.Complete(self.now, 1, '"ok"'),
-            lifecycle.Fail("ValueError: no", self.now, 1),
-            lifecycle.Fail("ValueError: no", self.now, 1, retry_at=self.now + MINUTE),
-            lifecycle.HandBack("shutdown"),
-        )
-        await self.s.finish(run, self.rng.choice(commands), self.now)
-
-
 @pytest.mark.parametrize("numbers", [(), (1,), (7,), (1, 2), (3, 900), (1, 2, 3, 50, 51, 1_000_000)])
 async def test_the_end_of_a_log_is_found_whatever_retention_left(numbers: tuple[int, ...]) -> None:
     store = MemoryStore()
@@ -469,6 +405,10 @@ async def test_a_writer_on_the_target_is_noticed() -> None:
 async def test_a_live_instance_is_refused(side: str) -> None:
     source, target = await some(), MemoryStore()
     busy = source if side == "source" else target
+    for k in range(1_200):  # instances that were: more than any page of them
+        gone = await busy.lease(f"instance:a{k}", "a", 60_000)
+        assert gone is not None
+        await busy.release(gone.name, "a", gone.epoch)
     lease = await busy.lease("instance:w1", "w1", 60_000)
     assert lease is not None
     await refused(source, target, f"instance w1 works on the {side}")
