@@ -19,10 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.chart import chart
 from bench.envs import CONTENDERS, PLACE, ROOT
 from bench.machine import machine
-from bench.plan import Scenario, chosen, plan
-from bench.report import document, markdown, show, update_readme
+from bench.plan import Scenario, chosen
+from bench.report import document, markdown, merged, show, store, update_readme
 from bench.runner import Results, Runner
-from bench.targets import verdicts
+from bench.server import Databases, Unavailable
+from bench.suites import SUITES, Suite
 
 #: A load average above this when the run begins is worth a word.
 BUSY = 0.5
@@ -31,47 +32,76 @@ BUSY = 0.5
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     console = Console(stderr=options.json)
-    scenarios = chosen(plan(quick=options.quick, n=options.n), options.only, options.contender)
-    if not scenarios:
-        print("nothing to run: no scenario of --only has a part of --contender", file=sys.stderr)
+    chosen_suites = {}
+    for suite in SUITES.values():
+        if not options.part or suite.key in options.part:
+            chosen_suites[suite.key] = chosen(
+                suite.plan(quick=options.quick, n=options.n), options.only, options.contender
+            )
+    if not any(chosen_suites.values()):
+        print("nothing to run: no scenario of --part and --only has a part of --contender", file=sys.stderr)
         return 2
+    documents: list[dict[str, Any]] = []
+    bad = False
+    for key, scenarios in chosen_suites.items():
+        if scenarios:
+            found, good = _suite(SUITES[key], scenarios, options, console)
+            documents.append(found)
+            bad = bad or not good
+    if options.json:
+        print(json.dumps(merged(documents)))
+    return 1 if bad and not options.no_gate else 0
+
+
+def _suite(
+    suite: Suite, scenarios: list[Scenario], options: argparse.Namespace, console: Console
+) -> tuple[dict[str, Any], bool]:
+    """Run one part, show it, keep its results; what was found, and whether every target was met."""
     PLACE.mkdir(exist_ok=True)
     began = time.monotonic()
+    databases = Databases()
     with tempfile.TemporaryDirectory(dir=options.dir or PLACE, prefix="scratch-") as scratch:
-        about = machine(Path(scratch)) | {"quick": options.quick}
+        # a server keeps its files where temporary files are
+        about = machine(Path(tempfile.gettempdir() if suite.on_server else scratch)) | {"quick": options.quick}
         if about["load_before"] > BUSY:
             console.print(f"[yellow]this machine is busy (load {about['load_before']}): the figures will say little[/]")
-        results, about["seconds_by_scenario"] = _measure(scenarios, Path(scratch), options, console)
+        if suite.on_server:
+            try:
+                about["server"] = databases.about()
+            except Unavailable as reason:
+                console.print(f"[bold red]{reason}[/]")
+        results, about["seconds_by_scenario"] = _measure(scenarios, Path(scratch), databases, options, console)
     about["seconds"] = round(time.monotonic() - began)
-    judged = verdicts(results)
+    judged = suite.verdicts(results)
     found = document(scenarios, results, judged, about)
-    if options.json:
-        print(json.dumps(found))
-    else:
+    if not options.json:
         judged_here = [v for v in judged if v.ok is not None] if options.only or options.contender else judged
         show(console, scenarios, results, judged_here)
-        console.print(f"{about['seconds']} s at {about['commit']}; fdatasync {about['fsync_us']} µs")
+        console.print(f"{about['seconds']} s at {about['commit']}; {store(about)}; fdatasync {about['fsync_us']} µs")
     whole = not (options.quick or options.only or options.contender or options.n or options.here)
     if options.write or (whole and not options.no_write):
         folder = ROOT / "bench" / "results"
         folder.mkdir(exist_ok=True)
-        (folder / "embedded.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        (folder / "embedded.svg").write_text(chart(found), encoding="utf-8")
-        update_readme(ROOT / "bench" / "README.md", markdown(scenarios, results, judged, about))
-        console.print("written: bench/results/embedded.json, embedded.svg, bench/README.md")
-    missed = [v for v in judged if v.ok is False]
-    failed = [one for parts in results.values() for one in parts if one.not_run and one.part.contender == "mainspring"]
+        path = folder / f"{suite.key}.json"
+        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.with_suffix(".svg").write_text(chart(found, suite.panels, suite.durability), encoding="utf-8")
+        update_readme(ROOT / "bench" / "README.md", markdown(scenarios, results, judged, about, suite.key), suite.key)
+        console.print(f"written: bench/results/{suite.key}.json, {suite.key}.svg, bench/README.md")
+    failed = [
+        one
+        for parts in results.values()
+        for one in parts
+        if one.not_run and CONTENDERS[one.part.contender].kind == "ours"
+    ]
     for one in failed:
         console.print(f"[bold red]{one.part.label}: {one.not_run}[/]")
-    if options.no_gate:
-        return 0
-    return 1 if missed or failed else 0
+    return found, not failed and all(v.ok is not False for v in judged)
 
 
 def _measure(
-    scenarios: list[Scenario], scratch: Path, options: argparse.Namespace, console: Console
+    scenarios: list[Scenario], scratch: Path, databases: Databases, options: argparse.Namespace, console: Console
 ) -> tuple[Results, dict[str, float]]:
-    runner = Runner(scratch, here=options.here, reuse=options.reuse)
+    runner = Runner(scratch, here=options.here, reuse=options.reuse, databases=databases)
     steps = sum(len(scenario.parts) * (options.runs or scenario.runs) for scenario in scenarios)
     columns: list[Any] = [BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")]
     try:
@@ -86,9 +116,10 @@ def _measure(
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    keys = [scenario.key for scenario in plan(quick=True)]
+    keys = [scenario.key for suite in SUITES.values() for scenario in suite.plan(quick=True)]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer items and runs, at most four minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer items and runs, at most four minutes a part")
+    parser.add_argument("--part", action="append", choices=list(SUITES), default=[], help="this part; all by default")
     parser.add_argument("--only", action="append", choices=keys, default=[], help="this scenario; may be repeated")
     parser.add_argument(
         "--contender", action="append", choices=list(CONTENDERS), default=[], help="this one; may be repeated"

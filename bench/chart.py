@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
+
+from bench.envs import CONTENDERS
 
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
@@ -20,22 +23,23 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
   .ours { fill: #4493f8 }
 }
 """
-_PANELS = (
-    ("drain", "per_second", "Drain no-op runs (runs per second, more is better)", "{:,.0f}/s"),
-    ("memory", "per_second", "Drain from the memory store (runs per second, more is better)", "{:,.0f}/s"),
-    ("enqueue", "per_second", "Enqueue (per second, more is better)", "{:,.0f}/s"),
-    ("latency", "p99_ms", "Enqueue to start, p99 (ms, less is better)", "{:,.1f} ms"),
-    ("million", "cpu_us", "CPU of one fire, 100 due per second (µs, less is better)", "{:,.0f} µs"),
-    ("add", "per_second", "Adding schedules (per second, more is better)", "{:,.0f}/s"),
-)
-_WIDTH, _LEFT, _BARS, _ROW = 790, 280, 400, 22
+_WIDTH, _LEFT, _BARS, _ROW = 830, 320, 400, 22
 
 
-def chart(document: dict[str, Any]) -> str:
+class Panel(NamedTuple):
+    """A scenario's figure as bars."""
+
+    scenario: str
+    figure: str
+    title: str
+    form: str
+
+
+def chart(document: dict[str, Any], panels: Sequence[Panel], durability: str) -> str:
     """One panel of bars for each scenario that was measured; each panel has its own scale."""
     y = 10
     drawn: list[str] = []
-    for key, figure, title, form in _PANELS:
+    for key, figure, title, form in panels:
         scenario = document["scenarios"].get(key, {"parts": []})
         bars = [
             (part["label"], part["contender"], part["medians"].get(figure))
@@ -51,9 +55,7 @@ def chart(document: dict[str, Any]) -> str:
                 y += _ROW
             y += 14
     about = document["machine"]
-    said = (
-        f"{about['date']}, {about['commit']}, {about['cores']} cores, Python {about['python']}; WAL, synchronous=FULL"
-    )
+    said = f"{about['date']}, {about['commit']}, {about['cores']} cores, Python {about['python']}; {durability}"
     drawn.append(f'<text class="small" x="10" y="{y + 8}">{escape(said)}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y + 20}" width="{_WIDTH}" height="{y + 20}" '
@@ -63,7 +65,7 @@ def chart(document: dict[str, Any]) -> str:
 
 def _bar(y: int, label: str, contender: str, value: float, largest: float, form: str) -> str:
     width = max(1.0, _BARS * value / largest)
-    kind = {"mainspring": "ours", "floor": "floor"}.get(contender, "other")
+    kind = CONTENDERS[contender].kind
     return (
         f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(label)}</text>'
         f'<rect class="{kind}" x="{_LEFT}" y="{y + 3}" width="{width:.1f}" height="15" rx="2"/>'

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 #: Environments, prepared files and scratch space; not in `bench/`, so that no tool takes them for sources.
 PLACE = ROOT / ".bench"
+#: Drivers, the same for all that use them.
+ASYNCPG, PSYCOPG, UVLOOP = "asyncpg==0.32.0", "psycopg[binary,pool]==3.3.8", "uvloop==0.23.0"
 
 
 @dataclass(frozen=True)
@@ -22,13 +26,22 @@ class Contender:
     label: str
     module: str
     packages: tuple[str, ...] = ()
+    #: The least Python it runs on.
+    least: tuple[int, int] = (3, 11)
+    #: What its bar in a chart stands for: ours, floor or other.
+    kind: str = "other"
+
+    @property
+    def on_server(self) -> bool:
+        """True when it is given a database of a server, not a folder alone."""
+        return self.module.startswith("bench.contenders.postgres.")
 
 
 CONTENDERS = {
     one.key: one
     for one in (
-        Contender("mainspring", "Mainspring", "bench.contenders.mainspring_", ("--editable", str(ROOT))),
-        Contender("floor", "floor (bare sqlite3)", "bench.contenders.floor"),
+        Contender("mainspring", "Mainspring", "bench.contenders.mainspring_", ("--editable", str(ROOT)), kind="ours"),
+        Contender("floor", "floor (bare sqlite3)", "bench.contenders.floor", kind="floor"),
         Contender("huey", "SqliteHuey", "bench.contenders.huey_", ("huey==3.5.4",)),
         Contender(
             "apscheduler3",
@@ -43,6 +56,34 @@ CONTENDERS = {
             # sniffio is imported by its SQLAlchemy store and required by nothing
             ("apscheduler==4.0.0a6", "sqlalchemy==2.1.8", "greenlet==3.5.6", "aiosqlite==0.22.1", "sniffio==1.3.1"),
         ),
+        # ── on PostgreSQL ──
+        Contender(
+            "mainspring-pg",
+            "Mainspring",
+            "bench.contenders.postgres.mainspring_",
+            ("--editable", f"{ROOT}[postgres]", ASYNCPG),
+            kind="ours",
+        ),
+        Contender("floor-pg", "floor (bare asyncpg)", "bench.contenders.postgres.floor", (ASYNCPG,), kind="floor"),
+        Contender("pgqueuer", "pgqueuer", "bench.contenders.postgres.pgqueuer_", ("pgqueuer==1.6.0", ASYNCPG, UVLOOP)),
+        Contender(
+            "procrastinate",
+            "Procrastinate",
+            "bench.contenders.postgres.procrastinate_",
+            ("procrastinate==3.10.0", PSYCOPG),
+        ),
+        Contender("chancy", "Chancy", "bench.contenders.postgres.chancy_", ("chancy==0.26.0", PSYCOPG)),
+        Contender(
+            "oban", "Oban for Python", "bench.contenders.postgres.oban_", ("oban==0.7.0", PSYCOPG, UVLOOP), (3, 12)
+        ),
+        Contender("dbos", "DBOS", "bench.contenders.postgres.dbos_", ("dbos==3.3.0", PSYCOPG)),
+        Contender("saq", "SAQ", "bench.contenders.postgres.saq_", ("saq[postgres]==0.26.4", PSYCOPG)),
+        Contender(
+            "apscheduler4-pg",
+            "APScheduler 4 (pre-release)",
+            "bench.contenders.postgres.apscheduler4",
+            ("apscheduler==4.0.0a6", "sqlalchemy==2.1.8", "greenlet==3.5.6", ASYNCPG, "sniffio==1.3.1"),
+        ),
     )
 }
 
@@ -55,19 +96,36 @@ def python_of(contender: Contender, *, here: bool = False) -> str:
     """The interpreter that runs a contender; its environment is made when it is missing or its pins have changed."""
     if here:
         return sys.executable
+    base = interpreter(contender.least)
     folder = PLACE / "envs" / contender.key
     python = folder / "bin" / "python"
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    wanted = hashlib.sha256(repr((sys.version, contender.packages, ours)).encode()).hexdigest()
+    wanted = hashlib.sha256(repr((base, sys.version, contender.packages, ours)).encode()).hexdigest()
     stamp = folder / ".pins"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
         return str(python)
     without = () if contender.packages else ("--without-pip",)
-    _run([sys.executable, "-m", "venv", "--clear", *without, str(folder)])
+    _run([base, "-m", "venv", "--clear", *without, str(folder)])
     if contender.packages:
         _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *contender.packages])
     stamp.write_text(wanted)
     return str(python)
+
+
+@cache
+def interpreter(least: tuple[int, int]) -> str:
+    """A Python that is new enough: this one, or one that is found on PATH or under pyenv."""
+    if sys.version_info >= least:
+        return sys.executable
+    names = [f"python3.{minor}" for minor in range(least[1], least[1] + 4)]
+    places = [found for name in names if (found := shutil.which(name))]
+    for name in names:
+        places += map(str, sorted(Path.home().glob(f".pyenv/versions/*/bin/{name}")))
+    for place in places:  # a shim of a version that is switched off is there and fails
+        test = f"import sys, venv; sys.exit(sys.version_info < {least})"
+        if subprocess.run([place, "-c", test], capture_output=True, check=False).returncode == 0:
+            return place
+    raise NotInstalled(f"needs Python ≥ {least[0]}.{least[1]}, and there is only {sys.version.split()[0]} here")
 
 
 def _run(command: list[str]) -> None:

@@ -39,7 +39,7 @@ class Scenario:
     note: str = ""
 
 
-def _part(contender: str, job: str, label: str = "", **more: Any) -> Part:
+def part(contender: str, job: str, label: str = "", **more: Any) -> Part:
     """`label` is added to the contender's name; unknown keywords are the job's parameters."""
     own = {key: more.pop(key) for key in ("prepare", "runs", "timeout") if key in more}
     name = CONTENDERS[contender].label
@@ -68,11 +68,11 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "drain",
             "Drain no-op runs, one process, SQLite",
             (
-                _part("mainspring", "drain", n=size(20_000, 20_000)),
-                _part("floor", "drain", n=size(20_000, 20_000)),
-                *(_part("huey", "drain", f"{t} thread{'s'[: t > 1]}", n=huey_n, threads=t) for t in threads),
-                _part("apscheduler3", "drain", n=aps3_n),
-                _part("apscheduler4", "drain", n=aps4_n),
+                part("mainspring", "drain", n=size(20_000, 20_000)),
+                part("floor", "drain", n=size(20_000, 20_000)),
+                *(part("huey", "drain", f"{t} thread{'s'[: t > 1]}", n=huey_n, threads=t) for t in threads),
+                part("apscheduler3", "drain", n=aps3_n),
+                part("apscheduler4", "drain", n=aps4_n),
             ),
             (("n", "N", 0), RATE, CPU),
             runs=2 if quick else 5,
@@ -81,14 +81,14 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
         Scenario(
             "priority",
             "Critical enqueued behind low ones, all slots busy with 50 ms work",
-            (_part("mainspring", "priority", low=3_000 if quick else 10_000, critical=size(200, 60, 200)),),
+            (part("mainspring", "priority", low=3_000 if quick else 10_000, critical=size(200, 60, 200)),),
             (("n", "critical", 0), ("low", "low", 0), *LATE),
             runs=runs,
         ),
         Scenario(
             "busy-thread",
             "One CPU-bound thread handler beside it",
-            (_part("mainspring", "busy_thread", seconds=5 if quick else 15, n=size(10_000, 5_000)),),
+            (part("mainspring", "busy_thread", seconds=5 if quick else 15, n=size(10_000, 5_000)),),
             (("fires", "fires", 0), *LATE, ("n", "drained", 0), ("per_second", "drain per second", 0)),
             runs=runs,
             note="Run as `mainspring run` runs it: a switch interval of 0.5 ms.",
@@ -97,13 +97,13 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "enqueue",
             "Enqueue, every call durable when it returns",
             (
-                _part("mainspring", "enqueue_one", "one by one", n=size(3_000, 1_000)),
-                _part("floor", "enqueue_one", "single-row commit", n=size(3_000, 1_000)),
-                _part("mainspring", "enqueue_coroutines", "100 coroutines", n=size(10_000, 5_000)),
-                _part("mainspring", "enqueue_bulk", "bulk", n=size(20_000, 10_000)),
-                _part("floor", "enqueue_bulk", "bulk", n=size(20_000, 10_000)),
-                _part("huey", "enqueue_one", "one by one", n=size(3_000, 1_000)),
-                _part("apscheduler3", "enqueue_one", "one by one", n=aps3_n),
+                part("mainspring", "enqueue_one", "one by one", n=size(3_000, 1_000)),
+                part("floor", "enqueue_one", "single-row commit", n=size(3_000, 1_000)),
+                part("mainspring", "enqueue_coroutines", "100 coroutines", n=size(10_000, 5_000)),
+                part("mainspring", "enqueue_bulk", "bulk", n=size(20_000, 10_000)),
+                part("floor", "enqueue_bulk", "bulk", n=size(20_000, 10_000)),
+                part("huey", "enqueue_one", "one by one", n=size(3_000, 1_000)),
+                part("apscheduler3", "enqueue_one", "one by one", n=aps3_n),
             ),
             (("n", "N", 0), RATE, CPU),
             runs=runs,
@@ -113,9 +113,9 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "latency",
             "Enqueue to start at 50 per second, one process",
             (
-                _part("mainspring", "latency", n=size(500, 250)),
-                _part("huey", "latency", "defaults", n=size(250, 100, 250), runs=1),
-                _part("huey", "latency", "polling every 5 ms", n=size(250, 100, 250), poll=0.005, runs=1),
+                part("mainspring", "latency", n=size(500, 250)),
+                part("huey", "latency", "defaults", n=size(250, 100, 250), runs=1),
+                part("huey", "latency", "polling every 5 ms", n=size(250, 100, 250), poll=0.005, runs=1),
             ),
             (("n", "N", 0), *LATE, CPU),
             runs=runs,
@@ -125,7 +125,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "Many schedules, 100 due per second",
             (
                 *(
-                    _part(
+                    part(
                         "mainspring",
                         "tick",
                         f"{count:,} schedules",
@@ -135,7 +135,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                     )
                     for count in (million, 1_000)
                 ),
-                _part(
+                part(
                     "apscheduler3",
                     "tick",
                     f"{size(10_000, 2_000, 10_000):,} schedules",
@@ -158,9 +158,9 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "add",
             "Adding schedules",
             (
-                _part("mainspring", "add_schedules", n=size(100_000, 20_000)),
-                _part("apscheduler3", "add_schedules", n=size(3_000, 1_000, 3_000)),
-                _part("apscheduler4", "add_schedules", n=size(500, 200, 500)),
+                part("mainspring", "add_schedules", n=size(100_000, 20_000)),
+                part("apscheduler3", "add_schedules", n=size(3_000, 1_000, 3_000)),
+                part("apscheduler4", "add_schedules", n=size(500, 200, 500)),
             ),
             (("n", "N", 0), RATE, CPU),
             runs=runs,
@@ -170,9 +170,9 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "memory",
             "Drain no-op runs from the memory store",
             (
-                _part("mainspring", "drain", n=size(20_000, 20_000), store="memory"),
-                _part("apscheduler3", "drain", n=size(10_000, 10_000), store="memory"),
-                _part("apscheduler4", "drain", n=size(3_000, 1_000, 3_000), store="memory"),
+                part("mainspring", "drain", n=size(20_000, 20_000), store="memory"),
+                part("apscheduler3", "drain", n=size(10_000, 10_000), store="memory"),
+                part("apscheduler4", "drain", n=size(3_000, 1_000, 3_000), store="memory"),
             ),
             (("n", "N", 0), RATE, CPU),
             runs=runs,
@@ -182,8 +182,8 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "cron",
             "An every-second cron",
             (
-                _part("mainspring", "cron", seconds=size(60, 12, 60)),
-                _part("apscheduler3", "cron", seconds=size(20, 12, 20), runs=1),
+                part("mainspring", "cron", seconds=size(60, 12, 60)),
+                part("apscheduler3", "cron", seconds=size(20, 12, 20), runs=1),
             ),
             (
                 ("fires", "fires", 0),
@@ -198,8 +198,8 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "herd",
             "Schedules due at the same instant",
             (
-                _part("mainspring", "herd", n=herd, prepare=("prepare_herd", {"n": herd})),
-                _part("apscheduler3", "herd", n=size(3_000, 1_000, 3_000), runs=1),
+                part("mainspring", "herd", n=herd, prepare=("prepare_herd", {"n": herd})),
+                part("apscheduler3", "herd", n=size(3_000, 1_000, 3_000), runs=1),
             ),
             (
                 ("n", "N", 0),
@@ -219,7 +219,7 @@ def chosen(scenarios: Iterable[Scenario], only: list[str], contenders: list[str]
     for scenario in scenarios:
         if only and scenario.key not in only:
             continue
-        parts = tuple(part for part in scenario.parts if not contenders or part.contender in contenders)
+        parts = tuple(one for one in scenario.parts if not contenders or one.contender in contenders)
         if parts:
             kept.append(replace(scenario, parts=parts))
     return kept

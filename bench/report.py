@@ -15,6 +15,11 @@ from bench.stats import median, spread
 from bench.targets import Verdict
 
 BEGIN, END = "<!-- results: written by `make bench` -->", "<!-- end of results -->"
+#: Where the results of each part belong in bench/README.md.
+MARKS = {
+    "embedded": (BEGIN, END),
+    "postgres": ("<!-- results on PostgreSQL: written by `make bench` -->", "<!-- end of results on PostgreSQL -->"),
+}
 
 
 def cell(runs: Sequence[dict[str, Any]], figure: str, digits: int) -> str:
@@ -83,17 +88,23 @@ def show(console: Console, plan: Sequence[Scenario], results: Results, verdicts:
     console.print(table)
 
 
-def markdown(plan: Sequence[Scenario], results: Results, verdicts: Sequence[Verdict], machine: dict[str, Any]) -> str:
+def markdown(
+    plan: Sequence[Scenario],
+    results: Results,
+    verdicts: Sequence[Verdict],
+    machine: dict[str, Any],
+    suite: str = "embedded",
+) -> str:
     """The same as Markdown."""
     about = (
         f"Run of {machine['date']} at {machine['commit']}: {machine['cores']} cores ({machine['cpu']}), "
-        f"Python {machine['python']}, SQLite {machine['sqlite']}, {machine['filesystem']}, "
+        f"Python {machine['python']}, {store(machine)}, {machine['filesystem']}, "
         f"4 KiB append + fdatasync {machine['fsync_us']} µs, load before {machine['load_before']}."
     )
     lines = [
         about,
         "",
-        "![drain, enqueue and CPU per fire](results/embedded.svg)",
+        f"![drain, enqueue and CPU per fire](results/{suite}.svg)",
         "",
         *_table(["target", "goal", "measured", "met"], [[v.what, v.goal, v.measured, _mark(v)] for v in verdicts]),
     ]
@@ -105,19 +116,29 @@ def markdown(plan: Sequence[Scenario], results: Results, verdicts: Sequence[Verd
     return "\n".join(lines)
 
 
+def store(machine: dict[str, Any]) -> str:
+    """Where the rows were, and how the server was set."""
+    server = machine.get("server")
+    if server is None:
+        return f"SQLite {machine['sqlite']}"
+    set_to = ", ".join(f"{name}={value}" for name, value in server.items() if name not in ("server_version", "data"))
+    return f"PostgreSQL {server['server_version']} ({set_to})"
+
+
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     align = ["---", *["---:"] * (len(heads) - 1)]
     return [f"| {' | '.join(row)} |" for row in (heads, align, *rows)]
 
 
-def update_readme(path: Path, text: str) -> None:
+def update_readme(path: Path, text: str, suite: str = "embedded") -> None:
     """Replace what stands between the marks; a page without them is refused."""
+    first, last = MARKS[suite]
     page = path.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{path} lacks its marks: put {BEGIN!r} and {END!r} where the results belong")
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        raise ValueError(f"{path} lacks its marks: put {first!r} and {last!r} where the results belong")
+    path.write_text(f"{before}{first}\n\n{text}\n\n{last}{after}", encoding="utf-8")
 
 
 def document(
@@ -148,6 +169,16 @@ def document(
             for v in verdicts
         ],
     }
+
+
+def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The documents of several parts as one; their scenarios have different names."""
+    whole: dict[str, Any] = {"machine": {}, "scenarios": {}, "targets": []}
+    for one in documents:
+        whole["machine"] |= one["machine"]
+        whole["scenarios"] |= one["scenarios"]
+        whole["targets"] += one["targets"]
+    return whole
 
 
 def _figures(one: Measured) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 from bench.contenders.common import MARK
 from bench.envs import CONTENDERS, PLACE, ROOT, NotInstalled, python_of
 from bench.plan import Part, Scenario
+from bench.server import Databases, Unavailable
 from bench.stats import condensed
 
 
@@ -39,13 +40,16 @@ Results = dict[str, list[Measured]]
 class Runner:
     """Knows interpreters, folders and prepared files."""
 
-    def __init__(self, folder: Path, *, here: bool = False, reuse: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, here: bool = False, reuse: bool = False, databases: Databases | None = None
+    ) -> None:
         self._folder = folder
         self._here = here
         self._reuse = reuse
         self._source = os.environ.get("MAINSPRING_SRC") or str(ROOT / "src")
         self._pythons: dict[str, str | NotInstalled] = {}
         self._prepared: dict[str, tuple[Path, dict[str, Any]]] = {}
+        self._databases = databases or Databases()
         #: How long each scenario took.
         self.seconds: dict[str, float] = {}
 
@@ -71,17 +75,32 @@ class Runner:
             one.runs.append(condensed(self._run_part(one.part)))
         except NotInstalled as reason:
             one.not_run = f"does not install: {reason}"
-        except Failed as reason:
+        except (Failed, Unavailable) as reason:
             one.not_run = str(reason)
 
     def _run_part(self, part: Part) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             parameters = dict(part.parameters)
+            if CONTENDERS[part.contender].on_server:
+                return self._run_on_server(part, folder, parameters)
             if part.prepare is not None:
                 made, figures = self._prepare(part)
                 shutil.copytree(made, folder, dirs_exist_ok=True)
                 parameters["first_ms"] = figures["first_ms"]
             return self._spawn(part.contender, part.job, folder, parameters, part.timeout)
+
+    def _run_on_server(self, part: Part, folder: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        template = ""
+        if part.prepare is not None:
+            job, wanted = part.prepare
+
+            def fill(url: str) -> dict[str, Any]:
+                return self._spawn(part.contender, job, folder, {"url": url, **wanted}, 1_200)
+
+            template, figures = self._databases.template(json.dumps([part.contender, *part.prepare]), fill)
+            parameters["first_ms"] = figures["first_ms"]
+        with self._databases.fresh(template) as url:
+            return self._spawn(part.contender, part.job, folder, {"url": url, **parameters}, part.timeout)
 
     def _prepare(self, part: Part) -> tuple[Path, dict[str, Any]]:
         """A file that several runs begin with; each gets a copy."""
@@ -103,7 +122,8 @@ class Runner:
         return self._prepared[key]
 
     def close(self) -> None:
-        """Remove prepared files unless they are to be used again."""
+        """Remove prepared files unless they are to be used again, and prepared databases."""
+        self._databases.close()
         if not self._reuse:
             for folder, _ in self._prepared.values():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -113,7 +133,8 @@ class Runner:
         self, contender: str, job: str, folder: str, parameters: dict[str, Any], timeout: float
     ) -> dict[str, Any]:
         python = self._python(contender)
-        path = os.pathsep.join((self._source, str(ROOT)) if contender == "mainspring" else (str(ROOT),))
+        ours = CONTENDERS[contender].kind == "ours"
+        path = os.pathsep.join((self._source, str(ROOT)) if ours else (str(ROOT),))
         environment = {**os.environ, "PYTHONPATH": path, "MAINSPRING_SRC": self._source, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [python, "-m", CONTENDERS[contender].module, job, json.dumps({"folder": folder, **parameters})]
         try:

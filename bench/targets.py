@@ -20,7 +20,7 @@ class Verdict:
     ok: bool | None
 
 
-class _Read:
+class Read:
     """Medians (or extremes) by contender, job and group; None for what was not run."""
 
     def __init__(self, results: Results) -> None:
@@ -51,7 +51,7 @@ class _Read:
 
 def verdicts(results: Results) -> list[Verdict]:
     """Every target, in the order of the scenarios."""
-    read = _Read(results)
+    read = Read(results)
     return [
         *_drain(read),
         *_latencies(read),
@@ -62,7 +62,7 @@ def verdicts(results: Results) -> list[Verdict]:
     ]
 
 
-def _at_least(
+def at_least(
     scenario: str, what: str, goal: float, value: float | None, unit: str = "", base: float | None = None
 ) -> Verdict:
     """`base` makes it a ratio: value ÷ base."""
@@ -73,7 +73,7 @@ def _at_least(
     return _verdict(scenario, what, f"≥ {goal:,g}{unit}", value, value is not None and value >= goal, unit)
 
 
-def _at_most(scenario: str, what: str, goal: float, value: float | None, unit: str) -> Verdict:
+def at_most(scenario: str, what: str, goal: float, value: float | None, unit: str) -> Verdict:
     return _verdict(scenario, what, f"≤ {goal:g}{unit}", value, value is not None and value <= goal, unit)
 
 
@@ -84,17 +84,17 @@ def _verdict(scenario: str, what: str, goal: str, value: float | None, ok: bool,
     return Verdict(scenario, what, goal, f"{value:,.{digits}f}{unit}", ok)
 
 
-def _ratio(scenario: str, what: str, goal: float, ours: float | None, other: float | None) -> Verdict:
-    return _at_least(scenario, what, goal, ours, " ×", other)
+def ratio(scenario: str, what: str, goal: float, ours: float | None, other: float | None) -> Verdict:
+    return at_least(scenario, what, goal, ours, " ×", other)
 
 
-def _drain(read: _Read) -> Iterator[Verdict]:
+def _drain(read: Read) -> Iterator[Verdict]:
     ours = read.median("drain", "mainspring")
-    yield _ratio("drain", "drain ÷ SqliteHuey", 5, ours, read.median("drain", "huey"))
-    yield _ratio("drain", "drain ÷ APScheduler 3 on SQLite", 10, ours, read.median("drain", "apscheduler3"))
-    yield _ratio("drain", "drain ÷ floor", 0.25, ours, read.median("drain", "floor"))
-    yield _at_most("drain", "CPU per run", 60, read.median("drain", "mainspring", "cpu_us"), " µs")
-    yield _ratio(
+    yield ratio("drain", "drain ÷ SqliteHuey", 5, ours, read.median("drain", "huey"))
+    yield ratio("drain", "drain ÷ APScheduler 3 on SQLite", 10, ours, read.median("drain", "apscheduler3"))
+    yield ratio("drain", "drain ÷ floor", 0.25, ours, read.median("drain", "floor"))
+    yield at_most("drain", "CPU per run", 60, read.median("drain", "mainspring", "cpu_us"), " µs")
+    yield ratio(
         "memory",
         "memory drain ÷ APScheduler 3's memory store",
         1.5,
@@ -103,43 +103,43 @@ def _drain(read: _Read) -> Iterator[Verdict]:
     )
 
 
-def _latencies(read: _Read) -> Iterator[Verdict]:
-    yield _at_most("priority", "critical: start p99", 100, read.median("priority", "mainspring", "p99_ms"), " ms")
+def _latencies(read: Read) -> Iterator[Verdict]:
+    yield at_most("priority", "critical: start p99", 100, read.median("priority", "mainspring", "p99_ms"), " ms")
     busy = "busy-thread"
-    yield _at_most(busy, "cron beside a busy thread: p99 late", 100, read.median(busy, "mainspring", "p99_ms"), " ms")
-    yield _at_least(busy, "drain beside a busy thread", 3_000, read.median(busy, "mainspring"), "/s")
-    yield _at_most("latency", "enqueue → start p50", 3, read.median("latency", "mainspring", "p50_ms"), " ms")
-    yield _at_most("latency", "enqueue → start p99", 15, read.median("latency", "mainspring", "p99_ms"), " ms")
+    yield at_most(busy, "cron beside a busy thread: p99 late", 100, read.median(busy, "mainspring", "p99_ms"), " ms")
+    yield at_least(busy, "drain beside a busy thread", 3_000, read.median(busy, "mainspring"), "/s")
+    yield at_most("latency", "enqueue → start p50", 3, read.median("latency", "mainspring", "p50_ms"), " ms")
+    yield at_most("latency", "enqueue → start p99", 15, read.median("latency", "mainspring", "p99_ms"), " ms")
 
 
-def _enqueue(read: _Read) -> Iterator[Verdict]:
+def _enqueue(read: Read) -> Iterator[Verdict]:
     one = read.median("enqueue", "mainspring", job="enqueue_one")
     bare = read.median("enqueue", "floor", job="enqueue_one")
     many = read.median("enqueue", "mainspring", job="enqueue_coroutines")
     bulk = read.median("enqueue", "mainspring", job="enqueue_bulk")
-    yield _ratio("enqueue", "one by one ÷ bare single-row commit", 0.6, one, bare)
-    yield _ratio("enqueue", "100 coroutines ÷ our one by one", 4, many, one)
-    yield _ratio("enqueue", "bulk ÷ SqliteHuey", 10, bulk, read.median("enqueue", "huey", job="enqueue_one"))
+    yield ratio("enqueue", "one by one ÷ bare single-row commit", 0.6, one, bare)
+    yield ratio("enqueue", "100 coroutines ÷ our one by one", 4, many, one)
+    yield ratio("enqueue", "bulk ÷ SqliteHuey", 10, bulk, read.median("enqueue", "huey", job="enqueue_one"))
 
 
-def _schedules(read: _Read) -> Iterator[Verdict]:
+def _schedules(read: Read) -> Iterator[Verdict]:
     parts = sorted(read.parts("million", "mainspring"), key=lambda one: -one.part.parameters["schedules"])
     runs = parts[0].runs if parts else []
     count = f"{parts[0].part.parameters['schedules']:,}" if parts else "1,000,000"
-    yield _at_most("million", f"{count} schedules: late p50", 5, median(runs, "p50_ms"), " ms")
-    yield _at_most("million", f"{count} schedules: late p99", 25, median(runs, "p99_ms"), " ms")
+    yield at_most("million", f"{count} schedules: late p50", 5, median(runs, "p50_ms"), " ms")
+    yield at_most("million", f"{count} schedules: late p99", 25, median(runs, "p99_ms"), " ms")
     cpu = median(runs, "cpu_us")
     peers = read.parts("million", "apscheduler3")
     other = median(peers[0].runs, "cpu_us") if peers else None
     peer = f"{peers[0].part.parameters['schedules']:,}" if peers else "10,000"
     fewer = median(parts[-1].runs, "cpu_us") if len(parts) > 1 else None
-    yield _at_most("million", f"CPU per fire ÷ APScheduler 3 with {peer}", 0.25, _over(cpu, other), " ×")
-    yield _at_most("million", "CPU per fire ÷ ours with 1,000", 1.3, _over(cpu, fewer), " ×")
-    yield _at_most("million", "memory", 150, median(runs, "rss_peak_mb"), " MB")
-    yield _at_most("million", "start-up", 1, median(runs, "start_seconds"), " s")
+    yield at_most("million", f"CPU per fire ÷ APScheduler 3 with {peer}", 0.25, over(cpu, other), " ×")
+    yield at_most("million", "CPU per fire ÷ ours with 1,000", 1.3, over(cpu, fewer), " ×")
+    yield at_most("million", "memory", 150, median(runs, "rss_peak_mb"), " MB")
+    yield at_most("million", "start-up", 1, median(runs, "start_seconds"), " s")
     complete = all(run["fires"] == run["expected"] and not run["doubled"] for run in runs)
-    yield Verdict("million", "every fire once", "all", _said(runs, complete), complete if runs else None)
-    yield _ratio(
+    yield Verdict("million", "every fire once", "all", said(runs, complete), complete if runs else None)
+    yield ratio(
         "add",
         "adding schedules ÷ APScheduler 3 on SQLite",
         10,
@@ -148,28 +148,28 @@ def _schedules(read: _Read) -> Iterator[Verdict]:
     )
 
 
-def _over(value: float | None, base: float | None) -> float | None:
+def over(value: float | None, base: float | None) -> float | None:
     return None if value is None or base is None else value / base
 
 
-def _said(runs: list[dict[str, float]], ok: bool) -> str:
+def said(runs: list[dict[str, float]], ok: bool) -> str:
     return "not measured" if not runs else "all" if ok else "not all"
 
 
-def _fires(read: _Read) -> Iterator[Verdict]:
+def _fires(read: Read) -> Iterator[Verdict]:
     ours = read.parts("cron", "mainspring")
     runs = ours[0].runs if ours else []
     seconds = int(runs[0]["expected"]) if runs else 60
-    yield _at_least("cron", f"cron, {seconds} s: fires", seconds, read.least("cron", "fires"))
-    yield _at_most("cron", "cron: doubled", 0, read.most("cron", "doubled"), "")
-    yield _at_least("cron", "cron: within 10 ms", seconds * 58 // 60, median(runs, "within_10ms"))
-    yield _at_most("cron", "cron: latest", 200, read.most("cron", "max_ms"), " ms")
-    yield _at_most("herd", "herd: dropped", 0, read.most("herd", "dropped"), "")
-    yield _at_most("herd", "herd: doubled", 0, read.most("herd", "doubled"), "")
-    yield _at_most("herd", "herd: all started within", 5, read.median("herd", "mainspring", "last_seconds"), " s")
+    yield at_least("cron", f"cron, {seconds} s: fires", seconds, read.least("cron", "fires"))
+    yield at_most("cron", "cron: doubled", 0, read.most("cron", "doubled"), "")
+    yield at_least("cron", "cron: within 10 ms", seconds * 58 // 60, median(runs, "within_10ms"))
+    yield at_most("cron", "cron: latest", 200, read.most("cron", "max_ms"), " ms")
+    yield at_most("herd", "herd: dropped", 0, read.most("herd", "dropped"), "")
+    yield at_most("herd", "herd: doubled", 0, read.most("herd", "doubled"), "")
+    yield at_most("herd", "herd: all started within", 5, read.median("herd", "mainspring", "last_seconds"), " s")
 
 
-def _event_rows(read: _Read) -> Iterator[Verdict]:
+def _event_rows(read: Read) -> Iterator[Verdict]:
     for kind in ("RunStarted", "RunSucceeded"):
         largest = read.most("drain", f"{kind}_bytes")
-        yield _at_most("drain", f"row of an empty {kind} event", 200, largest, " B")
+        yield at_most("drain", f"row of an empty {kind} event", 200, largest, " B")

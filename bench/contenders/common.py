@@ -72,6 +72,18 @@ def durability_of(connection: sqlite3.Connection) -> str:
     return durable(mode, connection.execute("PRAGMA synchronous").fetchone()[0])
 
 
+#: A session's answer is `committed`'s arguments.
+SETTINGS = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
+
+
+def committed(fsync: str, synchronous_commit: str) -> str:
+    """The durability a session of a server has; anything but on and on is no fair run."""
+    said = f"fsync={fsync}, synchronous_commit={synchronous_commit}"
+    if (fsync, synchronous_commit) != ("on", "on"):
+        raise SystemExit(f"this session runs with {said}; all must have fsync=on, synchronous_commit=on")
+    return said
+
+
 def wait_until(is_so: Callable[[], bool], timeout: float, pause: float = 0.001) -> None:
     """Look again and again from a thread that has nothing else to do."""
     deadline = time.monotonic() + timeout

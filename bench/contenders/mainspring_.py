@@ -98,8 +98,8 @@ def _check_ended(folder: str, n: int) -> Figures:
 # ── enqueue ─────────────────────────────────────────────────────────────────
 
 
-def _enqueue_app(folder: str) -> tuple[Mainspring, Any]:
-    ms = Mainspring(url_of(folder))
+def _enqueue_app(folder: str, store: str) -> tuple[Mainspring, Any]:
+    ms = Mainspring(url_of(folder, store))
 
     @ms.task
     async def nothing() -> None: ...
@@ -107,9 +107,9 @@ def _enqueue_app(folder: str) -> tuple[Mainspring, Any]:
     return ms, nothing
 
 
-async def _enqueue_one(folder: str, n: int) -> Figures:
+async def enqueue_one(folder: str, n: int, store: str = "sqlite") -> Figures:
     """Each awaited, that is committed, before the next."""
-    ms, nothing = _enqueue_app(folder)
+    ms, nothing = _enqueue_app(folder, store)
     for _ in range(100):
         await nothing.enqueue()
     meter = Meter()
@@ -121,9 +121,9 @@ async def _enqueue_one(folder: str, n: int) -> Figures:
     return figures | {"durability": durability}
 
 
-async def _enqueue_coroutines(folder: str, n: int, coroutines: int = 100) -> Figures:
+async def enqueue_coroutines(folder: str, n: int, store: str = "sqlite", coroutines: int = 100) -> Figures:
     """So many coroutines, each enqueueing one after the other."""
-    ms, nothing = _enqueue_app(folder)
+    ms, nothing = _enqueue_app(folder, store)
     for _ in range(100):
         await nothing.enqueue()
 
@@ -141,8 +141,8 @@ async def _enqueue_coroutines(folder: str, n: int, coroutines: int = 100) -> Fig
     return figures | {"durability": durability, "coroutines": coroutines}
 
 
-async def _enqueue_bulk(folder: str, n: int) -> Figures:
-    ms, nothing = _enqueue_app(folder)
+async def enqueue_bulk(folder: str, n: int, store: str = "sqlite") -> Figures:
+    ms, nothing = _enqueue_app(folder, store)
     durability = await durability_in(ms)
     meter = Meter()
     await nothing.enqueue_many(() for _ in range(n))
@@ -154,9 +154,9 @@ async def _enqueue_bulk(folder: str, n: int) -> Figures:
 # ── latency ─────────────────────────────────────────────────────────────────
 
 
-async def _latency(folder: str, n: int, per_second: float = 50) -> Figures:
+async def latency(folder: str, n: int, store: str = "sqlite", per_second: float = 50) -> Figures:
     """From the call of enqueue to the first line of the handler, in one process; the first second is warm-up."""
-    ms = Mainspring(url_of(folder))
+    ms = Mainspring(url_of(folder, store))
     seen: dict[int, float] = {}
 
     @ms.task
@@ -294,10 +294,10 @@ if __name__ == "__main__":
     main(
         {
             "drain": lambda **p: asyncio.run(_drain(**p)),
-            "enqueue_one": lambda **p: asyncio.run(_enqueue_one(**p)),
-            "enqueue_coroutines": lambda **p: asyncio.run(_enqueue_coroutines(**p)),
-            "enqueue_bulk": lambda **p: asyncio.run(_enqueue_bulk(**p)),
-            "latency": lambda **p: asyncio.run(_latency(**p)),
+            "enqueue_one": lambda **p: asyncio.run(enqueue_one(**p)),
+            "enqueue_coroutines": lambda **p: asyncio.run(enqueue_coroutines(**p)),
+            "enqueue_bulk": lambda **p: asyncio.run(enqueue_bulk(**p)),
+            "latency": lambda **p: asyncio.run(latency(**p)),
             "priority": lambda **p: asyncio.run(_priority(**p)),
             "busy_thread": lambda **p: asyncio.run(_busy_thread(**p)),
             "add_schedules": lambda **p: asyncio.run(schedules.add_schedules(**p)),

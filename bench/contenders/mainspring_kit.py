@@ -7,20 +7,31 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from bench.contenders.common import durable, path_in
+from bench.contenders.common import SETTINGS, committed, durable, path_in
 from mainspring import Mainspring
 
 
 def url_of(folder: str, store: str = "sqlite") -> str:
+    """`store` is a kind of embedded store, or the URL of a server's."""
+    if "://" in store:
+        return store
     return "memory://" if store == "memory" else "sqlite:///" + path_in(folder, "mainspring.db")
 
 
 async def durability_in(ms: Mainspring) -> str:
+    """Asked on the store's own connection: no door says this, and it must be read, not believed."""
+
     async def ask(runtime: Any) -> str:
-        db = runtime.store._db  # no door says this, and a claim about durability must be read, not believed
+        db = runtime.store._db
         return durable(db.value("PRAGMA journal_mode"), db.value("PRAGMA synchronous"))
 
-    return "none (memory)" if ms.url.startswith("memory") else await ms.call(ask)
+    async def ask_server(runtime: Any) -> str:
+        async with runtime.store._db.session() as session:
+            return committed(*await session.row(SETTINGS))
+
+    if ms.url.startswith("memory"):
+        return "none (memory)"
+    return await ms.call(ask_server if ms.url.startswith("postgresql") else ask)
 
 
 async def ended_in_file(folder: str, task: str) -> None:

@@ -29,6 +29,15 @@ class ShiftedClock(SystemClock):
         return super().now() + self.shift
 
 
+class GivenClock:
+    """The same for a server's store, which asks the server for the time as long as it is given the machine's clock."""
+
+    def __init__(self, shift_ms: int) -> None:
+        clock = ShiftedClock(shift_ms)
+        self.shift = shift_ms
+        self.now, self.boot, self.monotonic = clock.now, clock.boot, clock.monotonic
+
+
 def _noon(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
@@ -43,8 +52,8 @@ def _phased(n: int, first_ms: int) -> Iterator[dict[str, Any]]:
         yield {"name": f"schedule-{phase}", "trigger": Every(f"{n * gap}ms", anchor=anchor)}
 
 
-async def add_schedules(folder: str, n: int) -> Figures:
-    ms = Mainspring(url_of(folder))
+async def add_schedules(folder: str, n: int, store: str = "sqlite") -> Figures:
+    ms = Mainspring(url_of(folder, store))
 
     @ms.task
     async def nothing() -> None: ...
@@ -54,14 +63,21 @@ async def add_schedules(folder: str, n: int) -> Figures:
     meter = Meter()
     await ms.schedule_many(nothing, _phased(n, first))
     figures = {"n": n, "per_second": rate(n, meter.wall()), "cpu_us": meter.cpu() / n * 1e6, **memory()}
-    stored = _count_schedules(folder)
+    stored = await _count_schedules(ms, folder)
     await ms.close()
     if stored != n:
         raise SystemExit(f"{stored} of {n} schedules are stored")
     return figures | {"durability": durability, "first_ms": first}
 
 
-def _count_schedules(folder: str) -> int:
+async def _count_schedules(ms: Mainspring, folder: str) -> int:
+    async def ask_server(runtime: Any) -> int:
+        async with runtime.store._db.session() as session:
+            count: int = await session.value("SELECT count(*) FROM §schedule WHERE next_at IS NOT NULL")
+            return count
+
+    if ms.url.startswith("postgresql"):
+        return await ms.call(ask_server)
     reader = open_reader(folder)
     count: int = reader.execute("SELECT count(*) FROM schedule WHERE next_at IS NOT NULL").fetchone()[0]
     reader.close()
@@ -70,12 +86,13 @@ def _count_schedules(folder: str) -> int:
 
 @asynccontextmanager
 async def _firing(
-    folder: str, first_ms: int, lead_ms: int
-) -> AsyncIterator[tuple[Mainspring, ShiftedClock, list[Any], float]]:
+    folder: str, first_ms: int, lead_ms: int, store: str = "sqlite"
+) -> AsyncIterator[tuple[Mainspring, ShiftedClock | GivenClock, list[Any], float]]:
     """A worker whose clock stands `lead_ms` before the first fire of a file; the fires it makes; how long it took."""
-    clock = ShiftedClock(first_ms - lead_ms - SystemClock().now())
+    shift = first_ms - lead_ms - SystemClock().now()
+    clock = GivenClock(shift) if "://" in store else ShiftedClock(shift)
     meter = Meter()
-    ms = Mainspring(url_of(folder), clock=clock)
+    ms = Mainspring(url_of(folder, store), clock=clock)
     fires: list[tuple[str, float, float]] = []
 
     @ms.task(timeout=None)
@@ -86,9 +103,9 @@ async def _firing(
         yield ms, clock, fires, meter.wall()
 
 
-async def tick(folder: str, schedules: int, seconds: int, first_ms: int) -> Figures:
+async def tick(folder: str, schedules: int, seconds: int, first_ms: int, store: str = "sqlite") -> Figures:
     """100 due in every second of the window: lateness to the handler's first line, CPU, memory, start-up."""
-    async with _firing(folder, first_ms, 3_000) as (ms, clock, fires, started):
+    async with _firing(folder, first_ms, 3_000, store) as (ms, clock, fires, started):
         await asyncio.sleep((first_ms - clock.now() - 20) / 1000)
         meter = Meter()
         await asyncio.sleep(seconds)

@@ -1,0 +1,72 @@
+"""The parts of the benchmark: each has its scenarios, its targets, its chart and its place in bench/README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bench import plan, plan_postgres, targets, targets_postgres
+from bench.chart import Panel
+from bench.plan import Scenario
+from bench.runner import Results
+from bench.targets import Verdict
+
+
+class Planned(Protocol):
+    """A suite's scenarios."""
+
+    def __call__(self, *, quick: bool, n: int | None = None) -> list[Scenario]: ...
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One part."""
+
+    key: str
+    plan: Planned
+    verdicts: Callable[[Results], list[Verdict]]
+    panels: tuple[Panel, ...]
+    #: What every figure of the chart was measured with.
+    durability: str
+    #: True when it needs the harness's PostgreSQL.
+    on_server: bool = False
+
+
+_DRAIN = "runs per second, more is better"
+SUITES = {
+    suite.key: suite
+    for suite in (
+        Suite(
+            "embedded",
+            plan.plan,
+            targets.verdicts,
+            (
+                Panel("drain", "per_second", f"Drain no-op runs ({_DRAIN})", "{:,.0f}/s"),
+                Panel("memory", "per_second", f"Drain from the memory store ({_DRAIN})", "{:,.0f}/s"),
+                Panel("enqueue", "per_second", "Enqueue (per second, more is better)", "{:,.0f}/s"),
+                Panel("latency", "p99_ms", "Enqueue to start, p99 (ms, less is better)", "{:,.1f} ms"),
+                Panel("million", "cpu_us", "CPU of one fire, 100 due per second (µs, less is better)", "{:,.0f} µs"),
+                Panel("add", "per_second", "Adding schedules (per second, more is better)", "{:,.0f}/s"),
+            ),
+            "WAL, synchronous=FULL",
+        ),
+        Suite(
+            "postgres",
+            plan_postgres.plan,
+            targets_postgres.verdicts,
+            (
+                Panel("pg-drain", "per_second", f"Drain no-op runs ({_DRAIN})", "{:,.0f}/s"),
+                Panel("pg-held", "per_second", f"Drain beside a held snapshot ({_DRAIN})", "{:,.0f}/s"),
+                Panel("pg-workers", "per_second", f"Drain with 1 and 2 processes ({_DRAIN})", "{:,.0f}/s"),
+                Panel("pg-enqueue", "per_second", "Enqueue (per second, more is better)", "{:,.0f}/s"),
+                Panel("pg-latency", "p99_ms", "Enqueue to start, p99 (ms, less is better)", "{:,.1f} ms"),
+                Panel(
+                    "pg-schedules", "cpu_us", "CPU of one fire, 100 due per second (µs, less is better)", "{:,.0f} µs"
+                ),
+            ),
+            "PostgreSQL, fsync=on, synchronous_commit=on",
+            on_server=True,
+        ),
+    )
+}
