@@ -97,10 +97,11 @@ def python_of(contender: Contender, *, here: bool = False) -> str:
     if here:
         return sys.executable
     base = interpreter(contender.least)
+    which = sys.version if base == sys.executable else base
     folder = PLACE / "envs" / contender.key
     python = folder / "bin" / "python"
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    wanted = hashlib.sha256(repr((base, sys.version, contender.packages, ours)).encode()).hexdigest()
+    wanted = hashlib.sha256(repr((which, contender.packages, ours)).encode()).hexdigest()
     stamp = folder / ".pins"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
         return str(python)

@@ -16,9 +16,8 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
         return chosen if most is None else min(chosen, most)
 
     runs = 1 if quick else 3
-    few = 1 if quick else 3
     million, window = size(1_000_000, 50_000), 8 if quick else 30
-    earlier = 60_000 if n is None else n
+    earlier = size(60_000, 30_000)
     twenty = size(20_000, 20_000)
     singles = size(3_000, 1_000)
     return [
@@ -29,11 +28,11 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("mainspring-pg", "drain", n=twenty),
                 part("pgqueuer", "drain", n=twenty),
                 part("floor-pg", "drain", n=twenty),
-                part("chancy", "drain", n=size(10_000, 3_000, 10_000), runs=few),
-                part("oban", "drain", n=size(10_000, 3_000, 10_000), runs=few),
-                part("procrastinate", "drain", n=size(2_000, 1_000, 2_000), runs=few),
-                part("dbos", "drain", n=size(1_000, 500, 1_000), runs=few),
-                part("saq", "drain", n=size(1_000, 300, 1_000), runs=few),
+                part("chancy", "drain", n=size(10_000, 3_000, 10_000), runs=runs),
+                part("oban", "drain", n=size(10_000, 3_000, 10_000), runs=runs),
+                part("procrastinate", "drain", n=size(2_000, 1_000, 2_000), runs=runs),
+                part("dbos", "drain", n=size(1_000, 500, 1_000), runs=runs),
+                part("saq", "drain", n=size(1_000, 300, 1_000), runs=runs),
             ),
             (("n", "N", 0), RATE, CPU),
             runs=2 if quick else ROUNDS,
@@ -59,7 +58,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 *_workers("pgqueuer", "no-op", n=twenty),
             ),
             (("n", "N", 0), RATE, CPU, ("twice", "twice", 0), ("least_share", "least share", 2)),
-            runs=2 if quick else ROUNDS,
+            runs=runs,
             note="Workers are ready and let go together; CPU is that of all workers.",
         ),
         Scenario(

@@ -18,6 +18,7 @@ from bench.plan import Part, Scenario, plan
 from bench.report import BEGIN, END, cell, update_readme
 from bench.runner import Measured, Results, Runner
 from bench.stats import condensed, median, percentile, spread
+from bench.suites import SUITES
 from bench.targets import Verdict, verdicts
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite.database import APPLICATION_ID
@@ -49,7 +50,8 @@ def test_a_tiny_run_yields_sane_figures(tmp_path: Path) -> None:
     assert judged["row of an empty RunSucceeded event"] is True
     assert judged["drain ÷ floor"] in (True, False)
     assert judged["drain ÷ SqliteHuey"] is None, "it was not run, so nothing is said about it"
-    assert chart(found).count("<rect") == 2
+    embedded = SUITES["embedded"]
+    assert chart(found, embedded.panels, embedded.durability).count("<rect") == 2
 
 
 async def test_the_floor_writes_whole_rows_and_their_events(tmp_path: Path) -> None:

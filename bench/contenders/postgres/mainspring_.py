@@ -88,7 +88,7 @@ async def _drain(url: str, n: int, earlier: int = 0, held: bool = False, **_: An
 
 async def _check_ended(look: Asyncpg, n: int) -> int:
     succeeded = await look.value("SELECT count(*) FROM mainspring.run WHERE state = 'succeeded' AND attempt = 1")
-    events: int = await look.value("SELECT count(*) FROM mainspring.event WHERE run_id IS NOT NULL")
+    events: int = await look.value("SELECT count(*) FROM mainspring.event WHERE run_id IS NOT NULL AND n IS NOT NULL")
     if succeeded != n or events != 3 * n:
         raise SystemExit(f"of {n} runs {succeeded} succeeded at the first attempt, with {events} events")
     return events
@@ -127,7 +127,8 @@ async def _worker(url: str, folder: str, place: int, cpu_ms: float) -> Figures:
         await told()
         cpu = meter.cpu()
     await ms.close()
-    return {"items": tally.items, "cpu": cpu}
+    tally.save()
+    return {"cpu": cpu}
 
 
 if __name__ == "__main__":

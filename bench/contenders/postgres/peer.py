@@ -182,7 +182,8 @@ async def _worker(kind: type[Peer], url: str, folder: str, place: int) -> Figure
         await told()
         cpu = meter.cpu()
     await peer.close()
-    return {"items": tally.items, "cpu": cpu}
+    tally.save()
+    return {"cpu": cpu}
 
 
 def run(kind: type[Peer], module: str, runner: Callable[[Any], Figures] = asyncio.run) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from bench.contenders.common import MARK, Figures, Meter, path_in, rate, wait_until
@@ -29,12 +30,21 @@ class Tally:
     def __init__(self, folder: str, place: int) -> None:
         self.items: list[str] = []
         self._at = 8 * place
+        self._file = _items(folder, place)
         with open(os.path.join(folder, "tally"), "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
 
     def add(self, item: str) -> None:
         self.items.append(item)
         struct.pack_into("<q", self._memory, self._at, len(self.items))
+
+    def save(self) -> None:
+        """For the parent; there may be more of them than a pipe holds."""
+        self._file.write_text(json.dumps(self.items), encoding="utf-8")
+
+
+def _items(folder: str, place: int) -> Path:
+    return Path(folder) / f"items-{place}.json"
 
 
 def spin(cpu_ms: float) -> None:
@@ -78,15 +88,15 @@ async def race(
         cpu = 0.0
         for worker in workers:
             _tell(worker)
-        for worker in workers:
-            said = json.loads(_read(worker, MARK).removeprefix(MARK))
-            shares.append(len(said["items"]))
-            items += said["items"]
-            cpu += said["cpu"]
+        for place, worker in enumerate(workers):
+            cpu += json.loads(_read(worker, MARK).removeprefix(MARK))["cpu"]
+            ran = json.loads(_items(folder, place).read_text(encoding="utf-8"))
+            shares.append(len(ran))
+            items += ran
     finally:
         for worker in workers:
-            worker.kill()
-            worker.wait()
+            with worker:  # closes its pipes and waits for it
+                worker.kill()
     if len(set(items)) != n:
         raise SystemExit(f"of {n} items {len(set(items))} were run")
     return {
