@@ -100,7 +100,8 @@ def python_of(contender: Contender, *, here: bool = False) -> str:
     which = sys.version if base == sys.executable else base
     folder = PLACE / "envs" / contender.key
     python = folder / "bin" / "python"
-    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"] if contender.kind == "ours" else {}
+    ours = project.get("dependencies")
     wanted = hashlib.sha256(repr((which, contender.packages, ours)).encode()).hexdigest()
     stamp = folder / ".pins"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from tools.servers.postgres import Unavailable, postgres_url
+from servers.postgres import Unavailable, postgres_url
 
 __all__ = ["Databases", "Unavailable"]
 

@@ -25,7 +25,7 @@ from bench.suites import SUITES
 from bench.targets import Verdict
 from mainspring.stores.postgres import PostgresStore
 from mainspring.verify import verify
-from tools.servers.for_tests import database_url
+from servers.for_tests import database_url
 
 ROOT = Path(__file__).parents[2]
 SUITE = SUITES["postgres"]
