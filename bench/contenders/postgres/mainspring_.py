@@ -122,6 +122,7 @@ async def _worker(url: str, folder: str, place: int, cpu_ms: float) -> Figures:
         spin(cpu_ms)
         tally.add(ctx.run_id)
 
+    await durability_in(ms)  # opens the store, as the peers have opened theirs
     meter = await ready()
     async with ms.running():
         await told()
