@@ -140,12 +140,18 @@ class PostgresLoop(Loop):
     def _healed(self, what: str, pids: list[int]) -> None:
         """Wait until each of them has claimed again and stored an outcome; how long it took, by the server's log."""
         healed, wanted = now(), [pid for pid in pids if self._begun(pid)]  # not those that were only just started
+        words = self.folder / "nodes.txt"
+        mark = words.stat().st_size
         self.until(lambda: len(self._back_since(healed, wanted)) == len(wanted), f"all are back after a {what}")
         for pid, at in self._back_since(healed, wanted).items():
             took = at - healed
             self.recoveries[what].append(took)
             if took > RECOVERY:
-                self.wrong.append(f"{what}: process {pid} was back after {took} ms, {RECOVERY} are allowed")
+                said = words.read_bytes()[mark : mark + 5_000].decode(errors="replace")
+                load = os.getloadavg()[0]
+                self.wrong.append(
+                    f"{what}: process {pid} was back after {took} ms (load {load:.1f}); meanwhile:\n{said}"
+                )
 
     def _back_since(self, healed: int, pids: list[int]) -> dict[int, int]:
         """Those that are back, and since when."""
