@@ -29,6 +29,8 @@ _WAITS = f"c.state IN {CLAIMABLE} AND c.parked_on IS NULL"
 _STILL_WAITS = f"(c.state || '') IN {CLAIMABLE} AND c.parked_on IS NULL"
 #: One index range for each lane and priority, however long the queue. Lanes are $2, tasks $3.
 _RANGES = "unnest($2::text[]) AS l(lane) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(p)"
+#: So many future runs of tasks that are not offered are passed in each range.
+_PASSED = 100
 _IN_RANGE = f"{_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.task = ANY($3::text[])"
 
 
@@ -40,11 +42,27 @@ def _heads(depth: str, now: str) -> str:
     ORDER BY x.priority, x.ready_at, x.id LIMIT {depth}"""  # noqa: S608 - column names, no input
 
 
-def _next(since: str) -> str:
-    """SQL: the first instant, from `since` on, at which an offered run is or becomes claimable."""
+def _next(now: str) -> str:
+    """SQL: the next instant after now at which an offered run becomes claimable.
+
+    Or an earlier one, to look again: of runs whose task is not offered only so many are passed.
+    """
+    ahead = f"""FROM §run c WHERE {_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.ready_at > {now}
+        ORDER BY c.ready_at, c.id"""
     return f"""
-    SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
-        SELECT c.ready_at FROM §run c WHERE {_IN_RANGE}{since} ORDER BY c.ready_at, c.id LIMIT 1) x"""  # noqa: S608
+    SELECT min(coalesce(
+        (SELECT y.ready_at FROM (SELECT c.ready_at, c.task {ahead} LIMIT {_PASSED}) y
+         WHERE y.task = ANY($3::text[]) LIMIT 1),
+        (SELECT c.ready_at {ahead} OFFSET {_PASSED - 1} LIMIT 1)))
+    FROM {_RANGES}"""  # noqa: S608
+
+
+def _first(now: str) -> str:
+    """SQL: the same, from the beginning on: an instant that has passed when one is claimable now."""
+    return f"""
+    SELECT least(({_next(now)}), (SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
+        SELECT c.ready_at FROM §run c WHERE {_IN_RANGE} AND c.ready_at <= {now}
+        ORDER BY c.ready_at, c.id LIMIT 1) x))"""  # noqa: S608
 
 
 _T = "(SELECT now FROM t)"
@@ -72,7 +90,7 @@ u AS (
     RETURNING {run_columns("r")}),
 e AS ({_STARTED})
 SELECT t.now, h.hard, h.got, h.due,
-       CASE WHEN h.due > $4 THEN t.now ELSE ({_next(f" AND c.ready_at > {_T}")}) END AS next_at,
+       CASE WHEN h.due > $4 THEN t.now ELSE ({_next(_T)}) END AS next_at,
        {ids} AS ids, {_NO_CLAIM}, NULL::text AS data
 FROM t, h
 UNION ALL
@@ -84,6 +102,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, {run_columns("u")}, b.data FROM u LEF
 _CLAIM = _quick("", "NULL::text[]")
 #: The same, then the plain successes that come before it in the same commit.
 _FINISH_AND_CLAIM = _quick(f"{successes(8)},", "(SELECT array_agg(s.id) FROM s)")
+#: now, lanes, tasks → the time, and when there is something to claim.
+_LOOK = f"WITH t AS MATERIALIZED (SELECT {NOW} AS now) SELECT t.now, ({_first(_T)}) AS next_at FROM t"  # noqa: S608
 _META = 6
 _END = _META + len(RUN_FIELDS)
 
@@ -120,7 +140,7 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
     if limit <= 0:
         async with db.reading() as session:
             lanes, tasks, *_ = _args(offer, limit)
-            row = await session.row(f"SELECT {NOW} AS now, ({_next('')}) AS next_at", db.now(now), lanes, tasks)
+            row = await session.row(_LOOK, db.now(now), lanes, tasks)
         return Claimed(row["now"], [], row["next_at"])
     if ids or db.gated:
         return await hard_way(db, offer, limit, ids, now)
@@ -203,7 +223,7 @@ WITH u AS (
 e AS ({_STARTED})
 SELECT {run_columns("u")}, b.data FROM u LEFT JOIN §body b ON b.id = u.body
 """  # noqa: S608
-_NEXT_READY = f"SELECT $1::bigint AS now, ({_next('')}) AS next_at"
+_NEXT_READY = f"SELECT $1::bigint AS now, ({_first('$1::bigint')}) AS next_at"
 
 
 async def claim_here(
