@@ -357,7 +357,7 @@ class LoopBlocked(Note, frozen=True, kw_only=True):
 
 
 class LogCompacted(Note, frozen=True, kw_only=True):
-    """Streams were removed and replaced by snapshots and tallies."""
+    """Streams were removed and replaced by snapshots and tallies; `tallies` of them were added to."""
 
     through: int
     streams: int

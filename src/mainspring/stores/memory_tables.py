@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -315,17 +315,20 @@ class MemoryTables:
             del self._leases[name]
         schedules = {run.schedule_id for run in doomed} | {span.schedule_id for span in spans}
         removed: set[int] = set()
+        tallies: Counter[tuple[str | None, int, str]] = Counter()
         for run in doomed:
             kind = "fire" if run.origin == "fire" else "adhoc"
             day = (run.fire_time if run.fire_time is not None else run.created_at) // DAY_MS
-            self._tallies[run.schedule_id, day, f"{kind}/{run.state}"] += 1
+            tallies[run.schedule_id, day, f"{kind}/{run.state}"] += 1
             removed.update(e.seq for e in self._run_events.pop(run.id, ()))
             del self._runs[run.id]
             if run.schedule_id is not None:
                 self._of_schedule[run.schedule_id].pop(run.id, None)
             self._fire_keys.pop((run.schedule_id, run.fire_key), None)
         for span in spans:
-            self._tallies[span.schedule_id, span.through // DAY_MS, f"span/{span.reason}"] += span.count
+            tallies[span.schedule_id, span.through // DAY_MS, f"span/{span.reason}"] += span.count
+        for key, count in tallies.items():
+            self._tallies[key] += count
         self._spans = [s for s in self._spans if s.through >= policy.ended_before]
         for row in gone:
             removed.update(self._forget(row.id))
@@ -364,7 +367,7 @@ class MemoryTables:
             through=max(removed, default=0),
             streams=len(doomed),
             events=len(removed),
-            tallies=len(self._tallies),
+            tallies=len(tallies),
             digest=digest,
         )
         self._record(compacted, wall, None, None)

@@ -17,7 +17,19 @@ from mainspring.model.events import (
 from mainspring.model.gate import Gate
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Span
-from mainspring.ports.store import Bodies, Gates, Leases, Purged, Retention, Runs, Schedules, Spans, Tallies, Tally
+from mainspring.ports.store import (
+    Bodies,
+    Events,
+    Gates,
+    Leases,
+    Purged,
+    Retention,
+    Runs,
+    Schedules,
+    Spans,
+    Tallies,
+    Tally,
+)
 from mainspring.testing.contract_base import Bench, ContractBase, on_store
 from mainspring.testing.factories import (
     DAY,
@@ -117,6 +129,16 @@ class Purges(ContractBase):
         assert set(await b.store.find(Tallies(schedule_id=schedule.id))) == mine
         assert set(await b.store.find(Tallies())) == {*mine, Tally(None, day + 1, "adhoc/succeeded", 1)}
         assert await b.store.find(Spans()) == []
+
+    @on_store
+    async def test_a_compaction_says_how_many_tallies_it_added_to(self, b: Bench) -> None:
+        """Of all that there are it says nothing: counting them would take longer year by year."""
+        for day in (T0, T0 + DAY):
+            await b.accept(enqueue_change(b.ids, make_run(b.ids, state=State.SKIPPED)), now=day)
+            await b.store.purge(ALL, 100, now=day)
+        notes = await b.store.find(Events(types=("LogCompacted",)))
+        assert [note.tallies for note in notes if isinstance(note, LogCompacted)] == [1, 1]
+        assert len(await b.store.find(Tallies())) == 2
 
     @on_store
     async def test_young_spans_stay(self, b: Bench) -> None:

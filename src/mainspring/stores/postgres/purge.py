@@ -27,10 +27,10 @@ from mainspring.stores.postgres.rows import (
 
 DAY_MS = 86_400_000
 
-#: before, limit, whether the dead may go: runs that ended, the longest ended first; what others hold is left to them.
+#: before, limit, dead or not: runs that ended, the longest ended first; what others hold is left to them.
 _DOOMED = """
 SELECT r.id, r.schedule_id, r.origin, coalesce(r.fire_time, r.created_at) AS at, r.state, r.body FROM §run r
-WHERE r.ended_at IS NOT NULL AND r.ended_at < $1 AND ($3::boolean OR NOT r.dead)
+WHERE r.ended_at IS NOT NULL AND r.dead = $3::boolean AND r.ended_at < $1
 ORDER BY r.ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
 _SPANS = """
@@ -109,7 +109,7 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
             return Purged()
         more = any(len(rows) > limit for rows in found)
         doomed, gone, spans = found.runs[:limit], found.schedules[:limit], found.spans[:limit]
-        await _count(session, doomed, spans)
+        tallies = await _count(session, doomed, spans)
         removed = await _remove_runs(session, [row["id"] for row in doomed])
         if spans:
             await session.fetch("DELETE FROM §span WHERE sid = ANY ($1::bigint[])", [row["sid"] for row in spans])
@@ -128,7 +128,7 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
                 through=max(removed, default=0),
                 streams=len(doomed),
                 events=len(removed),
-                tallies=await session.value("SELECT count(*) FROM §tally"),
+                tallies=tallies,
                 digest=_digest(removed),
             )
             await _append(session, wall, [event_row(note, None, None)])
@@ -147,8 +147,11 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
 async def _removable(session: Session, policy: Retention, limit: int, wall: Ms) -> _Removable:
     before, most = policy.ended_before, limit + 1
     prefix = plain_text(policy.lease_prefix) or ""
+    runs = await session.fetch(_DOOMED, before, most, False)
+    if not policy.keep_dead and len(runs) < most:
+        runs += await session.fetch(_DOOMED, before, most - len(runs), True)
     return _Removable(
-        await session.fetch(_DOOMED, before, most, not policy.keep_dead),
+        runs,
         await session.fetch(_SPANS, before, most),
         await session.fetch(_NOTES, before, most),
         await session.fetch(_GONE, before, most),
@@ -156,7 +159,8 @@ async def _removable(session: Session, policy: Retention, limit: int, wall: Ms) 
     )
 
 
-async def _count(session: Session, doomed: list[Any], spans: list[Any]) -> None:
+async def _count(session: Session, doomed: list[Any], spans: list[Any]) -> int:
+    """Put down what goes, by day; how many tallies it went into."""
     tallies: Counter[tuple[str, int, str]] = Counter()
     for row in doomed:
         kind = "fire" if row["origin"] == "fire" else "adhoc"
@@ -166,6 +170,7 @@ async def _count(session: Session, doomed: list[Any], spans: list[Any]) -> None:
     if tallies:
         rows = [(*key, count) for key, count in sorted(tallies.items())]
         await session.fetch(_COUNT, *arrays(rows, len(_TALLY_COLUMNS)))
+    return len(tallies)
 
 
 async def _remove_runs(session: Session, ids: list[str]) -> list[int]:

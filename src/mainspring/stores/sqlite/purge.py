@@ -134,7 +134,7 @@ def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged
                 through=max(removed, default=0),
                 streams=len(doomed),
                 events=len(removed),
-                tallies=db.value("SELECT count(*) FROM tally"),
+                tallies=len(tallies),
                 digest=_digest(removed),
             )
             db.run_rows(INSERT_EVENTS, [event_row(note, None, None, None)], wall)
