@@ -285,6 +285,15 @@ async def test_time_is_the_servers(stores: tuple[PostgresStore, ...]) -> None:
     assert 0 <= (await stores[1].due(Agenda.TOUCHED, 0)).now - server < 60_000
 
 
+async def test_the_server_is_told_which_application_it_is() -> None:
+    for options, name in (({}, "mainspring"), ({"application_name": "shop"}, "shop")):
+        store = PostgresStore(fresh_url(None, **options))
+        await store.open()
+        async with store._db.reading() as session:
+            assert await session.value("SELECT current_setting('application_name')") == name
+        await store.close()
+
+
 async def test_a_fork_must_open_its_own_store(
     stores: tuple[PostgresStore, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -297,14 +297,13 @@ class Database:
             pause = min(2 * pause, _LAST_TRY)
 
     def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {
+        session = {} if self.settings.pooler else _SESSION  # a pooler would refuse them
+        return {
             "timeout": _CONNECT_SECONDS,
             "command_timeout": _COMMAND_SECONDS,
             "statement_cache_size": self.settings.statement_cache_size,
+            "server_settings": {"application_name": self.settings.application_name, **session},
         }
-        if not self.settings.pooler:  # which would refuse them
-            options["server_settings"] = {"application_name": "mainspring", **_SESSION}
-        return options
 
     async def _check(self, connection: Any) -> None:
         settings = self.settings

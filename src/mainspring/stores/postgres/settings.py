@@ -10,7 +10,7 @@ from msgspec import Struct
 from mainspring.model.errors import InvalidInput, nearest
 from mainspring.model.instant import Ms, duration_ms
 
-_OURS = ("schema", "pool", "statement_cache_size", "pooler", "listen", "wait")
+_OURS = ("schema", "pool", "statement_cache_size", "pooler", "listen", "wait", "application_name")
 _DRIVERS = (
     "sslmode",
     "sslrootcert",
@@ -25,7 +25,6 @@ _DRIVERS = (
     "password",
     "database",
     "target_session_attrs",
-    "application_name",
     "krbsrvname",
     "gsslib",
 )
@@ -48,6 +47,8 @@ class PostgresSettings(Struct, frozen=True):
     listen: str = "yes"
     #: How long a server that is not there may take to come.
     wait: Ms = 30_000
+    #: What `pg_stat_activity` calls us.
+    application_name: str = "mainspring"
 
 
 def read_url(url: str) -> PostgresSettings:
@@ -89,6 +90,7 @@ def read_url(url: str) -> PostgresSettings:
         pooler=pooler,
         listen=listen,
         wait=duration_ms(options["wait"], field="url: wait") if "wait" in options else 30_000,
+        application_name=options.get("application_name", "mainspring"),
     )
 
 
