@@ -27,10 +27,11 @@ format: $(READY)
 bench: $(READY)  ## us, the peers and a floor, with the targets; QUICK=1 for a short one, ARGS=… for the rest
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
-chaos: $(READY) mutants  ## the proof with larger counts: kills, stops, worlds, failpoints, damages, zones, a ten-minute soak
+chaos: $(READY) mutants  ## the proof with larger counts: kills, stops, worlds, failpoints, crowds, damages, zones, a ten-minute soak
 	MAINSPRING_KILLS=300 MAINSPRING_STOPS=30 MAINSPRING_RUNS=50000 MAINSPRING_FAILPOINT_NTH=1,2,3 \
 	MAINSPRING_PG_KILLS=200 MAINSPRING_PG_STOPS=40 MAINSPRING_PG_BACKENDS=20 MAINSPRING_PG_RESTARTS=6 \
 	MAINSPRING_PG_FAULTS=8 MAINSPRING_PG_ROUNDS=10 MAINSPRING_PG_FAILPOINTS=all \
+	MAINSPRING_PG_HERD=10000 MAINSPRING_PG_CROWD=1000000 \
 	MAINSPRING_WORLDS=5000 MAINSPRING_ZONES=1000 MAINSPRING_DAMAGES=1000 MAINSPRING_SOAK_SECONDS=600 \
 	$(BIN)/pytest -m chaos --durations=10 -s
 

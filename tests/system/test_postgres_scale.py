@@ -7,8 +7,12 @@ and with a clock.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from pg_crowd import GROWING_ID, Cost, Times, multiply, run_sql, settled, weighed
@@ -28,12 +32,13 @@ from mainspring.testing.factories import (
     make_schedule,
     plan_change,
 )
-from servers.for_tests import fresh_store
+from servers.for_tests import fresh_store, fresh_url
 
 #: Rows are written past the rules, which no log could rebuild: not for `events verify`.
 pytestmark = [pytest.mark.tampers, pytest.mark.chaos]
 TIMED = "MAINSPRING_PG_CROWD" in os.environ
 CROWD = int(os.environ.get("MAINSPRING_PG_CROWD", "20000"))
+HERD = int(os.environ.get("MAINSPRING_PG_HERD", "500"))
 FEW = 1_000
 CALLS = 300
 OFFER = Offer("w", ("default/default",), ("t",), 30_000)
@@ -72,6 +77,19 @@ def same(few: Cost, many: Cost) -> None:
     assert many.statements == few.statements
     assert many.rows <= few.rows, f"{many.worst_rows} rows in {many.worst}"
     assert many.pages <= 1.5 * few.pages + 20, f"{many.pages} pages, {few.pages} with few"
+
+
+# ── a herd ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.timeout(120 + HERD // 20)
+def test_schedules_due_at_the_same_instant_run_once_each_on_two_instances_within_their_pools() -> None:
+    script = Path(__file__).parent / "pg_herd.py"
+    words = [sys.executable, str(script), fresh_url(), f"--schedules={HERD}"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    print(f"\n{done.stdout}{done.stderr}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[0])["runs"] == HERD
 
 
 # ── ticks ───────────────────────────────────────────────────────────────────
@@ -236,7 +254,7 @@ async def test_a_step_of_retention_costs_the_same_whatever_is_left(
     few: PostgresStore, many: PostgresStore, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended runs, dead letters that are kept, tallies of years: each step looks at what it removes."""
-    count = min(CROWD, 20_000)
+    count = min(CROWD, 10_000)
     costs = []
     for store, dead, living, tallies in ((few, 0, FEW, 0), (many, count // 2, count, count)):
         run = await ended_run(store, ids)
@@ -297,7 +315,7 @@ async def test_retention_of_a_million_runs_while_claims_go_on(
 @pytest.mark.timeout(120 + CROWD // 400)
 async def test_tables_that_are_filled_and_purged_again_and_again_stop_growing(few: PostgresStore, ids: Ids) -> None:
     """The newest fill stays, as history does. `make chaos` leaves the cleaning to autovacuum."""
-    count = CROWD // 10
+    count = CROWD // (10 if TIMED else 20)
     run = await ended_run(few, ids)
     sizes: list[int] = []
     for number in range(6):

@@ -1,0 +1,168 @@
+"""A herd: schedules that are all due at the same instant, on two instances that are processes of their own.
+
+python pg_herd.py URL [--schedules N]       a line of JSON; exit code 1 and the reasons when something is not right
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
+from pg_watch import Watch
+
+from mainspring import Context, Mainspring
+from mainspring.stores.postgres import PostgresStore
+
+NODES = ("one", "two")
+POOL = 4
+#: Seconds for all of them to run, on a machine that may be busy.
+PATIENCE = 300.0
+#: Of each fire in the server's own log: how late it was planned, and how late it was given to a worker.
+_LATE = """
+SELECT min(b.at) - r.fire_time AS planned, min(s.at) - r.fire_time AS started
+FROM §run r JOIN §event b ON b.run_id = r.id AND b.type = 'RunScheduled'
+JOIN §event s ON s.run_id = r.id AND s.type = 'RunStarted' GROUP BY r.id, r.fire_time
+"""
+_ENDED = "SELECT count(*) FROM §run WHERE state = 'succeeded'"
+
+
+def application(url: str, folder: Path, name: str) -> tuple[Mainspring, Any]:
+    """The same in each process; the server knows each by its name."""
+    log = CallLog(folder / "calls")
+    ms = Mainspring(f"{url}&pool={POOL}&application_name={name}", name="herd", concurrency=50)
+
+    @ms.task(timeout=None)
+    async def graze(ctx: Context) -> None:
+        with log.call(ctx):
+            pass
+
+    return ms, graze
+
+
+def node(url: str, folder: Path, name: str) -> int:
+    """In a child: an instance until it is told to stop."""
+    tell_where_it_hangs()
+    ms, _ = application(url, folder, name)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        async with ms.running():
+            (folder / f"{name}.up").touch()
+            await stop.wait()
+        await ms.close()
+
+    asyncio.run(main())
+    return 0
+
+
+async def register(url: str, folder: Path, count: int) -> tuple[int, float]:
+    """All of them for one instant; that instant in milliseconds, and how many seconds before it the last was stored."""
+    ms, graze = application(url, folder, "shepherd")
+    at = int(time.time() + 2.5 + count / 1_000)
+    when = datetime.fromtimestamp(at, UTC)
+    stored = await ms.schedule_many(graze, ({"name": f"sheep {number}", "at": when} for number in range(count)))
+    left = at - time.time()
+    assert stored == count
+    await ms.close()
+    return at * 1000, left
+
+
+async def watched(url: str, at: int, count: int) -> tuple[Watch, float]:
+    """Look at the server until all have run; what was seen, and the seconds from the instant to the last end."""
+    store = PostgresStore(f"{url}&application_name=judge")
+    await store.open()
+    async with Watch(store) as watch, asyncio.timeout(PATIENCE + at / 1000 - time.time()):
+        while True:
+            async with store._db.reading() as session:
+                if await session.value(_ENDED) >= count:
+                    break
+            await asyncio.sleep(0.05)
+    last = time.time() - at / 1000
+    await store.close()
+    return watch, last
+
+
+async def lateness(url: str) -> tuple[list[int], list[int]]:
+    store = PostgresStore(url)
+    await store.open()
+    async with store._db.reading() as session:
+        rows = await session.fetch(_LATE)
+    await store.close()
+    return sorted(row["planned"] for row in rows), sorted(row["started"] for row in rows)
+
+
+def herd(url: str, folder: Path, count: int) -> list[str]:
+    """What is wrong; the figures are printed."""
+    pids = [fork(partial(node, url, folder, name), folder / f"{name}.txt") for name in NODES]
+    try:
+        wait_until(lambda: all((folder / f"{name}.up").exists() for name in NODES), 60, "both instances are up")
+        at, left = asyncio.run(register(url, folder, count))
+        watch, last = asyncio.run(watched(url, at, count))
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        codes = [wait(pid) for pid in pids]
+    wrong, counts = judge(url, CallLog(folder / "calls"), late=int(PATIENCE * 1000))
+    planned, started = asyncio.run(lateness(url))
+    calls = CallLog(folder / "calls").calls()
+    figures = {
+        "schedules": count,
+        "runs": counts["RunScheduled"],
+        "calls": len(calls),
+        "by": sorted(sum(call.node == str(pid) for call in calls) for pid in pids),
+        "connections": {name: watch.connections[name] for name in NODES},
+        "looks": watch.seen,
+        "stored_before_s": round(left, 1),
+        "planned_ms": _spread(planned),
+        "started_ms": _spread(started),
+        "all_ended_s": round(last, 2),
+    }
+    print(json.dumps(figures), flush=True)
+    if codes != [0, 0]:
+        wrong.append(f"exit codes {codes}: " + "".join((folder / f"{name}.txt").read_text() for name in NODES)[-2_000:])
+    if not counts["RunScheduled"] == counts["RunStarted"] == counts["RunSucceeded"] == len(started) == count:
+        wrong.append(f"not {count} runs, each started once and ended once: {counts}")
+    if sorted({call.run_id for call in calls}) != sorted(call.run_id for call in calls) or len(calls) != count:
+        wrong.append(f"{len(calls)} calls of {len({call.run_id for call in calls})} runs")
+    if min(planned) < 0:
+        wrong.append(f"planned {-min(planned)} ms before its time")
+    for name in NODES:
+        if not 1 <= watch.connections[name] <= POOL + 1:  # one more that listens
+            wrong.append(f"instance {name} had {watch.connections[name]} connections, {POOL} and 1 are allowed")
+    return wrong
+
+
+def _spread(values: list[int]) -> dict[str, int]:
+    return {
+        "p50": values[len(values) // 2],
+        "p99": values[min(len(values) - 1, len(values) * 99 // 100)],
+        "max": values[-1],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--schedules", type=int, default=500)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pg-herd-") as name:
+        wrong = herd(options.url, Path(name), options.schedules)
+    for line in wrong:
+        print(line)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
