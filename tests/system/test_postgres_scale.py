@@ -318,7 +318,7 @@ async def test_tables_that_are_filled_and_purged_again_and_again_stop_growing(fe
     count = CROWD // (10 if TIMED else 20)
     run = await ended_run(few, ids)
     sizes: list[int] = []
-    for number in range(6):
+    for number in range(8):
         first = 1 + number * count
         await fill_ended(few, run, first, first + count - 1)
         purged = await few.purge(Retention(ended_before=T0 + first), 500, now=LATER)
@@ -330,7 +330,7 @@ async def test_tables_that_are_filled_and_purged_again_and_again_stop_growing(fe
             await settled(few, "run", "event", "body")
         sizes.append((await run_sql(few, _SIZE.format(schema=few.settings.schema)))[0][0])
     print(f"\n{count} runs filled and purged, megabytes after each time: {[size >> 20 for size in sizes]}")
-    assert sizes[5] <= 1.2 * sizes[2], sizes
+    assert max(sizes[5:]) <= 1.1 * max(sizes[:5]), sizes
 
 
 _SIZE = """
