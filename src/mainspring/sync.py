@@ -69,16 +69,14 @@ class SyncTask(Generic[P, R]):
     @overload
     def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> SyncHandle[R]: ...
     def enqueue(self, *args: Any, **kwargs: Any) -> SyncHandle[R]:
-        instead = f"{self._task.name}.enqueue(…)"
-        refuse_on_loop(instead)
-        handle = self._task.enqueue_blocking(args, kwargs)
-        return SyncHandle(handle or block_on(self._task.enqueue(*args, **kwargs), instead))
+        refuse_on_loop(instead := f"{self._task.name}.enqueue(…)")
+        stored = self._task.enqueue_blocking(args, kwargs)
+        return SyncHandle(stored or block_on(self._task.enqueue(*args, **kwargs), instead))
 
     def enqueue_many(self, items: Any, *, connection: Any = None) -> list[SyncHandle[R]]:
-        instead = f"{self._task.name}.enqueue_many(…)"
-        refuse_on_loop(instead)
-        joined = self._task.enqueue_many_blocking(items, connection)
-        handles = block_on(self._task.enqueue_many(items), instead) if joined is None else joined
+        refuse_on_loop(instead := f"{self._task.name}.enqueue_many(…)")
+        stored = self._task.enqueue_many_blocking(items, connection)
+        handles = block_on(self._task.enqueue_many(items), instead) if stored is None else stored
         return [SyncHandle(handle) for handle in handles]
 
 

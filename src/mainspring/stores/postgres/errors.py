@@ -16,7 +16,14 @@ from mainspring.model.errors import (
 )
 
 #: What the driver may raise; `InterfaceError` also when the connection was closed under it.
-DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, asyncio.IncompleteReadError)
+DRIVER = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    asyncio.IncompleteReadError,
+)
 #: Rolled back, and right again when tried again: two writers met.
 MET = (
     asyncpg.DeadlockDetectedError,
@@ -30,6 +37,7 @@ BROKEN = (
     asyncpg.CrashShutdownError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the server's last word came while nobody was asking: the driver loses its step
     OSError,
     TimeoutError,
     asyncio.IncompleteReadError,

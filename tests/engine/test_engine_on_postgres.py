@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -85,9 +86,10 @@ async def test_an_instance_comes_back_by_itself_when_its_connections_are_cut(url
     calls: list[tuple[str, str]] = []
     one = Instance(url, "one", calls)
     settings = read_url(url)
-    async with beside(one.ms):
+    async with beside(one.ms), contextlib.AsyncExitStack() as stack:
         assert await (await one.work.enqueue(1)).result(timeout=WAIT) == 1
         killer = await asyncpg.connect(settings.dsn)
+        stack.push_async_callback(killer.close)
         for number in range(2, 6):
             await killer.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -96,7 +98,6 @@ async def test_an_instance_comes_back_by_itself_when_its_connections_are_cut(url
             handle = await one.work.enqueue(number)
             assert await handle.result(timeout=WAIT) == number
             assert (await handle.run()).state is State.SUCCEEDED
-        await killer.close()
     await one.ms.close()
     worked = Counter(what for _, what in calls if what.startswith("work"))
     assert set(worked) == {f"work {number}" for number in range(1, 6)}
