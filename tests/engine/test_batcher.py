@@ -160,3 +160,60 @@ async def test_a_failure_among_many_is_raised_when_the_others_are_stored() -> No
     with pytest.raises(StoreError, match="cannot encode this"):
         await batcher.apply_many([enqueue(), enqueue("poison"), enqueue()])
     assert len(await store.find(Runs())) == 2
+
+
+async def paced(store: Recording) -> Batcher:
+    """A batcher that has just made a commit, and would wait for hours before one that nobody waits for."""
+    batcher = await make(store)
+    batcher._pace = 3600.0
+    await batcher.apply(enqueue())
+    store.batches.clear()
+    return batcher
+
+
+async def once_idle(batcher: Batcher) -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_what_nobody_waits_for_goes_with_the_next_that_somebody_waits_for() -> None:
+    store = Recording()
+    batcher = await paced(store)
+    told: list[Result | StoreError] = []
+    for _ in range(3):
+        batcher.post(enqueue(), told.append, soon=False)
+    await once_idle(batcher)
+    assert (store.batches, batcher.waiting) == ([], 3)
+    await batcher.apply(enqueue())
+    assert (store.batches, len(told)) == ([4], 3)
+
+
+async def test_enough_of_it_goes_by_itself() -> None:
+    store = Recording()
+    batcher = await paced(store)
+    for _ in range(module.ENOUGH):
+        batcher.post(enqueue(), lambda result: None, soon=False)
+    await once_idle(batcher)
+    assert store.batches == [module.ENOUGH]
+
+
+async def test_the_first_after_a_pause_goes_at_once_and_the_rest_a_moment_later() -> None:
+    store = Recording()
+    batcher = await make(store)
+    batcher._pace = 3600.0
+    batcher._began = asyncio.get_running_loop().time() - 3600.0
+    for _ in range(3):
+        batcher.post(enqueue(), lambda result: None, soon=False)
+        await once_idle(batcher)
+    assert store.batches == [1]
+    await batcher.flush()
+    assert store.batches == [1, 2]
+
+
+async def test_who_flushes_is_in_a_hurry() -> None:
+    store = Recording()
+    batcher = await paced(store)
+    batcher.post(enqueue(), lambda result: None, soon=False)
+    await once_idle(batcher)
+    await batcher.flush()
+    assert store.batches == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -18,6 +19,9 @@ from mainspring.ports.store import Claimed, Store, Wish
 MAX_ROWS = 1_000
 MAX_BYTES = 512 * 1024
 MAX_WAITING = 10_000
+#: A commit of nothing but what nobody waits for begins `pace` after the last one, or when so many changes are there:
+#: at a thousand outcomes a second, a commit for every second of them would keep the store busy for nothing.
+ENOUGH = 50
 
 
 #: Hears what became of a change, or why the store could not say.
@@ -29,6 +33,7 @@ class _Waiting(Struct, gc=False):
     answer: asyncio.Future[Result] | Answer
     rows: int
     size: int
+    soon: bool
 
 
 class Rider(Protocol):
@@ -47,13 +52,21 @@ class Batcher:
     """Collects changes on the engine's loop and applies them in few commits, in order of arrival."""
 
     def __init__(
-        self, store: Store, committed: Callable[[Sequence[Change], bool], None], publish: Callable[[Event], None]
+        self,
+        store: Store,
+        committed: Callable[[Sequence[Change], bool], None],
+        publish: Callable[[Event], None],
+        pace: float = 0.0,
     ) -> None:
         self._store = store
         self._committed = committed
         self._publish = publish
         self._queue: deque[_Waiting] = deque()
         self._flusher: asyncio.Task[None] | None = None
+        self._pace = pace
+        self._began = float("-inf")
+        self._urgent = 0
+        self._hurry = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self.listening = False
@@ -107,31 +120,47 @@ class Batcher:
         self.post(change, future)
         return future
 
-    def post(self, change: Change, answer: asyncio.Future[Result] | Answer) -> None:
-        """The same for outcomes, which come by the thousand and must never be held up: the answer is a plain call."""
+    def post(self, change: Change, answer: asyncio.Future[Result] | Answer, *, soon: bool = True) -> None:
+        """The same with a plain call for an answer. Not `soon` is what nobody waits for: it may wait for company."""
         rows = 1 + len(change.runs) + len(change.spans) + len(change.events)
         size = 200 * rows
         for body in change.bodies:
             size += len(body.data)
         if change.run is not None and change.run.result is not None:
             size += 2 * len(change.run.result)
-        self._queue.append(_Waiting(change, answer, rows, size))
+        self._queue.append(_Waiting(change, answer, rows, size, soon))
+        self._urgent += soon
+        if self._urgent or len(self._queue) >= ENOUGH:
+            self._hurry.set()
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def flush(self) -> None:
         """Return when everything queued so far is committed."""
         while self._flusher is not None:
+            self._hurry.set()
             await asyncio.shield(self._flusher)
 
     async def _flush(self) -> None:
         try:
             while self._queue:
+                await self._wait_for_company()
                 await self._commit(self._take())
                 if len(self._queue) < MAX_WAITING:
                     self._room.set()
         finally:
             self._flusher = None
+
+    async def _wait_for_company(self) -> None:
+        """Wait for company, if nobody is in a hurry and the last commit began a moment ago."""
+        loop = asyncio.get_running_loop()
+        wait = self._began + self._pace - loop.time()
+        if wait > 0 and not self._urgent and len(self._queue) < ENOUGH:
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._hurry.wait()
+        self._began = loop.time()
 
     def _take(self) -> list[_Waiting]:
         """As many changes as fit one commit, at most one for each guarded row; the second goes to the next."""
@@ -145,6 +174,7 @@ class Batcher:
             if batch and (key in guarded or rows + waiting.rows > MAX_ROWS or size + waiting.size > MAX_BYTES):
                 break
             self._queue.popleft()
+            self._urgent -= waiting.soon
             if isinstance(waiting.answer, asyncio.Future) and waiting.answer.cancelled():
                 continue
             if key is not None:

@@ -9,10 +9,11 @@ NEWEST = 0.3
 
 
 class Prefetch:
-    """What ends during two round trips to the store, at most as many as there are slots; slow work is never ahead."""
+    """What ends during two round trips to the store or two of its paces, as many as there are slots at most."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, pace: float = 0.0) -> None:
         self._clock = clock
+        self._pace = pace
         self._since = clock.monotonic()
         self._finished = 0
         self._rate = 0.0
@@ -32,4 +33,4 @@ class Prefetch:
 
     def places(self, slots: int) -> int:
         """Places in the local queue."""
-        return min(slots, int(self._rate * 2 * self._round_trip))
+        return min(slots, int(self._rate * 2 * max(self._round_trip, self._pace)))

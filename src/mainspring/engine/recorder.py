@@ -51,7 +51,7 @@ class Recorder:
         if isinstance(outcome, Failed):
             _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
-        self._batcher.post(change, lambda result: self._stored(attempt, outcome, change, result))
+        self._batcher.post(change, lambda result: self._stored(attempt, outcome, change, result), soon=False)
 
     def _stored(self, attempt: Attempt, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
         if isinstance(result, StoreError):

@@ -87,7 +87,7 @@ class Runtime:
         self.owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{rng.getrandbits(24):06x}"
         self._changes = itertools.count(1)
         self._change_prefix = f"{rng.getrandbits(40):010x}"
-        self.batcher = Batcher(store, self._committed, bus.publish)
+        self.batcher = Batcher(store, self._committed, bus.publish, settings.pace / 1000)
         self.crossing = Crossing(self.batcher, self._post)
         self.commands = Commands(store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id)
         poll = settings.poll / 1000

@@ -64,7 +64,7 @@ class Worker(Service):
         self._given = 0
         self._waiting: list[tuple[int, int, float, Attempt]] = []
         self._taken = 0
-        self._prefetch = Prefetch(clock)
+        self._prefetch = Prefetch(clock, settings.pace / 1000)
         self._batch = max(CLAIM_BATCH, settings.concurrency // 2)
         self._last_chances: set[str] = set()
         self._riding: tuple[int, Ms, float] = (0, 0, 0.0)
@@ -250,7 +250,7 @@ class Worker(Service):
                 self._recorder.stale(attempt, outcome)
         self._prefetch.finished(len(done))
         self._begin()
-        if self._more:
+        if self._more and not self._waiting:  # else the commit of these outcomes brings more in time
             self.wake()
 
     def _end(self, attempt: Attempt, outcome: Outcome, boot: Ms | None = None, now: Ms | None = None) -> None:

@@ -32,6 +32,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     payload_limit: int = 64 * 1024
     undeclared_after: Ms = 600_000
     labels: dict[str, str] = {}
+    #: How long an outcome that nobody waits for may wait for company; zero where time passes only when it is let.
+    pace: Ms = 5
 
 
 def make_settings(

@@ -86,6 +86,7 @@ class Home:
         app.settings = replace(
             own,
             poll=max(own.poll, NO_POLLING),
+            pace=0,
             lease_ttl=max(own.lease_ttl, DAY),
             heartbeat=max(own.heartbeat, DAY // 4),
             history=max(own.history, 36_500 * DAY),

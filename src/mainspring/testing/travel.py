@@ -85,7 +85,7 @@ async def _taken_over(app: Mainspring, start: datetime | str | None) -> AsyncIte
     time.attach()
     app.clock = clock
     app._engine = SameLoop(time._loop)
-    app.settings = replace(app.settings, poll=max(app.settings.poll, NO_POLLING))
+    app.settings = replace(app.settings, poll=max(app.settings.poll, NO_POLLING), pace=0)
     if app._given_store is not None:
         app._given_store._clock = clock  # type: ignore[attr-defined]  # every embedded store keeps its clock there
     try:
