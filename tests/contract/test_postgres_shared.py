@@ -152,8 +152,9 @@ async def test_a_number_that_will_never_come_is_forgotten(stores: tuple[Postgres
             await two.apply([note(ids, "kept")])
             assert instances(await follower.next(10)) == ["kept"]
             raise ZeroDivisionError
-    assert await follower.next(10) == []
-    assert follower.holes == 0
+    async with asyncio.timeout(20):
+        while follower.holes:  # an older transaction, of anybody on this server, may hold the horizon for a moment
+            assert await follower.next(10) == []
 
 
 async def test_several_late_ones_of_one_hole_come_each_once(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
