@@ -431,7 +431,7 @@ MUTANTS = (
         "every instance keeps house",
         S + "engine/keeper.py",
         "        if not self._leader.leads:\n            self._steady",
-        "        if False:\n            self._steady",
+        "        if self.poll < 0:\n            self._steady",
         ("tests/engine/test_leader.py::test_one_of_three_leads_and_only_that_one_keeps_house",),
     ),
     Mutant(
