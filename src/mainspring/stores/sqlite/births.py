@@ -6,10 +6,10 @@ from mainspring.model.change import Change, Result, RunAbsent
 from mainspring.model.events import RunScheduled, encode_data
 from mainspring.model.instant import Ms
 from mainspring.model.run import OPEN, Run
+from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.rows import INSERT_FRESH, is_fresh, pack, plain_text, run_row
-from mainspring.stores.sqlite.successes import Indexed
 
 Birth = tuple[Run, RunScheduled, str]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from mainspring.model.change import Change, Result, ScheduleAbsent
 from mainspring.model.events import ScheduleCreated, encode_data
 from mainspring.model.instant import Ms
+from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.rows import pack
-from mainspring.stores.sqlite.successes import Indexed
 
 
 def new_schedules(db: Database, changes: Indexed, results: list[Result], mark: int, wall: Ms) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from mainspring.model.change import Change, RunAbsent, RunAt, RunLease, ScheduleAbsent, ScheduleAt
 from mainspring.model.events import Event, FiresElided, RunEvent, ScheduleEvent
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, Run, State
+from mainspring.stores.batch import Indexed, independent
 from mainspring.stores.sqlite.apply_sql import schedule_values
 from mainspring.stores.sqlite.rows import STATE_TEXT, plain_text, run_row
 
@@ -17,10 +18,10 @@ from mainspring.stores.sqlite.rows import STATE_TEXT, plain_text, run_row
 class Segment:
     """Rows for the guards' statements; within a segment their order makes no difference."""
 
-    def __init__(self, first: int, wall: Ms) -> None:
+    def __init__(self, changes: Indexed, first: int, wall: Ms) -> None:
         self.first = first
         self.wall = wall
-        self.changes: list[tuple[int, Change]] = []
+        self.changes = changes
         self.leaving: list[list[Any]] = []
         self.staying: list[list[Any]] = []
         self.ats: list[list[Any]] = []
@@ -32,33 +33,8 @@ class Segment:
         self.moved: list[tuple[int, int]] = []
         self.new_schedules: list[list[Any]] = []
         self.unguarded: list[int] = []
-        self._rows: set[str] = set()
-        self._touched: set[str] = set()
-        self._wanted: set[tuple[str, str]] = set()
-        self._freed: set[tuple[str, str]] = set()
-
-    def take(self, index: int, change: Change) -> bool:
-        """Add a change; False when its answer could depend on one that is here, so that it has to come later."""
-        guard = change.guard
-        key = _contested(change)
-        absent = isinstance(guard, RunAbsent)
-        if self.changes and (
-            (guard is not None and (guard.id in self._rows or guard.id in self._touched))
-            or (key is not None and (key in self._freed or (not absent and key in self._wanted)))
-            or (change.touches and not self._rows.isdisjoint(change.touches))
-        ):
-            return False
-        if key is not None:
-            (self._wanted if absent else self._freed).add(key)
-        if guard is not None:
-            self._rows.add(guard.id)
-        for run in change.runs:
-            self._rows.add(run.id)
-        if change.touches:
-            self._touched.update(change.touches)
-        self.changes.append((index, change))
-        self._sort(index, change, self.first + index)
-        return True
+        for index, change in changes:
+            self._sort(index, change, first + index)
 
     def _sort(self, index: int, change: Change, mark: int) -> None:
         guard = change.guard
@@ -90,15 +66,10 @@ class Segment:
             self.unguarded.append(index)
 
 
-def segments(changes: Sequence[tuple[int, Change]], first: int, wall: Ms) -> Iterable[Segment]:
+def segments(changes: Indexed, first: int, wall: Ms) -> Iterable[Segment]:
     """The batch, with each change's place in it, in as few segments as possible; nearly always it is one."""
-    segment = Segment(first, wall)
-    for index, change in changes:
-        if not segment.take(index, change):
-            yield segment
-            segment = Segment(first, wall)
-            segment.take(index, change)
-    yield segment
+    for part in independent(changes):
+        yield Segment(part, first, wall)
 
 
 def new_run(run: Run, moves: int, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
@@ -153,14 +124,3 @@ def _moves(events: tuple[Event, ...], run_id: str) -> int:
         if event.run_id == run_id and isinstance(event, RunEvent):
             count += 1
     return count
-
-
-def _contested(change: Change) -> tuple[str, str] | None:
-    """What a change may take from, or leave to, another: a unique key, or a schedule's name."""
-    guard = change.guard
-    if change.run is not None:
-        key = guard.unique_key if isinstance(guard, RunAbsent) else change.run.unique_key
-        return None if key is None else (change.run.ns, key)
-    if change.schedule is not None:
-        return ("schedule " + change.schedule.ns, change.schedule.name)
-    return None

@@ -11,11 +11,10 @@ from mainspring.model.change import Change, Result, RunLease
 from mainspring.model.events import RunSucceeded
 from mainspring.model.instant import Ms
 from mainspring.model.run import State
+from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.rows import pack
-
-Indexed = list[tuple[int, Change]]
 
 _ACCEPTED = Result("accepted")
 _rids = msgspec.json.Decoder(list[int])
