@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from lock_support import Faulty, beside, row, second
+from msgspec.structs import replace
 from support import START, Make
 
 from mainspring import LeaderElected, LeaderLost, Mainspring
 from mainspring.model.schedule import Schedule
+from mainspring.ports.store import Schedules
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.travel import travel
 from servers.for_tests import fresh_url
@@ -209,6 +211,7 @@ async def test_subscribers_hear_of_it() -> None:
     assert heard == ["LeaderElected", "LeaderLost", "LeaderElected", "LeaderLost"]
 
 
+@pytest.mark.tampers
 @pytest.mark.parametrize("ahead", [True, False])
 async def test_a_long_duty_is_left_when_the_term_ends(ahead: bool) -> None:
     """Pages of a long look are only read while the term is trusted."""
@@ -219,12 +222,15 @@ async def test_a_long_duty_is_left_when_the_term_ends(ahead: bool) -> None:
         async def work() -> None: ...
 
         await ms.schedule_many(work, ({"name": f"s{n}", "every": "1h"} for n in range(1_200)))
+        store = cast("MemoryStore", t.runtime.store)
+        stuck = {key: replace(schedule, next_at=None) for key, schedule in store._schedules.items()}
+        store._schedules.update(stuck)
         looked = 0
         find = t.runtime.store.find
 
         async def counting(query: Any) -> Any:
             nonlocal looked
-            looked += 1
+            looked += isinstance(query, Schedules)
             if not ahead:
                 t.clock.move_to(t.clock.monotonic() + TTL / 1000)
             return await find(query)

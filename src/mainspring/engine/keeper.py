@@ -20,7 +20,7 @@ from mainspring.ports.store import Retention, Schedules, Store
 log = logging.getLogger("mainspring.engine")
 
 PURGE_BATCH = 500
-#: Damage is rare, and looking for it reads every schedule.
+#: Damage is rare.
 REPAIR_EVERY: Ms = 3_600_000
 REPAIR_PAGE = 500
 
@@ -94,12 +94,11 @@ class Keeper(Service):
         after: str | None = None
         while True:
             page = await self._store.find(
-                Schedules(ns=self._settings.namespace, states=("active",), after=after, limit=REPAIR_PAGE)
+                Schedules(ns=self._settings.namespace, unplanned=True, after=after, limit=REPAIR_PAGE)
             )
-            damaged = [schedule.id for schedule in page if schedule.next_at is None]
-            if damaged:
-                await self._touch(damaged)
-                found += len(damaged)
+            if page:
+                await self._touch([schedule.id for schedule in page])
+                found += len(page)
             if len(page) < REPAIR_PAGE or not self._leader.leads:
                 return found
             after = page[-1].id

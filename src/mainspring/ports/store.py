@@ -223,6 +223,7 @@ class Schedules(Query[Schedule], frozen=True, kw_only=True):
     states: tuple[ScheduleState, ...] | None = None
     app: str | None = None
     due_before: Ms | None = None
+    unplanned: bool = False  # active, and without a next time
 
 
 class Spans(Query[Span], frozen=True, kw_only=True):

@@ -211,6 +211,7 @@ class MemoryTables:
             and (s.state in q.states if q.states is not None else s.state != "deleted" or q.id is not None)
             and (q.app is None or s.app == q.app)
             and (q.due_before is None or (s.next_at is not None and s.next_at <= q.due_before))
+            and not (q.unplanned and (s.state != "active" or s.next_at is not None))
             and (q.after is None or s.id > q.after)
         )
         return sorted(rows, key=lambda s: s.id)[: q.limit]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.model.change import Change
-from mainspring.model.events import InstanceJoined, ScheduleDeleted, SchedulePaused
+from mainspring.model.events import InstanceJoined, ScheduleDeleted, SchedulePaused, ScheduleResumed
 from mainspring.model.gate import Gate
 from mainspring.model.run import State
 from mainspring.model.schedule import Span
@@ -108,12 +108,26 @@ class FindRest(ContractBase):
         two = await b.schedule(name="two", ns="n2")
         three = await b.schedule(name="three")
         gone = await b.schedule(name="gone")
+        stuck = await b.schedule(name="stuck", ns="n3")
+        stuck_paused = await b.schedule(name="stuck and paused", ns="n3")
         await b.accept(
             schedule_change(b.ids, three, SchedulePaused(schedule_id=three.id, reason="x"), state="paused"),
+            schedule_change(
+                b.ids, stuck, ScheduleResumed(schedule_id=stuck.id, cursor=stuck.cursor, reason="x"), next_at=None
+            ),
+            schedule_change(
+                b.ids,
+                stuck_paused,
+                SchedulePaused(schedule_id=stuck_paused.id, reason="x"),
+                state="paused",
+                next_at=None,
+            ),
             schedule_change(b.ids, gone, ScheduleDeleted(schedule_id=gone.id), state="deleted", next_at=None),
         )
         cases: list[tuple[dict[str, Any], list[str]]] = [
-            ({}, [one.id, two.id, three.id]),
+            ({}, [one.id, two.id, three.id, stuck.id, stuck_paused.id]),
+            ({"unplanned": True}, [stuck.id]),
+            ({"unplanned": True, "ns": "n2"}, []),
             ({"id": two.id}, [two.id]),
             ({"id": gone.id}, [gone.id]),
             ({"id": b.ids.next()}, []),
@@ -121,13 +135,13 @@ class FindRest(ContractBase):
             ({"ns": "default", "name": "one"}, [one.id]),
             ({"name": "two", "ns": "default"}, []),
             ({"name": "gone"}, []),
-            ({"states": ("paused",)}, [three.id]),
-            ({"states": ("active", "deleted")}, [one.id, two.id, gone.id]),
+            ({"states": ("paused",)}, [three.id, stuck_paused.id]),
+            ({"states": ("active", "deleted")}, [one.id, two.id, gone.id, stuck.id]),
             ({"app": "shop"}, [one.id]),
             ({"states": ("active",), "due_before": (one.next_at or 0) - 1}, []),
             ({"states": ("active",), "due_before": one.next_at}, [one.id, two.id]),
             ({"limit": 2}, [one.id, two.id]),
-            ({"limit": 2, "after": two.id}, [three.id]),
+            ({"limit": 2, "after": two.id}, [three.id, stuck.id]),
         ]
         for query, expected in cases:
             assert [row.id for row in await b.store.find(Schedules(**query))] == expected, query

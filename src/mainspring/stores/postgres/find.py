@@ -127,6 +127,8 @@ async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[
     where.add("s.app = ? AND s.app <> ''", q.app)
     where.add("s.next_at <= ? AND s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')", q.due_before)
     where.add("s.id > ?", q.after)
+    if q.unplanned:
+        where.terms.append("s.state = 'active' AND s.next_at IS NULL")
     if q.states is None and q.id is None:
         where.terms.append("s.state <> 'deleted'")
     records = await session.fetch(

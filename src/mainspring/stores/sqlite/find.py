@@ -125,11 +125,14 @@ def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
     where.add("s.app = ? AND s.app <> ''", q.app)
     where.add("s.next_at <= ? AND s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')", q.due_before)
     where.add("s.id > ?", q.after)
+    index = "INDEXED BY schedule_unplanned" if q.unplanned else ""
+    if q.unplanned:
+        where.terms.append("s.state = 'active' AND s.next_at IS NULL")
     if q.states is None and q.id is None:
         where.terms.append("s.state <> 'deleted'")
     text = db.value(
         f"SELECT json_group_array({SCHEDULE_JSON}) FROM "  # noqa: S608
-        f"(SELECT * FROM schedule s WHERE {where} ORDER BY s.id LIMIT ?) s",
+        f"(SELECT * FROM schedule s {index} WHERE {where} ORDER BY s.id LIMIT ?) s",
         *where.values,
         q.limit,
     )
