@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 
+from mainspring.bulk import Bulk
 from mainspring.editing import EditOptions, edited
 from mainspring.engine.bus import Subscriber
 from mainspring.engine.loop import SameLoop
@@ -19,7 +20,6 @@ from mainspring.engine.runtime import Runtime
 from mainspring.handle import RunHandle
 from mainspring.idle import until_idle as until_nothing_is_due
 from mainspring.locks import Coordination
-from mainspring.model.errors import InvalidInput
 from mainspring.model.events import Event, type_names
 from mainspring.model.health import Health
 from mainspring.model.instant import Duration, duration_ms, instant_ms
@@ -85,9 +85,9 @@ class Mainspring(Registry, Coordination):
         created = 0
         storing: asyncio.Task[int] | None = None
         numbered = enumerate(items)
+        bulk = Bulk(self._definition, task)
         try:
-            while chunk := list(itertools.islice(numbered, CHUNK)):
-                wants = [self._numbered_definition(task, number, item) for number, item in chunk]
+            while wants := [bulk.definition(*numbered_item) for numbered_item in itertools.islice(numbered, CHUNK)]:
                 if storing is not None:
                     created += await storing
                 storing = asyncio.create_task(self._create_many(wants, on_conflict))
@@ -99,16 +99,6 @@ class Mainspring(Registry, Coordination):
 
     async def _create_many(self, wants: list[Definition], on_conflict: OnConflict) -> int:
         return await self.call(lambda runtime: runtime.commands.create_many(wants, on_conflict))
-
-    def _numbered_definition(
-        self, task: BaseTask[Any, Any] | Callable[..., Any] | str, number: int, item: Mapping[str, Any]
-    ) -> Definition:
-        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
-            raise InvalidInput(f"items[{number}]", f"{item!r:.80} has no name", 'Write {"name": "…", "cron": "…"}')
-        try:
-            return self._definition(**{"task": task, **item})
-        except InvalidInput as error:
-            raise InvalidInput(f"items[{number}].{error.field}", error.problem, error.fix) from None
 
     async def update(
         self,

@@ -54,7 +54,7 @@ class NewRun(Struct, frozen=True, gc=False):
     gates: tuple[Gate, ...] = ()
 
 
-class Definition(Struct, frozen=True, kw_only=True):
+class Definition(Struct, frozen=True, kw_only=True, gc=False):
     """A schedule as somebody wants it to be."""
 
     ns: str

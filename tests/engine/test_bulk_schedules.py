@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support import START
 
-from mainspring import Every, InvalidInput, Mainspring
+from mainspring import Cron, Every, InvalidInput, Mainspring
 from mainspring.model.errors import ScheduleConflict
 from mainspring.testing import travel
 
@@ -113,3 +114,47 @@ async def test_what_came_before_the_thousand_of_a_wrong_item_is_stored_when_the_
         with pytest.raises(InvalidInput, match=r"items\[1500\]"):
             await ms.schedule_many(ping, [*good, {"name": "x", "every": "no"}])
         assert len(await ms.schedules(limit=5_000)) == 1_000
+
+
+_AT_NOON = {"anchor": datetime(2026, 1, 1, 12, tzinfo=UTC)}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{"trigger": Every("1h")}, {"trigger": Every("2h", **_AT_NOON)}, {"trigger": Every("1h", fixed_delay=True)}],
+        [{"every": "1h"}, {"every": "1h"}, {"every": "2h"}, {"every": 3_600}, {"every": "1h", "tz": "Europe/Berlin"}],
+        [{"cron": "H 3 * * *"}, {"cron": "H 3 * * *"}, {"trigger": Cron("5 4 * * *")}, {"trigger": Every("4h")}],
+        [{"every": "1h", "args": (1,)}, {"every": "1h", "args": (2,)}, {"every": "1h", "kwargs": {"number": 3}}],
+        [{"every": "1h", "priority": 1}, {"every": "1h", "priority": "high"}, {"every": "1h", "max_runs": 3}],
+    ],
+)
+async def test_an_item_is_what_it_would_be_alone_whatever_came_before_it(items: list[dict[str, Any]]) -> None:
+    """Items alike are made from one another."""
+    ms, ping = app()
+    async with travel(ms, START):
+        for round_ in (items, items[::-1], [*items, *items]):
+            named = [{"name": f"s{i}", **item} for i, item in enumerate(round_)]
+            await ms.schedule_many(ping, named)
+            for item in named:
+                many = await ms.get(item["name"])
+                await ms.delete(many.name)
+                alone = await ms.schedule(task=ping, **item)
+                assert (alone.spec, alone.digest, alone.next_at) == (many.spec, many.digest, many.next_at)
+                await ms.delete(alone.name)
+
+
+async def test_one_dict_may_be_filled_again_for_each_item() -> None:
+    ms, ping = app()
+
+    def items() -> Iterator[dict[str, Any]]:
+        item: dict[str, Any] = {}
+        for hours in range(1, 4):
+            item.update(name=f"s{hours}", every=f"{hours}h")
+            yield item
+
+    async with travel(ms, START):
+        assert await ms.schedule_many(ping, items()) == 3
+        assert [(await ms.get(f"s{hours}")).spec.trigger for hours in (1, 2, 3)] == [
+            Every(f"{hours}h").spec for hours in (1, 2, 3)
+        ]

@@ -27,7 +27,7 @@ from mainspring.rules.scheduling import delete, pause, rearm, resume
 
 log = logging.getLogger("mainspring.engine")
 
-BATCH = 100
+BATCH = 200
 #: A step of the wall clock against boot time, in milliseconds, after which planning waits so many seconds.
 CLOCK_STEP = 60_000
 STEADY = 5.0

@@ -14,21 +14,21 @@ from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule, Span
 
 
-class RunLease(Struct, frozen=True):
+class RunLease(Struct, frozen=True, gc=False):
     """The run is running under this epoch. Accepted, it sets every run value but `cancel` and `body`."""
 
     id: RunId
     epoch: int
 
 
-class RunAt(Struct, frozen=True):
+class RunAt(Struct, frozen=True, gc=False):
     """The run's stream is at this number. Accepted, it sets every run value."""
 
     id: RunId
     n: int
 
 
-class ScheduleAt(Struct, frozen=True):
+class ScheduleAt(Struct, frozen=True, gc=False):
     """The schedule is at this revision, cursor and stream number.
 
     Accepted, it sets every schedule value, ends the hold, and clears the touch mark if it is still `touched`.
@@ -41,14 +41,14 @@ class ScheduleAt(Struct, frozen=True):
     touched: int = 0
 
 
-class RunAbsent(Struct, frozen=True):
+class RunAbsent(Struct, frozen=True, gc=False):
     """No run of this id, and no open run of this unique key, exists."""
 
     id: RunId
     unique_key: str | None = None
 
 
-class ScheduleAbsent(Struct, frozen=True):
+class ScheduleAbsent(Struct, frozen=True, gc=False):
     """No schedule of this id, and none that is not deleted of this name, exists."""
 
     id: ScheduleId
@@ -87,7 +87,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Event, ...] = ()
 
 
-class Result(Struct, frozen=True):
+class Result(Struct, frozen=True, gc=False):
     """What became of a change: the guarded row's `n` when accepted (0 under a lease), the row as it is when refused."""
 
     status: Literal["accepted", "refused", "repeated"]

@@ -10,7 +10,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 
 
-class Gate(Struct, frozen=True, omit_defaults=True):
+class Gate(Struct, frozen=True, omit_defaults=True, gc=False):
     """At most `max` runs hold it at once; closed until an instant it admits none."""
 
     name: str

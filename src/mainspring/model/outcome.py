@@ -7,13 +7,13 @@ from msgspec import Struct
 from mainspring.model.instant import Duration, Ms
 
 
-class Succeeded(Struct, frozen=True):
+class Succeeded(Struct, frozen=True, gc=False):
     """The handler returned; the result is JSON text."""
 
     result: str | None = None
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, gc=False):
     """The handler raised, ran out of time or died."""
 
     error: str
@@ -35,7 +35,7 @@ class Cancelled(Struct, frozen=True):
     reason: str
 
 
-class HandedBack(Struct, frozen=True):
+class HandedBack(Struct, frozen=True, gc=False):
     """The worker gives the run back unfinished."""
 
     reason: str

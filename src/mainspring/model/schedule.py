@@ -15,7 +15,7 @@ ScheduleState = Literal["active", "paused", "finished", "deleted"]
 Origin = Literal["code", "api"]
 
 
-class ScheduleSpec(Struct, frozen=True, omit_defaults=True):
+class ScheduleSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     """One revision's definition. The payload is not here: `body` names it, it lives beside the log."""
 
     trigger: TriggerSpec
@@ -39,7 +39,7 @@ class ScheduleSpec(Struct, frozen=True, omit_defaults=True):
     terminal: Literal["keep", "delete"] = "keep"
 
 
-class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """The folded state of one schedule."""
 
     id: ScheduleId
@@ -74,7 +74,7 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.app != "" and self.origin == "api"
 
 
-class Definition(Struct, frozen=True):
+class Definition(Struct, frozen=True, gc=False):
     """A revision and the cursor from which it is in force: all that `planned` is computed from.
 
     `until` is set where the schedule finished under it: nothing after that is owed, whatever follows.
@@ -87,7 +87,7 @@ class Definition(Struct, frozen=True):
     until: Ms | None = None
 
 
-class Span(Struct, frozen=True):
+class Span(Struct, frozen=True, gc=False):
     """A stretch of planned fires that none will run, and why."""
 
     schedule_id: ScheduleId

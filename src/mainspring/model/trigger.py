@@ -12,7 +12,7 @@ Gap = Literal["shift", "skip"]
 Fold = Literal["first", "last", "both"]
 
 
-class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="kind"):
+class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="kind", gc=False):
     """A cron expression, its zone and its clock-change policy."""
 
     expr: str
@@ -22,7 +22,7 @@ class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="k
     hash_id: str | None = None
 
 
-class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field="kind"):
+class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field="kind", gc=False):
     """anchor + n × interval, n ≥ 1; with `fixed_delay` the interval counts from the end of the last run."""
 
     interval: Ms
@@ -30,7 +30,7 @@ class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field=
     fixed_delay: bool = False
 
 
-class AtSpec(Struct, frozen=True, omit_defaults=True, tag="at", tag_field="kind"):
+class AtSpec(Struct, frozen=True, omit_defaults=True, tag="at", tag_field="kind", gc=False):
     """An explicit list of instants, strictly increasing; empty is valid and never fires."""
 
     times: tuple[Ms, ...]

@@ -44,7 +44,7 @@ class Agenda(StrEnum):
     GATES = "gates"
 
 
-class DueSchedule(Struct, frozen=True):
+class DueSchedule(Struct, frozen=True, gc=False):
     """A schedule whose time has come, with its open runs: how many, how many of them wait, the two oldest."""
 
     schedule: Schedule

@@ -99,6 +99,8 @@ def is_fire_birth(event: Event) -> bool:
 class Draft:
     """Collects events; rows, spans and the schedule's new values follow from them."""
 
+    __slots__ = ("after", "before", "bodies", "cancels_open", "events", "gates", "more", "runs", "spans")
+
     def __init__(self, schedule: Schedule | None) -> None:
         self.before = schedule
         self.after = schedule
