@@ -311,6 +311,10 @@ class Mainspring(Registry, Coordination):
         """How this instance is: `ok`, `degraded` while a loop cannot do its work, `stopped`; from any thread."""
         return Health("stopped") if self._runtime is None else self._runtime.health()
 
+    def metrics(self) -> dict[str, float]:
+        """What this instance counts, for an exporter to read; asks nobody, from any thread. Empty when stopped."""
+        return {} if self._runtime is None else self._runtime.metrics()
+
     def stop(self) -> None:
         """Ask a running `run()` to drain and return; from any thread."""
         if self._stopper is not None:

@@ -211,6 +211,21 @@ async def test_subscribers_hear_of_it() -> None:
     assert heard == ["LeaderElected", "LeaderLost", "LeaderElected", "LeaderLost"]
 
 
+async def test_an_exporter_can_read_who_leads(ms: Mainspring) -> None:
+    assert ms.metrics() == {}
+    async with travel(ms, START) as t:
+        first = ms.metrics()
+        assert (first["leader"], first["leader_term"], first["leader_terms_won_total"]) == (1, 1, 1)
+        await t.runtime.leader.leave()
+        away = ms.metrics()
+        assert (away["leader"], away["leader_term"], away["leader_terms_won_total"]) == (0, 0, 1)
+        await t.advance("1m")
+        again = ms.metrics()
+        assert (again["leader"], again["leader_term"], again["leader_terms_won_total"]) == (1, 2, 2)
+        assert (again["runs_held"], again["slots"], again["store_failures"]) == (0, ms.settings.concurrency, 0)
+    assert ms.metrics() == {}
+
+
 @pytest.mark.tampers
 @pytest.mark.parametrize("ahead", [True, False])
 async def test_a_long_duty_is_left_when_the_term_ends(ahead: bool) -> None:

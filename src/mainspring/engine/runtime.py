@@ -232,6 +232,22 @@ class Runtime:
                 failing.setdefault(service.name, f"the store has not answered for {now - since:.0f} s")
         return Health("degraded" if failing else "ok", failing)
 
+    def metrics(self) -> dict[str, float]:
+        """Counters end in `_total`, everything else is as it is now."""
+        worker = self.worker
+        if worker is None:
+            return {}
+        return {
+            "leader": float(self.leader.leads),
+            "leader_term": float(self.leader.epoch or 0),
+            "leader_terms_won_total": float(self.leader.terms),
+            "runs_held": float(len(worker.running)),
+            "slots": float(self.settings.concurrency),
+            "claims_total": float(worker.claims),
+            "changes_waiting": float(self.batcher.waiting),
+            "store_failures": float(sum(service.failures for service in self._services)),
+        }
+
     # ── hints and wake-ups ─────────────────────────────────────────────────
 
     def _wake_all(self) -> None:
