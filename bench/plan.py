@@ -198,7 +198,8 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "herd",
             "Schedules due at the same instant",
             (
-                part("mainspring", "herd", n=herd, prepare=("prepare_herd", {"n": herd})),
+                part("mainspring", "herd", "200 slots", n=herd, slots=200, prepare=("prepare_herd", {"n": herd})),
+                part("mainspring", "herd", "10 slots, the default", n=herd, prepare=("prepare_herd", {"n": herd})),
                 part("apscheduler3", "herd", n=size(3_000, 1_000, 3_000), runs=1),
             ),
             (

@@ -39,14 +39,15 @@ class Read:
         return max((value for value in found if value is not None), default=None)
 
     def most(self, scenario: str, figure: str) -> float | None:
-        ours = self.parts(scenario, "mainspring")
-        ends = spread(ours[0].runs, figure) if ours else None
+        ends = spread(self._ours(scenario), figure)
         return None if ends is None else ends[1]
 
     def least(self, scenario: str, figure: str) -> float | None:
-        ours = self.parts(scenario, "mainspring")
-        ends = spread(ours[0].runs, figure) if ours else None
+        ends = spread(self._ours(scenario), figure)
         return None if ends is None else ends[0]
+
+    def _ours(self, scenario: str) -> list[dict[str, float]]:
+        return [run for one in self.parts(scenario, "mainspring") for run in one.runs]
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -166,7 +167,9 @@ def _fires(read: Read) -> Iterator[Verdict]:
     yield at_most("cron", "cron: latest", 200, read.most("cron", "max_ms"), " ms")
     yield at_most("herd", "herd: dropped", 0, read.most("herd", "dropped"), "")
     yield at_most("herd", "herd: doubled", 0, read.most("herd", "doubled"), "")
-    yield at_most("herd", "herd: all started within", 5, read.median("herd", "mainspring", "last_seconds"), " s")
+    for one in read.parts("herd", "mainspring"):
+        said = one.part.label.partition(", ")[2]
+        yield at_most("herd", f"herd: all started within ({said})", 5, median(one.runs, "last_seconds"), " s")
 
 
 def _event_rows(read: Read) -> Iterator[Verdict]:

@@ -86,13 +86,13 @@ async def _count_schedules(ms: Mainspring, folder: str) -> int:
 
 @asynccontextmanager
 async def _firing(
-    folder: str, first_ms: int, lead_ms: int, store: str = "sqlite"
+    folder: str, first_ms: int, lead_ms: int, store: str = "sqlite", slots: int = 10
 ) -> AsyncIterator[tuple[Mainspring, ShiftedClock | GivenClock, list[Any], float]]:
     """A worker whose clock stands `lead_ms` before the first fire of a file; the fires it makes; how long it took."""
     shift = first_ms - lead_ms - SystemClock().now()
     clock = GivenClock(shift) if "://" in store else ShiftedClock(shift)
     meter = Meter()
-    ms = Mainspring(url_of(folder, store), clock=clock)
+    ms = Mainspring(url_of(folder, store), clock=clock, concurrency=slots)
     fires: list[tuple[str, float, float]] = []
 
     @ms.task(timeout=None)
@@ -140,9 +140,9 @@ async def prepare_herd(folder: str, n: int) -> Figures:
     return {"n": n, "first_ms": first}
 
 
-async def herd(folder: str, n: int, first_ms: int) -> Figures:
+async def herd(folder: str, n: int, first_ms: int, slots: int = 10) -> Figures:
     """All due at the same instant."""
-    async with _firing(folder, first_ms, 2_000) as (ms, clock, fires, _):
+    async with _firing(folder, first_ms, 2_000, slots=slots) as (ms, clock, fires, _):
         await asyncio.sleep((first_ms - clock.now()) / 1000)
         meter = Meter()
         while len(fires) < n and meter.wall() < 30:  # noqa: ASYNC110 - a deadline, then what came in time
