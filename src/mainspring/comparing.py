@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from enum import Enum
 
 from msgspec import Struct
@@ -11,8 +11,9 @@ from msgspec.structs import astuple, replace
 
 from mainspring.ledger import ledger
 from mainspring.model.instant import Ms
+from mainspring.model.kept import LASTING, Kept
 from mainspring.paging import all_rows, all_spans
-from mainspring.ports.store import Gates, Runs, Schedules, Store, Tallies
+from mainspring.ports.store import Gates, KeptOnes, Runs, Schedules, Store, Tallies
 from mainspring.verify import verify
 
 #: The log, the rows, and the ledger's equation.
@@ -51,6 +52,7 @@ async def sums(store: Store, now: Ms) -> Sums:
     found: Sums = {
         name: getattr(report, name) for name in ("events", "runs", "schedules", "spans", "bodies", "gates", "tallies")
     }
+    found["kept"] = len([row async for row in kept(store)])
     found["unproven"] = report.found
     found |= {name: getattr(book, name) for name in ("planned", "ended", "open")}
     found |= {"skipped": sum(book.skipped.values()), "missed": book.missed, "behind": book.behind}
@@ -77,7 +79,16 @@ async def content(store: Store) -> str:
         total.add([gate])
     tallies = await store.find(Tallies(limit=1_000_000))
     total.add(tallies)
+    async for row in kept(store):
+        total.add([row])
     return f"{total.value:032x}"
+
+
+async def kept(store: Store) -> AsyncIterator[Kept]:
+    """The secrets and keys that belong to a store's content."""
+    for kind in LASTING:
+        async for row in all_rows(store, KeptOnes(kind=kind, limit=500), lambda row: row.id):
+            yield row
 
 
 class _Total:

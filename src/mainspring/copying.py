@@ -2,7 +2,8 @@
 
 The target's own log says how far the copy is: a page is written in one transaction and only if the log ends where the
 page begins, so whatever ends a copy, the next one goes on there and writes nothing twice. A lease row, `copy`, says
-whose copy it is. What no event tells (next fires, touch marks, parking, gates, tallies) is written anew at the end.
+whose copy it is. What no event tells (next fires, touch marks, parking, gates, tallies, secrets and keys) is written
+anew at the end.
 
 Leases and instances stay behind. A run that is running is copied as one whose lease has ended: the first instance on
 the target rescues it, as it would after a crash.
@@ -23,6 +24,7 @@ from mainspring.model.change import Body
 from mainspring.model.errors import CopyRefused
 from mainspring.model.events import Event, FiresElided, LogCompacted, ScheduleSnapshot
 from mainspring.model.instant import Ms
+from mainspring.model.kept import LASTING
 from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Schedule, ScheduleState, Span
 from mainspring.paging import all_rows, all_spans
@@ -30,6 +32,7 @@ from mainspring.ports.store import (
     Agenda,
     Bodies,
     Gates,
+    KeptOnes,
     Leases,
     Page,
     Query,
@@ -178,6 +181,7 @@ async def _holds_rows(store: Store) -> bool:
         or await store.find(Spans(limit=1))
         or await store.find(Gates(limit=1))
         or await store.find(Tallies(limit=1))
+        or [kind for kind in LASTING if await store.find(KeptOnes(kind=kind, limit=1))]
     )
 
 
@@ -281,7 +285,19 @@ class _Writer:
         tallies = await self._source.find(Tallies(limit=_ALL))
         for start in range(0, len(tallies), 1_000):
             await self._write(Page(after=self.at, tallies=tuple(tallies[start : start + 1_000])))
+        await self._write_kept()
         return running
+
+    async def _write_kept(self) -> None:
+        """Secrets and keys; those that an earlier call brought and the source forgot since go again."""
+        for kind in LASTING:
+            names: set[str] = set()
+            async for rows in _pages(self._source, KeptOnes(kind=kind, limit=500), lambda row: row.id):
+                await self._target.keep(rows, replace=True)
+                names.update(row.id for row in rows)
+            async for row in all_rows(self._target, KeptOnes(kind=kind, limit=500), lambda row: row.id):
+                if row.id not in names:
+                    await self._target.forget(kind, [row.id])
 
     async def _write_schedules(self, rows: list[Schedule], touched: dict[str, int]) -> None:
         await self._write_bodies(row.spec.body for row in rows)

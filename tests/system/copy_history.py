@@ -8,6 +8,7 @@ from mainspring.model.change import Change
 from mainspring.model.events import InstanceJoined, StaleResultRejected
 from mainspring.model.gate import Gate
 from mainspring.model.instant import Ms
+from mainspring.model.kept import IDEMPOTENCY, LASTING, Kept
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule, ScheduleSpec, ScheduleState
 from mainspring.model.trigger import CronSpec, EverySpec
@@ -53,6 +54,8 @@ async def make_history(store: Store) -> Scenario:
         await s.settle(sid, T0 + 4 * HOUR)
     await s.apply(Change(id=s.ids.change(), events=(InstanceJoined(instance="w1", version="2"),)), T0 + 4 * HOUR)
     await _runs_in_every_state(s, gate, cron)
+    await store.keep([Kept(kind=kind, id=name, data=f'"{kind} é"') for kind in LASTING for name in ("1", "2")])
+    await store.keep([Kept(kind=IDEMPOTENCY, id="1", data="{}")])
     return s
 
 

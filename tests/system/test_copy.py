@@ -21,6 +21,7 @@ from mainspring.model.errors import CopyRefused
 from mainspring.model.events import InstanceJoined, LeaseExpired
 from mainspring.model.gate import Gate
 from mainspring.model.instant import Ms
+from mainspring.model.kept import IDEMPOTENCY, Kept
 from mainspring.model.run import State
 from mainspring.model.schedule import ScheduleSpec
 from mainspring.model.trigger import CronSpec
@@ -30,6 +31,7 @@ from mainspring.ports.store import (
     Claimed,
     Due,
     Events,
+    KeptOnes,
     Leases,
     Offer,
     Page,
@@ -102,12 +104,16 @@ async def test_both_sides_give_the_same_answers(tmp_path: Path, a: str, b: str) 
         comparison = await compare(source, target, THEN)
         assert comparison.ok, (comparison, (await verify(target)).differences)
         sums = comparison.source
-        assert all(sums[name] for name in ("events", "runs", "schedules", "spans", "bodies", "gates", "tallies")), sums
+        assert all(
+            sums[name] for name in ("events", "runs", "schedules", "spans", "bodies", "gates", "tallies", "kept")
+        ), sums
         some = ("planned", "ended", "open", "missed", "behind", "ad hoc open")
         assert all(sums[name] for name in some), {name: sums[name] for name in some}
         assert sums["unexplained"] == sums["unproven"] == 0
         assert await target.tail(0, 10_000) == await source.tail(0, 10_000)
         assert await target.find(Tallies()) == await source.find(Tallies())
+        assert await target.find(KeptOnes(kind="key")) == await source.find(KeptOnes(kind="key"))
+        assert await target.find(KeptOnes(kind=IDEMPOTENCY)) == []
         states = Counter(run.state for run in await target.find(Runs(limit=1_000)))
         assert {State.RUNNING, State.WAITING, State.RETRYING, State.FAILED, State.CANCELLED} < set(states), states
         await check_answers(source, target)
@@ -436,3 +442,21 @@ async def test_a_difference_is_named() -> None:
     await target.restore(Page(after=3, gates=(Gate("g", 1),)))
     comparison = await compare(source, target, T0)
     assert (comparison.ok, comparison.differences) == (False, ["gates", "content"])
+
+
+async def test_a_later_call_brings_and_takes_keys_too() -> None:
+    source, target = await some(), MemoryStore()
+    await source.keep([Kept(kind="key", id="old", data="1"), Kept(kind="key", id="same", data="1")])
+    await copy(source, target)
+    await source.forget("key", ["old"])
+    await source.keep([Kept(kind="key", id="same", data="2"), Kept(kind="key", id="new", data="1")], replace=True)
+    assert not (await compare(source, target, T0)).ok
+    await copy(source, target)
+    assert (await compare(source, target, T0)).ok
+    assert [(row.id, row.data) for row in await target.find(KeptOnes(kind="key"))] == [("new", "1"), ("same", "2")]
+
+
+async def test_a_target_with_a_key_of_its_own_is_not_empty() -> None:
+    target = MemoryStore()
+    await target.keep([Kept(kind="key", id="mine", data="1")])
+    await refused(await some(), target, "the target is not empty")

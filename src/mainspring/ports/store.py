@@ -17,6 +17,7 @@ from mainspring.model.events import Event
 from mainspring.model.gate import Gate
 from mainspring.model.ids import RunId, ScheduleId
 from mainspring.model.instant import Ms
+from mainspring.model.kept import Kept
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule, ScheduleState, Span
 
@@ -128,7 +129,8 @@ class Lease(Struct, frozen=True):
 class Retention(Struct, frozen=True):
     """What may be removed: runs that ended before, older notes, deleted schedules of which nothing else is left.
 
-    Also named leases that ended, begin with `lease_prefix` and were not renewed since `leases_before`.
+    Also named leases that ended, begin with `lease_prefix` and were not renewed since `leases_before`, and kept things
+    that expired.
     """
 
     ended_before: Ms
@@ -148,6 +150,7 @@ class Purged(Struct, frozen=True):
     notes: int = 0
     schedules: int = 0
     leases: int = 0
+    kept: int = 0
 
 
 class Tally(Struct, frozen=True):
@@ -271,6 +274,13 @@ class Tallies(Query[Tally], frozen=True, kw_only=True):
     schedule_id: ScheduleId | None = None
 
 
+class KeptOnes(Query[Kept], frozen=True, kw_only=True):
+    """Kept things of one kind by id; those that expired are not shown."""
+
+    kind: str
+    ids: tuple[str, ...] | None = None
+
+
 class Store(Protocol):
     """A page of verbs; one contract suite proves every backend."""
 
@@ -339,6 +349,14 @@ class Store(Protocol):
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         """Remove what retention allows, in bounded batches; tallies and snapshots keep the equation true."""
+        ...
+
+    async def keep(self, items: Sequence[Kept], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
+        """Keep things beside the log, in one transaction; False: it was there, had not expired, and stays as it was."""
+        ...
+
+    async def forget(self, kind: str, ids: Sequence[str]) -> int:
+        """Remove kept things; how many were there."""
         ...
 
     async def restore(self, page: Page) -> bool:

@@ -23,6 +23,7 @@ from mainspring.model.events import (
 )
 from mainspring.model.gate import Gate
 from mainspring.model.instant import Ms
+from mainspring.model.kept import Kept
 from mainspring.model.run import CLAIMABLE, OPEN, Run, State
 from mainspring.model.schedule import Schedule, Span
 from mainspring.ports.clock import Clock, SystemClock
@@ -30,6 +31,7 @@ from mainspring.ports.store import (
     Bodies,
     Events,
     Gates,
+    KeptOnes,
     LaneCount,
     Lanes,
     Lease,
@@ -79,6 +81,7 @@ class MemoryTables:
         self._gates: dict[str, Gate] = {}
         self._leases: dict[str, Lease] = {}
         self._tallies: dict[tuple[str | None, int, str], int] = defaultdict(int)
+        self._kept: dict[tuple[str, str], Kept] = {}
         # operational indexes
         self._of_schedule: dict[str, dict[str, None]] = defaultdict(dict)
         self._open: dict[str, dict[str, None]] = defaultdict(dict)
@@ -273,6 +276,19 @@ class MemoryTables:
             if q.schedule_id is None or q.schedule_id == sid
         ]
 
+    def _find_kept(self, q: KeptOnes) -> list[Kept]:
+        now, _ = self._clocks(None)
+        wanted = None if q.ids is None else frozenset(q.ids)
+        rows = (
+            one
+            for (kind, name), one in sorted(self._kept.items())
+            if kind == q.kind
+            and name > (q.after or "")
+            and (wanted is None or name in wanted)
+            and not _expired(one, now)
+        )
+        return [one for _, one in zip(range(q.limit), rows, strict=False)]
+
     _FIND: ClassVar[dict[type, Callable[..., Sequence[Any]]]] = {
         Runs: _find_runs,
         Schedules: _find_schedules,
@@ -283,7 +299,24 @@ class MemoryTables:
         Lanes: _find_lanes,
         Leases: _find_leases,
         Tallies: _find_tallies,
+        KeptOnes: _find_kept,
     }
+
+    # ── kept things ────────────────────────────────────────────────────────
+
+    async def keep(self, items: Sequence[Kept], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
+        wall, _ = self._clocks(now)
+        answers = []
+        for item in items:
+            old = self._kept.get((item.kind, item.id))
+            free = replace or old is None or _expired(old, wall)
+            answers.append(free)
+            if free:
+                self._kept[item.kind, item.id] = _dated(item, wall)
+        return answers
+
+    async def forget(self, kind: str, ids: Sequence[str]) -> int:
+        return sum(self._kept.pop((kind, name), None) is not None for name in ids)
 
     # ── purge ──────────────────────────────────────────────────────────────
 
@@ -308,12 +341,15 @@ class MemoryTables:
             and not self._of_schedule.get(row.id)
             and not any(span.schedule_id == row.id for span in self._spans)
         ]
-        if not (doomed or spans or notes or gone or leases):
+        past = [key for key, one in self._kept.items() if _expired(one, wall)]
+        if not (doomed or spans or notes or gone or leases or past):
             return Purged()
-        more = any(len(rows) > limit for rows in (doomed, notes, gone, leases))
+        more = any(len(rows) > limit for rows in (doomed, notes, gone, leases, past))
         doomed, notes, gone, leases = doomed[:limit], notes[:limit], gone[:limit], leases[:limit]
         for name in leases:
             del self._leases[name]
+        for thing in past[:limit]:
+            del self._kept[thing]
         schedules = {run.schedule_id for run in doomed} | {span.schedule_id for span in spans}
         removed: set[int] = set()
         tallies: Counter[tuple[str | None, int, str]] = Counter()
@@ -360,6 +396,7 @@ class MemoryTables:
             notes=len(notes),
             schedules=len(gone),
             leases=len(leases),
+            kept=len(past[:limit]),
         )
         if not (doomed or spans or gone):
             return answer
@@ -402,6 +439,14 @@ class MemoryTables:
         )
         for _, run in zip(range(limit), ended, strict=False):
             yield run
+
+
+def _expired(one: Kept, now: Ms) -> bool:
+    return one.expires_at is not None and one.expires_at <= now
+
+
+def _dated(one: Kept, now: Ms) -> Kept:
+    return one if one.created_at else replace(one, created_at=now)
 
 
 def claimable(run: Run) -> bool:

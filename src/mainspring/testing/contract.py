@@ -15,6 +15,7 @@ from mainspring.testing.contract_apply import ApplyInserts, ApplyPlans
 from mainspring.testing.contract_claim import Claims, Gated, Renewals
 from mainspring.testing.contract_due import DueExpired, DueSchedules, NamedLeases
 from mainspring.testing.contract_find import FindRest, FindRuns
+from mainspring.testing.contract_kept import KeptThings
 from mainspring.testing.contract_leases import LeaseTerms
 from mainspring.testing.contract_moves import ApplyMoves
 from mainspring.testing.contract_purge import Purges
@@ -32,6 +33,7 @@ class StoreContract(
     DueExpired,
     NamedLeases,
     LeaseTerms,
+    KeptThings,
     FindRuns,
     FindRest,
     Purges,

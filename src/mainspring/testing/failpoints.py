@@ -25,6 +25,7 @@ from mainspring.model.errors import InvalidInput, StoreUnavailable, nearest
 from mainspring.model.events import Event, LeaseExpired, RunHandedBack, RunLost
 from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
+from mainspring.model.kept import Kept
 from mainspring.ports.store import (
     Agenda,
     Applied,
@@ -289,6 +290,14 @@ class FailingStore:
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         self._begin("purge")
         return await self._store.purge(policy, limit, now=now)
+
+    async def keep(self, items: Sequence[Kept], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
+        self._begin("keep")
+        return await self._store.keep(items, replace=replace, now=now)
+
+    async def forget(self, kind: str, ids: Sequence[str]) -> int:
+        self._begin("forget")
+        return await self._store.forget(kind, ids)
 
     async def restore(self, page: Page) -> bool:
         return await self._store.restore(page)

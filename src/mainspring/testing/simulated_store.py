@@ -15,6 +15,7 @@ from mainspring.model.change import Change
 from mainspring.model.errors import StoreUnavailable
 from mainspring.model.events import Event
 from mainspring.model.instant import Ms
+from mainspring.model.kept import Kept
 from mainspring.ports.store import (
     Agenda,
     Applied,
@@ -187,6 +188,12 @@ class StormyStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return await self._send("purge", lambda: self._store.purge(policy, limit, now=now))
+
+    async def keep(self, items: Sequence[Kept], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
+        return await self._send("keep", lambda: self._store.keep(items, replace=replace, now=now))
+
+    async def forget(self, kind: str, ids: Sequence[str]) -> int:
+        return await self._send("forget", lambda: self._store.forget(kind, ids))
 
     async def restore(self, page: Page) -> bool:
         return await self._send("restore", lambda: self._store.restore(page))

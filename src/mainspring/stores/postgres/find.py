@@ -15,6 +15,7 @@ from mainspring.ports.store import (
     Bodies,
     Events,
     Gates,
+    KeptOnes,
     LaneCount,
     Lanes,
     Lease,
@@ -26,6 +27,7 @@ from mainspring.ports.store import (
     Tallies,
     Tally,
 )
+from mainspring.stores.postgres import kept
 from mainspring.stores.postgres.database import Database, Session
 from mainspring.stores.postgres.leases import LAST, LEASE_COLUMNS
 from mainspring.stores.postgres.rows import (
@@ -235,4 +237,5 @@ _FIND: dict[type, Callable[..., Awaitable[Sequence[Any]]]] = {
     Lanes: _find_lanes,
     Leases: _find_leases,
     Tallies: _find_tallies,
+    KeptOnes: kept.find,
 }

@@ -10,6 +10,7 @@ from mainspring.model.events import Event, LogCompacted, ScheduleSnapshot, defin
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Purged, Retention
 from mainspring.stores.postgres.database import Database, Session
+from mainspring.stores.postgres.kept import EXPIRED, REMOVE
 from mainspring.stores.postgres.leases import LAST
 from mainspring.stores.postgres.rows import (
     EVENT_COLUMNS,
@@ -98,6 +99,7 @@ class _Removable(NamedTuple):
     notes: list[Any]
     schedules: list[Any]
     leases: list[Any]
+    kept: list[Any]
 
 
 async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
@@ -123,6 +125,9 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
         leases = [row["name"] for row in found.leases[:limit]]
         if leases:
             await session.fetch("DELETE FROM §lease WHERE name = ANY ($1::text[])", leases)
+        past = found.kept[:limit]
+        if past:
+            await session.fetch(REMOVE, [row["kind"] for row in past], [row["id"] for row in past])
         if doomed or spans or gone:
             note = LogCompacted(
                 through=max(removed, default=0),
@@ -141,6 +146,7 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
         notes=len(notes),
         schedules=len(gone),
         leases=len(leases),
+        kept=len(past),
     )
 
 
@@ -156,6 +162,7 @@ async def _removable(session: Session, policy: Retention, limit: int, wall: Ms) 
         await session.fetch(_NOTES, before, most),
         await session.fetch(_GONE, before, most),
         await session.fetch(_PAST_LEASES, prefix, policy.leases_before, wall, most, prefix + LAST),
+        await session.fetch(EXPIRED, wall, most),
     )
 
 

@@ -11,6 +11,7 @@ from mainspring.model.errors import InvalidInput, StoreError, StoreUnavailable
 from mainspring.model.events import Event
 from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
+from mainspring.model.kept import Kept
 from mainspring.model.run import CLAIMABLE
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import (
@@ -28,7 +29,7 @@ from mainspring.ports.store import (
     Retention,
     Wish,
 )
-from mainspring.stores.postgres import apply, claim, due, find, guests, leases, purge, restore
+from mainspring.stores.postgres import apply, claim, due, find, guests, kept, leases, purge, restore
 from mainspring.stores.postgres.advisory import AdvisoryLocks
 from mainspring.stores.postgres.database import Broken, Database, Met
 from mainspring.stores.postgres.errors import unknown
@@ -160,6 +161,12 @@ class PostgresStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return await _patiently(lambda: purge.purge(self._db, policy, limit, now))
+
+    async def keep(self, items: Sequence[Kept], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
+        return await _patiently(lambda: kept.keep(self._db, items, replace, now))
+
+    async def forget(self, kind: str, ids: Sequence[str]) -> int:
+        return await _patiently(lambda: kept.forget(self._db, kind, ids))
 
     async def restore(self, page: Page) -> bool:
         return await _patiently(lambda: restore.restore(self._db, page))

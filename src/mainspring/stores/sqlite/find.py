@@ -18,6 +18,7 @@ from mainspring.ports.store import (
     Bodies,
     Events,
     Gates,
+    KeptOnes,
     LaneCount,
     Lanes,
     Lease,
@@ -29,6 +30,7 @@ from mainspring.ports.store import (
     Tallies,
     Tally,
 )
+from mainspring.stores.sqlite import kept
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.rows import (
     EVENT_JSON,
@@ -259,4 +261,5 @@ _FIND: dict[type, Callable[..., Sequence[Any]]] = {
     Lanes: _find_lanes,
     Leases: _find_leases,
     Tallies: _find_tallies,
+    KeptOnes: kept.find,
 }

@@ -13,6 +13,7 @@ from mainspring.model.instant import Ms
 from mainspring.ports.store import Purged, Retention
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.find import HAS_PREFIX
+from mainspring.stores.sqlite.kept import EXPIRED, REMOVE
 from mainspring.stores.sqlite.rows import (
     EVENT_JSON,
     GIVEN,
@@ -103,6 +104,7 @@ _doomed_rows = msgspec.json.Decoder(list[tuple[int, str | None, str, Ms, str, st
 _span_rows = msgspec.json.Decoder(list[tuple[int, str, Ms, str, int]])
 _numbers = msgspec.json.Decoder(list[int])
 _texts = msgspec.json.Decoder(list[str])
+_kept_keys = msgspec.json.Decoder(list[tuple[str, str]])
 _gone_rows = msgspec.json.Decoder(list[tuple[str, str | None]])
 
 
@@ -110,11 +112,11 @@ def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged
     """Remove what retention allows, at most `limit` of each kind; all of it one transaction."""
     wall, lease_now = db.clocks(now)
     with db.read():
-        if not any(_removable(db, policy, 1, lease_now)):
+        if not any(_removable(db, policy, 1, wall, lease_now)):
             return Purged()
     with db.write("purge"):
-        found = _removable(db, policy, limit, lease_now)
-        more = any(len(rows) > limit for rows in (found.runs, found.notes, found.schedules, found.leases))
+        found = _removable(db, policy, limit, wall, lease_now)
+        more = any(len(rows) > limit for rows in (found.runs, found.notes, found.schedules, found.leases, found.kept))
         doomed, gone, spans = found.runs[:limit], found.schedules[:limit], found.spans
         tallies: Counter[tuple[str | None, int, str]] = Counter()
         for _, schedule_id, origin, at, state, _ in doomed:
@@ -129,6 +131,7 @@ def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged
         bodies = _remove_bodies(db, {body for body in (*(row[5] for row in doomed), *(row[1] for row in gone)) if body})
         db.run("DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?1))", pack(found.notes[:limit]))
         db.run("DELETE FROM lease WHERE name IN (SELECT value FROM json_each(?1))", pack(found.leases[:limit]))
+        db.run(REMOVE, pack(found.kept[:limit]))
         if doomed or spans or gone:
             note = LogCompacted(
                 through=max(removed, default=0),
@@ -147,6 +150,7 @@ def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged
         notes=len(found.notes[:limit]),
         schedules=len(gone),
         leases=len(found.leases[:limit]),
+        kept=len(found.kept[:limit]),
     )
 
 
@@ -158,9 +162,10 @@ class _Removable(NamedTuple):
     notes: list[int]
     schedules: list[tuple[str, str | None]]
     leases: list[str]
+    kept: list[tuple[str, str]]
 
 
-def _removable(db: Database, policy: Retention, limit: int, lease_now: Ms) -> _Removable:
+def _removable(db: Database, policy: Retention, limit: int, wall: Ms, lease_now: Ms) -> _Removable:
     before = policy.ended_before
     past = db.value(_PAST_LEASES, policy.lease_prefix, policy.leases_before, lease_now, limit + 1)
     return _Removable(
@@ -169,6 +174,7 @@ def _removable(db: Database, policy: Retention, limit: int, lease_now: Ms) -> _R
         _numbers.decode(db.value(_NOTES, before, limit + 1)),
         _gone_rows.decode(db.value(_GONE, before, limit + 1)),
         _texts.decode(past),
+        _kept_keys.decode(db.value(EXPIRED, wall, limit + 1)),
     )
 
 

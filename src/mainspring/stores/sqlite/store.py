@@ -11,6 +11,7 @@ from mainspring.model.change import Change, Result
 from mainspring.model.events import Event
 from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
+from mainspring.model.kept import Kept
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import (
     Agenda,
@@ -28,7 +29,7 @@ from mainspring.ports.store import (
     Wish,
 )
 from mainspring.stores.hints import Hints
-from mainspring.stores.sqlite import apply, claim, due, find, leases, purge, restore
+from mainspring.stores.sqlite import apply, claim, due, find, kept, leases, purge, restore
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.joining import guest
 from mainspring.stores.sqlite.watch import Watch
@@ -113,6 +114,12 @@ class SqliteStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return purge.purge(self._db, policy, limit, now)
+
+    async def keep(self, items: Sequence[Kept], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
+        return kept.keep(self._db, items, replace, now)
+
+    async def forget(self, kind: str, ids: Sequence[str]) -> int:
+        return kept.forget(self._db, kind, ids)
 
     async def restore(self, page: Page) -> bool:
         return restore.restore(self._db, page)

@@ -1,0 +1,61 @@
+"""Kept things: rows beside the log, each unique by kind and id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mainspring.model.instant import Ms
+from mainspring.model.kept import Kept
+from mainspring.ports.store import KeptOnes
+from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.rows import pack
+
+#: kind, id, data, created, expires, now, whether what is there must give way
+_KEEP = """
+INSERT INTO kept (kind, id, data, created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT DO UPDATE SET data = excluded.data, created_at = excluded.created_at, expires_at = excluded.expires_at
+WHERE ?7 OR kept.expires_at <= ?6
+"""
+#: kind, after, now, limit, ids or NULL
+_FIND = """
+SELECT kind, id, data, created_at, expires_at FROM kept
+WHERE kind = ?1 AND id > ?2 AND (expires_at IS NULL OR expires_at > ?3)
+  AND (?5 IS NULL OR id IN (SELECT value FROM json_each(?5)))
+ORDER BY id LIMIT ?4
+"""
+EXPIRED = """
+SELECT json_group_array(json_array(kind, id)) FROM (
+    SELECT kind, id FROM kept WHERE expires_at <= ?1 AND expires_at IS NOT NULL ORDER BY expires_at LIMIT ?2)
+"""
+REMOVE = """
+DELETE FROM kept WHERE (kind, id) IN (SELECT j.value ->> 0, j.value ->> 1 FROM json_each(?1) j)
+"""
+
+
+def keep(db: Database, items: Sequence[Kept], replace: bool, now: Ms | None) -> list[bool]:
+    """Write what is not there, has expired, or is to be replaced."""
+    wall, _ = db.clocks(now)
+    with db.write("keep"):
+        return [
+            db.run(_KEEP, one.kind, one.id, one.data, one.created_at or wall, one.expires_at, wall, replace).rowcount
+            == 1
+            for one in items
+        ]
+
+
+def forget(db: Database, kind: str, ids: Sequence[str]) -> int:
+    """Remove these; how many were there."""
+    with db.write("forget"):
+        return db.run(
+            "DELETE FROM kept WHERE kind = ?1 AND id IN (SELECT value FROM json_each(?2))", kind, pack(list(ids))
+        ).rowcount
+
+
+def find(db: Database, q: KeptOnes) -> list[Kept]:
+    """Answer `KeptOnes`."""
+    now, _ = db.clocks(None)
+    ids = None if q.ids is None else pack(list(q.ids))
+    return [
+        Kept(kind=kind, id=name, data=data, created_at=created_at, expires_at=expires_at)
+        for kind, name, data, created_at, expires_at in db.run(_FIND, q.kind, q.after or "", now, q.limit, ids)
+    ]
