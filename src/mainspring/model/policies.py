@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.http import HttpTarget
 from mainspring.model.instant import Duration, Ms, duration_ms
 
 Missed = Literal["skip", "catch_up_once", "replay_all"]
@@ -136,3 +137,4 @@ class RunOptions(Struct, frozen=True, omit_defaults=True):
     on_exhausted: OnExhausted | None = None
     tz: str | None = None
     rearm: bool = False  # the schedule computes its next fire from this run's end
+    http: HttpTarget | None = None  # whom to call, where the task is the built-in `http`
