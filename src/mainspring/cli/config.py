@@ -1,0 +1,67 @@
+"""`mainspring config`: what is in force and why, and whether a file is right."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mainspring.cli.common import print_json
+
+if TYPE_CHECKING:
+    from mainspring.config.resolve import Resolved
+
+
+@click.group()
+def config() -> None:
+    """Show and check the configuration of `mainspring serve`."""
+
+
+@config.command()
+@click.option("--config", "path", type=click.Path(path_type=Path), help="The file; else the one in this directory.")
+@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(path: Path | None, origin: bool, as_json: bool) -> None:
+    """Every setting with its value in force; passwords are left out.
+
+    Order: flag, environment variable, .env, file, default.
+    """
+    from mainspring.config.shown import shown_all
+
+    resolved = _resolve(path)
+    values = shown_all(resolved.settings)
+    if as_json:
+        rows: dict[str, Any] = {
+            key: {"value": value, "origin": resolved.origins[key]} if origin else value for key, value in values.items()
+        }
+        print_json(rows)
+        return
+    width = max(map(len, values))
+    wide = max(map(len, values.values()))
+    for key, value in values.items():
+        line = f"{key:<{width}}  {value:<{wide}}  {resolved.origins[key]}" if origin else f"{key:<{width}}  {value}"
+        click.echo(line.rstrip())
+    _note(resolved)
+
+
+@config.command()
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+def check(path: Path | None) -> None:
+    """Read PATH (or the file in this directory) as `serve` would; exits with 2 when something is wrong."""
+    resolved = _resolve(path)
+    _note(resolved)
+    from_file = sum(origin.startswith("file") for origin in resolved.origins.values())
+    click.echo(f"ok: {resolved.file or 'no file'}, {from_file} settings")
+
+
+def _resolve(path: Path | None) -> Resolved:
+    from mainspring.config.resolve import Sources, resolve
+
+    return resolve(Sources(variables=dict(os.environ), folder=Path(), config=path))
+
+
+def _note(resolved: Resolved) -> None:
+    for note in resolved.notes:
+        click.echo(f"note: {note}", err=True)
