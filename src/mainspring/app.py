@@ -277,7 +277,8 @@ class Mainspring(Registry, Coordination):
     def run(self, *, until_idle: bool = False, role: Role = "all") -> None:
         """Plan and work until SIGTERM or SIGINT; with `until_idle` until nothing is due any more.
 
-        `role="worker"` plans nothing and declares nothing: it works on what other instances plan.
+        `role="worker"` plans nothing and declares nothing: it works on what other instances plan. `role="planner"` is
+        the rest of it: it plans and takes no work.
         """
         end_of_loading()
         if os.environ.get(CHILD) or os.environ.get(LOADING):
@@ -290,7 +291,7 @@ class Mainspring(Registry, Coordination):
         choice(role, ROLES, field="role")
         stopper = Stopper()
         self._stopper = stopper
-        stopper.at_once(lambda: self._engine.post(self._claim_no_more))
+        stopper.at_once(self.claim_no_more)
         with stopper.on_signals(signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
             await self._start(role)
             try:
@@ -363,18 +364,36 @@ class Mainspring(Registry, Coordination):
 
         return lifespan
 
-    async def _start(self, role: Role = "all") -> None:
-        loop, plans = asyncio.get_running_loop(), role == "all"
-        inline = isinstance(self._engine, SameLoop)
-        await self.call(lambda runtime: self._declare_all(runtime, write=plans))
-        await self.call(lambda runtime: runtime.start(loop, inline=inline, plans=plans))
+    async def start(self, role: Role = "all") -> None:
+        """Begin to plan and work beside other code, which later calls `drain` and `close`."""
+        await self._start(role)
 
-    async def _stop(self, stopper: Stopper) -> None:
+    async def drain(self, stopper: Stopper) -> None:
+        """Take nothing more and let what runs finish; a second request to stop hands it back. The store stays open."""
         timeout = self.settings.shutdown_timeout / 1000
         draining = asyncio.ensure_future(self.call(lambda runtime: runtime.stop(timeout)))
         stopper.on_second(lambda: self._engine.post(self._stop_now))
         await draining
         await self._bus.settle()
+
+    def claim_no_more(self) -> None:
+        """Leave what waits to others; from any thread, does not block."""
+        self._engine.post(self._claim_no_more)
+
+    async def _start(self, role: Role = "all") -> None:
+        loop, plans = asyncio.get_running_loop(), role != "worker"
+        inline = isinstance(self._engine, SameLoop)
+        await self.call(lambda runtime: self._declare_all(runtime, write=plans))
+
+        async def start(runtime: Runtime) -> None:
+            await runtime.start(loop, inline=inline, plans=plans)
+            if role == "planner":
+                await runtime.take_nothing()
+
+        await self.call(start)
+
+    async def _stop(self, stopper: Stopper) -> None:
+        await self.drain(stopper)
         await self.close()
 
     def _claim_no_more(self) -> None:

@@ -15,9 +15,11 @@ COMMANDS = {
     "copy": ("mainspring.cli.copy", "Copy everything in one store to another, and compare them."),
     "cron": ("mainspring.cli.cron", "Explain, preview and check cron expressions."),
     "events": ("mainspring.cli.events", "Read the event log, and prove the rows with it."),
+    "key": ("mainspring.cli.key", "Make, list and revoke API keys of the service."),
     "ledger": ("mainspring.cli.ledger", "Account for every planned fire."),
     "migrate": ("mainspring.cli.migrate", "Bring the schema of a PostgreSQL store up to date."),
     "run": ("mainspring.cli.run", "Run an application: plan its schedules and work on its runs."),
+    "serve": ("mainspring.cli.serve", "Serve the API, plan and work, in one process."),
     "worker": ("mainspring.cli.worker", "Work on the runs of an application, in one process or several."),
     "workers": ("mainspring.cli.workers", "Show who works: load, version, last sign of life."),
 }

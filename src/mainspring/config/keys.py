@@ -34,6 +34,7 @@ KEYS: Mapping[str, Key] = {
     "server.public_url": Key(read.optional(read.http_url), live=True),
     "server.allow_hosts": Key(read.several(read.text), live=True),
     "server.insecure_no_auth": Key(read.boolean),
+    "server.require_key": Key(read.boolean, live=True),
     "server.access_log": Key(read.boolean, live=True),
     "server.request_timeout": Key(read.duration(SECOND, 10 * MINUTE)),
     "scheduler.name": Key(read.name),

@@ -34,6 +34,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     allow_hosts: tuple[str, ...] = ()
     #: Serve strangers without a key. The name in files and variables is `server.insecure_no_auth`.
     insecure_no_auth: bool = False
+    #: Ask for a key on loopback, too: for a proxy on the same machine that lets strangers in.
+    require_key: bool = False
     access_log: bool = True
     #: So long a client may take to send a request, head and body.
     request_timeout: Ms = 10_000

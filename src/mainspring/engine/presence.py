@@ -30,7 +30,7 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     abandoned: int = 0  # attempts that did not stop after their time-out, since the start
     pid: int = 0
     host: str = ""
-    role: str = "all"  # or "worker": plans nothing
+    role: str = "all"  # or "worker": plans nothing; or "planner": works on nothing
     queues: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     since: Ms = 0  # when it started, in its own store's time

@@ -107,6 +107,7 @@ class Runtime:
         self._done: deque[tuple[Attempt, Outcome]] = deque()
         self._done_posted = False
         self._since: Ms = 0
+        self._works = True
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def change_id(self) -> str:
@@ -185,6 +186,14 @@ class Runtime:
             self._services += [self.leader, self.keeper]
         for service in self._services:
             service.start()
+
+    async def take_nothing(self) -> None:
+        """A planner settles, and leaves every run to others; said before its loops have had a turn."""
+        self.batcher.rider = None
+        self._works = False
+        if self.worker is not None:
+            await self.worker.stop()
+        await self.presence.run_once()
 
     async def stop(self, timeout: float) -> None:
         """Drain: stop taking, let runs finish within `timeout`, hand the rest back, leave in order."""
@@ -344,14 +353,14 @@ class Runtime:
         return Instance(
             app=self.settings.app,
             version=self.settings.version,
-            tasks=tuple(self.handlers),
+            tasks=tuple(self.handlers) if self._works else (),
             declares=self.declares(),
             running=len(self.worker.running) if self.worker else 0,
-            concurrency=self.settings.concurrency,
+            concurrency=self.settings.concurrency if self._works else 0,
             abandoned=sum(getattr(executor, "abandoned", 0) for executor in set(self.executors.values())),
             pid=os.getpid(),
             host=socket.gethostname(),
-            role="all" if self.settler.plans else "worker",
+            role=("all" if self._works else "planner") if self.settler.plans else "worker",
             queues=self.settings.queues,
             labels=self.settings.labels,
             since=self._since,

@@ -145,6 +145,11 @@ class Settler(Service):
         self._plans_at = min(self._soonest, NEVER if due.next_at is None else due.next_at)
         return (self._plans_at - due.now) / 1000 - (self._clock.monotonic() - looked)
 
+    @property
+    def unplannable(self) -> frozenset[str]:
+        """Schedules that could not be planned here."""
+        return frozenset(self._said)
+
     def _say_unplannable(self, schedule: Schedule) -> None:
         now = self._clock.monotonic()
         if now >= self._said.get(schedule.id, now):

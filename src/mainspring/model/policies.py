@@ -17,7 +17,7 @@ Backoff = Literal["fixed", "linear", "exponential"]
 Recovery = Literal["retry", "fail"]
 OnExhausted = Literal["continue", "pause"]
 OnConflict = Literal["replace", "keep", "error"]
-Role = Literal["all", "worker"]
+Role = Literal["all", "planner", "worker"]
 PriorityName = Literal["critical", "high", "normal", "low"]
 
 MISSED: tuple[Missed, ...] = ("skip", "catch_up_once", "replay_all")
@@ -26,7 +26,7 @@ BACKOFF: tuple[Backoff, ...] = ("fixed", "linear", "exponential")
 RECOVERY: tuple[Recovery, ...] = ("retry", "fail")
 ON_EXHAUSTED: tuple[OnExhausted, ...] = ("continue", "pause")
 ON_CONFLICT: tuple[OnConflict, ...] = ("replace", "keep", "error")
-ROLES: tuple[Role, ...] = ("all", "worker")
+ROLES: tuple[Role, ...] = ("all", "planner", "worker")
 
 
 class Priority(IntEnum):

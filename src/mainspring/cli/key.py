@@ -1,0 +1,122 @@
+"""`mainspring key`: make, list and revoke API keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mainspring.cli.common import print_json
+from mainspring.model.instant import Ms, duration_ms, isoformat
+from mainspring.ports.clock import SystemClock
+from mainspring.ports.store import Store
+
+T = TypeVar("T")
+
+
+@click.group()
+def key() -> None:
+    """API keys of the service. A key is shown once; the store holds its hash."""
+
+
+def _where(command: Callable[..., None]) -> Callable[..., None]:
+    config = click.option("--config", "path", type=click.Path(path_type=Path), help="The service's configuration file.")
+    return click.option("--store", "url", metavar="URL", help="The store; else the one that `serve` would use.")(
+        config(command)
+    )
+
+
+@key.command()
+@click.argument("name")
+@click.option(
+    "--expires", default=None, metavar="DURATION", help="For example 90d; without it the key does not expire."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_where
+def create(name: str, expires: str | None, as_json: bool, url: str | None, path: Path | None) -> None:
+    """Make a key called NAME and print it, once."""
+    from mainspring.keys import create_key
+
+    lasts = None if expires is None else duration_ms(expires, field="--expires", minimum=1_000)
+
+    async def work(store: Store, now: Ms) -> tuple[Any, str]:
+        return await create_key(store, name, None if lasts is None else now + lasts)
+
+    made, token = _on_store(url, path, work)
+    if as_json:
+        print_json({"id": made.id, "name": name, "expiresAt": _time(made.expires_at), "key": token})
+        return
+    click.echo(token)
+    until = "never expires" if made.expires_at is None else f"expires {_time(made.expires_at)}"
+    click.echo(f"key {made.id} ({name}), {until}; it is not shown again", err=True)
+
+
+@key.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_where
+def list_(as_json: bool, url: str | None, path: Path | None) -> None:
+    """Who has a key: never the keys themselves."""
+    from mainspring.keys import list_keys
+
+    keys = _on_store(url, path, lambda store, now: list_keys(store))
+    rows = [
+        {
+            "id": one.id,
+            "name": one.name,
+            "createdAt": _time(one.created_at),
+            "expiresAt": _time(one.expires_at),
+            "lastUsedAt": _time(one.last_used),
+        }
+        for one in keys
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        click.echo("no keys. Make one: mainspring key create NAME")
+    for row in rows:
+        used = row["lastUsedAt"] or "never used"
+        click.echo(
+            f"{row['id']}  {row['name']}  since {row['createdAt']}  expires {row['expiresAt'] or 'never'}  {used}"
+        )
+
+
+@key.command()
+@click.argument("key")
+@_where
+def revoke(key: str, url: str | None, path: Path | None) -> None:
+    """End KEY, given by its id or name; every instance refuses it within five seconds."""
+    from mainspring.keys import revoke_key
+
+    gone = _on_store(url, path, lambda store, now: revoke_key(store, key))
+    click.echo(f"revoked: {gone.id} ({gone.name})")
+
+
+def _time(at: Ms | None) -> str | None:
+    return None if at is None else isoformat(at)
+
+
+def _on_store(url: str | None, path: Path | None, work: Callable[[Store, Ms], Awaitable[T]]) -> T:
+    from mainspring.config.resolve import Sources, resolve
+    from mainspring.model.errors import InvalidInput
+    from mainspring.stores.url import open_store
+
+    flags = {} if url is None else {"store": url}
+    settings = resolve(Sources(flags=flags, variables=dict(os.environ), config=path)).settings
+    if settings.store.startswith("memory:"):
+        raise InvalidInput("--store", "a key in memory ends with this command", "Give the store of the service")
+
+    async def on_store() -> T:
+        clock = SystemClock()
+        store = open_store(settings.store, clock)
+        await store.open()
+        try:
+            return await work(store, clock.now())
+        finally:
+            await store.close()
+
+    return asyncio.run(on_store())
