@@ -171,7 +171,7 @@ CASES: list[Case] = [
     ("empty task name", lambda ms: ms.task(name="")(lambda: None), EmptyName, "task name: '' is empty. Give a name"),
     ("empty schedule name", lambda ms: ms.schedule(" ", "send", every="1m", args=("a",)), EmptyName, "name: ' ' is e"),
     ("control characters", lambda ms: ms.schedule("a\n", "send", every="1m", args=("a",)), EmptyName, "control char"),
-    ("long name", lambda ms: ms.schedule("a" * 201, "send", every="1m", args=("a",)), EmptyName, "201 characters"),
+    ("long name", lambda ms: ms.schedule("a" * 256, "send", every="1m", args=("a",)), EmptyName, "256 characters"),
     ("queue of a call", lambda ms: ms.tasks["send"].using(queue=""), EmptyName, "queue: '' is empty"),
     ("queue of a schedule", lambda ms: ms.update("nightly", queue="\0"), EmptyName, "queue: .* control characters"),
     ("queue of an app", lambda ms: Mainspring("memory://", queues=[""]), EmptyName, "queues: '' is empty"),

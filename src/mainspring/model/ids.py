@@ -68,9 +68,9 @@ def plain(text: str) -> str:
 def check_name(value: str, *, field: str = "name") -> str:
     """A name people can read, type and put in a URL."""
     if not isinstance(value, str) or not value.strip():
-        raise EmptyName(field, f"{value!r} is empty", "Give a name of 1 to 200 characters")
-    if len(value) > 200:
-        raise EmptyName(field, f"{len(value)} characters are too many", "Give a name of 1 to 200 characters")
+        raise EmptyName(field, f"{value!r} is empty", "Give a name of 1 to 255 characters")
+    if len(value) > 255:
+        raise EmptyName(field, f"{len(value)} characters are too many", "Give a name of 1 to 255 characters")
     if not value.isprintable():
         raise EmptyName(field, f"{value!r} holds control characters", "Use printable characters only")
     return value
