@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ from mainspring.model.errors import (
     UnknownSchedule,
     nearest,
 )
-from mainspring.model.events import DeclarationConflict, Event, RunEvent, RunScheduled
+from mainspring.model.events import DeclarationConflict, Event, RunEvent, RunScheduled, SchedulePaused
 from mainspring.model.gate import Gate
 from mainspring.model.ids import IdFactory, plain
 from mainspring.model.instant import Ms
@@ -27,7 +27,7 @@ from mainspring.model.policies import OnConflict
 from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
 from mainspring.model.trigger import AtSpec
-from mainspring.ports.store import Events, Runs, Schedules, Store
+from mainspring.ports.store import Bodies, Events, Runs, Schedules, Store
 from mainspring.rules.declaring import Live, judge, version_key
 from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import touches_of
@@ -68,6 +68,8 @@ class Definition(Struct, frozen=True, kw_only=True, gc=False):
     app: str = ""
     version: str = ""
     delay: Ms | None = None
+    #: Why it is paused from the beginning, in the same commit.
+    paused: str | None = None
 
     def spec_at(self, now: Ms) -> ScheduleSpec:
         """The definition as it is written now: a delay counts from here, so that its one fire always lies ahead."""
@@ -122,6 +124,12 @@ class Commands:
     async def events(self, query: Events) -> list[Event]:
         return await self._store.find(query)
 
+    async def bodies(self, ids: Iterable[str | None]) -> dict[str, str]:
+        """Payloads by their names; those that are gone are left out."""
+        wanted = tuple({name for name in ids if name is not None})
+        found = await self._store.find(Bodies(ids=wanted, limit=len(wanted))) if wanted else []
+        return {body.id: body.data for body in found}
+
     async def _opened(self, schedule_id: str) -> OpenRuns:
         runs = await self._store.find(
             Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=10_000, oldest_first=True)
@@ -131,10 +139,15 @@ class Commands:
 
     # ── schedules ──────────────────────────────────────────────────────────
 
-    async def create(self, want: Definition, on_conflict: OnConflict = "error") -> Schedule:
-        """A new schedule; the same definition again changes nothing, another one is a conflict."""
+    async def create(self, want: Definition, on_conflict: OnConflict = "error", *, fresh: bool = False) -> Schedule:
+        """A new schedule; the same definition again changes nothing, another one, or any where a `fresh` one is
+        meant, is a conflict."""
         for _ in range(RACES):
             found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
+            if found and fresh:
+                raise ScheduleConflict(
+                    "name", f"a schedule called {want.name!r} exists: {found[0].id}", "Choose another name, or edit it"
+                )
             if found:
                 same = found[0].spec == want.spec or (found[0].digest == want.digest and found[0].revision == 1)
                 if same or on_conflict == "keep":
@@ -165,7 +178,7 @@ class Commands:
 
     def _new_schedule(self, want: Definition) -> Draft:
         now = self._time.now()
-        return create(
+        draft = create(
             self._ids.uuid7(now),
             want.ns,
             want.name,
@@ -177,6 +190,9 @@ class Commands:
             version=want.version,
             digest=want.digest,
         )
+        if want.paused is not None and draft.schedule.state == "active":
+            draft.emit(SchedulePaused(ns=want.ns, schedule_id=draft.schedule.id, reason=plain(want.paused)))
+        return draft
 
     async def replace(self, schedule: Schedule, want: Definition, *, exactly: bool = False) -> Schedule:
         """A new revision; refused writes are decided again on what is there now, unless `exactly` this one is meant."""
@@ -231,9 +247,15 @@ class Commands:
     async def resume(self, schedule: Schedule, *, reason: str = "") -> Schedule:
         return await self._edit(schedule, lambda row, _, now: resume(row, now, reason=reason))
 
-    async def delete(self, schedule: Schedule, *, reason: str = "user") -> Schedule:
+    async def delete(self, schedule: Schedule, *, reason: str = "user", exactly: bool = False) -> Schedule:
         """Gone at once; what waits is cancelled with the reason, what runs ends."""
-        row = await self._edit(schedule, lambda row, opened, now: delete(row, opened, now, reason=reason))
+
+        def decide_on(row: Schedule, opened: OpenRuns, now: Ms) -> Draft:
+            if exactly and row.revision != schedule.revision:
+                raise Overtaken(row.name)
+            return delete(row, opened, now, reason=reason)
+
+        row = await self._edit(schedule, decide_on)
         waiting = (State.WAITING, State.RETRYING, State.BLOCKED)
         while runs := await self._store.find(Runs(schedule_id=row.id, states=waiting, limit=500)):
             for run in runs:

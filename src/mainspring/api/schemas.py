@@ -1,0 +1,287 @@
+"""What travels over HTTP, in camelCase: what may be sent, and what is answered. OpenAPI is made from these structs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from mainspring.model.http import Method
+from mainspring.model.policies import Backoff, Missed, OnExhausted, Overlap, PriorityName, Recovery
+from mainspring.model.trigger import Fold, Gap
+
+#: Ten years; longer waits are mistakes, and numbers stay numbers in every client.
+LONGEST = 315_360_000_000
+
+Instant = Annotated[
+    str,
+    Meta(
+        description="RFC 3339 with an offset",
+        examples=["2026-03-01T09:00:00Z"],
+        max_length=40,
+        extra_json_schema={"format": "date-time"},
+    ),
+]
+Millis = Annotated[int, Meta(ge=0, le=LONGEST)]
+DurationText = Annotated[
+    str, Meta(pattern=r"^ *(\d{1,9}(\.\d{1,9})?(ms|s|m|h|d|w) *)+$", max_length=40, examples=["30s", "1h30m"])
+]
+#: Milliseconds, or a text such as "30s"; answered in milliseconds.
+DurationMs = Millis | DurationText
+Text = Annotated[str, Meta(max_length=500)]
+Status = Literal["pending", "running", "retrying", "success", "failed", "cancelled", "skipped"]
+STATUSES: tuple[Status, ...] = ("pending", "running", "retrying", "success", "failed", "cancelled", "skipped")
+
+
+class RetryBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How often and how late a failed execution is tried again; what is left out keeps its value."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=1_000, description="executions in all, 1 = no retry")] | UnsetType = UNSET
+    backoff_multiplier: Annotated[float, Meta(ge=1, le=1_000)] | UnsetType = UNSET
+    initial_delay_ms: DurationMs | UnsetType = UNSET
+    max_delay_ms: DurationMs | UnsetType = UNSET
+    backoff: Backoff | UnsetType = UNSET
+    jitter: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+
+
+class WindowBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """When an execution may begin."""
+
+    timezone: Annotated[str, Meta(max_length=64)] = "UTC"
+    weekdays: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=7, examples=[["mon", "fri"]])] = []
+    segments: Annotated[
+        list[Annotated[str, Meta(max_length=20)]], Meta(max_length=24, examples=[["09:00-12:00", "13:00-18:00"]])
+    ] = []
+
+
+class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Some of a schedule; what is left out stays as it is. `null` takes an optional value away."""
+
+    # when: one of cronExpression, intervalMs, at, delayMs
+    cron_expression: Annotated[str, Meta(min_length=1, max_length=256, examples=["0 9 * * *"])] | UnsetType = UNSET
+    dst_gap: Gap | UnsetType = UNSET
+    dst_overlap: Fold | UnsetType = UNSET
+    interval_ms: DurationMs | UnsetType = UNSET
+    anchor: Instant | None | UnsetType = UNSET
+    fixed_delay: bool | UnsetType = UNSET
+    at: Annotated[list[Instant], Meta(max_length=10_000)] | Instant | UnsetType = UNSET
+    delay_ms: DurationMs | UnsetType = UNSET
+    timezone: Annotated[str, Meta(max_length=64, examples=["Europe/Berlin"])] | UnsetType = UNSET
+    # what: an HTTP agent, or a task of the code
+    agent_id: Annotated[str, Meta(max_length=255)] | UnsetType = UNSET
+    agent_url: Annotated[str, Meta(max_length=2_048, examples=["https://example.com/api/agent"])] | UnsetType = UNSET
+    http_method: Method | UnsetType = UNSET
+    headers: dict[str, str] | None | UnsetType = UNSET
+    task: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
+    payload: Any = UNSET
+    # how
+    retry_policy: RetryBody | None | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+    missed: Missed | UnsetType = UNSET
+    grace_ms: DurationMs | UnsetType = UNSET
+    replay_max: Annotated[int, Meta(ge=1, le=10_000)] | UnsetType = UNSET
+    replay_age_ms: DurationMs | UnsetType = UNSET
+    overlap: Overlap | UnsetType = UNSET
+    jitter_ms: DurationMs | UnsetType = UNSET
+    spread_ms: DurationMs | UnsetType = UNSET
+    start_at: Instant | None | UnsetType = UNSET
+    end_at: Instant | None | UnsetType = UNSET
+    max_runs: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None | UnsetType = UNSET
+    window: WindowBody | None | UnsetType = UNSET
+    start_deadline_ms: DurationMs | None | UnsetType = UNSET
+    on_exhausted: OnExhausted | UnsetType = UNSET
+    terminal: Literal["keep", "delete"] | UnsetType = UNSET
+    priority: PriorityName | UnsetType = UNSET
+    queue: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
+    timeout_ms: DurationMs | None | UnsetType = UNSET
+    recovery: Recovery | UnsetType = UNSET
+
+
+class ScheduleCreate(ScheduleUpdate, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A new schedule: a name, when (cronExpression, intervalMs, at or delayMs) and what (agentUrl or task)."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=255, examples=["Daily Report Agent"])]
+
+
+class PauseBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Why, and until when."""
+
+    reason: Text = "paused"
+    until: Instant | None = None
+
+
+class TriggerBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A payload for this one execution, in place of the schedule's own."""
+
+    payload: Any = UNSET
+
+
+class CancelBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Why."""
+
+    reason: Text = "cancelled"
+
+
+class EmptyBody(Struct, forbid_unknown_fields=True):
+    """Nothing."""
+
+
+# ── parameters ──────────────────────────────────────────────────────────────
+
+Limit = Annotated[int, Meta(ge=1, le=500)]
+Cursor = Annotated[str, Meta(min_length=1, max_length=64, description="from the Link of the page before")]
+IdText = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class NoQuery(Struct, rename="camel"):
+    """No parameters."""
+
+
+class ScheduleQuery(Struct, kw_only=True, rename="camel"):
+    """Which schedules."""
+
+    limit: Limit = 100
+    cursor: Cursor | None = None
+    enabled: Literal["true", "false"] | None = None
+
+
+class OfScheduleQuery(Struct, kw_only=True, rename="camel"):
+    """Which executions of one schedule."""
+
+    limit: Limit = 50
+    cursor: Cursor | None = None
+    status: Status | None = None
+
+
+class ExecutionQuery(OfScheduleQuery, kw_only=True, rename="camel"):
+    """Which executions."""
+
+    schedule_id: IdText | None = None
+    task: IdText | None = None
+
+
+class StreamQuery(Struct, kw_only=True, rename="camel"):
+    """Which events: types separated by commas, those of one schedule, from the beginning or from now on."""
+
+    types: Annotated[str, Meta(max_length=1_000)] | None = None
+    schedule: IdText | None = None
+    since: Literal["now", "beginning"] = "now"
+
+
+# ── answers ─────────────────────────────────────────────────────────────────
+
+
+class RetryView(Struct, kw_only=True, rename="camel"):
+    """How often and how late a failed execution is tried again."""
+
+    max_attempts: int
+    backoff_multiplier: float
+    initial_delay_ms: int
+    max_delay_ms: int
+    backoff: Backoff
+    jitter: float
+
+
+class WindowView(Struct, kw_only=True, rename="camel"):
+    """When an execution may begin."""
+
+    timezone: str
+    weekdays: list[str]
+    segments: list[str]
+
+
+class ScheduleView(Struct, kw_only=True, rename="camel"):
+    """A schedule. Header values are never shown."""
+
+    id: str
+    name: str
+    revision: int
+    description: str
+    cron_expression: str | UnsetType = UNSET
+    dst_gap: Gap | UnsetType = UNSET
+    dst_overlap: Fold | UnsetType = UNSET
+    interval_ms: int | UnsetType = UNSET
+    anchor: Instant | None | UnsetType = UNSET
+    fixed_delay: bool | UnsetType = UNSET
+    at: list[Instant] | UnsetType = UNSET
+    timezone: str
+    agent_id: str | UnsetType = UNSET
+    agent_url: str | UnsetType = UNSET
+    http_method: Method | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    task: str | UnsetType = UNSET
+    payload: Any = None
+    retry_policy: RetryView
+    enabled: bool
+    state: Literal["active", "paused", "finished", "deleted"]
+    pause_reason: str | None
+    paused_until: Instant | None
+    missed: Missed
+    grace_ms: int
+    replay_max: int
+    replay_age_ms: int
+    overlap: Overlap
+    jitter_ms: int
+    spread_ms: int
+    start_at: Instant | None
+    end_at: Instant | None
+    max_runs: int | None
+    window: WindowView | None
+    start_deadline_ms: int | None
+    on_exhausted: OnExhausted
+    terminal: Literal["keep", "delete"]
+    priority: PriorityName
+    queue: str
+    timeout_ms: int | None
+    recovery: Recovery
+    next_run: Instant | None
+    fired: int
+    created_at: Instant
+    updated_at: Instant
+    signing_secret: Annotated[str, Meta(description="shown once, when the schedule is created")] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+
+
+class AttemptView(Struct, kw_only=True, rename="camel"):
+    """One attempt of an execution."""
+
+    attempt: int
+    started_at: Instant
+    ended_at: Instant | None = None
+    status: Literal["running", "success", "failed", "retrying", "cancelled", "skipped", "lost", "handed-back", "later"]
+    instance: str | None = None
+    duration_ms: int | None = None
+    error: str | None = None
+    next_attempt_at: Instant | None = None
+
+
+class ExecutionView(Struct, kw_only=True, rename="camel"):
+    """One execution; `attempts` counts them, `attemptDetails` (of a single execution) tells each."""
+
+    id: str
+    schedule_id: str | None
+    task: str
+    fire_time: Instant | None
+    status: Status
+    reason: str | None
+    attempts: int
+    origin: str
+    catch_up: bool
+    due_at: Instant
+    next_attempt_at: Instant | None
+    started_at: Instant | None
+    completed_at: Instant | None
+    duration_ms: int | None
+    error: str | None
+    response: Any
+    progress: str | None
+    cancel_requested: str | None
+    created_at: Instant
+    payload: Any = UNSET
+    attempt_details: list[AttemptView] | UnsetType = UNSET
+
+
+class HealthView(Struct, kw_only=True, rename="camel"):
+    """How the service is."""
+
+    status: Literal["healthy", "degraded", "unhealthy"]
