@@ -27,7 +27,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.kept import LASTING
 from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Schedule, ScheduleState, Span
-from mainspring.paging import all_rows, all_spans
+from mainspring.paging import all_rows, all_spans, log_end
 from mainspring.ports.store import (
     Agenda,
     Bodies,
@@ -109,21 +109,6 @@ async def copy(
     progress(Step("rows", writer.at, writer.at))
     copied.running = await writer.write_rows(now)
     return copied
-
-
-async def log_end(store: Store) -> int:
-    """The number of the last event; the port only reads forwards, so it is found by halves."""
-    low, high, step = 0, 0, 1
-    while found := await store.tail(high, 1):
-        low, step = found[0].seq, 2 * step
-        high = low + step
-    while low < high:  # an event is at `low`, nothing comes after `high`
-        middle = (low + high) // 2
-        if found := await store.tail(middle, 1):
-            low = found[0].seq
-        else:
-            high = middle
-    return low
 
 
 # ── may it begin? ───────────────────────────────────────────────────────────

@@ -37,3 +37,18 @@ async def all_spans(store: Store, schedule_id: str | None = None, since: Ms | No
             return
         seen += len(page)
         query = replace(query, after=str(seen))
+
+
+async def log_end(store: Store) -> int:
+    """The number of the last event; the port only reads forwards, so it is found by halves."""
+    low, high, step = 0, 0, 1
+    while found := await store.tail(high, 1):
+        low, step = found[0].seq, 2 * step
+        high = low + step
+    while low < high:  # an event is at `low`, nothing comes after `high`
+        middle = (low + high) // 2
+        if found := await store.tail(middle, 1):
+            low = found[0].seq
+        else:
+            high = middle
+    return low

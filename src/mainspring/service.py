@@ -23,11 +23,14 @@ from mainspring.model.events import DeclarationConflict, Event, RunEvent, RunSch
 from mainspring.model.gate import Gate
 from mainspring.model.ids import IdFactory, plain
 from mainspring.model.instant import Ms
+from mainspring.model.kept import Kept
 from mainspring.model.policies import OnConflict
 from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
 from mainspring.model.trigger import AtSpec
-from mainspring.ports.store import Bodies, Events, Runs, Schedules, Store
+from mainspring.paging import log_end
+from mainspring.ports.following import Follower, follower
+from mainspring.ports.store import Bodies, Events, KeptOnes, Runs, Schedules, Store
 from mainspring.rules.declaring import Live, judge, version_key
 from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import touches_of
@@ -38,6 +41,8 @@ from mainspring.rules.scheduling import changed_fields, create, delete, manual_r
 log = logging.getLogger("mainspring")
 
 RACES = 20
+#: So far back an event may still come that was numbered before others and commits after them.
+LATE = 1_000
 #: The most that one commit takes.
 CHUNK = 1_000
 
@@ -124,11 +129,37 @@ class Commands:
     async def events(self, query: Events) -> list[Event]:
         return await self._store.find(query)
 
+    async def follower(self, place: str | None) -> Follower:
+        """One who follows the log from a place, or from now on."""
+        if place is not None:
+            return follower(self._store, place)
+        # A little of what is there is read and put aside: what commits late among it is still to come.
+        found = follower(self._store, str(max(0, await log_end(self._store) - LATE)))
+        while len(await found.steps(LATE)) >= LATE:
+            pass
+        return found
+
     async def bodies(self, ids: Iterable[str | None]) -> dict[str, str]:
         """Payloads by their names; those that are gone are left out."""
         wanted = tuple({name for name in ids if name is not None})
         found = await self._store.find(Bodies(ids=wanted, limit=len(wanted))) if wanted else []
         return {body.id: body.data for body in found}
+
+    # ── beside the log ─────────────────────────────────────────────────────
+
+    async def keep(self, items: Sequence[Kept], *, replace: bool = False) -> list[bool]:
+        """Keep secrets and answers; False where one was there and may not be replaced."""
+        return await self._store.keep(items, replace=replace)
+
+    async def kept(self, kind: str, ids: Iterable[str]) -> dict[str, Kept]:
+        """Kept things by id; those that are gone are left out."""
+        wanted = tuple(dict.fromkeys(ids))
+        found = await self._store.find(KeptOnes(kind=kind, ids=wanted, limit=len(wanted))) if wanted else []
+        return {one.id: one for one in found}
+
+    async def forget(self, kind: str, ids: Sequence[str]) -> int:
+        """Remove kept things."""
+        return await self._store.forget(kind, ids)
 
     async def _opened(self, schedule_id: str) -> OpenRuns:
         runs = await self._store.find(

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from mainspring.comparing import compare, content
-from mainspring.copying import Mark, Step, copy, log_end
+from mainspring.copying import Mark, Step, copy
 from mainspring.model.change import Change
 from mainspring.model.errors import CopyRefused
 from mainspring.model.events import InstanceJoined, LeaseExpired
@@ -25,6 +25,7 @@ from mainspring.model.kept import IDEMPOTENCY, Kept
 from mainspring.model.run import State
 from mainspring.model.schedule import ScheduleSpec
 from mainspring.model.trigger import CronSpec
+from mainspring.paging import log_end
 from mainspring.ports.store import (
     Agenda,
     Bodies,

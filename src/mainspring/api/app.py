@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
+
+from mainspring.api.base import Api
+from mainspring.api.problems import on_error
+from mainspring.api.routes import ENDPOINTS, Endpoint, Handler
+from mainspring.model.errors import MainspringError
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 
-class Api:
-    """The service behind the routes."""
-
-    def __init__(self, ms: Mainspring, settings: Any = None) -> None:
-        self.ms = ms
-        self.settings = settings
-        self.closing = asyncio.Event()
-
-
 def build(ms: Mainspring, settings: Any = None) -> Starlette:
-    """The service of an app whose engine somebody else starts and stops."""
+    """The service of an app whose engine somebody else starts and stops.
 
-    async def api_health(request: Request) -> Response:
-        return Response(msgspec.json.encode({"status": "healthy"}), media_type="application/json")
-
-    app = Starlette(routes=[Route("/api/health", api_health, methods=["GET"])])
+    Before a server is stopped, `app.state.api.closing.set()` ends the event streams.
+    """
+    app = Starlette(routes=_routes())
     app.state.api = Api(ms, settings)
+    for kind in (Exception, HTTPException, MainspringError):
+        app.add_exception_handler(kind, on_error)
     return app
+
+
+def _routes() -> list[BaseRoute]:
+    """One Starlette route for each path, so that a wrong method is told which ones there are."""
+    by_path: dict[str, list[Endpoint]] = {}
+    for endpoint in ENDPOINTS:
+        by_path.setdefault(endpoint.path, []).append(endpoint)
+    return [
+        Route(path, _by_method({one.method: one.handler for one in ends}), methods=[one.method for one in ends])
+        for path, ends in by_path.items()
+    ]
+
+
+def _by_method(handlers: dict[str, Handler]) -> Handler:
+    async def handle(request: Request) -> Response:
+        handler = handlers["GET" if request.method == "HEAD" else request.method]
+        try:
+            return await handler(request)
+        except Exception as error:
+            return await on_error(request, error)
+
+    return handle

@@ -16,7 +16,15 @@ from mainspring.api.views import MASK
 from mainspring.model.change import Body
 from mainspring.model.errors import InvalidInput, PayloadTooLarge
 from mainspring.model.gate import Gate
-from mainspring.model.http import HTTP_TASK, HttpTarget, check_agent_id, check_headers, check_method, check_url, host_and_port
+from mainspring.model.http import (
+    HTTP_TASK,
+    HttpTarget,
+    check_agent_id,
+    check_headers,
+    check_method,
+    check_url,
+    host_and_port,
+)
 from mainspring.model.ids import body_id, check_name
 from mainspring.model.instant import Ms, duration_ms, instant_ms, to_datetime
 from mainspring.model.policies import Retry, RetryPolicy, RunOptions, WindowSpec
@@ -128,7 +136,9 @@ def _trigger(
         return made, None
     if kind == "interval_ms":
         every = old if isinstance(old, EverySpec) else EverySpec(0)
-        interval = timedelta(milliseconds=every.interval) if given.interval_ms is UNSET else _duration(given.interval_ms)
+        interval = (
+            timedelta(milliseconds=every.interval) if given.interval_ms is UNSET else _duration(given.interval_ms)
+        )
         anchor = _moment(given.anchor, every.anchor, "anchor")
         return Every(interval, anchor, _known(given.fixed_delay, every.fixed_delay)), None
     if given.at is UNSET:
@@ -305,7 +315,9 @@ def retry_policy(body: RetryBody, base: RetryPolicy) -> RetryPolicy:
         else _duration(body.initial_delay_ms),
         base=base.base if linear else _known(multiplier, base.base),
         multiplier=_known(multiplier, base.multiplier) if linear else base.multiplier,
-        max_delay=timedelta(milliseconds=base.max_delay) if body.max_delay_ms is UNSET else _duration(body.max_delay_ms),
+        max_delay=timedelta(milliseconds=base.max_delay)
+        if body.max_delay_ms is UNSET
+        else _duration(body.max_delay_ms),
         jitter=_known(body.jitter, base.jitter),
     )
 
@@ -318,7 +330,7 @@ def window_spec(body: WindowBody) -> WindowSpec:
 def exact_payload(data: bytes) -> bytes | None:
     """The payload's own bytes in a body that was read already; None when it has none."""
     raw = msgspec.json.decode(data, type=_WithPayload).payload
-    return None if raw is UNSET else bytes(raw).strip()  # type: ignore[arg-type]  # Raw is a buffer
+    return None if raw is UNSET else bytes(raw).strip()
 
 
 class _WithPayload(Struct):

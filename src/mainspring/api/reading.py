@@ -79,7 +79,8 @@ def _line(data: bytes, message: str) -> str:
     if found is None:
         return ""
     before = data[: int(found[1])]
-    return f", line {before.count(b'\n') + 1} column {len(before) - before.rfind(b'\n')}"
+    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+    return f", line {line} column {column}"
 
 
 def _deeper(value: Any, left: int) -> bool:

@@ -36,7 +36,9 @@ STATUSES: tuple[Status, ...] = ("pending", "running", "retrying", "success", "fa
 class RetryBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """How often and how late a failed execution is tried again; what is left out keeps its value."""
 
-    max_attempts: Annotated[int, Meta(ge=1, le=1_000, description="executions in all, 1 = no retry")] | UnsetType = UNSET
+    max_attempts: Annotated[int, Meta(ge=1, le=1_000, description="executions in all, 1 = no retry")] | UnsetType = (
+        UNSET
+    )
     backoff_multiplier: Annotated[float, Meta(ge=1, le=1_000)] | UnsetType = UNSET
     initial_delay_ms: DurationMs | UnsetType = UNSET
     max_delay_ms: DurationMs | UnsetType = UNSET
@@ -62,7 +64,7 @@ class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields
     dst_gap: Gap | UnsetType = UNSET
     dst_overlap: Fold | UnsetType = UNSET
     interval_ms: DurationMs | UnsetType = UNSET
-    anchor: Instant | None | UnsetType = UNSET
+    anchor: Instant | UnsetType | None = UNSET
     fixed_delay: bool | UnsetType = UNSET
     at: Annotated[list[Instant], Meta(max_length=10_000)] | Instant | UnsetType = UNSET
     delay_ms: DurationMs | UnsetType = UNSET
@@ -71,11 +73,11 @@ class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields
     agent_id: Annotated[str, Meta(max_length=255)] | UnsetType = UNSET
     agent_url: Annotated[str, Meta(max_length=2_048, examples=["https://example.com/api/agent"])] | UnsetType = UNSET
     http_method: Method | UnsetType = UNSET
-    headers: dict[str, str] | None | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType | None = UNSET
     task: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
     payload: Any = UNSET
     # how
-    retry_policy: RetryBody | None | UnsetType = UNSET
+    retry_policy: RetryBody | UnsetType | None = UNSET
     enabled: bool | UnsetType = UNSET
     missed: Missed | UnsetType = UNSET
     grace_ms: DurationMs | UnsetType = UNSET
@@ -84,16 +86,16 @@ class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields
     overlap: Overlap | UnsetType = UNSET
     jitter_ms: DurationMs | UnsetType = UNSET
     spread_ms: DurationMs | UnsetType = UNSET
-    start_at: Instant | None | UnsetType = UNSET
-    end_at: Instant | None | UnsetType = UNSET
-    max_runs: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None | UnsetType = UNSET
-    window: WindowBody | None | UnsetType = UNSET
-    start_deadline_ms: DurationMs | None | UnsetType = UNSET
+    start_at: Instant | UnsetType | None = UNSET
+    end_at: Instant | UnsetType | None = UNSET
+    max_runs: Annotated[int, Meta(ge=0, le=1000000000)] | UnsetType | None = UNSET
+    window: WindowBody | UnsetType | None = UNSET
+    start_deadline_ms: DurationMs | UnsetType | None = UNSET
     on_exhausted: OnExhausted | UnsetType = UNSET
     terminal: Literal["keep", "delete"] | UnsetType = UNSET
     priority: PriorityName | UnsetType = UNSET
     queue: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
-    timeout_ms: DurationMs | None | UnsetType = UNSET
+    timeout_ms: DurationMs | UnsetType | None = UNSET
     recovery: Recovery | UnsetType = UNSET
 
 
@@ -201,7 +203,7 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
     dst_gap: Gap | UnsetType = UNSET
     dst_overlap: Fold | UnsetType = UNSET
     interval_ms: int | UnsetType = UNSET
-    anchor: Instant | None | UnsetType = UNSET
+    anchor: Instant | UnsetType | None = UNSET
     fixed_delay: bool | UnsetType = UNSET
     at: list[Instant] | UnsetType = UNSET
     timezone: str
@@ -216,6 +218,7 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
     state: Literal["active", "paused", "finished", "deleted"]
     pause_reason: str | None
     paused_until: Instant | None
+    finish_reason: str | None
     missed: Missed
     grace_ms: int
     replay_max: int

@@ -140,9 +140,9 @@ class PostgresStore:
     async def tail(self, after: int, limit: int) -> list[Event]:
         return await _patiently(lambda: find.tail(self._db, after, limit))
 
-    def follow(self, after: int = 0) -> Follower:
+    def follow(self, place: int | str = 0) -> Follower:
         """A place in the log that misses nothing while others write."""
-        return Follower(self._db, after)
+        return Follower(self._db, place)
 
     async def lease(
         self,

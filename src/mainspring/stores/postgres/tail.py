@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.model.events import Event
+from mainspring.ports.following import number
 from mainspring.stores.postgres.database import Database
 from mainspring.stores.postgres.rows import event_columns, given, read_event
 
@@ -27,14 +28,22 @@ SELECT x.oldest, x.newest, f.* FROM x LEFT JOIN (
 """  # noqa: S608 - column names, no input
 
 
-class Follower:
-    """A place in the log that moves on; what commits late is given late, each event once."""
+#: With so many holes nothing new is read until some are settled: a place must stay short enough for a header.
+MAX_HOLES = 200
 
-    def __init__(self, db: Database, after: int) -> None:
+
+class Follower:
+    """A place in the log that moves on; what commits late is given late, each event once.
+
+    As a text a place is the greatest number seen, then the holes below it: `120;115-117@8812`.
+    """
+
+    def __init__(self, db: Database, place: int | str = 0) -> None:
         self._db = db
-        self.after = after
+        head, _, rest = str(place).partition(";")
+        self.after = number(head)
         #: First and last missing number, and the newest transaction when they were missed.
-        self._holes: list[tuple[int, int, int]] = []
+        self._holes: list[tuple[int, int, int]] = [_read_hole(part) for part in rest.split(",") if part]
 
     @property
     def holes(self) -> int:
@@ -43,20 +52,37 @@ class Follower:
 
     async def next(self, limit: int) -> list[Event]:
         """What is new and what came late, in the order of numbers; empty when there is nothing."""
+        return [event for _, event in await self.steps(limit)]
+
+    async def steps(self, limit: int) -> list[tuple[str, Event]]:
+        """The same, each with the place behind it: whoever goes on there gets all that follows, and nothing again."""
         low, high = [hole[0] for hole in self._holes], [hole[1] for hole in self._holes]
+        wanted = limit if len(self._holes) < MAX_HOLES else 0
         async with self._db.reading() as session:
-            records = await session.fetch(_FOLLOW, self.after, limit, low, high)
+            records = await session.fetch(_FOLLOW, self.after, wanted, low, high)
         oldest, newest = records[0]["oldest"], records[0]["newest"]
-        events = [read_event(_event(record)) for record in records if record["seq"] is not None]
-        seen = [event.seq for event in events]
-        late = [seq for seq in seen if seq <= self.after]
-        holes = [part for hole in self._holes if hole[2] > oldest for part in _without(hole, late)]
-        for seq in seen[len(late) :]:
-            if seq > self.after + 1 and newest > oldest:
-                holes.append((self.after + 1, seq - 1, newest))
-            self.after = seq
-        self._holes = holes
-        return events
+        found: list[tuple[str, Event]] = []
+        for event in [read_event(_event(record)) for record in records if record["seq"] is not None]:
+            if event.seq <= self.after:
+                self._holes = [part for hole in self._holes for part in _without(hole, [event.seq])]
+            else:
+                if event.seq > self.after + 1 and newest > oldest:
+                    self._holes.append((self.after + 1, event.seq - 1, newest))
+                self.after = event.seq
+            found.append((self._place(), event))
+        # Only now: a place in the middle of these events needs the holes of those behind it.
+        self._holes = [hole for hole in self._holes if hole[2] > oldest]
+        return found
+
+    def _place(self) -> str:
+        holes = ",".join(f"{low}-{high}@{newest}" for low, high, newest in self._holes)
+        return f"{self.after};{holes}" if holes else str(self.after)
+
+
+def _read_hole(text: str) -> tuple[int, int, int]:
+    stretch, _, newest = text.partition("@")
+    low, _, high = stretch.partition("-")
+    return number(low), number(high), number(newest)
 
 
 def _event(record: Any) -> Any:
