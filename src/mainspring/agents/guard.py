@@ -1,0 +1,109 @@
+"""The guard at the connection: names are resolved once, every address is judged, only a judged one is dialled."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_network
+
+from mainspring.agents.addresses import NEVER_NAMES, Address, Network, embedded, judge, parse
+from mainspring.model.errors import InvalidInput, MainspringError
+from mainspring.model.http import AgentSettings, host_and_port
+
+#: (host, port) → the addresses, as text.
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+RESOLVE_SECONDS = 3.0
+
+
+class Forbidden(MainspringError):
+    """The address may not be called."""
+
+
+class Unresolved(MainspringError):
+    """The name has no address."""
+
+
+class Guard:
+    """Judges hosts, ports and addresses by the settings of this instance; `on_loopback` tells where it is bound."""
+
+    def __init__(self, settings: AgentSettings, *, on_loopback: bool = True, resolve: Resolve | None = None) -> None:
+        self._private = on_loopback if settings.allow_private is None else settings.allow_private
+        self._ports = None if settings.allow_ports is None else frozenset(settings.allow_ports)
+        self._names, self._networks = _allow_list(settings.allow_hosts)
+        self._resolve = resolve or system_resolve
+
+    def check_port(self, port: int) -> None:
+        if self._ports is not None and port not in self._ports:
+            known = ", ".join(str(one) for one in sorted(self._ports))
+            raise Forbidden(f"port {port} is not among agents.allow_ports ({known})")
+
+    def check_name(self, host: str) -> None:
+        if host.lower().rstrip(".") in NEVER_NAMES:
+            raise Forbidden(f"{host} is a metadata service, which is never called")
+
+    def check_address(self, text: str, host: str = "") -> str:
+        """The address itself, or Forbidden."""
+        address = parse(text)
+        if address is None:
+            raise Forbidden(f"{text!r} is not an address")
+        verdict = judge(address)
+        said = text if host in ("", text) else f"{host} ({text})"
+        if verdict == "never":
+            raise Forbidden(f"{said} is a link-local, metadata or otherwise special address, which is never called")
+        if verdict == "private" and not (self._private or self._listed(host, address)):
+            raise Forbidden(
+                f"{said} is a loopback or private address; agents.allow_private or agents.allow_hosts may allow it"
+            )
+        return text
+
+    def _listed(self, host: str, address: Address) -> bool:
+        real = embedded(address)
+        return host.lower().rstrip(".") in self._names or any(real in network for network in self._networks)
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Resolve once and judge every address; one that may not be called spoils the name."""
+        self.check_port(port)
+        self.check_name(host)
+        literal = parse(host)
+        found = [str(literal)] if literal is not None else await self._resolve(host, port)
+        if not found:
+            raise Unresolved(f"{host} has no address")
+        return [self.check_address(text, host) for text in found]
+
+    async def at_save(self, url: str, *, field: str = "url") -> list[str]:
+        """Refuse what could never be called; a name without an address is only warned of: it may get one."""
+        host, port = host_and_port(url)
+        try:
+            await self.addresses(host, port)
+        except Unresolved as error:
+            return [f"{field}: {error} now; it is looked up again at every call"]
+        except Forbidden as error:
+            raise InvalidInput(field, str(error), "Choose another address, or have the operator allow it") from None
+        return []
+
+
+async def system_resolve(host: str, port: int) -> list[str]:
+    """Ask the system; what it makes of odd spellings (0x7f000001, 127.1) is what gets judged."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError):
+        raise Unresolved(f"{host} has no address") from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _allow_list(given: tuple[str, ...]) -> tuple[frozenset[str], tuple[Network, ...]]:
+    names: set[str] = set()
+    networks: list[Network] = []
+    for one in given:
+        if parse(one.partition("/")[0]) is None:
+            names.add(one.lower().rstrip("."))
+            continue
+        try:
+            networks.append(ip_network(one, strict=False))
+        except ValueError as error:
+            raise InvalidInput("agents.allow_hosts", f"{one!r} is not a network: {error}", "Write 10.1.0.0/16") from None
+    return frozenset(names), tuple(networks)
