@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         RunStarted,
         RunSucceeded,
     )
+    from mainspring.model.http import AgentSettings, Http, HttpAgent, HttpResult
     from mainspring.model.outcome import Cancel, Snooze
     from mainspring.model.policies import Priority, Retry, RetryPolicy
     from mainspring.model.run import Run, State
@@ -66,6 +67,10 @@ _HOME = {
     "UnknownSchedule": "model.errors",
     "UnknownRun": "model.errors",
     "InvalidInput": "model.errors",
+    "AgentSettings": "model.http",
+    "Http": "model.http",
+    "HttpAgent": "model.http",
+    "HttpResult": "model.http",
     "At": "rules.triggers",
     "Cancel": "model.outcome",
     "Context": "context",
@@ -97,6 +102,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AgentSettings",
     "At",
     "Cancel",
     "Context",
@@ -106,6 +112,9 @@ __all__ = [
     "Every",
     "ExecutionGuard",
     "ExecutionTaken",
+    "Http",
+    "HttpAgent",
+    "HttpResult",
     "InvalidInput",
     "LeaderElected",
     "LeaderLost",

@@ -11,6 +11,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 
+from msgspec import UNSET, json
+
+from mainspring.agent_door import AgentDoor
 from mainspring.bulk import Bulk
 from mainspring.editing import EditOptions, edited
 from mainspring.engine.bus import Subscriber
@@ -20,16 +23,18 @@ from mainspring.engine.runtime import Runtime
 from mainspring.handle import RunHandle
 from mainspring.idle import until_idle as until_nothing_is_due
 from mainspring.locks import Coordination
+from mainspring.model.errors import InvalidInput
 from mainspring.model.events import Event, type_names
 from mainspring.model.health import Health
+from mainspring.model.http import HTTP_TASK, HttpAgent, HttpResult
 from mainspring.model.instant import Duration, duration_ms, instant_ms
 from mainspring.model.policies import ON_CONFLICT, ROLES, OnConflict, Role, choice
 from mainspring.model.run import CLAIMABLE, Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.paging import all_rows
+from mainspring.payload import payload_body
 from mainspring.ports.executor import CHILD, LOADING, end_of_loading
 from mainspring.ports.store import Events, Runs, Schedules
-from mainspring.registry import Registry
 from mainspring.rules.declaring import Live
 from mainspring.rules.definition import WhenAndHow
 from mainspring.service import CHUNK, Definition
@@ -42,7 +47,7 @@ E2 = TypeVar("E2", bound=Event)
 E3 = TypeVar("E3", bound=Event)
 
 
-class Mainspring(Registry, Coordination):
+class Mainspring(AgentDoor, Coordination):
     """A scheduler and a queue on one store. Nothing starts on import, and nothing before the first call."""
 
     _stopper: Stopper | None = None
@@ -54,20 +59,25 @@ class Mainspring(Registry, Coordination):
     async def schedule(
         self,
         name: str,
-        task: BaseTask[Any, Any] | Callable[..., Any] | str,
+        task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str,
         *,
         args: Iterable[Any] = (),
         kwargs: dict[str, Any] | None = None,
+        payload: Any = UNSET,
         on_conflict: OnConflict = "error",
         **when_and_how: Unpack[WhenAndHow],
     ) -> Schedule:
         """Create a schedule: exactly one of cron, every, at, delay or trigger, and any policy.
 
-        The same definition again changes nothing; another one under the same name is a conflict.
+        It runs a task with arguments, or calls `Http("https://…")` with a payload. The same definition again changes
+        nothing; another one under the same name is a conflict.
         """
         choice(on_conflict, ON_CONFLICT, field="on_conflict")
-        want = self._definition(name, task=task, args=args, kwargs=kwargs, **when_and_how)
-        return await self.call(lambda runtime: runtime.commands.create(want, on_conflict))
+        want = self._definition(name, task=task, args=args, kwargs=kwargs, payload=payload, **when_and_how)
+        await self._agent_at_save(task)
+        schedule = await self.call(lambda runtime: runtime.commands.create(want, on_conflict))
+        await self._agent_saved(task)
+        return schedule
 
     async def schedule_many(
         self,
@@ -104,13 +114,17 @@ class Mainspring(Registry, Coordination):
         self,
         key: str,
         *,
-        task: BaseTask[Any, Any] | Callable[..., Any] | str | None = None,
+        task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str | None = None,
         args: Iterable[Any] | None = None,
         kwargs: dict[str, Any] | None = None,
+        payload: Any = UNSET,
         **changes: Unpack[EditOptions],
     ) -> Schedule:
         """Change some of a schedule's definition; only later fires are affected."""
-        return await edited(self, key, task, args, kwargs, dict(changes))
+        await self._agent_at_save(task)
+        schedule = await edited(self, key, task, args, kwargs, payload, dict(changes))
+        await self._agent_saved(task)
+        return schedule
 
     async def get(self, key: str) -> Schedule:
         """A schedule by name or id."""
@@ -143,17 +157,30 @@ class Mainspring(Registry, Coordination):
         await self.call(lambda runtime: runtime.commands.delete(schedule, reason=reason))
 
     async def trigger(
-        self, key: str, *, args: Iterable[Any] | None = None, kwargs: dict[str, Any] | None = None
+        self,
+        key: str,
+        *,
+        args: Iterable[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        payload: Any = UNSET,
     ) -> Any:
-        """One run now, outside the plan; arguments replace the schedule's own."""
+        """One run now, outside the plan; arguments, or the payload of an agent, replace the schedule's own."""
         schedule = await self.get(key)
         body = None
         target = self.tasks.get(schedule.spec.task)
+        if schedule.spec.task == HTTP_TASK:
+            if args is not None or kwargs is not None:
+                raise InvalidInput("args", "an HTTP agent takes no arguments", "Give a payload: it is the body")
+            body = None if payload is UNSET else payload_body(payload, self.settings.payload_limit)
+        elif payload is not UNSET:
+            raise InvalidInput("payload", "a task takes arguments", "Write args=(…) or kwargs={…}")
         if args is not None or kwargs is not None:
             body = self._task(schedule.spec.task).signature.encode(
                 tuple(args or ()), kwargs or {}, self.settings.payload_limit
             )
         run = await self.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
+        if schedule.spec.task == HTTP_TASK:
+            return RunHandle(run.id, self.call, _answer)
         return RunHandle(run.id, self.call, target.signature.result if target else lambda text: text)
 
     # ── runs and events ────────────────────────────────────────────────────
@@ -386,7 +413,7 @@ class Mainspring(Registry, Coordination):
         await self.call(lambda runtime: self._declare_all(runtime, write=plans))
 
         async def start(runtime: Runtime) -> None:
-            await runtime.start(loop, inline=inline, plans=plans)
+            await runtime.start(loop, inline=inline, plans=plans, agents=None if role == "planner" else self.agents)
             if role == "planner":
                 await runtime.take_nothing()
 
@@ -397,8 +424,9 @@ class Mainspring(Registry, Coordination):
         await self.close()
 
     def _claim_no_more(self) -> None:
-        if self._runtime is not None and self._runtime.worker is not None:
-            self._runtime.worker.draining = True
+        if self._runtime is not None:
+            for worker in self._runtime.workers():
+                worker.draining = True
 
     def _stop_now(self) -> None:
         if self._runtime is not None:
@@ -407,7 +435,8 @@ class Mainspring(Registry, Coordination):
 
     async def _declare_all(self, runtime: Runtime, *, write: bool = True) -> None:
         """Bring the schedules of the code into the store; a worker only says that it knows them."""
-        wants = {name: self._definition(name, origin="code", **wanted) for name, wanted in self._declared.items()}
+        made = {name: self._definition(name, origin="code", **wanted) for name, wanted in self._declared.items()}
+        wants = {name: await runtime.commands.sealed(want) for name, want in made.items()}
         runtime.declares = lambda: {name: want.digest for name, want in wants.items()}
         if not write:
             return
@@ -419,6 +448,10 @@ class Mainspring(Registry, Coordination):
         for name, want in wants.items():
             live = tuple(Live(one.version, one.declares[name]) for one in others if name in one.declares)
             await runtime.commands.declare(want, live, self.on_drift)
+
+
+def _answer(text: str | None) -> HttpResult | None:
+    return None if text is None else json.decode(text, type=HttpResult)
 
 
 def _states(given: State | str | Iterable[State | str]) -> tuple[State, ...]:

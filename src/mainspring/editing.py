@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.model.errors import InvalidInput, StoreError, nearest
+from mainspring.model.http import HttpAgent
 from mainspring.model.policies import RunOptions
 from mainspring.model.schedule import Schedule
 from mainspring.rules.definition import WhenAndHow, digest_of
@@ -32,20 +34,26 @@ _OPTIONS = ("timeout", "retry", "recovery", "window", "start_deadline", "on_exha
 async def edited(
     app: Mainspring,
     key: str,
-    task: BaseTask[Any, Any] | Callable[..., Any] | str | None,
+    task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str | None,
     args: Iterable[Any] | None,
     kwargs: dict[str, Any] | None,
+    payload: Any,
     changes: dict[str, Any],
 ) -> Schedule:
     """Read the schedule, lay the changes over it, write a new revision; again when another edit came first."""
     for _ in range(RACES):
         schedule = await app.get(key)
-        want = _laid_over(app, schedule, task, args, kwargs, changes)
+        want = _laid_over(app, schedule, task, args, kwargs, payload, changes)
+        want = await _sealed(app, want)
         if msgspec.to_builtins(want.spec) == msgspec.to_builtins(schedule.spec):
             return schedule
         with contextlib.suppress(Overtaken):
             return await _written(app, schedule, want)
     raise StoreError(f"schedule {key!r} kept changing while it was edited")
+
+
+async def _sealed(app: Mainspring, want: Definition) -> Definition:
+    return want if want.agent is None else await app.call(lambda runtime: runtime.commands.sealed(want))
 
 
 async def _written(app: Mainspring, schedule: Schedule, want: Definition) -> Schedule:
@@ -55,12 +63,19 @@ async def _written(app: Mainspring, schedule: Schedule, want: Definition) -> Sch
 def _laid_over(
     app: Mainspring,
     schedule: Schedule,
-    task: BaseTask[Any, Any] | Callable[..., Any] | str | None,
+    task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str | None,
     args: Iterable[Any] | None,
     kwargs: dict[str, Any] | None,
+    payload: Any,
     changes: dict[str, Any],
 ) -> Definition:
     old = schedule.spec
+    called = None if old.options is None else old.options.http
+    if task is None and called is not None:
+        task_or_agent: Any = HttpAgent(called)
+    else:
+        task_or_agent = task if task is not None else old.task
+    was_agent, is_agent = called is not None, isinstance(task_or_agent, HttpAgent)
     known = {*old.__struct_fields__, *_TRIGGERS, *_OPTIONS} - {"body", "gates", "options", "task"}
     for name in changes:
         if name not in known:
@@ -69,13 +84,14 @@ def _laid_over(
     asked = dict(changes) if own_zone else {"tz": old.tz, **changes}
     if not any(name in changes for name in _TRIGGERS):
         asked["trigger"] = compile_trigger(old.trigger, None)
-    same_payload = args is None and kwargs is None and task is None
+    same_payload = args is None and kwargs is None and payload is UNSET and (task is None or (was_agent and is_agent))
     fresh = app._definition(
         schedule.name,
-        task=task if task is not None else old.task,
+        task=task_or_agent,
         args=args if args is not None else (),
         kwargs=kwargs,
-        payload=not same_payload,
+        payload=payload,
+        with_payload=not same_payload,
         **asked,
     )
     kept: dict[str, Any] = {
@@ -101,6 +117,7 @@ def _laid_over(
         gates=fresh.gates,
         by="api",
         delay=fresh.delay,
+        agent=fresh.agent,
     )
 
 
@@ -108,6 +125,10 @@ def _options(old: RunOptions | None, new: RunOptions | None, changes: dict[str, 
     merged = old or RunOptions()
     fresh = new or RunOptions()
     taken = {name: getattr(fresh, name) for name in _OPTIONS if name in changes}
-    taken |= {"rearm": fresh.rearm or merged.rearm, "tz": fresh.tz if "tz" in changes else merged.tz}
+    taken |= {
+        "http": fresh.http,
+        "rearm": fresh.rearm or merged.rearm,
+        "tz": fresh.tz if "tz" in changes else merged.tz,
+    }
     merged = replace(merged, **taken)
     return None if merged == RunOptions() else merged

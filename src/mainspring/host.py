@@ -16,6 +16,7 @@ from mainspring.engine.loop import EngineLoop, ThreadLoop
 from mainspring.engine.runtime import Runtime, open_store
 from mainspring.model.change import Result
 from mainspring.model.errors import StoreError
+from mainspring.model.http import AgentSettings
 from mainspring.model.ids import IdFactory
 from mainspring.model.instant import Duration, Ms, zone
 from mainspring.model.policies import choice
@@ -63,6 +64,7 @@ class EngineHost:
         payload_limit: int = 64 * 1024,
         labels: Mapping[str, str] | None = None,
         deps: Any = None,
+        agents: AgentSettings | None = None,
         on_drift: Literal["keep", "code"] = "keep",
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -88,6 +90,8 @@ class EngineHost:
         zone(tz, field="tz")
         self.tz = tz
         self.deps = deps
+        #: How HTTP agents are called; None as long as this program names none, and then it calls none.
+        self.agents: AgentSettings | None = agents
         choice(on_drift, ("keep", "code"), field="on_drift")
         self.on_drift: Literal["keep", "code"] = on_drift
         self.clock: Clock = clock or SystemClock()

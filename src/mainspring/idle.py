@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mainspring.engine.runtime import Runtime
+from mainspring.model.http import HTTP_TASK
 from mainspring.model.instant import Ms
 from mainspring.model.run import State
 from mainspring.paging import all_rows
@@ -14,7 +15,7 @@ from mainspring.rules.lanes import lane_of
 
 async def is_idle(runtime: Runtime) -> bool:
     """True when there is nothing to do now that this instance could do."""
-    if runtime.batcher.waiting or (runtime.worker is not None and runtime.worker.running):
+    if runtime.batcher.waiting or any(worker.running for worker in runtime.workers()):
         return False
     # Others work between two questions, so held runs are asked for twice: one that goes back is seen by the
     # first or due by the store's now, one that is taken is seen as waiting or by the second.
@@ -29,7 +30,7 @@ async def is_idle(runtime: Runtime) -> bool:
 async def _any(runtime: Runtime, states: tuple[State, ...], before: Ms | None) -> bool:
     """True when there is such a run that this instance could work on."""
     lanes = {lane_of(runtime.settings.namespace, queue) for queue in runtime.settings.queues}
-    for task in runtime.handlers:
+    for task in (*runtime.handlers, *(() if runtime.agents is None else (HTTP_TASK,))):
         query = Runs(ns=runtime.settings.namespace, task=task, states=states, due_before=before)
         async for run in all_rows(runtime.store, query, lambda run: run.id):
             if run.lane in lanes:

@@ -156,6 +156,20 @@ class Signature:
             return value
 
 
+def payload_body(payload: Any, limit: int) -> Body | None:
+    """What is sent to an HTTP agent: the payload as JSON, nothing for None."""
+    if payload is None:
+        return None
+    data = encode_json(payload, "payload")
+    if len(data) > limit:
+        raise PayloadTooLarge(
+            "payload",
+            f"{len(data)} bytes are more than the limit of {limit}",
+            "Store the data elsewhere and send its key",
+        )
+    return Body(body_id(data), data.decode())
+
+
 def encode_json(value: Any, field: str) -> bytes:
     """JSON bytes; what JSON cannot carry is refused with the path to it."""
     try:

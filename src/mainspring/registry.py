@@ -7,9 +7,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from msgspec import UNSET
+
 from mainspring.context import Context
 from mainspring.host import EngineHost
+from mainspring.model.change import Body
 from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownTask, nearest
+from mainspring.model.gate import Gate
+from mainspring.model.http import HTTP_TASK, AgentSettings, HttpAgent
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, duration_ms
 from mainspring.model.policies import (
@@ -22,6 +27,7 @@ from mainspring.model.policies import (
     choice,
     priority_of,
 )
+from mainspring.payload import payload_body
 from mainspring.ports.executor import Kind
 from mainspring.rules.definition import PolicyOptions, build_spec, digest_of
 from mainspring.rules.triggers import At, Every
@@ -141,6 +147,8 @@ class Registry(EngineHost):
         if not callable(function):
             raise InvalidInput("task", f"{function!r} is not a function", "Decorate a def or an async def")
         name = check_name(name if name is not None else getattr(function, "__name__", ""), field="task name")
+        if name == HTTP_TASK:
+            raise InvalidInput("name", f"{name!r} is the built-in task of HTTP agents", "Choose another name")
         if name in self.tasks:
             raise DuplicateTask("name", f"a task called {name!r} is registered already", "Give one of them a name=…")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
@@ -217,35 +225,46 @@ class Registry(EngineHost):
         self,
         name: str,
         *,
-        task: BaseTask[Any, Any] | Callable[..., Any] | str,
+        task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str,
         args: Iterable[Any] = (),
         kwargs: dict[str, Any] | None = None,
+        payload: Any = UNSET,
         origin: Literal["code", "api"] = "api",
-        payload: bool = True,
+        with_payload: bool = True,
         **when_and_how: Any,
     ) -> Definition:
-        target = self._task(task)
         if isinstance(args, str | bytes):
             raise InvalidInput("args", f"{args!r} is one value, not a list of arguments", f"Write args=({args!r},)")
-        body, gates = None, target.gates()
-        if payload:
-            body = target.signature.encode(tuple(args), kwargs or {}, self.settings.payload_limit)
+        agent = task if isinstance(task, HttpAgent) else None
+        body: Body | None = None
+        gates: tuple[Gate, ...] = ()
+        own: dict[str, Any]
+        if isinstance(task, HttpAgent):
+            if args or kwargs:
+                raise InvalidInput("args", "an HTTP agent takes no arguments", "Give a payload: it is the body")
+            self.agents = self.agents or AgentSettings()  # who schedules calls makes them, too
+            task_name, own = HTTP_TASK, {"overlap": "allow_parallel", "http": task.target}
+            body = payload_body(None if payload is UNSET else payload, self.settings.payload_limit)
+        else:
+            if payload is not UNSET:
+                raise InvalidInput("payload", "a task takes arguments", "Write args=(…) or kwargs={…}")
+            target = self._task(task)
+            task_name, gates = target.name, target.gates()
+            own = {"priority": target.options.priority, "queue": target.options.queue}
+            if with_payload:
+                body = target.signature.encode(tuple(args), kwargs or {}, self.settings.payload_limit)
         try:
             spec = build_spec(
                 name=f"{self.settings.namespace}/{name}",
-                task=target.name,
+                task=task_name,
                 now=self.now(),
                 body=None if body is None else body.id,
                 gates=tuple(gate.name for gate in gates),
                 default_tz=self.tz,
-                **{
-                    "priority": target.options.priority,
-                    "queue": target.options.queue,
-                    **{key: value for key, value in when_and_how.items() if value is not None},
-                },
+                **{**own, **{key: value for key, value in when_and_how.items() if value is not None}},
             )
         except TypeError as error:
-            known = list(inspect.signature(build_spec).parameters)
+            known = [key for key in inspect.signature(build_spec).parameters if key not in ("http", "body", "gates")]
             wrong = next((key for key in when_and_how if key not in known), "")
             hint = f"Did you mean {SYNONYMS[wrong]!r}?" if wrong in SYNONYMS else nearest(wrong, known)
             raise InvalidInput(wrong or "schedule", str(error).split(") ")[-1], hint) from None
@@ -263,12 +282,15 @@ class Registry(EngineHost):
             app=self.settings.app if origin == "code" else "",
             version=self.settings.version if origin == "code" else "",
             delay=None if delay is None else duration_ms(delay, field="delay"),
+            agent=agent,
         )
 
     def _task(self, task: BaseTask[Any, Any] | Callable[..., Any] | str) -> BaseTask[Any, Any]:
         if isinstance(task, BaseTask):
             return task
         name = task if isinstance(task, str) else getattr(task, "__name__", repr(task))
+        if name == HTTP_TASK:
+            raise InvalidInput("task", "the built-in task 'http' needs an agent", 'Give Http("https://…") instead')
         if name not in self.tasks:
             raise UnknownTask(
                 f"no task is called {name!r}. {nearest(name, self.tasks) or 'Register it with @ms.task.'}"

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.agents.vault import Vault
 from mainspring.engine.store_time import StoreTime
 from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
 from mainspring.model.errors import (
@@ -21,6 +22,7 @@ from mainspring.model.errors import (
 )
 from mainspring.model.events import DeclarationConflict, Event, RunEvent, RunScheduled, SchedulePaused
 from mainspring.model.gate import Gate
+from mainspring.model.http import HTTP_TASK, HttpAgent
 from mainspring.model.ids import IdFactory, plain
 from mainspring.model.instant import Ms
 from mainspring.model.kept import Kept
@@ -32,6 +34,7 @@ from mainspring.paging import log_end
 from mainspring.ports.following import Follower, follower
 from mainspring.ports.store import Bodies, Events, KeptOnes, Runs, Schedules, Store
 from mainspring.rules.declaring import Live, judge, version_key
+from mainspring.rules.definition import digest_of
 from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import touches_of
 from mainspring.rules.lifecycle import Command, Discard, Reopen, RequestCancel, born, decide, evolve
@@ -75,6 +78,8 @@ class Definition(Struct, frozen=True, kw_only=True, gc=False):
     delay: Ms | None = None
     #: Why it is paused from the beginning, in the same commit.
     paused: str | None = None
+    #: The HTTP agent with header values that are not put away yet; see `Commands.sealed`.
+    agent: HttpAgent | None = None
 
     def spec_at(self, now: Ms) -> ScheduleSpec:
         """The definition as it is written now: a delay counts from here, so that its one fire always lies ahead."""
@@ -94,8 +99,10 @@ class Commands:
         time: StoreTime,
         ids: IdFactory,
         change_id: Callable[[], str],
+        vault: Vault,
     ) -> None:
         self._store = store
+        self._vault = vault
         self._apply = apply
         self._apply_many = apply_many
         self._time = time
@@ -170,9 +177,20 @@ class Commands:
 
     # ── schedules ──────────────────────────────────────────────────────────
 
+    async def sealed(self, want: Definition) -> Definition:
+        """The same with the header values of its agent kept beside the log, and a reference in their place."""
+        agent, options = want.agent, want.spec.options
+        if agent is None or agent.headers is None or options is None or options.http is None:
+            return want
+        ref = await self._vault.put_away(f"{want.ns}/{want.name}", agent.headers)
+        spec = replace(want.spec, options=replace(options, http=replace(options.http, headers_ref=ref)))
+        digest = digest_of(spec) if want.digest == digest_of(want.spec) else want.digest
+        return replace(want, spec=spec, digest=digest, agent=None)
+
     async def create(self, want: Definition, on_conflict: OnConflict = "error", *, fresh: bool = False) -> Schedule:
         """A new schedule; the same definition again changes nothing, another one, or any where a `fresh` one is
         meant, is a conflict."""
+        want = await self.sealed(want)
         for _ in range(RACES):
             found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
             if found and fresh:
@@ -200,6 +218,7 @@ class Commands:
 
     async def create_many(self, wants: list[Definition], on_conflict: OnConflict = "error") -> int:
         """New schedules in one commit; how many of them are new. Names that exist are judged one by one, as always."""
+        wants = [await self.sealed(want) for want in wants]
         changes = [self._change(self._new_schedule(want), want.bodies, want.gates) for want in wants]
         results = await self._apply_many(changes)
         for want, result in zip(wants, results, strict=True):
@@ -227,6 +246,7 @@ class Commands:
 
     async def replace(self, schedule: Schedule, want: Definition, *, exactly: bool = False) -> Schedule:
         """A new revision; refused writes are decided again on what is there now, unless `exactly` this one is meant."""
+        want = await self.sealed(want)
 
         def decide_on(row: Schedule, opened: OpenRuns, now: Ms) -> Draft:
             if exactly and row.revision != schedule.revision:
@@ -242,12 +262,16 @@ class Commands:
                 digest=want.digest,
             )
 
-        return await self._edit(schedule, decide_on, want.bodies, want.gates)
+        row = await self._edit(schedule, decide_on, want.bodies, want.gates)
+        if _headers_ref(schedule) not in (None, _headers_ref(row)):
+            await self._vault.retire(ref=_headers_ref(schedule))
+        return row
 
     async def declare(
         self, want: Definition, live: tuple[Live, ...], on_drift: Literal["keep", "code"] = "keep"
     ) -> str:
         """A schedule that code declares; what was done is the answer."""
+        want = await self.sealed(want)
         found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
         existing = found[0] if found else None
         verdict = judge(existing, want.digest, want.version, live, on_drift)
@@ -291,6 +315,8 @@ class Commands:
         while runs := await self._store.find(Runs(schedule_id=row.id, states=waiting, limit=500)):
             for run in runs:
                 await self._command(run, RequestCancel("the schedule was deleted", reason))
+        if row.spec.task == HTTP_TASK:
+            await self._vault.retire(ref=_headers_ref(row), schedule_id=row.id)
         return row
 
     async def trigger(self, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
@@ -409,6 +435,11 @@ class Commands:
             if isinstance(command, RequestCancel) and run.state not in OPEN:
                 return run
         raise StoreError(f"run {run.id} kept changing")
+
+
+def _headers_ref(schedule: Schedule) -> str | None:
+    options = schedule.spec.options
+    return None if options is None or options.http is None else options.http.headers_ref
 
 
 def _undeclared(schedule: Schedule) -> bool:

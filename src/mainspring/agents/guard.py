@@ -105,5 +105,7 @@ def _allow_list(given: tuple[str, ...]) -> tuple[frozenset[str], tuple[Network, 
         try:
             networks.append(ip_network(one, strict=False))
         except ValueError as error:
-            raise InvalidInput("agents.allow_hosts", f"{one!r} is not a network: {error}", "Write 10.1.0.0/16") from None
+            raise InvalidInput(
+                "agents.allow_hosts", f"{one!r} is not a network: {error}", "Write 10.1.0.0/16"
+            ) from None
     return frozenset(names), tuple(networks)

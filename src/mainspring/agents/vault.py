@@ -90,6 +90,19 @@ class Vault:
                 del self._headers[next(iter(self._headers))]
         return known
 
+    def at_hand(self, ref: str | None, schedule_id: str) -> Known | None:
+        """The same as `known`, if nothing has to be read for it; from any thread."""
+        headers = {} if ref is None else self._headers.get(ref)
+        read_at, signing = self._signing.get(schedule_id, (0, None))
+        now = self._now()
+        if headers is None or signing is None or not now - FRESH <= read_at <= now:
+            return None
+        return Known(headers, _in_force(signing, now))
+
+    async def known(self, ref: str | None, schedule_id: str) -> Known:
+        """What a call needs."""
+        return Known(await self.headers(ref), await self.secrets(schedule_id))
+
     async def retire(self, *, ref: str | None = None, schedule_id: str | None = None) -> None:
         """Nothing new refers to these: they end when whatever still waits for them must be over."""
         for kind, name in ((HEADER, ref), (SIGNING, schedule_id)):
@@ -114,7 +127,7 @@ class Vault:
         if signing is None or not now - FRESH <= read_at <= now:
             signing = await self._read(schedule_id)
             self._remember(schedule_id, signing)
-        return tuple(one.secret for one in signing.secrets if one.until is None or one.until > now)
+        return _in_force(signing, now)
 
     async def show(self, schedule_id: str) -> str:
         """The secret, the one time it is shown."""
@@ -154,3 +167,7 @@ class Vault:
         self._signing[schedule_id] = (self._now(), signing)
         if len(self._signing) > MAX_REMEMBERED:
             del self._signing[next(iter(self._signing))]
+
+
+def _in_force(signing: Signing, now: Ms) -> tuple[str, ...]:
+    return tuple(one.secret for one in signing.secrets if one.until is None or one.until > now)

@@ -110,7 +110,7 @@ class Components:
         return parts
 
     async def _behind(self, runtime: Runtime) -> Ms | None:
-        """How long the oldest due schedule has waited to be planned; the question also proves that the store answers."""
+        """How long the oldest due schedule has waited to be planned; asking proves that the store answers, too."""
         if self.settings.role not in ("all", "planner"):
             await runtime.store.find(Schedules(id="-", limit=1))
             return None

@@ -12,7 +12,7 @@ from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import RunEvent, RunRetrying, StaleResultRejected
 from mainspring.model.ids import plain
 from mainspring.model.instant import Ms
-from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
+from mainspring.model.outcome import Accepted, Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
 from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
@@ -47,7 +47,7 @@ class Recorder:
 
     def record(self, attempt: Attempt, outcome: Outcome, now: Ms | None = None) -> None:
         """Store the outcome with the next commit; try again while the store fails and the lease may hold."""
-        change = self._change(attempt, outcome, self._clock.now() if now is None else now)
+        change = self.change_of(attempt, outcome, self._clock.now() if now is None else now)
         if isinstance(outcome, Failed):
             _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
@@ -85,7 +85,7 @@ class Recorder:
                     said = Failed(
                         f"the outcome could not be stored: {plain(str(error))[:500]}", reason="result", retry=False
                     )
-                    change = self._change(attempt, said, self._clock.now())
+                    change = self.change_of(attempt, said, self._clock.now())
                 continue
             self.settled(attempt)
             if not result.ok:
@@ -121,7 +121,8 @@ class Recorder:
         future = self._batcher.submit(Change(id=self._change_id(), events=(note,)))
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
-    def _change(self, attempt: Attempt, outcome: Outcome, now: Ms) -> Change:
+    def change_of(self, attempt: Attempt, outcome: Outcome, now: Ms) -> Change:
+        """The write that an outcome makes."""
         event: RunEvent
         if type(outcome) is Succeeded:  # the short way for what happens most
             done = Complete(now if attempt.began_at is None else attempt.began_at, attempt.ms or 0, outcome.result)
@@ -145,6 +146,8 @@ class Recorder:
                 return run.complete(Complete(attempt.began_at or now, attempt.ms or 0, outcome.result), now)
             case Failed():
                 again = self._retry_at(attempt, now) if outcome.retry else None
+                if again is not None and outcome.retry_after is not None:
+                    again = max(again, now + outcome.retry_after)
                 failure = Fail(
                     error=outcome.error,
                     began_at=attempt.began_at,
@@ -165,6 +168,8 @@ class Recorder:
                 return run.hand_back(outcome.reason, now, began=outcome.began)
             case Skipped():
                 return run.skip(outcome.reason, now)
+            case Accepted():
+                raise AssertionError("the run goes on: its lease is passed on, nothing is recorded")
 
     def _retry_at(self, attempt: Attempt, now: Ms) -> Ms | None:
         options = attempt.run.options

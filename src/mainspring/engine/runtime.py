@@ -13,6 +13,10 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from mainspring.agents.callbacks import Callbacks
+from mainspring.agents.vault import Vault
 from mainspring.engine.batcher import Batcher
 from mainspring.engine.bus import Bus
 from mainspring.engine.crossing import Crossing
@@ -20,6 +24,7 @@ from mainspring.engine.keeper import Keeper
 from mainspring.engine.leader import Leader
 from mainspring.engine.presence import Instance, Presence
 from mainspring.engine.recorder import Recorder
+from mainspring.engine.riders import Riders
 from mainspring.engine.service import Service
 from mainspring.engine.settler import Settler
 from mainspring.engine.store_time import StoreTime
@@ -34,6 +39,7 @@ from mainspring.model.change import Change
 from mainspring.model.errors import MainspringError, StoreError
 from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
 from mainspring.model.health import Health
+from mainspring.model.http import HTTP_TASK, AgentSettings
 from mainspring.model.ids import IdFactory
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Outcome
@@ -89,7 +95,10 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.batcher = Batcher(store, self._committed, bus.publish, settings.pace / 1000)
         self.crossing = Crossing(self.batcher, self._post)
-        self.commands = Commands(store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id)
+        self.vault = Vault(store, time.now)
+        self.commands = Commands(
+            store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id, self.vault
+        )
         poll = settings.poll / 1000
         self.settler = Settler(
             store, self.batcher, self.change_id, handlers, clock, poll, self.commands.cancel_older, self._wake_worker
@@ -100,8 +109,12 @@ class Runtime:
         self.keeper = Keeper(store, time, settings, self.leader, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, self.owner, self._describe)
         self.worker: Worker | None = None
+        #: The worker of HTTP agents, with slots of its own: a slow agent takes none from a handler.
+        self.agents: Worker | None = None
+        self.callbacks = Callbacks(store, self.batcher.apply, self.recorder, self.vault, time)
         self.declares: Callable[[], dict[str, str]] = dict
         self.executors: dict[Kind, Executor] = {}
+        self._handler_loop: asyncio.AbstractEventLoop | None = None
         self._services: list[Service] = []
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
         self._done: deque[tuple[Attempt, Outcome]] = deque()
@@ -156,20 +169,55 @@ class Runtime:
         if watchdog is not None:
             watchdog.worker = self.worker
         self.batcher.rider = self.worker
+        self._handler_loop = handler_loop
         return self.worker
+
+    def call_agents(self, settings: AgentSettings) -> None:
+        """Take the runs of HTTP agents, too; calls are made on the handlers' loop."""
+        if self.agents is not None or self.worker is None or self._handler_loop is None:
+            return
+        from mainspring.engine.calling import agent_executor  # aiohttp is an extra
+
+        executor, handler = agent_executor(self, settings, self._handler_loop, self._finished)
+        self.executors["http"] = executor
+        self.agents = Worker(
+            self.store,
+            self.recorder,
+            self.time,
+            replace(self.settings, concurrency=settings.concurrency),
+            f"{self.owner}:http",
+            {HTTP_TASK: handler},
+            self.executors,
+            self.bus.publish if self.bus.listening else None,
+        )
+        self.agents.name, self.agents.heart.name = "agents", "agents-heart"
+        self.batcher.rider = Riders(self.worker, self.agents)
+        for service in (self.agents, self.agents.heart):
+            self._services.append(service)
+            service.start()
 
     def listen(self) -> None:
         """Somebody subscribed after the start."""
         self.batcher.listening = True
-        if self.worker is not None:
-            self.worker.publish = self.bus.publish
+        for worker in self.workers():
+            worker.publish = self.bus.publish
+
+    def workers(self) -> tuple[Worker, ...]:
+        return tuple(worker for worker in (self.worker, self.agents) if worker is not None)
 
     def _process_executor(self) -> Executor:
         from mainspring.executors.process import ProcessExecutor  # most programs never need it
 
         return ProcessExecutor(self._threads, self.time, self._finished)
 
-    async def start(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False, plans: bool = True) -> None:
+    async def start(
+        self,
+        handler_loop: asyncio.AbstractEventLoop,
+        *,
+        inline: bool = False,
+        plans: bool = True,
+        agents: AgentSettings | None = None,
+    ) -> None:
         """Start every loop; without `plans` neither schedules nor housekeeping, but rescue and gates as everywhere."""
         if self.worker is not None:
             raise MainspringError("this Mainspring runs already: one run(), running() or lifespan() at a time")
@@ -186,6 +234,8 @@ class Runtime:
             self._services += [self.leader, self.keeper]
         for service in self._services:
             service.start()
+        if agents is not None:
+            self.call_agents(agents)
 
     async def take_nothing(self) -> None:
         """A planner settles, and leaves every run to others; said before its loops have had a turn."""
@@ -199,7 +249,7 @@ class Runtime:
         """Drain: stop taking, let runs finish within `timeout`, hand the rest back, leave in order."""
         if self.worker is None:
             return
-        await self.worker.drain(timeout)
+        await asyncio.gather(*(worker.drain(timeout) for worker in self.workers()))
         await self._stop_services()
         await self.recorder.drain()
         with contextlib.suppress(StoreError):
@@ -208,12 +258,11 @@ class Runtime:
             await self.presence.leave()
         for executor in self.executors.values():
             await executor.close()
-        self.worker = None
+        self.worker = self.agents = None
 
     async def stop_now(self) -> None:
         """The second signal: hand everything back at once."""
-        worker = self.worker  # the drain that is under way may be done, and forget it, meanwhile
-        if worker is not None:
+        for worker in self.workers():  # the drain that is under way may be done, and forget them, meanwhile
             worker.draining = True
             await worker.stop()
             await worker.hand_back("shutdown")
@@ -235,7 +284,8 @@ class Runtime:
             return Health("stopped")
         now = self._loop.time()
         failing = {service.name: service.trouble for service in self._services if service.trouble is not None}
-        for service in (self.presence, self.worker, self.worker.heart):  # whose work is one call
+        loops = [service for worker in self.workers() for service in (worker, worker.heart)]
+        for service in (self.presence, *loops):  # whose work is one call
             since = service.since
             if since is not None and now - since > SILENT:
                 failing.setdefault(service.name, f"the store has not answered for {now - since:.0f} s")
@@ -264,8 +314,8 @@ class Runtime:
         self._wake_worker()
 
     def _wake_worker(self) -> None:
-        if self.worker is not None:
-            self.worker.wake()
+        for worker in self.workers():
+            worker.wake()
 
     def _committed(self, changes: Sequence[Change], claimed: bool) -> None:
         """Wake precisely: who has work because of what was just committed here."""
@@ -279,13 +329,14 @@ class Runtime:
                 self.settler.expect(schedule.next_at)
             if run is None:
                 continue
-            if run.cancel is not None and self.worker is not None:
-                self.worker.cancel(run.id, run.cancel)
+            if run.cancel is not None:
+                for worker in self.workers():
+                    worker.cancel(run.id, run.cancel)
             if self._ended and run.state in ENDED:
                 for future in self._ended.pop(run.id, ()):
                     if not future.done():
                         future.set_result(None)
-        if to_run and not claimed:  # a claim that rode along has seen them already
+        if to_run and (not claimed or self.agents is not None):  # the claim that rode along has seen its own already
             self._wake_worker()
         if touched:
             self.settler.wake(Agenda.TOUCHED)
@@ -320,8 +371,14 @@ class Runtime:
     def _take_outcomes(self) -> None:
         self._done_posted = False
         done = [self._done.popleft() for _ in range(len(self._done))]
+        if self.agents is not None:
+            called = [ended for ended in done if ended[0].handler.kind == "http"]
+            if called:
+                self.agents.finished(called)
+                done = [ended for ended in done if ended[0].handler.kind != "http"]
         if self.worker is not None:
-            self.worker.finished(done)
+            if done:
+                self.worker.finished(done)
             return
         for attempt, _ in done:
             log.error("run %s ended after its worker had stopped; it will be repeated", attempt.run.id)
@@ -353,9 +410,9 @@ class Runtime:
         return Instance(
             app=self.settings.app,
             version=self.settings.version,
-            tasks=tuple(self.handlers) if self._works else (),
+            tasks=self._tasks() if self._works else (),
             declares=self.declares(),
-            running=len(self.worker.running) if self.worker else 0,
+            running=sum(len(worker.running) for worker in self.workers()),
             concurrency=self.settings.concurrency if self._works else 0,
             abandoned=sum(getattr(executor, "abandoned", 0) for executor in set(self.executors.values())),
             pid=os.getpid(),
@@ -365,6 +422,9 @@ class Runtime:
             labels=self.settings.labels,
             since=self._since,
         )
+
+    def _tasks(self) -> tuple[str, ...]:
+        return tuple(self.handlers) + ((HTTP_TASK,) if self.agents is not None else ())
 
     async def _touch(self, schedules: Sequence[str]) -> None:
         """Have the settler look at schedules again."""

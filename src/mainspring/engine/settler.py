@@ -20,7 +20,7 @@ from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Handler
 from mainspring.ports.store import Agenda, Due, DueSchedule, Runs, Store
 from mainspring.rules.draft import Draft
-from mainspring.rules.lanes import touches_of
+from mainspring.rules.lanes import GONE, touches_of
 from mainspring.rules.lifecycle import Expire, decide, evolve
 from mainspring.rules.planning import OpenRuns, is_fixed_delay, settle
 from mainspring.rules.scheduling import delete, pause, rearm, resume
@@ -217,6 +217,8 @@ class Settler(Service):
         spent = last is not None and last.state is State.FAILED and last.dead and (last.ended_at or 0) >= since
         if spent and options is not None and options.on_exhausted == "pause" and schedule.state == "active":
             return pause(schedule, _opened(row), now, reason="retries_exhausted")
+        if spent and last is not None and last.reason == GONE and schedule.state == "active":
+            return pause(schedule, _opened(row), now, reason=f"gone: {last.error}"[:500])
         draft = Draft(schedule)
         if is_fixed_delay(schedule.spec):
             if row.open and schedule.state == "active":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
@@ -14,7 +15,7 @@ from mainspring.model.change import Change
 from mainspring.model.errors import StoreError
 from mainspring.model.events import Event, RunStarted
 from mainspring.model.instant import Ms
-from mainspring.model.outcome import Cancelled, HandedBack, Outcome, Skipped
+from mainspring.model.outcome import Accepted, Cancelled, HandedBack, Outcome, Skipped
 from mainspring.model.run import CLAIMABLE, Run
 from mainspring.model.settings import Settings
 from mainspring.ports.clock import Clock
@@ -157,12 +158,12 @@ class Worker(Service):
             self.wake()
 
     def _brings_work(self, changes: Sequence[Change]) -> bool:
-        now = self._clock.now()
+        now, known = self._clock.now(), self._handlers
         for change in changes:
             run = change.run
-            if run is not None and run.state in CLAIMABLE and run.ready_at <= now:
+            if run is not None and run.state in CLAIMABLE and run.ready_at <= now and run.task in known:
                 return True
-            if any(new.state in CLAIMABLE and new.ready_at <= now for new in change.runs):
+            if any(new.state in CLAIMABLE and new.ready_at <= now and new.task in known for new in change.runs):
                 return True
         return False
 
@@ -196,7 +197,7 @@ class Worker(Service):
                 self._forget(before)
                 self._superseded.add(before)
             self.running[run.id] = attempt
-            if run.crashes and run.crashes + 1 >= _max_crashes(attempt):
+            if run.crashes and attempt.handler.kind != "http" and run.crashes + 1 >= _max_crashes(attempt):
                 self._last_chances.add(run.id)
             if refused is not None:
                 self._end(attempt, refused)
@@ -258,7 +259,9 @@ class Worker(Service):
         self._forget(attempt)
         if not self.running:
             self.idle.set()
-        if (self._clock.boot() if boot is None else boot) < attempt.trust:
+        if type(outcome) is Accepted:
+            self.heart.pass_on(attempt, outcome)
+        elif (self._clock.boot() if boot is None else boot) < attempt.trust:
             self._recorder.record(attempt, outcome, now)
         else:
             self._recorder.unstored[attempt.run.id] = attempt  # so that no heartbeat takes it for a stray
@@ -323,6 +326,8 @@ class Worker(Service):
                     await self.idle.wait()
         except TimeoutError:
             await self.hand_back("shutdown")
+        with contextlib.suppress(StoreError):  # then the lease as it is has to do
+            await self.heart.passing()
 
     async def hand_back(self, reason: str) -> None:
         """Stop everything and give it back now; nothing of it is lost."""
@@ -351,12 +356,31 @@ class Heart(Service):
         self._worker = worker
         self._suspects: dict[tuple[str, int], int] = {}
         self.tasks: set[asyncio.Task[None]] = set()
+        #: Attempts an agent took over (202): their leases become the agent's to keep, by its callbacks.
+        self._passing: dict[tuple[str, int], tuple[Attempt, Ms]] = {}
+        self._passed: set[tuple[str, int]] = set()
+
+    def pass_on(self, attempt: Attempt, accepted: Accepted) -> None:
+        """Leave a run to its agent; the lease is made as long as the agent may stay silent, then not renewed here."""
+        self._passing[attempt.run.id, attempt.run.epoch] = (attempt, accepted.silence)
+        self.wake()
+
+    async def passing(self) -> None:
+        """Give the leases of accepted runs their last length; one that does not hold has ended by a callback."""
+        while self._passing:
+            ttl = next(iter(self._passing.values()))[1]
+            leases = [key for key, (_, silence) in self._passing.items() if silence == ttl]
+            await self._worker._store.renew(self._worker._owner, leases, ttl)
+            for key in leases:
+                self._passing.pop(key, None)
+            self._passed.update(leases)
 
     async def run_once(self) -> float:
         """Renew all; stop what is lost or cancelled; hand back what we hold without knowing it."""
         worker = self._worker
         sent = worker._clock.boot()
-        held = {**worker._recorder.unstored, **worker.running}
+        passing = {run_id: attempt for (run_id, _), (attempt, _) in self._passing.items()}
+        held = {**passing, **worker._recorder.unstored, **worker.running}
         leases = [(run_id, attempt.run.epoch) for run_id, attempt in held.items()]
         try:
             answer = await worker._store.renew(worker._owner, leases, worker._settings.lease_ttl)
@@ -376,12 +400,21 @@ class Heart(Service):
             worker.cancel(run_id, reason)
         for run in self._strays(answer.strays):
             self._give_back(run, trust)
+        self._passed.intersection_update([(run.id, run.epoch) for run in answer.strays])
+        await self.passing()
         return self.poll
 
     def _strays(self, held: Sequence[Run]) -> list[Run]:
         """Runs we hold and know nothing of, unless the answer of a claim that brings them is still under way."""
         worker = self._worker
-        unknown = [run for run in held if run.id not in worker.running and run.id not in worker._recorder.unstored]
+        unknown = [
+            run
+            for run in held
+            if run.id not in worker.running
+            and run.id not in worker._recorder.unstored
+            and (run.id, run.epoch) not in self._passed
+            and (run.id, run.epoch) not in self._passing
+        ]
         answered = worker.claims + worker.claiming
         self._suspects = {(run.id, run.epoch): self._suspects.get((run.id, run.epoch), answered) for run in unknown}
         return [run for run in unknown if self._suspects[run.id, run.epoch] <= worker.claims]

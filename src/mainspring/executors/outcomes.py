@@ -9,7 +9,7 @@ from typing import Any
 from mainspring.model.errors import MainspringError
 from mainspring.model.ids import plain
 from mainspring.model.instant import duration_ms
-from mainspring.model.outcome import Cancel, Cancelled, Failed, Outcome, Snooze, Snoozed, Succeeded
+from mainspring.model.outcome import Accepted, Cancel, Cancelled, Failed, Outcome, Snooze, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 
@@ -36,6 +36,8 @@ def returned(attempt: Attempt, value: Any) -> Outcome:
         return Snoozed(duration_ms(value.delay, field="Snooze.delay"))
     if isinstance(value, Cancel):
         return Cancelled(plain(str(value.reason)))
+    if isinstance(value, Succeeded | Failed | Snoozed | Accepted):  # the client of HTTP agents judges by itself
+        return value
     try:
         return Succeeded(attempt.handler.encode(value))
     except MainspringError as error:

@@ -21,6 +21,7 @@ class Failed(Struct, frozen=True, gc=False):
     fingerprint: str | None = None
     trace: str | None = None
     retry: bool = True
+    retry_after: Ms | None = None  # whoever failed asks for at least this much time
 
 
 class Snoozed(Struct, frozen=True):
@@ -48,7 +49,13 @@ class Skipped(Struct, frozen=True):
     reason: str
 
 
-Outcome = Succeeded | Failed | Snoozed | Cancelled | HandedBack | Skipped
+class Accepted(Struct, frozen=True):
+    """An agent took the work over and will call back; it may stay silent for so long at a time."""
+
+    silence: Ms
+
+
+Outcome = Succeeded | Failed | Snoozed | Cancelled | HandedBack | Skipped | Accepted
 
 
 class Snooze(Struct, frozen=True):

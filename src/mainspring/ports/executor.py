@@ -16,7 +16,7 @@ from mainspring.model.outcome import Outcome
 from mainspring.model.policies import RetryPolicy
 from mainspring.model.run import Run
 
-Kind = Literal["async", "sync", "thread", "process"]
+Kind = Literal["async", "sync", "thread", "process", "http"]
 
 #: Set in the children of process handlers; "loading" while such a child reads the program's main file.
 CHILD = "MAINSPRING_CHILD"

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mainspring.model.errors import InvalidInput
+from mainspring.model.http import HttpTarget
 from mainspring.model.ids import body_id, check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, to_datetime, zone
 from mainspring.model.policies import (
@@ -106,6 +107,7 @@ def build_spec(
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     recovery: Recovery | None = None,
+    http: HttpTarget | None = None,
 ) -> ScheduleSpec:
     """Check everything; an error names the field and what would be right."""
     own_zone = next((given.spec.tz for given in (cron, trigger) if isinstance(given, Cron)), None)
@@ -115,7 +117,7 @@ def build_spec(
     fixed_delay = isinstance(when.spec, EverySpec) and when.spec.fixed_delay
     policies = (
         *(task, zone_name, missed, grace, replay_max, replay_age, overlap, jitter, spread, start, end, max_runs),
-        *(window, start_deadline, on_exhausted, terminal, priority, queue, retry, timeout, recovery, fixed_delay),
+        *(window, start_deadline, on_exhausted, terminal, priority, queue, retry, timeout, recovery, fixed_delay, http),
     )
     try:
         template = _template(*policies)
@@ -148,6 +150,7 @@ def _template(
     timeout: Duration | None,
     recovery: Recovery | None,
     fixed_delay: bool,
+    http: HttpTarget | None,
 ) -> ScheduleSpec:
     """Everything but trigger, body and gates: the same for most of the schedules that are made in bulk."""
     if max_runs is not None and (isinstance(max_runs, bool) or not isinstance(max_runs, int) or max_runs < 0):
@@ -169,6 +172,7 @@ def _template(
         on_exhausted="pause" if choice(on_exhausted, ON_EXHAUSTED, field="on_exhausted") == "pause" else None,
         tz=None if zone_name == "UTC" else zone_name,
         rearm=fixed_delay or choice(terminal, TERMINAL, field="terminal") == "delete",
+        http=http,
     )
     choice(missed, MISSED, field="missed")
     choice(overlap, OVERLAP, field="overlap")

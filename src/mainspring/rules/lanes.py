@@ -5,6 +5,9 @@ from __future__ import annotations
 from mainspring.model.gate import Gate
 from mainspring.model.run import ENDED, Run
 
+#: Why a run failed whose agent says that it is there no more; the schedule is paused.
+GONE = "gone"
+
 
 def lane_of(ns: str, queue: str) -> str:
     """The lane of a run; labels and resources join it when workers have them."""
@@ -31,4 +34,5 @@ def touches_of(after: Run) -> tuple[str, ...]:
     options = after.options
     if after.schedule_id is None or options is None or after.state not in ENDED:
         return ()
-    return (after.schedule_id,) if options.rearm or options.on_exhausted == "pause" else ()
+    asks = options.rearm or options.on_exhausted == "pause" or after.reason == GONE
+    return (after.schedule_id,) if asks else ()
