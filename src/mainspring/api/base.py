@@ -12,6 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.api.reading import ROOM, read_body
+from mainspring.config.settings import HTTP_RETRY
+from mainspring.model.instant import Ms
+from mainspring.model.policies import RetryPolicy
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -31,6 +34,8 @@ class Api:
         #: Set when the service is about to stop: streams end, so that the server can.
         self.closing = asyncio.Event()
         self.streams = 0
+        self.http_retry: RetryPolicy = getattr(settings, "retry", None) or HTTP_RETRY
+        self.min_interval: Ms | None = getattr(getattr(settings, "limits", None), "min_interval", None)
         self.max_streams: int = getattr(getattr(settings, "limits", None), "streams", None) or MAX_STREAMS
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +20,7 @@ from mainspring.model.errors import InvalidInput, PayloadTooLarge
 from mainspring.model.gate import Gate
 from mainspring.model.http import (
     HTTP_TASK,
+    HttpAgent,
     HttpTarget,
     check_agent_id,
     check_headers,
@@ -26,16 +29,18 @@ from mainspring.model.http import (
     host_and_port,
 )
 from mainspring.model.ids import body_id, check_name
-from mainspring.model.instant import Ms, duration_ms, instant_ms, to_datetime
+from mainspring.model.instant import Ms, duration_ms, format_duration, instant_ms, to_datetime
 from mainspring.model.policies import Retry, RetryPolicy, RunOptions, WindowSpec
 from mainspring.model.schedule import Schedule, ScheduleSpec
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.rules.definition import build_spec, digest_of
-from mainspring.rules.triggers import At, Cron, Every, Trigger
+from mainspring.rules.triggers import At, Cron, Every, Trigger, compile_trigger
+from mainspring.rules.triggers.base import LAST_MS
 from mainspring.rules.windows import Window
 from mainspring.service import Definition
 
 if TYPE_CHECKING:
+    from mainspring.api.base import Api
     from mainspring.app import Mainspring
 
 _WHEN = {"cron_expression": "cronExpression", "interval_ms": "intervalMs", "at": "at", "delay_ms": "delayMs"}
@@ -51,19 +56,39 @@ _DURATIONS = {
     "start_deadline_ms": "start_deadline",
     "timeout_ms": "timeout",
 }
+#: So many fires ahead are looked at for the shortest interval between two.
+PACE_FIRES = 100
 _WORDS = ("missed", "replay_max", "overlap", "max_runs", "on_exhausted", "terminal", "priority", "queue", "recovery")
 
 
 class Draft(Struct, kw_only=True):
-    """What a request wants: the definition, and the header values that belong beside it (None: as they are)."""
+    """What a request wants: the definition, and the header values that belong beside it (None: as they are).
+
+    `keeps` names those whose values stay.
+    """
 
     want: Definition
     headers: dict[str, str] | None = None
     keeps: tuple[str, ...] = ()
 
+    def with_headers(self, before: Mapping[str, str]) -> Definition:
+        """The definition with all header values it is to have; `before` has those that stay."""
+        options = self.want.spec.options
+        if self.headers is None or options is None or options.http is None:
+            return self.want
+        old = {name.lower(): value for name, value in before.items()}
+        kept = {name: old[name.lower()] for name in self.keeps if name.lower() in old}
+        return replace(self.want, agent=HttpAgent(options.http, self.headers | kept))
+
 
 def drafted(
-    ms: Mainspring, name: str, given: ScheduleUpdate, payload: bytes | None, current: Schedule | None = None
+    ms: Mainspring,
+    name: str,
+    given: ScheduleUpdate,
+    payload: bytes | None,
+    current: Schedule | None = None,
+    *,
+    http_retry: RetryPolicy | None = None,
 ) -> Draft:
     """A definition of what is given over what is there; `payload` is its exact JSON text."""
     old = None if current is None else current.spec
@@ -87,13 +112,12 @@ def drafted(
         tz=tz,
         body=old.body if old is not None and keep_body else None if body is None else body.id,
         gates=old.gates if old is not None and same_task else tuple(gate.name for gate in gates),
-        retry=_retry(ms, given, old, task),
+        retry=_retry(ms, given, old, task, http_retry),
+        http=target,
         **values,
     )
-    options = replace(spec.options or RunOptions(), http=target)
-    if old is not None and old.options is not None:
-        options = replace(options, max_crashes=old.options.max_crashes)
-    spec = replace(spec, options=None if options == RunOptions() else options)
+    if old is not None and old.options is not None and old.options.max_crashes is not None:
+        spec = replace(spec, options=replace(spec.options or RunOptions(), max_crashes=old.options.max_crashes))
     want = Definition(
         ns=ms.settings.namespace,
         name=check_name(name),
@@ -289,35 +313,36 @@ def _as_they_are(old: ScheduleSpec) -> dict[str, Any]:
     }
 
 
-def _retry(ms: Mainspring, given: ScheduleUpdate, old: ScheduleSpec | None, task: str) -> RetryPolicy | None:
+def _retry(
+    ms: Mainspring, given: ScheduleUpdate, old: ScheduleSpec | None, task: str, for_http: RetryPolicy | None
+) -> RetryPolicy | None:
+    """An HTTP schedule has the policy of the service written into it; one of a task may leave it to the task."""
     before = old.options.retry if old is not None and old.options is not None else None
+    otherwise = for_http if task == HTTP_TASK else None
     if given.retry_policy is UNSET:
-        return before
-    return None if given.retry_policy is None else retry_policy(given.retry_policy, before or default_retry(ms, task))
+        return otherwise if old is None else before
+    if given.retry_policy is None:
+        return otherwise
+    return retry_policy(given.retry_policy, before or otherwise or default_retry(ms, task) or RetryPolicy())
 
 
-def default_retry(ms: Mainspring, task: str) -> RetryPolicy:
+def default_retry(ms: Mainspring, task: str) -> RetryPolicy | None:
     """What a task does where the schedule says nothing."""
     known = ms.tasks.get(task)
-    return RetryPolicy() if known is None else known.options.retry or RetryPolicy()
+    return None if known is None else known.options.retry
 
 
 def retry_policy(body: RetryBody, base: RetryPolicy) -> RetryPolicy:
     """A policy of what is given over another."""
     backoff = _known(body.backoff, base.backoff)
-    multiplier = body.backoff_multiplier
     linear = backoff == "linear"
     return Retry(
         max_attempts=_known(body.max_attempts, base.max_attempts),
         backoff=backoff,
-        initial=timedelta(milliseconds=base.initial)
-        if body.initial_delay_ms is UNSET
-        else _duration(body.initial_delay_ms),
-        base=base.base if linear else _known(multiplier, base.base),
-        multiplier=_known(multiplier, base.multiplier) if linear else base.multiplier,
-        max_delay=timedelta(milliseconds=base.max_delay)
-        if body.max_delay_ms is UNSET
-        else _duration(body.max_delay_ms),
+        initial=_duration(_known(body.initial_delay_ms, base.initial)),
+        base=base.base if linear else _known(body.backoff_multiplier, base.base),
+        multiplier=_known(body.backoff_multiplier, base.multiplier) if linear else base.multiplier,
+        max_delay=_duration(_known(body.max_delay_ms, base.max_delay)),
         jitter=_known(body.jitter, base.jitter),
     )
 
@@ -325,6 +350,20 @@ def retry_policy(body: RetryBody, base: RetryPolicy) -> RetryPolicy:
 def window_spec(body: WindowBody) -> WindowSpec:
     """A window of the core."""
     return Window(*body.segments, weekdays=tuple(body.weekdays), tz=body.timezone)
+
+
+def check_pace(api: Api, spec: ScheduleSpec) -> None:
+    """The operator's `limits.min_interval`: the next fires must not come faster."""
+    if api.min_interval is None:
+        return
+    now = api.ms.now()
+    fires = compile_trigger(spec.trigger, now).fires_ms(now, LAST_MS, PACE_FIRES)
+    if any(later - earlier < api.min_interval for earlier, later in pairwise(fires)):
+        raise invalid(
+            f"#/{_WHEN[_kind_of(spec.trigger)]}",
+            f"fires more often than every {format_duration(api.min_interval)}",
+            "Fire less often; limits.min_interval sets this",
+        )
 
 
 def exact_payload(data: bytes) -> bytes | None:

@@ -12,9 +12,8 @@ from starlette.responses import Response
 
 from mainspring.api.base import Api, api_of, json_answer, page
 from mainspring.api.comparing import changes, judge_read_only
-from mainspring.api.drafting import Draft, default_retry, drafted, exact_payload, http_body, task_body
+from mainspring.api.drafting import Draft, check_pace, default_retry, drafted, exact_payload, http_body, task_body
 from mainspring.api.idempotency import once
-from mainspring.api.keeping import headers_ref, keep_headers, let_expire
 from mainspring.api.problems import Refused
 from mainspring.api.reading import converted, json_object, query_of
 from mainspring.api.schemas import (
@@ -25,16 +24,16 @@ from mainspring.api.schemas import (
     ScheduleQuery,
     ScheduleUpdate,
     ScheduleView,
+    SecretView,
     TriggerBody,
 )
 from mainspring.api.views import execution_view, schedule_view
 from mainspring.model.errors import StoreError, UnknownSchedule
-from mainspring.model.http import HTTP_TASK
+from mainspring.model.http import HTTP_TASK, HttpTarget
 from mainspring.model.instant import instant_ms
-from mainspring.model.kept import HEADER
-from mainspring.model.schedule import Schedule, ScheduleState
+from mainspring.model.schedule import Schedule, ScheduleSpec, ScheduleState
 from mainspring.ports.store import Schedules
-from mainspring.service import RACES, Overtaken
+from mainspring.service import RACES, Definition, Overtaken
 
 #: The reason of a schedule that was switched off.
 DISABLED = "disabled"
@@ -49,11 +48,15 @@ async def create_schedule(request: Request) -> Response:
     wanted = converted(given, ScheduleCreate)
 
     async def answer() -> Response:
-        draft = drafted(api.ms, wanted.name, wanted, exact_payload(data))
-        if wanted.enabled is False:
-            draft.want = replace(draft.want, paused=DISABLED)
-        schedule = await _created(api, draft)
+        draft = drafted(api.ms, wanted.name, wanted, exact_payload(data), http_retry=api.http_retry)
+        want = replace(draft.with_headers({}), paused=DISABLED if wanted.enabled is False else None)
+        check_pace(api, want.spec)
+        warnings = await _checked_address(api, want)
+        schedule = await api.ms.call(lambda runtime: runtime.commands.create(want, fresh=True))
         view = (await _views(api, [schedule]))[0]
+        view.warnings = warnings or UNSET
+        if schedule.spec.task == HTTP_TASK:
+            view.signing_secret = await api.ms.signing_secret(schedule.id)
         return json_answer(view, 201, {"Location": f"/api/schedules/{schedule.id}", **_etag(schedule)})
 
     return await once(api.ms, request, data, answer)
@@ -94,10 +97,12 @@ async def update_schedule(request: Request) -> Response:
         view = (await _views(api, [schedule]))[0]
         judge_read_only(given, view, READ_ONLY)
         try:
-            schedule = await _edited(api, schedule, view, wanted, payload)
+            schedule, warnings = await _edited(api, schedule, view, wanted, payload)
         except Overtaken:
             continue  # judged again on what is there now; If-Match refuses it then
-        return json_answer((await _views(api, [schedule]))[0], headers=_etag(schedule))
+        view = (await _views(api, [schedule]))[0]
+        view.warnings = warnings or UNSET
+        return json_answer(view, headers=_etag(schedule))
     raise StoreError("the schedule kept changing while it was edited")
 
 
@@ -166,6 +171,22 @@ async def resume_schedule(request: Request) -> Response:
     return await once(api.ms, request, data, answer)
 
 
+async def rotate_secret(request: Request) -> Response:
+    """A new signing secret, shown once; for a day calls are signed with the old one, too."""
+    api = api_of(request)
+    query_of(request, NoQuery)
+    data = await api.body(request)
+    converted(json_object(request, data, optional=True), EmptyBody)
+
+    async def answer() -> Response:
+        schedule = await found_schedule(api, request.path_params["id"])
+        if schedule.spec.task != HTTP_TASK:
+            raise Refused(409, "conflict", "The schedule calls no HTTP agent; only calls of agents are signed")
+        return json_answer(SecretView(signing_secret=await api.ms.rotate_secret(schedule.id)))
+
+    return await once(api.ms, request, data, answer)
+
+
 # ── what they share ─────────────────────────────────────────────────────────
 
 #: What is answered and cannot be set.
@@ -191,25 +212,33 @@ async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
     ]
 
 
-async def _created(api: Api, draft: Draft) -> Schedule:
-    ref = await api.ms.call(lambda runtime: keep_headers(runtime.commands, draft, None))
-    try:
-        return await api.ms.call(lambda runtime: runtime.commands.create(draft.want, fresh=True))
-    except BaseException:
-        await _forget(api, ref)
-        raise
+async def _checked_address(api: Api, want: Definition, before: Schedule | None = None) -> list[str]:
+    """Refuse an agent that could never be called; what is only odd is a warning."""
+    target, old = _target_of(want.spec), None if before is None else _target_of(before.spec)
+    if target is None or (old is not None and old.url == target.url):
+        return []
+    return await api.ms.check_agent(target.url, field="agentUrl")
+
+
+def _target_of(spec: ScheduleSpec) -> HttpTarget | None:
+    return None if spec.options is None else spec.options.http
 
 
 async def _edited(
     api: Api, schedule: Schedule, view: ScheduleView, wanted: ScheduleUpdate, payload: bytes | None
-) -> Schedule:
+) -> tuple[Schedule, list[str]]:
     """Off before the rest and on after it, so that nothing fires in between that nobody wanted."""
     changed = changes(view, wanted)
     enabled: bool | UnsetType = changed.enabled
     changed.enabled = UNSET
     if enabled is True and schedule.state == "finished" and changed == ScheduleUpdate():
         raise Refused(409, "conflict", f"The schedule has finished ({schedule.reason}); edit when it fires to go on")
-    draft = drafted(api.ms, schedule.name, changed, payload, schedule) if changed != ScheduleUpdate() else None
+    draft: Draft | None = None
+    warnings: list[str] = []
+    if changed != ScheduleUpdate():
+        draft = drafted(api.ms, schedule.name, changed, payload, schedule, http_retry=api.http_retry)
+        check_pace(api, draft.want.spec)
+        warnings = await _checked_address(api, draft.want, schedule)
     row = schedule
     if enabled is False:
         row = await api.ms.call(lambda runtime: runtime.commands.pause(row, reason=DISABLED))
@@ -217,19 +246,15 @@ async def _edited(
         row = await _replaced(api, row, draft)
     if enabled is True and row.state == "paused":
         row = await api.ms.call(lambda runtime: runtime.commands.resume(row))
-    return row
+    return row, warnings
 
 
 async def _replaced(api: Api, schedule: Schedule, draft: Draft) -> Schedule:
-    ref = await api.ms.call(lambda runtime: keep_headers(runtime.commands, draft, schedule))
-    try:
-        row = await api.ms.call(lambda runtime: runtime.commands.replace(schedule, draft.want, exactly=True))
-    except BaseException:
-        await _forget(api, ref)
-        raise
-    if headers_ref(schedule.spec) != headers_ref(row.spec):
-        await _expire(api, schedule)
-    return row
+    before = _target_of(schedule.spec)
+    ref = None if before is None or not draft.keeps else before.headers_ref
+    kept = await api.ms.call(lambda runtime: runtime.vault.headers(ref))
+    want = draft.with_headers(kept or {})
+    return await api.ms.call(lambda runtime: runtime.commands.replace(schedule, want, exactly=True))
 
 
 async def _deleted(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
@@ -237,18 +262,7 @@ async def _deleted(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
         await api.ms.call(lambda runtime: runtime.commands.delete(schedule, exactly=exactly))
     except Overtaken:
         return False
-    await _expire(api, schedule)
     return True
-
-
-async def _expire(api: Api, schedule: Schedule) -> None:
-    at = api.ms.now() + api.ms.settings.history
-    await api.ms.call(lambda runtime: let_expire(runtime.commands, schedule.spec, at))
-
-
-async def _forget(api: Api, ref: str | None) -> None:
-    if ref is not None:
-        await api.ms.call(lambda runtime: runtime.commands.forget(HEADER, [ref]))
 
 
 def _etag(schedule: Schedule) -> dict[str, str]:

@@ -284,6 +284,12 @@ class ExecutionView(Struct, kw_only=True, rename="camel"):
     attempt_details: list[AttemptView] | UnsetType = UNSET
 
 
+class SecretView(Struct, kw_only=True, rename="camel"):
+    """A signing secret, shown this once."""
+
+    signing_secret: str
+
+
 class HealthView(Struct, kw_only=True, rename="camel"):
     """How the service is."""
 
