@@ -23,6 +23,8 @@ T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 
 MAX_STREAMS = 100
+#: So late planning may be, in ms, while the service counts as ready.
+MAX_LAG = 30_000
 
 
 class Api:
@@ -36,6 +38,7 @@ class Api:
         self.streams = 0
         self.http_retry: RetryPolicy = getattr(settings, "retry", None) or HTTP_RETRY
         self.min_interval: Ms | None = getattr(getattr(settings, "limits", None), "min_interval", None)
+        self.max_lag: Ms = getattr(getattr(settings, "scheduler", None), "max_lag", None) or MAX_LAG
         self.max_streams: int = getattr(getattr(settings, "limits", None), "streams", None) or MAX_STREAMS
 
     @property

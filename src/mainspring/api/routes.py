@@ -229,4 +229,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answer=HealthView,
         tag="service",
     ),
+    Endpoint(
+        method="GET",
+        path="/health",
+        handler=health.alive,
+        summary="Whether the process answers at all",
+        public=True,
+        answer=HealthView,
+        documented=False,
+    ),
+    Endpoint(
+        method="GET",
+        path="/ready",
+        handler=health.ready,
+        summary="Whether it does its work: the store answers, its loops run, planning keeps up",
+        public=True,
+        answer=HealthView,
+        documented=False,
+    ),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -95,7 +96,7 @@ async def update_schedule(request: Request) -> Response:
         schedule = await found_schedule(api, request.path_params["id"])
         _check_match(request, schedule)
         view = (await _views(api, [schedule]))[0]
-        judge_read_only(given, view, READ_ONLY)
+        judge_read_only(await _without_once(api, schedule, given), view, READ_ONLY)
         try:
             schedule, warnings = await _edited(api, schedule, view, wanted, payload)
         except Overtaken:
@@ -210,6 +211,16 @@ async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
     return [
         schedule_view(one, bodies.get(one.spec.body or ""), default_retry(api.ms, one.spec.task)) for one in schedules
     ]
+
+
+async def _without_once(api: Api, schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what only the first answer had, so that it can be sent back as it came."""
+    left = {name: value for name, value in given.items() if name != "warnings"}
+    if "signingSecret" in left and schedule.spec.task == HTTP_TASK:
+        known = await api.ms.call(lambda runtime: runtime.vault.secrets(schedule.id))
+        if left["signingSecret"] in known:
+            del left["signingSecret"]
+    return left
 
 
 async def _checked_address(api: Api, want: Definition, before: Schedule | None = None) -> list[str]:
