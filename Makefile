@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format bench chaos mutants clean
+.PHONY: run hello test lint format bench chaos mutants clean
 
-run: $(READY)  ## a small embedded program: watch it fire, stop it, read its ledger
+run: $(READY)  ## the service on 127.0.0.1:3000: API, status page, planner and worker on ./mainspring.db; ARGS=… for options
+	$(BIN)/mainspring serve $(ARGS)
+
+hello: $(READY)  ## a small embedded program: watch it fire, stop it, read its ledger
 	$(BIN)/python examples/hello.py
 
 test: lint  ## everything that must hold; the ten slowest tests are printed
