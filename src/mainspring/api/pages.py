@@ -66,11 +66,19 @@ async def status_page(request: Request) -> Response:
     )
     return _page(
         "Mainspring",
-        f"<h1>Mainspring</h1><p>This instance is {_word(health, 'good' if health == 'ok' else 'warn')}. "
+        f"<h1>Mainspring</h1>{_insecure(api.settings)}"
+        f"<p>This instance is {_word(health, 'good' if health == 'ok' else 'warn')}. "
         '<a href="/api/docs">API</a> · <a href="/api/health">Health</a></p>'
         f"<h2>Schedules</h2>{_rows(rows) or none}{more}"
         f"<h2>Latest executions</h2>{_rows(done) or '<p class=dim>None yet.</p>'}",
     )
+
+
+def _insecure(settings: Any) -> str:
+    server = getattr(settings, "server", None)
+    if server is None or not server.insecure_no_auth or server.on_loopback:
+        return ""
+    return "<p role=alert class=bad>Anybody who reaches this address can do anything: it runs without keys.</p>"
 
 
 def _schedule(view: Any) -> str:

@@ -1,0 +1,149 @@
+"""Hot reload: what changes at once, what waits, what is refused; files, symlinks, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mainspring.config.reload import Reloader
+from mainspring.config.resolve import Sources, resolve
+from mainspring.config.settings import ServeSettings
+
+PATIENCE = 30.0
+
+
+def reloader_on(folder: Path, path: Path | None = None) -> Reloader:
+    sources = Sources(folder=folder, config=path)
+    return Reloader(sources, resolve(sources))
+
+
+@contextlib.asynccontextmanager
+async def watching(reloader: Reloader) -> AsyncIterator[asyncio.Queue[ServeSettings]]:
+    """The settings that come in force, in order."""
+    seen: asyncio.Queue[ServeSettings] = asyncio.Queue()
+    reloader.listeners.append(seen.put_nowait)
+    stop = asyncio.Event()
+    watch = asyncio.create_task(reloader.watch(stop))
+    try:
+        yield seen
+    finally:
+        stop.set()
+        await asyncio.wait_for(watch, PATIENCE)
+
+
+async def following(seen: asyncio.Queue[ServeSettings], per_host: int) -> ServeSettings:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            settings = await seen.get()
+            if settings.agents.per_host == per_host:
+                return settings
+
+
+def test_a_reload_swaps_what_is_live_and_says_what_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "mainspring.yaml"
+    path.write_text("agents: {per_host: 3}\nserver: {port: 3001}\n")
+    reloader = reloader_on(tmp_path)
+    told: list[int] = []
+    reloader.listeners.append(lambda settings: told.append(settings.agents.per_host))
+    path.write_text("agents: {per_host: 4}\nserver: {port: 3002}\n")
+    assert reloader.reload()
+    assert (reloader.settings.agents.per_host, reloader.settings.server.port) == (4, 3001)
+    assert told == [4]
+    assert "agents.per_host: 3 → 4" in caplog.text
+    assert "server.port: changed in the file, in force at the next start" in caplog.text
+
+
+@pytest.mark.parametrize("bad", ["agents: {per_hots: 5}\n", "agents: [\n", "agents: {per_host: 0}\n", b"\xff\xfe"])
+def test_a_bad_file_keeps_the_old_settings_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: str | bytes
+) -> None:
+    path = tmp_path / "mainspring.yaml"
+    path.write_text("agents: {per_host: 3}\n")
+    reloader = reloader_on(tmp_path)
+    reloader.listeners.append(lambda settings: pytest.fail("nothing changed"))
+    path.write_bytes(bad if isinstance(bad, bytes) else bad.encode())
+    assert not reloader.reload()
+    assert reloader.settings.agents.per_host == 3
+    assert f"configuration not changed: {path}: " in caplog.text
+    assert reloader.refused is not None
+    reloader.listeners.clear()
+    path.write_text("agents: {per_host: 6}\n")
+    assert reloader.reload()
+    assert (reloader.settings.agents.per_host, reloader.refused) == (6, None)
+
+
+def test_a_file_that_goes_is_as_bad(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("agents: {per_host: 3}\n")
+    reloader = reloader_on(tmp_path, path)
+    path.unlink()
+    assert not reloader.reload()
+    assert reloader.settings.agents.per_host == 3
+
+
+async def test_a_change_of_the_file_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text("[agents]\nper_host = 1\n")
+    async with watching(reloader_on(tmp_path)) as seen:
+        path.write_text("[agents]\nper_host = 2\n")
+        await following(seen, 2)
+        fresh = tmp_path / "fresh"  # as editors do
+        fresh.write_text("[agents]\nper_host = 3\n")
+        fresh.replace(path)
+        await following(seen, 3)
+        (tmp_path / ".env").write_text("MAINSPRING_AGENTS__PER_HOST=4\n")
+        await following(seen, 4)
+        (tmp_path / ".env").unlink()
+        await following(seen, 3)
+
+
+async def test_a_symlink_that_is_swapped_as_kubernetes_does_is_seen(tmp_path: Path) -> None:
+    """A ConfigMap: the file leads to `..data/…`, `..data` to a directory, and only `..data` is swapped."""
+    mount = tmp_path / "etc"
+    mount.mkdir()
+
+    def version(number: int) -> None:
+        folder = mount / f"..2026_{number}"
+        folder.mkdir()
+        (folder / "mainspring.yaml").write_text(f"agents: {{per_host: {number}}}\n")
+        fresh = mount / "..data_tmp"
+        fresh.symlink_to(folder.name)
+        os.rename(fresh, mount / "..data")
+
+    version(1)
+    path = mount / "mainspring.yaml"
+    path.symlink_to("..data/mainspring.yaml")
+    work = tmp_path / "work"
+    work.mkdir()
+    reloader = reloader_on(work, path)
+    assert reloader.settings.agents.per_host == 1
+    async with watching(reloader) as seen:
+        for number in (2, 3, 4):
+            version(number)
+            await following(seen, number)
+
+
+async def test_without_notices_it_looks_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "watchfiles", None)
+    monkeypatch.setattr("mainspring.config.reload.LOOK_EVERY", 0.01)
+    path = tmp_path / "mainspring.yaml"
+    path.write_text("agents: {per_host: 1}\n")
+    async with watching(reloader_on(tmp_path)) as seen:
+        path.write_text("agents: {per_host: 2}\n")
+        await following(seen, 2)
+
+
+async def test_a_reload_that_changes_nothing_tells_nobody(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.yaml").write_text("agents: {per_host: 1}\n")
+    reloader = reloader_on(tmp_path)
+    reloader.listeners.append(lambda settings: pytest.fail("nothing changed"))
+    assert reloader.reload()
+    reloader.look()
+    assert reloader.reloads == 1
