@@ -48,6 +48,13 @@ class AgentDoor(Registry):
         self._declared[name] = wanted
         return agent
 
+    def adopt_agents(self, settings: AgentSettings) -> None:
+        """Call agents by other settings from now on; called on the handlers' loop."""
+        self.agents = settings
+        executor: Any = None if self._runtime is None else self._runtime.executors.get("http")
+        if executor is not None:
+            executor.adopt(settings)
+
     async def check_agent(self, url: str, *, field: str = "url") -> list[str]:
         """Refuse a URL that this instance would never call; the answer holds warnings."""
         return await Guard(self.agents or AgentSettings()).at_save(url, field=field)

@@ -104,18 +104,15 @@ async def _serve(
                 stopper.at_once(app.claim_no_more)
                 await app.start(settings.role)
             reloader = Reloader(sources, resolved)
-            reloader.listeners += [service.adopt, lambda new: set_level(new.logging.level), _agents_adopter(app)]
+            reloader.listeners += [
+                service.adopt,
+                lambda new: set_level(new.logging.level),
+                lambda new: app.adopt_agents(agents_of(new)),
+            ]
             await _until_stopped(app, service, server, sockets, stopper, reloader, say)
         finally:
             await app.close()
     log.info("stopped in order")
-
-
-def _agents_adopter(app: Mainspring) -> Callable[[ServeSettings], None]:
-    def adopt(settings: ServeSettings) -> None:
-        app.agents = agents_of(settings)
-
-    return adopt
 
 
 async def _check_keys(service: Service, settings: ServeSettings) -> None:

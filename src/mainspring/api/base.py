@@ -32,10 +32,14 @@ class Api:
 
     def __init__(self, ms: Mainspring, settings: Any = None) -> None:
         self.ms = ms
-        self.settings = settings
         #: Set when the service is about to stop: streams end, so that the server can.
         self.closing = asyncio.Event()
         self.streams = 0
+        self.adopt(settings)
+
+    def adopt(self, settings: Any) -> None:
+        """Go on with other settings."""
+        self.settings = settings
         self.http_retry: RetryPolicy = getattr(settings, "retry", None) or HTTP_RETRY
         self.min_interval: Ms | None = getattr(getattr(settings, "limits", None), "min_interval", None)
         self.max_lag: Ms = getattr(getattr(settings, "scheduler", None), "max_lag", None) or MAX_LAG

@@ -61,7 +61,7 @@ class Service:
         self._log.enabled = settings.server.access_log
         api = getattr(self._inner.state, "api", None)
         if api is not None:
-            api.settings = settings
+            api.adopt(settings)
 
     def close_streams(self) -> None:
         """End what would never end by itself."""
