@@ -42,6 +42,8 @@ def instance(store: MemoryStore) -> Runtime:
     runtime = SimpleNamespace(
         batcher=SimpleNamespace(waiting=0),
         worker=None,
+        workers=tuple,
+        agents=None,
         time=SimpleNamespace(now=lambda: T0 - 5, ask=ask),
         settings=Settings(),
         handlers={"t": None},

@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from mainspring.agents.guard import Forbidden, Guard, Unresolved
 from mainspring.agents.response import Answer, as_text, blacken, read_bounded, retry_after
 from mainspring.agents.signing import callback_token, signed
+from mainspring.agents.turns import Turns
 from mainspring.agents.vault import Known
 from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.model.errors import StoreError
@@ -31,8 +32,8 @@ from mainspring.ports.executor import Attempt, Done, Handler
 
 #: So long a call waits for its turn at a busy host before the run goes back, in seconds.
 TURN = 1.0
-#: And comes again after this, up to that many times as long, in ms.
-AGAIN, SPREAD = 1_000, 4
+#: And comes again after this, in ms; each time later, up to so many times as late.
+AGAIN, MOST = 1_000, 30
 #: Characters of an answer that an error text shows.
 EXCERPT = 300
 RETRIED = frozenset({408, 425, 429})
@@ -69,7 +70,8 @@ class HttpClient:
         self._lookup = lookup
         self._rng = rng or random.Random()  # noqa: S311 - spreads waiting calls, no secret
         self._session: aiohttp.ClientSession | None = None
-        self._turns: dict[tuple[str, int], _Turns] = {}
+        self._all = Turns(settings.concurrency)
+        self._turns: dict[tuple[str, int], Turns] = {}
         self.calls = 0
 
     async def call(self, attempt: Attempt) -> Outcome:
@@ -81,15 +83,27 @@ class HttpClient:
         host = host_and_port(target.url)
         turns = self._turns.get(host)
         if turns is None:
-            turns = self._turns[host] = _Turns(self._settings.per_host)
-        if not await turns.take(TURN):
-            return Snoozed(AGAIN + int(AGAIN * (SPREAD - 1) * self._rng.random()))
+            turns = self._turns[host] = Turns(self._settings.per_host)
+        schedule = attempt.run.schedule_id
+        if not (self._all.fair(schedule) and turns.fair(schedule)):
+            return self._later(attempt.run)
+        if not await self._all.take(schedule, TURN):
+            return self._later(attempt.run)
         try:
-            return await self._called(attempt, target, host[0])
+            if not await turns.take(schedule, TURN):
+                return self._later(attempt.run)
+            try:
+                return await self._called(attempt, target, host[0])
+            finally:
+                turns.give_back(schedule)
         finally:
-            turns.give_back()
-            if turns.unused:
-                self._turns.pop(host, None)
+            self._all.give_back(schedule)
+            if turns.unused and self._turns.get(host) is turns:
+                del self._turns[host]
+
+    def _later(self, run: Run) -> Snoozed:
+        """Back to the queue: others have a right to the turns that are left."""
+        return Snoozed(int(AGAIN * min(run.attempt, MOST) * (1 + self._rng.random())))
 
     async def _called(self, attempt: Attempt, target: HttpTarget, host: str) -> Outcome:
         try:
@@ -230,47 +244,6 @@ class HttpExecutor(CoroutineExecutor):
             await self._client.close()
         elif self._loop.is_running():
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._client.close(), self._loop))
-
-
-class _Turns:
-    """At most so many calls to one host at once."""
-
-    __slots__ = ("_free", "_most", "_waiting")
-
-    def __init__(self, most: int) -> None:
-        self._free = self._most = most
-        self._waiting: dict[asyncio.Future[None], None] = {}
-
-    @property
-    def unused(self) -> bool:
-        return self._free == self._most
-
-    async def take(self, seconds: float) -> bool:
-        if self._free > 0:
-            self._free -= 1
-            return True
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = None
-        try:
-            async with asyncio.timeout(seconds):
-                await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():  # it was given while we gave up
-                self.give_back()
-            self._waiting.pop(turn, None)
-            if isinstance(error, TimeoutError):
-                return False
-            raise
-        return True
-
-    def give_back(self) -> None:
-        while self._waiting:
-            turn = next(iter(self._waiting))
-            del self._waiting[turn]
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
 
 
 class _Resolver(AbstractResolver):
