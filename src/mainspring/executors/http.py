@@ -8,8 +8,8 @@ import random
 import socket
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -21,8 +21,8 @@ from mainspring.agents.signing import callback_token, signed
 from mainspring.agents.turns import Turns
 from mainspring.agents.vault import Known
 from mainspring.executors.coroutine import CoroutineExecutor
-from mainspring.model.errors import StoreError
-from mainspring.model.http import AgentSettings, HttpResult, HttpTarget, host_and_port
+from mainspring.model.errors import InvalidInput, StoreError
+from mainspring.model.http import AgentSettings, HttpResult, HttpTarget, check_url, host_and_port
 from mainspring.model.ids import plain
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.outcome import Accepted, Failed, Outcome, Snoozed, Succeeded
@@ -80,7 +80,9 @@ class HttpClient:
         target = None if options is None else options.http
         if target is None:
             return Failed("this run names no agent", reason="agent", fingerprint="agent", retry=False)
-        host = host_and_port(target.url)
+        host = _host_of(target.url)
+        if host is None:
+            return Failed(f"{_where(target)}: is not a URL that can be called", reason="agent", retry=False)
         turns = self._turns.get(host)
         if turns is None:
             turns = self._turns[host] = Turns(self._settings.per_host)
@@ -272,10 +274,18 @@ class _Resolver(AbstractResolver):
         """Nothing to close."""
 
 
+@lru_cache(4_096)
+def _host_of(url: str) -> tuple[str, int] | None:
+    """Host and port of a URL that may have been stored by somebody who did not check it."""
+    try:
+        return host_and_port(check_url(url))
+    except InvalidInput:
+        return None
+
+
 def _where(target: HttpTarget) -> str:
     """The call as an error text shows it: without the query, which may hold a secret."""
-    parts = urlsplit(target.url)
-    return f"{target.method} {parts.scheme}://{parts.netloc}{parts.path}"
+    return f"{target.method} {plain(target.url).partition('?')[0]}"
 
 
 def _unreachable(target: HttpTarget, said: str, kind: str) -> Failed:
