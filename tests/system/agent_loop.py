@@ -1,0 +1,165 @@
+"""A schedule that calls a real agent every second, while an instance is killed and replaced every few seconds.
+
+python agent_loop.py --store sqlite|postgres --seconds 60 [--kill-every 3] [--seed N]
+
+The judge is the agent's own log: for each second exactly one key, and no second missing. Two instances share one
+PostgreSQL, one has SQLite for itself. Exit code 1 and the reasons when something is not right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from nodes import fork, tell_where_it_hangs, wait, wait_until
+from pg_server import NO_SERVER, PowerCut, Unavailable
+
+sys.path.append(str(Path(__file__).parents[1] / "api"))  # the agent is shared with the tests of the API
+
+from agent_process import AgentProcess
+
+from mainspring import Mainspring, Retry
+from mainspring.ledger import ledger
+from mainspring.model.run import ENDED, Run, State
+from mainspring.ports.clock import SystemClock
+from mainspring.ports.store import Runs
+from mainspring.stores.url import open_store
+from mainspring.verify import verify
+
+LEASE = "1500ms"
+NAME = "beat"
+
+
+def node(url: str, agent: str, start: datetime, end: datetime) -> int:
+    """In a child: one instance, until it is killed or told to stop."""
+    tell_where_it_hangs()
+    ms = Mainspring(url, lease_ttl=LEASE, poll_interval="200ms", shutdown_timeout="5s", rng=random.Random(os.getpid()))
+    often = Retry(max_attempts=20, initial="50ms", jitter=0)
+    ms.http(NAME, agent, cron="* * * * * *", start=start, end=end, retry=often, payload={"beat": True}, timeout="5s")
+    ms.run()
+    return 0
+
+
+async def runs(url: str) -> list[Run]:
+    store = open_store(url, SystemClock())
+    await store.open()
+    try:
+        return await store.find(Runs(limit=100_000))
+    finally:
+        await store.close()
+
+
+async def account(url: str, seconds: int) -> list[str]:
+    """What the store itself has to say."""
+    store = open_store(url, SystemClock())
+    await store.open()
+    try:
+        wrong = [f"events verify: {report.differences[:3]}" for report in [await verify(store)] if not report.ok]
+        book = await ledger(store, SystemClock().now())
+        if book.unexplained:
+            wrong.append(f"{book.unexplained} fires are unexplained")
+        states = Counter(run.state for run in await store.find(Runs(limit=100_000)))
+        if states != {State.SUCCEEDED: seconds}:
+            wrong.append(f"runs ended as {dict(states)} instead of {seconds} times succeeded")
+        return wrong
+    finally:
+        await store.close()
+
+
+def judge(calls: list[dict[str, Any]], start: datetime, seconds: int) -> list[str]:
+    """What the agent's own log has to say."""
+    planned = {start + timedelta(seconds=number) for number in range(1, seconds + 1)}
+    keys: dict[datetime, set[str]] = defaultdict(set)
+    for call in calls:
+        keys[datetime.fromisoformat(call["headers"]["X-Fire-Time"])].add(call["key"])
+    wrong = [f"{at:%H:%M:%S} was never called" for at in sorted(planned - keys.keys())]
+    wrong += [f"{at:%H:%M:%S} was called but never planned" for at in sorted(keys.keys() - planned)]
+    wrong += [f"{at:%H:%M:%S} has {len(found)} keys" for at, found in sorted(keys.items()) if len(found) != 1]
+    fires = defaultdict(set)
+    for at, found in keys.items():
+        for key in found:
+            fires[key].add(at)
+    return wrong + [f"the key {key} stands for {len(ats)} fires" for key, ats in fires.items() if len(ats) != 1]
+
+
+def loop(url: str, instances: int, seconds: int, every: float, rng: random.Random, folder: Path) -> int:
+    agent = AgentProcess(folder)
+    begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
+    end = begin + timedelta(seconds=seconds)
+
+    def start() -> int:
+        return fork(lambda: node(url, agent.url("/slow/0.3"), begin + timedelta(seconds=1), end), folder / "said.txt")
+
+    nodes = [start()]
+    wait_until(lambda: agent.calls(), 60, "the first call is made")  # whoever comes first makes the schema
+    nodes += [start() for _ in range(instances - 1)]
+    kills = 0
+    try:
+        while datetime.now(UTC) < end:
+            time.sleep(rng.uniform(0.5, 1.5) * every)
+            victim = rng.randrange(len(nodes))
+            os.kill(nodes[victim], signal.SIGKILL)
+            wait(nodes[victim])
+            nodes[victim] = start()
+            kills += 1
+
+        def done() -> bool:
+            found = asyncio.run(runs(url))
+            return len(found) >= seconds and all(run.state in ENDED for run in found)
+
+        wait_until(done, 60, "every run has ended")
+    finally:
+        for pid in nodes:
+            os.kill(pid, signal.SIGTERM)
+        ended = [wait(pid) for pid in nodes]
+        calls = agent.calls()
+        agent.close()
+    wrong = judge(calls, begin, seconds) + asyncio.run(account(url, seconds))
+    wrong += [f"an instance ended with {code}" for code in ended if code]
+    for line in wrong:
+        print(line)
+    if wrong:
+        print((folder / "said.txt").read_text()[-5_000:])
+    keys = {call["key"] for call in calls}
+    print(
+        f"{seconds} fires, {len(calls)} calls with {len(keys)} keys, {instances} instances, {kills} kills: "
+        f"{len(wrong)} violations"
+    )
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--kill-every", type=float, default=3.0)
+    parser.add_argument("--seed", type=int, default=20261116)
+    given = parser.parse_args()
+    rng = random.Random(given.seed)
+    with tempfile.TemporaryDirectory(prefix="agent-loop-") as name:
+        folder = Path(name)
+        if given.store == "sqlite":
+            return loop(f"sqlite:///{folder}/ms.db", 1, given.seconds, given.kill_every, rng, folder)
+        try:
+            server = PowerCut(folder)
+        except Unavailable as error:
+            print(error)
+            return NO_SERVER
+        try:
+            return loop(server.url(), 2, given.seconds, given.kill_every, rng, folder)
+        finally:
+            server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
