@@ -1,0 +1,183 @@
+"""The small parts behind agent calls: signatures, tokens, bounded answers, turns."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.agents.response import MAX_RETRY_AFTER, as_text, blacken, read_bounded, retry_after
+from mainspring.agents.signing import callback_token, key_of, new_secret, read_token, signature, signed, verify
+from mainspring.agents.turns import Turns
+from mainspring.model.instant import instant_ms
+
+KB = 1024
+
+
+# ── signatures and tokens ──────────────────────────────────────────────────
+
+
+def test_the_example_of_standard_webhooks() -> None:
+    secret, body = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", b'{"test": 2432232314}'
+    name, at = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330
+    assert signature(secret, name, at, body) == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_a_secret_has_enough_bytes_and_is_never_the_same() -> None:
+    assert len(key_of(new_secret())) == 32
+    assert len({new_secret() for _ in range(100)}) == 100
+
+
+def test_a_signature_is_good_for_its_body_its_secret_and_five_minutes() -> None:
+    one, two = new_secret(), new_secret()
+    headers = signed([two, one], "id", 1_000, b"body")
+    assert verify(one, headers, b"body", 1_299)
+    assert verify(two, headers, b"body", 701)
+    assert not verify(one, headers, b"body", 1_301)
+    assert not verify(one, headers, b"body", 699)
+    assert not verify(new_secret(), headers, b"body", 1_000)
+    assert not verify(one, headers, b"bodY", 1_000)
+    assert not verify(one, headers | {"webhook-id": "di"}, b"body", 1_000)
+    assert not verify(one, headers | {"webhook-timestamp": "soon"}, b"body", 1_000)
+    assert not verify(one, {}, b"body", 1_000)
+
+
+def test_a_token_is_good_for_one_attempt_of_one_run_until_it_ends() -> None:
+    one, two = new_secret(), new_secret()
+    token = callback_token(one, "run", 3, 1_000)
+    assert read_token(token, [two, one], "run", 999) == 3
+    assert read_token(token, [two, one], "run", 1_000) is None
+    assert read_token(token, [two], "run", 999) is None
+    assert read_token(token, [one], "other", 999) is None
+
+
+@given(st.text(max_size=250))
+def test_whatever_is_no_token_opens_nothing(text: str) -> None:
+    assert read_token(text, [new_secret()], "run", 0) is None
+
+
+# ── answers ────────────────────────────────────────────────────────────────
+
+
+async def chunks(data: bytes, size: int = 4 * KB) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+async def test_an_answer_is_read_whole_up_to_the_limit() -> None:
+    answer = await read_bounded(chunks(b"x" * 10 * KB), "", 10 * KB)
+    assert (len(answer.data), answer.read, answer.truncated) == (10 * KB, 10 * KB, False)
+    answer = await read_bounded(chunks(b"x" * 11 * KB), "", 10 * KB)
+    assert (len(answer.data), answer.truncated) == (10 * KB, True)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_compressed_answer_is_unpacked(encoding: str) -> None:
+    text = b"".join(str(n).encode() for n in range(20_000))
+    packed = gzip.compress(text) if encoding == "gzip" else zlib.compress(text)
+    answer = await read_bounded(chunks(packed), encoding, 1024 * KB)
+    assert (answer.data, answer.read, answer.truncated) == (text, len(packed), False)
+
+
+async def test_what_grows_too_much_is_left_and_rubbish_is_no_error() -> None:
+    answer = await read_bounded(chunks(gzip.compress(bytes(5_000 * KB))), "gzip", 1024 * KB)
+    assert answer.truncated
+    assert len(answer.data) <= 100 * KB
+    answer = await read_bounded(chunks(b"not gzip at all" * 100), "gzip", 1024 * KB)
+    assert (answer.data, answer.truncated) == (b"", True)
+
+
+def test_text_of_any_bytes_can_be_kept() -> None:
+    assert as_text("grün".encode("latin-1"), "latin-1", 100) == "grün"
+    assert as_text(b"\xff\x00a", None, 100) == "\N{REPLACEMENT CHARACTER}\N{SYMBOL FOR NULL}a"
+    assert as_text(b"abc", "no-such-charset", 2) == "ab"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('{"access_token": "abc", "n": 1}', '{"access_token": "[redacted]", "n": 1}'),
+        ('{"Password":"a\\"b","x":"y"}', '{"Password":"[redacted]","x":"y"}'),
+        ("Authorization: Bearer abcdef.ghi", "Authorization: Bearer [redacted]"),
+        ("it is whsec_abc+/=", "it is [redacted]"),
+        ("we sent h1dden, twice: h1dden", "we sent [redacted], twice: [redacted]"),
+        ('{"secret": "cut off here', '{"secret": "[redacted]"'),
+        ("nothing to hide", "nothing to hide"),
+    ],
+)
+def test_secrets_are_blacked_out(text: str, kept: str) -> None:
+    assert blacken(text, ["Token h1dden"]) == kept
+
+
+def test_how_long_an_agent_asks_us_to_wait() -> None:
+    now = instant_ms("2026-03-01T09:00:00Z")
+    assert retry_after("120", now) == 120_000
+    assert retry_after(" 0 ", now) == 0
+    assert retry_after("Sun, 01 Mar 2026 09:00:30 GMT", now) == 30_000
+    assert retry_after("Sun, 01 Mar 2026 08:00:00 GMT", now) == 0
+    assert retry_after("99999999", now) == MAX_RETRY_AFTER
+    for nothing in (None, "", "soon", "-1", "1.5", "9" * 400, "Sun, 99 Mar"):
+        assert retry_after(nothing, now) is None
+
+
+# ── turns ──────────────────────────────────────────────────────────────────
+
+
+async def test_no_more_than_so_many_turns_and_the_longest_waiting_is_next() -> None:
+    turns, order = Turns(2), []
+
+    async def work(name: str, done: asyncio.Event) -> None:
+        assert await turns.take(name, 10)
+        order.append(name)
+        await done.wait()
+        turns.give_back(name)
+
+    events = {name: asyncio.Event() for name in "abcd"}
+    tasks = [asyncio.create_task(work(name, event)) for name, event in events.items()]
+    await asyncio.sleep(0)
+    assert order == ["a", "b"]
+    events["b"].set()
+    await tasks[1]
+    await asyncio.sleep(0)
+    assert order == ["a", "b", "c"]
+    for event in events.values():
+        event.set()
+    await asyncio.gather(*tasks)
+    assert order == ["a", "b", "c", "d"]
+    assert turns.unused
+
+
+async def test_a_turn_that_does_not_come_is_not_taken_and_none_is_lost() -> None:
+    turns = Turns(1)
+    assert await turns.take("a", 1)
+    assert not await turns.take("b", 0.001)
+    waiting = asyncio.create_task(turns.take("c", 10))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    turns.give_back("a")  # given to nobody who has gone
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert turns.unused
+    assert await turns.take("d", 1)
+
+
+async def test_once_half_is_taken_nobody_has_more_than_a_share_and_newcomers_always_may() -> None:
+    turns = Turns(100)
+    for _ in range(50):
+        assert turns.fair("a")
+        await turns.take("a", 1)
+    for _ in range(25):
+        assert turns.fair("a")  # alone it may have all but the reserve
+        await turns.take("a", 1)
+    assert not turns.fair("a")
+    assert turns.fair("b")
+    await turns.take("b", 1)
+    assert turns.fair("b")
+    for _ in range(40):
+        turns.give_back("a")
+    assert turns.fair("a")
