@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine
@@ -94,6 +96,9 @@ async def _serve(
 ) -> None:
     settings = resolved.settings
     stopper = Stopper()
+    reloader = Reloader(sources, resolved)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reloader.reload)
     with stopper.on_signals(signal.SIGTERM, signal.SIGINT):
         service = Service(app, settings)
         server = make_server(service.app, settings)
@@ -103,7 +108,6 @@ async def _serve(
             if settings.role != "api":
                 stopper.at_once(app.claim_no_more)
                 await app.start(settings.role)
-            reloader = Reloader(sources, resolved)
             reloader.listeners += [
                 service.adopt,
                 lambda new: set_level(new.logging.level),
@@ -111,6 +115,7 @@ async def _serve(
             ]
             await _until_stopped(app, service, server, sockets, stopper, reloader, say)
         finally:
+            loop.remove_signal_handler(signal.SIGHUP)
             await app.close()
     log.info("stopped in order")
 
@@ -143,8 +148,6 @@ async def _until_stopped(
 ) -> None:
     settings = reloader.settings
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, reloader.reload)
     serving = asyncio.create_task(server.serve(sockets))
     beside = [asyncio.create_task(reloader.watch(stop))]
     if settings.server.insecure_no_auth and not settings.server.on_loopback:
@@ -152,9 +155,10 @@ async def _until_stopped(
     try:
         await _first(server.listening.wait(), serving)
         _tell(settings, say)
+        notify("READY=1")
         await _first(stopper.wait(), serving)
     finally:
-        loop.remove_signal_handler(signal.SIGHUP)
+        notify("STOPPING=1")
         service.close_streams()
         server.stop()
         stop.set()
@@ -183,6 +187,15 @@ def _tell(settings: ServeSettings, say: Callable[[str], Any]) -> None:
         return
     body = '{"name": "hello", "cronExpression": "* * * * *", "agentId": "me", "agentUrl": "http://localhost:8000/"}'
     say(f"Next: curl {url}/api/schedules{key} -H 'Content-Type: application/json' -d '{body}'")
+
+
+def notify(message: str) -> None:
+    """Tell systemd (`Type=notify`); nothing where it did not start us."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one, contextlib.suppress(OSError):
+        one.sendto(message.encode(), address.replace("@", "\0", 1))
 
 
 async def _remind(settings: ServeSettings) -> None:

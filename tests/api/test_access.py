@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -377,13 +378,33 @@ def test_a_revoked_key_is_refused_by_two_instances_within_five_seconds(tmp_path:
         listed = cli(tmp_path, "key", "list", "--store", url)
         assert "ci" in listed.stdout
         assert key not in listed.stdout
+        begun = [threading.Event(), threading.Event()]
+        pairs = zip((one, two), begun, strict=True)
+        streams = [threading.Thread(target=_follow, args=(each.url, key, event)) for each, event in pairs]
+        for stream, event in zip(streams, begun, strict=True):
+            stream.start()
+            assert event.wait(30)
         done = cli(tmp_path, "key", "revoke", "ci", "--store", url)
         assert done.returncode == 0, done.stderr
         began = time.monotonic()
         for each in (one, two):
             wait_for(lambda each=each: each.get("/api/schedules", headers=bearer(key)).status_code == 401, "401")
         assert time.monotonic() - began < 5
+        for stream in streams:
+            stream.join(30)
+            assert not stream.is_alive()
+        for each in (one, two):
+            assert "ERROR" not in each.text, each.text
         assert "there is no key" in cli(tmp_path, "key", "revoke", "ci", "--store", url).stderr
+
+
+def _follow(url: str, key: str, begun: threading.Event) -> None:
+    """Until the service ends the stream, in order."""
+    with httpx.stream("GET", f"{url}/api/events/stream", headers=bearer(key), timeout=60) as response:
+        assert response.status_code == 200
+        begun.set()
+        for _ in response.iter_lines():
+            pass
 
 
 def test_keys_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

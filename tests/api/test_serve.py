@@ -229,6 +229,17 @@ def _listens(url: str) -> bool:
     return True
 
 
+def test_systemd_is_told(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(30)
+        with serving(tmp_path, env={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as one:
+            assert heard.recv(100) == b"READY=1"
+            assert one.get("/ready").status_code == 200
+            one.stop()
+            assert heard.recv(100) == b"STOPPING=1"
+
+
 def test_json_lines_when_asked_for(tmp_path: Path) -> None:
     with serving(tmp_path, env={"MAINSPRING_LOGGING__FORMAT": "json"}) as one:
         assert one.get("/api/schedules?secret=canary").status_code in (200, 422)

@@ -42,6 +42,14 @@ class Turns:
             del self._by_schedule[schedule]
         self._pass_on()
 
+    def resize(self, most: int) -> None:
+        """More or fewer at once; calls under way go on."""
+        self._free += most - self._most
+        self._most, self._reserve = most, most // 4
+        while self._free > 0 and self._waiting:
+            self._free -= 1
+            self._pass_on()
+
     async def _wait(self, seconds: float) -> bool:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[turn] = None
@@ -58,7 +66,10 @@ class Turns:
         return True
 
     def _pass_on(self) -> None:
-        """A turn is free: whoever waits longest has it."""
+        """A turn is free: whoever waits longest has it, unless there are fewer turns than before."""
+        if self._free < 0:
+            self._free += 1
+            return
         while self._waiting:
             turn = next(iter(self._waiting))
             del self._waiting[turn]

@@ -6,6 +6,8 @@ another name or by a proxy needs a key, and so does everything on any other addr
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import math
 import re
@@ -19,10 +21,11 @@ from msgspec import Struct
 
 from mainspring.api.buckets import Buckets
 from mainspring.config.settings import ServeSettings, is_loopback
+from mainspring.keys import FRESH
 from mainspring.model.errors import StoreError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from mainspring.keys import KeyRing
 
@@ -92,7 +95,39 @@ class Access:
             await _refuse(answer, state["request_id"], scope, send)
             return
         state["caller"] = answer
-        await self._app(scope, receive, send)
+        if answer in ("", "local"):
+            await self._app(scope, receive, send)
+        else:
+            await self._while_valid(_token(headers["authorization"]), scope, receive, send)
+
+    async def _while_valid(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """An answer that takes long, such as an event stream, ends when its key does."""
+        begun = ended = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun, ended
+            begun = True
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        async def answered() -> None:
+            await self._app(scope, receive, sent)
+
+        answering = asyncio.create_task(answered())
+        try:
+            while not (await asyncio.wait([answering], timeout=FRESH / 1000))[0]:
+                with contextlib.suppress(StoreError):
+                    if await self._keys.judge(token) is None:
+                        break
+            else:
+                await answering
+                return
+        finally:
+            if not answering.done():
+                answering.cancel()
+                await asyncio.wait([answering])
+        if begun and not ended:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _judge(self, scope: Scope, headers: Mapping[str, str]) -> str | Refusal:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
@@ -141,9 +176,8 @@ class Access:
         return (is_loopback(host) or host == server.host.lower()) and not any(name in headers for name in _FORWARDED)
 
     async def _by_key(self, authorization: str, scope: Scope, path: str) -> str | Refusal:
-        scheme, _, token = authorization.partition(" ")
         try:
-            key = await self._keys.judge(token.strip()) if scheme.lower() == "bearer" else None
+            key = await self._keys.judge(_token(authorization))
         except StoreError:
             return Refusal(503, "Keys cannot be checked now; try again", {"Retry-After": "1"})
         if key is not None:
@@ -164,6 +198,12 @@ class Access:
 
 def _headers(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _token(authorization: str) -> str:
+    """What follows `Bearer`; nothing where another scheme is used."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _address(scope: Scope) -> str:

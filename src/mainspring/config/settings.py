@@ -51,7 +51,7 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
 
     name: str = "mainspring"
     namespace: str = "default"
-    workers: int = 64
+    workers: int = 10
     poll_interval: Ms = 1_000
     shutdown_timeout: Ms = 20_000
     lease_ttl: Ms = 30_000

@@ -74,6 +74,12 @@ class HttpClient:
         self._turns: dict[tuple[str, int], Turns] = {}
         self.calls = 0
 
+    def adopt(self, settings: AgentSettings) -> None:
+        """Go on with other bounds: calls at once to a host, bytes read and kept. The guard stays as it is."""
+        self._settings = settings
+        for turns in self._turns.values():
+            turns.resize(settings.per_host)
+
     async def call(self, attempt: Attempt) -> Outcome:
         """One attempt: wait for a turn at the host, call, judge the answer."""
         options = attempt.run.options
@@ -240,6 +246,7 @@ class HttpExecutor(CoroutineExecutor):
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, done: Done, client: HttpClient) -> None:
         super().__init__(loop, clock, done)
         self._client = client
+        self.adopt = client.adopt
 
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
