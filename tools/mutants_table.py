@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants_kind import Mutant
 from mutants_postgres import POSTGRES_MUTANTS
+from mutants_service import SERVICE_MUTANTS
 
 MEMORY = "tests/contract/test_memory.py::TestMemory::"
 SQLITE = "tests/contract/test_sqlite.py::TestSqlite::"
@@ -443,4 +444,5 @@ MUTANTS = (
         ("tests/engine/test_locks_in_time.py::test_a_store_that_never_answers_loses_the_lock_in_time",),
     ),
     *POSTGRES_MUTANTS,
+    *SERVICE_MUTANTS,
 )

@@ -352,8 +352,11 @@ async def test_limits_follow_the_settings_in_force() -> None:
 
 def test_it_does_not_serve_strangers_without_a_key(tmp_path: Path) -> None:
     one = Served(tmp_path, "--host", "0.0.0.0", "--port", "0")
-    assert one.end() == 2
-    one.kill()
+    try:
+        assert "no API key" in one.line("serves at|no API key").string
+        assert one.end() == 2
+    finally:
+        one.kill()
     (line,) = one.lines
     assert "0.0.0.0 can be reached by others, and there is no API key. Make one: mainspring key create NAME" in line
     assert "--insecure-no-auth" in line

@@ -38,11 +38,14 @@ async def watching(reloader: Reloader) -> AsyncIterator[asyncio.Queue[ServeSetti
 
 
 async def following(seen: asyncio.Queue[ServeSettings], per_host: int) -> ServeSettings:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            settings = await seen.get()
-            if settings.agents.per_host == per_host:
-                return settings
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                settings = await seen.get()
+                if settings.agents.per_host == per_host:
+                    return settings
+    except TimeoutError:
+        pytest.fail(f"agents.per_host never became {per_host}")
 
 
 def test_a_reload_swaps_what_is_live_and_says_what_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
