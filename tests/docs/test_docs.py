@@ -71,7 +71,7 @@ def test_the_test_example_of_the_readme_passes() -> None:
 
 
 def test_every_snippet_of_the_readme_is_tested() -> None:
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 4
     for snippet in SNIPPETS:
         ast.parse(snippet)
 

@@ -5,7 +5,7 @@ The mark after `# E:` is the error code mypy must give.
 
 from __future__ import annotations
 
-from mainspring import Context, Mainspring, Retry
+from mainspring import Context, Http, Mainspring, Retry
 from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import RunFailed, RunSucceeded
 from mainspring.model.run import Run
@@ -184,6 +184,14 @@ async def with_deps(context: jobs.TaskContext[list[str]]) -> None:
 
 
 def not_async(context: jobs.TaskContext[None]) -> None: ...
+
+
+async def agents() -> None:
+    ms.http("x", 7, cron="0 9 * * *")  # E: arg-type
+    ms.http("x", "https://example.com/x", crom="0 9 * * *")  # E: call-arg
+    Http("https://example.com/x", method="post")  # E: arg-type
+    Http("https://example.com/x", headers={"A": 1})  # E: dict-item
+    await ms.schedule("x", 7, every="1h")  # E: arg-type
 
 
 async def door_003() -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
-from mainspring import Context, Depends, Mainspring, Priority, Retry, RunHandle, Schedule, State, Window
+from mainspring import (
+    Context,
+    Depends,
+    Http,
+    HttpAgent,
+    Mainspring,
+    Priority,
+    Retry,
+    RunHandle,
+    Schedule,
+    State,
+    Window,
+)
 from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import Event, RunFailed, RunRetrying, RunSucceeded
 from mainspring.model.run import Run
@@ -140,6 +152,14 @@ class Mail(handlers.TaskHandler[dict[str, str]]):
 class Alert:
     async def handle(self, event: scheduler.TaskFailed) -> None:
         print(event.error, event.will_retry)
+
+
+async def agents() -> None:
+    made: HttpAgent = ms.http("agent", "https://example.com/x", cron="0 9 * * *", payload={"a": 1}, headers={"A": "b"})
+    await ms.schedule("again", Http("https://example.com/x", method="PUT"), every="1h", payload=[1, 2], timeout="5s")
+    await ms.update("again", task=made, payload=None)
+    secret: str = await ms.rotate_secret("again", overlap="1h")
+    print(secret)
 
 
 async def door_000() -> None:
