@@ -6,8 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from mainspring.agents.guard import Guard
-from mainspring.agents.vault import OVERLAP
 from mainspring.model.errors import DuplicateTask, InvalidInput
 from mainspring.model.http import HTTP_TASK, AgentSettings, Http, HttpAgent, Method
 from mainspring.model.ids import check_name
@@ -57,6 +55,8 @@ class AgentDoor(Registry):
 
     async def check_agent(self, url: str, *, field: str = "url") -> list[str]:
         """Refuse a URL that this instance would never call; the answer holds warnings."""
+        from mainspring.agents.guard import Guard  # most programs call no agent
+
         return await Guard(self.agents or AgentSettings()).at_save(url, field=field)
 
     async def signing_secret(self, key: str) -> str:
@@ -64,10 +64,10 @@ class AgentDoor(Registry):
         schedule = await self._agent_schedule(key)
         return await self.call(lambda runtime: runtime.vault.show(schedule.id))
 
-    async def rotate_secret(self, key: str, *, overlap: Duration | None = None) -> str:
-        """A new signing secret; for a day, or `overlap`, calls are signed with the old one, too."""
+    async def rotate_secret(self, key: str, *, overlap: Duration = "24h") -> str:
+        """A new signing secret; for so long calls are signed with the old one, too."""
         schedule = await self._agent_schedule(key)
-        both = OVERLAP if overlap is None else duration_ms(overlap, field="overlap")
+        both = duration_ms(overlap, field="overlap")
         return await self.call(lambda runtime: runtime.vault.rotate(schedule.id, both))
 
     async def _agent_schedule(self, key: str) -> Schedule:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.agents.vault import Vault
 from mainspring.engine.store_time import StoreTime
 from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
 from mainspring.model.errors import (
@@ -40,6 +39,9 @@ from mainspring.rules.lanes import touches_of
 from mainspring.rules.lifecycle import Command, Discard, Reopen, RequestCancel, born, decide, evolve
 from mainspring.rules.planning import OpenRuns
 from mainspring.rules.scheduling import changed_fields, create, delete, manual_run, pause, resume, update
+
+if TYPE_CHECKING:
+    from mainspring.agents.vault import Vault
 
 log = logging.getLogger("mainspring")
 
@@ -99,7 +101,7 @@ class Commands:
         time: StoreTime,
         ids: IdFactory,
         change_id: Callable[[], str],
-        vault: Vault,
+        vault: Callable[[], Vault],
     ) -> None:
         self._store = store
         self._vault = vault
@@ -182,7 +184,7 @@ class Commands:
         agent, options = want.agent, want.spec.options
         if agent is None or agent.headers is None or options is None or options.http is None:
             return want
-        ref = await self._vault.put_away(f"{want.ns}/{want.name}", agent.headers)
+        ref = await self._vault().put_away(f"{want.ns}/{want.name}", agent.headers)
         spec = replace(want.spec, options=replace(options, http=replace(options.http, headers_ref=ref)))
         digest = digest_of(spec) if want.digest == digest_of(want.spec) else want.digest
         return replace(want, spec=spec, digest=digest, agent=None)
@@ -264,7 +266,7 @@ class Commands:
 
         row = await self._edit(schedule, decide_on, want.bodies, want.gates)
         if _headers_ref(schedule) not in (None, _headers_ref(row)):
-            await self._vault.retire(ref=_headers_ref(schedule))
+            await self._vault().retire(ref=_headers_ref(schedule))
         return row
 
     async def declare(
@@ -316,7 +318,7 @@ class Commands:
             for run in runs:
                 await self._command(run, RequestCancel("the schedule was deleted", reason))
         if row.spec.task == HTTP_TASK:
-            await self._vault.retire(ref=_headers_ref(row), schedule_id=row.id)
+            await self._vault().retire(ref=_headers_ref(row), schedule_id=row.id)
         return row
 
     async def trigger(self, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import AsyncIterator, Iterable
-from email.utils import parsedate_to_datetime
 
 from msgspec import Struct
 
@@ -85,6 +84,8 @@ def retry_after(value: str | None, now: Ms) -> Ms | None:
     text = value.strip()
     if text.isascii() and text.isdigit() and len(text) < 12:
         return min(int(text) * 1000, MAX_RETRY_AFTER)
+    from email.utils import parsedate_to_datetime  # few agents say a date
+
     try:
         at = parsedate_to_datetime(text)
         return min(max(0, instant_ms(at) - now), MAX_RETRY_AFTER)

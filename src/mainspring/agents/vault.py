@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
-import secrets
 from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import Struct
 
-from mainspring.agents.signing import new_secret
 from mainspring.model.errors import InvalidInput
 from mainspring.model.instant import Ms
 from mainspring.model.kept import HEADER, SIGNING, Kept
@@ -69,8 +66,10 @@ class Vault:
         """Keep the header values of a schedule; the reference is the same for the same values."""
         if not headers:
             return None
+        from mainspring.agents.signing import reference  # most programs keep nothing
+
         data = msgspec.json.encode(dict(sorted(headers.items())))
-        ref = hmac.new(await self._reference_key(), owner.encode() + b"\0" + data, "sha256").hexdigest()[:40]
+        ref = reference(await self._reference_key(), owner.encode() + b"\0" + data)
         found = await self._store.find(KeptOnes(kind=HEADER, ids=(ref,)))
         if not found or found[0].expires_at is not None:
             await self._store.keep([Kept(kind=HEADER, id=ref, data=data.decode())], replace=True)
@@ -113,7 +112,7 @@ class Vault:
 
     async def _reference_key(self) -> bytes:
         if self._key is None:
-            made = Kept(kind=SIGNING, id=REFERENCES, data=secrets.token_hex(32))
+            made = Kept(kind=SIGNING, id=REFERENCES, data=_new_secret())
             await self._store.keep([made])
             self._key = (await self._store.find(KeptOnes(kind=SIGNING, ids=(REFERENCES,))))[0].data.encode()
         return self._key
@@ -144,7 +143,7 @@ class Vault:
         until = self._now() + overlap
         old = (await self._read(schedule_id)).secrets
         kept = tuple(Secret(one.secret, until if one.until is None else one.until) for one in old[:1])
-        fresh = new_secret()
+        fresh = _new_secret()
         await self._write(schedule_id, Signing((Secret(fresh), *kept), shown=True))
         return fresh
 
@@ -153,7 +152,7 @@ class Vault:
             found = await self._store.find(KeptOnes(kind=SIGNING, ids=(schedule_id,)))
             if found:
                 return msgspec.json.decode(found[0].data, type=Signing)
-            made = Signing((Secret(new_secret()),))
+            made = Signing((Secret(_new_secret()),))
             await self._store.keep([Kept(kind=SIGNING, id=schedule_id, data=msgspec.json.encode(made).decode())])
         raise InvalidInput("secret", "the store does not keep signing secrets", "Look at the store")
 
@@ -167,6 +166,12 @@ class Vault:
         self._signing[schedule_id] = (self._now(), signing)
         if len(self._signing) > MAX_REMEMBERED:
             del self._signing[next(iter(self._signing))]
+
+
+def _new_secret() -> str:
+    from mainspring.agents.signing import new_secret
+
+    return new_secret()
 
 
 def _in_force(signing: Signing, now: Ms) -> tuple[str, ...]:

@@ -12,11 +12,10 @@ import random
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mainspring.agents.callbacks import Callbacks
-from mainspring.agents.vault import Vault
 from mainspring.engine.batcher import Batcher
 from mainspring.engine.bus import Bus
 from mainspring.engine.crossing import Crossing
@@ -51,6 +50,10 @@ from mainspring.ports.executor import Attempt, Executor, Handler, Kind
 from mainspring.ports.store import Agenda, Store
 from mainspring.ports.threads import Threads
 from mainspring.service import Commands
+
+if TYPE_CHECKING:
+    from mainspring.agents.callbacks import Callbacks
+    from mainspring.agents.vault import Vault
 
 log = logging.getLogger("mainspring.engine")
 
@@ -95,9 +98,8 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.batcher = Batcher(store, self._committed, bus.publish, settings.pace / 1000)
         self.crossing = Crossing(self.batcher, self._post)
-        self.vault = Vault(store, time.now)
         self.commands = Commands(
-            store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id, self.vault
+            store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id, lambda: self.vault
         )
         poll = settings.poll / 1000
         self.settler = Settler(
@@ -111,7 +113,6 @@ class Runtime:
         self.worker: Worker | None = None
         #: The worker of HTTP agents, with slots of its own: a slow agent takes none from a handler.
         self.agents: Worker | None = None
-        self.callbacks = Callbacks(store, self.batcher.apply, self.recorder, self.vault, time)
         self.declares: Callable[[], dict[str, str]] = dict
         self.executors: dict[Kind, Executor] = {}
         self._handler_loop: asyncio.AbstractEventLoop | None = None
@@ -122,6 +123,20 @@ class Runtime:
         self._since: Ms = 0
         self._works = True
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @functools.cached_property
+    def vault(self) -> Vault:
+        """Header values and signing secrets."""
+        from mainspring.agents.vault import Vault  # most programs keep none
+
+        return Vault(self.store, self.time.now)
+
+    @functools.cached_property
+    def callbacks(self) -> Callbacks:
+        """What agents that answered 202 say later."""
+        from mainspring.agents.callbacks import Callbacks  # most programs hear none
+
+        return Callbacks(self.store, self.batcher.apply, self.recorder, self.vault, self.time)
 
     def change_id(self) -> str:
         """Short, unique and cheap: this instance, then a count; from any thread."""

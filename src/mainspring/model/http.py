@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from mainspring.model.errors import InvalidInput, nearest
 from mainspring.model.instant import Duration, Ms, duration_ms
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 #: The task of every HTTP schedule.
 HTTP_TASK = "http"
@@ -144,6 +146,8 @@ def check_url(url: str, *, field: str = "url") -> str:
         raise InvalidInput(
             field, "holds a character that no URL has (space, line break, backslash…)", "Percent-encode it"
         )
+    from urllib.parse import urlsplit  # only programs with agents need it
+
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
@@ -222,5 +226,7 @@ def check_headers(headers: Mapping[str, str], *, field: str = "headers") -> dict
 
 def host_and_port(url: str) -> tuple[str, int]:
     """Whom a checked URL names."""
+    from urllib.parse import urlsplit
+
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
