@@ -81,7 +81,7 @@ class Mainspring(AgentDoor, Coordination):
 
     async def schedule_many(
         self,
-        task: BaseTask[Any, Any] | Callable[..., Any] | str,
+        task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str,
         items: Iterable[Mapping[str, Any]],
         *,
         on_conflict: OnConflict = "error",

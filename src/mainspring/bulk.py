@@ -14,7 +14,7 @@ from mainspring.rules.triggers.every import Every
 from mainspring.service import Definition
 
 #: What may be another object each time, or changes its meaning with the name or the moment.
-_READ_EACH_TIME = frozenset({"args", "kwargs", "cron", "delay", "at"})
+_READ_EACH_TIME = frozenset({"args", "kwargs", "payload", "cron", "delay", "at"})
 
 
 class Bulk:

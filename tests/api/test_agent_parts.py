@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mainspring.agents.response import MAX_RETRY_AFTER, as_text, blacken, read_bounded, retry_after
 from mainspring.agents.signing import callback_token, key_of, new_secret, read_token, signature, signed, verify
-from mainspring.agents.turns import Turns
+from mainspring.agents.turns import PATIENCE, Turns
 from mainspring.model.instant import instant_ms
 
 KB = 1024
@@ -128,56 +128,68 @@ def test_how_long_an_agent_asks_us_to_wait() -> None:
 # ── turns ──────────────────────────────────────────────────────────────────
 
 
+class Now:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
 async def test_no_more_than_so_many_turns_and_the_longest_waiting_is_next() -> None:
-    turns, order = Turns(2), []
-
-    async def work(name: str, done: asyncio.Event) -> None:
-        assert await turns.take(name, 10)
-        order.append(name)
-        await done.wait()
-        turns.give_back(name)
-
-    events = {name: asyncio.Event() for name in "abcd"}
-    tasks = [asyncio.create_task(work(name, event)) for name, event in events.items()]
+    turns = Turns(2, Now())
+    assert [await turns.take("a"), await turns.take("a")] == [True, True]
+    waiting = [asyncio.create_task(turns.take("a")) for _ in range(2)]
     await asyncio.sleep(0)
-    assert order == ["a", "b"]
-    events["b"].set()
-    await tasks[1]
-    await asyncio.sleep(0)
-    assert order == ["a", "b", "c"]
-    for event in events.values():
-        event.set()
-    await asyncio.gather(*tasks)
-    assert order == ["a", "b", "c", "d"]
+    turns.give_back("a")
+    assert await waiting[0]
+    assert not waiting[1].done()
+    for _ in range(2):
+        turns.give_back("a")
+    assert await waiting[1]
+    turns.give_back("a")
     assert turns.unused
 
 
 async def test_a_turn_that_does_not_come_is_not_taken_and_none_is_lost() -> None:
-    turns = Turns(1)
-    assert await turns.take("a", 1)
-    assert not await turns.take("b", 0.001)
-    waiting = asyncio.create_task(turns.take("c", 10))
+    turns = Turns(1, Now())
+    assert await turns.take("a")
+    assert not await turns.take("b")  # nothing of it moves: why wait
+    assert not await turns.take("a")
+    waiting = asyncio.create_task(turns.take("a"))
     await asyncio.sleep(0)
     waiting.cancel()
     turns.give_back("a")  # given to nobody who has gone
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert turns.unused
-    assert await turns.take("d", 1)
+    assert await turns.take("b")
 
 
-async def test_once_half_is_taken_nobody_has_more_than_a_share_and_newcomers_always_may() -> None:
-    turns = Turns(100)
-    for _ in range(50):
-        assert turns.fair("a")
-        await turns.take("a", 1)
-    for _ in range(25):
-        assert turns.fair("a")  # alone it may have all but the reserve
-        await turns.take("a", 1)
-    assert not turns.fair("a")
-    assert turns.fair("b")
-    await turns.take("b", 1)
-    assert turns.fair("b")
+async def test_nobody_waits_behind_calls_that_do_not_end() -> None:
+    now = Now()
+    turns = Turns(2, now)
+    await turns.take("a")
+    await turns.take("a")
+    now.at += PATIENCE + 0.01
+    async with asyncio.timeout(PATIENCE / 2):
+        assert not await turns.take("a")
+
+
+async def test_once_half_is_taken_nobody_has_more_than_a_share_and_newcomers_may() -> None:
+    now = Now()
+    turns = Turns(100, now)
+    for _ in range(100):
+        assert await turns.take("slow")  # alone it may have them all
+    now.at += 10
+    assert not await turns.take("slow")
+    for number in range(25):
+        assert await turns.take(f"newcomer {number}")  # of the reserve
+    assert not await turns.take("one too many")
     for _ in range(40):
-        turns.give_back("a")
-    assert turns.fair("a")
+        turns.give_back("slow")
+    now.at += 10
+    assert not await turns.take("slow")  # more than its share, while others want some
+    assert await turns.take("newcomer 0")

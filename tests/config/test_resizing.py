@@ -8,20 +8,21 @@ from mainspring.agents.turns import Turns
 
 
 async def test_more_turns_wake_those_who_wait_and_fewer_are_kept_to() -> None:
-    turns = Turns(1)
-    assert await turns.take("a", 0)
-    waiting = [asyncio.create_task(turns.take(name, 30)) for name in ("b", "c", "d")]
+    turns = Turns(4, lambda: 0.0)  # a quarter more, five, for schedules without a call
+    for name in ("a", "b", "c", "d", "e"):
+        assert await turns.take(name)
+    waiting = asyncio.create_task(turns.take("f"))
     await asyncio.sleep(0)
-    turns.resize(3)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert [task.done() for task in waiting] == [True, True, False]
-    turns.resize(1)
+    assert not waiting.done()
+    turns.resize(8)
+    assert await waiting
+    turns.resize(4)
     turns.give_back("a")
-    turns.give_back("b")
+    late = asyncio.create_task(turns.take("g"))
     await asyncio.sleep(0)
-    assert not waiting[2].done()  # "c" still has the only turn
-    turns.give_back("c")
-    assert await waiting[2]
-    turns.give_back("d")
+    assert not late.done()
+    turns.give_back("b")
+    assert await late
+    for name in ("c", "d", "e", "f", "g"):
+        turns.give_back(name)
     assert turns.unused

@@ -3,77 +3,92 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+
+#: So long a call waits for its turn, in seconds, as long as its schedule's calls end this quickly.
+PATIENCE = 0.25
+
+
+def and_reserve(most: int) -> int:
+    """A quarter more, for schedules that have no call under way."""
+    return most + most // 4
 
 
 class Turns:
     """At most so many calls at once; once half of the turns are taken, no schedule gets more than its share."""
 
-    __slots__ = ("_by_schedule", "_free", "_most", "_reserve", "_waiting")
+    __slots__ = ("_by_schedule", "_most", "_moved", "_now", "_used", "_waiting")
 
-    def __init__(self, most: int) -> None:
-        self._free = self._most = most
-        self._reserve = most // 4  # for schedules that have no call under way
+    def __init__(self, most: int, now: Callable[[], float]) -> None:
+        self._most = most
+        self._now = now
+        self._used = 0
         self._by_schedule: dict[str | None, int] = {}
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        #: When a call of the schedule ended last, or its first one began.
+        self._moved: dict[str | None, float] = {}
+        self._waiting: dict[asyncio.Future[None], str | None] = {}
 
     @property
     def unused(self) -> bool:
-        return self._free == self._most
+        return not self._used and not self._waiting
 
-    def fair(self, schedule: str | None) -> bool:
-        """Whether this schedule may have one more."""
+    def _free(self, schedule: str | None) -> bool:
+        """Whether this schedule may have one more now."""
         mine = self._by_schedule.get(schedule, 0)
-        if not mine or self._free > self._most / 2:
+        if not mine:
+            return self._used < and_reserve(self._most)
+        if self._used < self._most / 2:
             return True
-        return mine < (self._most - self._reserve) / len(self._by_schedule)
+        return self._used < self._most and mine < self._most / len(self._by_schedule)
 
-    async def take(self, schedule: str | None, seconds: float) -> bool:
-        """Take a turn, or wait a little for one; False when none came."""
-        if self._free > 0:
-            self._free -= 1
-        elif not await self._wait(seconds):  # one that is handed over never becomes free
+    async def take(self, schedule: str | None) -> bool:
+        """Take a turn, or wait a little for one while things move; False when none came."""
+        if self._free(schedule):
+            self._grant(schedule)
+            return True
+        if self._now() - self._moved.get(schedule, 0.0) > PATIENCE:
             return False
-        self._by_schedule[schedule] = self._by_schedule.get(schedule, 0) + 1
-        return True
-
-    def give_back(self, schedule: str | None) -> None:
-        self._by_schedule[schedule] -= 1
-        if not self._by_schedule[schedule]:
-            del self._by_schedule[schedule]
-        self._pass_on()
-
-    def resize(self, most: int) -> None:
-        """More or fewer at once; calls under way go on."""
-        self._free += most - self._most
-        self._most, self._reserve = most, most // 4
-        while self._free > 0 and self._waiting:
-            self._free -= 1
-            self._pass_on()
-
-    async def _wait(self, seconds: float) -> bool:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = None
+        self._waiting[turn] = schedule
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(PATIENCE):
                 await turn
         except BaseException as error:
-            if turn.done() and not turn.cancelled():  # it was given while we gave up
-                self._pass_on()
+            if turn.done() and not turn.cancelled():  # it was granted while we gave up
+                self.give_back(schedule)
             self._waiting.pop(turn, None)
             if isinstance(error, TimeoutError):
                 return False
             raise
         return True
 
-    def _pass_on(self) -> None:
-        """A turn is free: whoever waits longest has it, unless there are fewer turns than before."""
-        if self._free < 0:
-            self._free += 1
-            return
-        while self._waiting:
-            turn = next(iter(self._waiting))
-            del self._waiting[turn]
-            if not turn.done():
+    def give_back(self, schedule: str | None) -> None:
+        """A call ended: whoever waits longest and may have one more is next."""
+        self._used -= 1
+        self._by_schedule[schedule] -= 1
+        if self._by_schedule[schedule]:
+            self._moved[schedule] = self._now()
+        else:
+            del self._by_schedule[schedule], self._moved[schedule]
+        self._pass_on()
+
+    def resize(self, most: int) -> None:
+        """More or fewer at once; calls under way go on."""
+        self._most = most
+        while self._pass_on():
+            pass
+
+    def _pass_on(self) -> bool:
+        """Give a turn to whoever waits for one and may have it; False when nobody does."""
+        for turn, waiting in self._waiting.items():
+            if not turn.done() and self._free(waiting):
+                del self._waiting[turn]
+                self._grant(waiting)
                 turn.set_result(None)
-                return
-        self._free += 1
+                return True
+        return False
+
+    def _grant(self, schedule: str | None) -> None:
+        self._used += 1
+        self._by_schedule[schedule] = self._by_schedule.get(schedule, 0) + 1
+        self._moved.setdefault(schedule, self._now())

@@ -191,6 +191,7 @@ class Runtime:
         """Take the runs of HTTP agents, too; calls are made on the handlers' loop."""
         if self.agents is not None or self.worker is None or self._handler_loop is None:
             return
+        from mainspring.agents.turns import and_reserve
         from mainspring.engine.calling import agent_executor  # aiohttp is an extra
 
         executor, handler = agent_executor(self, settings, self._handler_loop, self._finished)
@@ -199,7 +200,7 @@ class Runtime:
             self.store,
             self.recorder,
             self.time,
-            replace(self.settings, concurrency=settings.concurrency),
+            replace(self.settings, concurrency=and_reserve(settings.concurrency)),
             f"{self.owner}:http",
             {HTTP_TASK: handler},
             self.executors,

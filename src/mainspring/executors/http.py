@@ -30,9 +30,7 @@ from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Done, Handler
 
-#: So long a call waits for its turn at a busy host before the run goes back, in seconds.
-TURN = 1.0
-#: And comes again after this, in ms; each time later, up to so many times as late.
+#: A run that found no turn comes again after this, in ms; each time later, up to so many times as late.
 AGAIN, MOST = 1_000, 30
 #: Characters of an answer that an error text shows.
 EXCERPT = 300
@@ -70,7 +68,7 @@ class HttpClient:
         self._lookup = lookup
         self._rng = rng or random.Random()  # noqa: S311 - spreads waiting calls, no secret
         self._session: aiohttp.ClientSession | None = None
-        self._all = Turns(settings.concurrency)
+        self._all = Turns(settings.concurrency, clock.monotonic)
         self._turns: dict[tuple[str, int], Turns] = {}
         self.calls = 0
 
@@ -91,14 +89,12 @@ class HttpClient:
             return Failed(f"{_where(target)}: is not a URL that can be called", reason="agent", retry=False)
         turns = self._turns.get(host)
         if turns is None:
-            turns = self._turns[host] = Turns(self._settings.per_host)
+            turns = self._turns[host] = Turns(self._settings.per_host, self._clock.monotonic)
         schedule = attempt.run.schedule_id
-        if not (self._all.fair(schedule) and turns.fair(schedule)):
-            return self._later(attempt.run)
-        if not await self._all.take(schedule, TURN):
+        if not await self._all.take(schedule):
             return self._later(attempt.run)
         try:
-            if not await turns.take(schedule, TURN):
+            if not await turns.take(schedule):
                 return self._later(attempt.run)
             try:
                 return await self._called(attempt, target, host[0])
