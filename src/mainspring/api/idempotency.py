@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 HEADER = "Idempotency-Key"
 MAX_LENGTH = 255
+_KEY = re.compile(rf"[!-~]{{1,{MAX_LENGTH}}}")
 #: So long an answer is kept, and so long one that is being made bars others: then its maker is taken for dead.
 KEEP = 24 * 3_600_000
 IN_FLIGHT = 60_000
@@ -41,9 +43,9 @@ async def once(
     given = request.headers.get(HEADER)
     if given is None:
         return await answer()
-    key = given.strip().strip('"')
-    if not key or len(key) > MAX_LENGTH or not key.isprintable():
-        fault = Fault(f"is not a key of 1 to {MAX_LENGTH} printable characters", parameter=HEADER)
+    key = given.strip()
+    if not _KEY.fullmatch(key):
+        fault = Fault(f"is not a key of 1 to {MAX_LENGTH} visible ASCII characters", parameter=HEADER)
         raise Refused(422, "invalid", f"{HEADER}: {fault.detail}", [fault])
     print_of = _digest(request.method.encode(), request.url.path.encode(), request.url.query.encode(), data)
     name = _digest(who.encode(), key.encode())

@@ -14,6 +14,9 @@ from mainspring.api.problems import MEDIA_TYPE, Problem
 from mainspring.api.routes import ENDPOINTS, Endpoint
 
 REF = "#/components/schemas/{name}"
+#: What a new schedule has to say, by one field of each.
+WHEN = ("cronExpression", "intervalMs", "at", "delayMs")
+WHAT = ("agentUrl", "task")
 #: Problems that every route may answer with.
 COMMON = (401, 403, 421, 422, 429, 503)
 _STATUS_WORDS = {
@@ -76,6 +79,7 @@ def document() -> dict[str, Any]:
     for name, schema in components.items():
         if name in EXAMPLES:
             schema["examples"] = list(EXAMPLES[name].values())
+    components["ScheduleCreate"]["allOf"] = [_one_of(WHEN), _one_of(WHAT)]
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         if endpoint.documented:
@@ -98,6 +102,11 @@ def document() -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "mainspring key create"}},
         },
     }
+
+
+def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
+    """Exactly one of these fields is given."""
+    return {"oneOf": [{"required": [name]} for name in names]}
 
 
 def _kinds() -> list[Any]:
@@ -165,7 +174,7 @@ def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     found: list[tuple[str, str, dict[str, Any]]] = []
     if endpoint.idempotent:
         text = "The same key with the same request gets the same answer again, for a day"
-        found.append(("Idempotency-Key", text, {"minLength": 1, "maxLength": 255, "pattern": "^[!#-~]+$"}))
+        found.append(("Idempotency-Key", text, {"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}))
     if endpoint.if_match:
         found.append(("If-Match", "The ETag of the revision that is meant", {"examples": ['"r1"']}))
     if endpoint.resumes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import operator
 import re
 import types
 import typing
@@ -149,13 +151,21 @@ def query_of(request: Request, kind: type[T]) -> T:
             faults.append(Fault("holds a NUL character", parameter=key))
             continue
         try:
-            values[fields[key].name] = msgspec.convert(_word(value), fields[key].type, strict=False)
+            values[fields[key].name] = msgspec.convert(_word(value), _given(fields[key].type), strict=False)
         except msgspec.ValidationError as error:
             fault = fault_of(error, fields[key].type, "", value)
             faults.append(Fault(fault.detail, parameter=key, suggestion=fault.suggestion))
     if faults:
         raise faulty(faults)
     return kind(**values)
+
+
+@functools.cache
+def _given(kind: Any) -> Any:
+    """The type of a parameter that is there: it may be left out, but the word null is not nothing."""
+    if not isinstance(kind, types.UnionType) and typing.get_origin(kind) is not typing.Union:
+        return kind
+    return functools.reduce(operator.or_, [part for part in typing.get_args(kind) if part is not type(None)])
 
 
 def _word(value: str) -> str:

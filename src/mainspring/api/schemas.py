@@ -28,6 +28,23 @@ DurationText = Annotated[
 ]
 #: Milliseconds, or a text such as "30s"; answered in milliseconds.
 DurationMs = Millis | DurationText
+CronText = Annotated[
+    str,
+    Meta(min_length=1, max_length=256, examples=["0 9 * * *"], extra_json_schema={"format": "cron"}),
+]
+ZoneText = Annotated[
+    str, Meta(min_length=1, max_length=64, examples=["Europe/Berlin"], extra_json_schema={"format": "timezone"})
+]
+UrlText = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=2_048,
+        description="http or https, without credentials",
+        examples=["https://example.com/api/agent"],
+        extra_json_schema={"format": "http-url"},
+    ),
+]
 Text = Annotated[str, Meta(max_length=500)]
 Status = Literal["pending", "running", "retrying", "success", "failed", "cancelled", "skipped"]
 STATUSES: tuple[Status, ...] = ("pending", "running", "retrying", "success", "failed", "cancelled", "skipped")
@@ -49,7 +66,7 @@ class RetryBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True
 class WindowBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """When an execution may begin."""
 
-    timezone: Annotated[str, Meta(max_length=64)] = "UTC"
+    timezone: ZoneText = "UTC"
     weekdays: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=7, examples=[["mon", "fri"]])] = []
     segments: Annotated[
         list[Annotated[str, Meta(max_length=20)]], Meta(max_length=24, examples=[["09:00-12:00", "13:00-18:00"]])
@@ -60,18 +77,18 @@ class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields
     """Some of a schedule; what is left out stays as it is. `null` takes an optional value away."""
 
     # when: one of cronExpression, intervalMs, at, delayMs
-    cron_expression: Annotated[str, Meta(min_length=1, max_length=256, examples=["0 9 * * *"])] | UnsetType = UNSET
+    cron_expression: CronText | UnsetType = UNSET
     dst_gap: Gap | UnsetType = UNSET
     dst_overlap: Fold | UnsetType = UNSET
     interval_ms: DurationMs | UnsetType = UNSET
     anchor: Instant | UnsetType | None = UNSET
     fixed_delay: bool | UnsetType = UNSET
-    at: Annotated[list[Instant], Meta(max_length=10_000)] | Instant | UnsetType = UNSET
+    at: Annotated[list[Instant], Meta(max_length=1_000)] | Instant | UnsetType = UNSET
     delay_ms: DurationMs | UnsetType = UNSET
-    timezone: Annotated[str, Meta(max_length=64, examples=["Europe/Berlin"])] | UnsetType = UNSET
+    timezone: ZoneText | UnsetType = UNSET
     # what: an HTTP agent, or a task of the code
     agent_id: Annotated[str, Meta(max_length=255)] | UnsetType = UNSET
-    agent_url: Annotated[str, Meta(max_length=2_048, examples=["https://example.com/api/agent"])] | UnsetType = UNSET
+    agent_url: UrlText | UnsetType = UNSET
     http_method: Method | UnsetType = UNSET
     headers: dict[str, str] | UnsetType | None = UNSET
     task: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
