@@ -1,4 +1,4 @@
-"""A service in this process: the real app, memory below, requests without a socket."""
+"""A service in this process: the real app, memory below, requests without a socket; or a real server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ms() -> AsyncIterator[Mainspring]:
 
 
 @pytest.fixture
-async def client(ms: Mainspring) -> AsyncIterator[httpx.AsyncClient]:
+async def api(ms: Mainspring) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(build(ms), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:3000") as found:
         yield found

@@ -30,6 +30,7 @@ def build(ms: Mainspring, settings: Any = None) -> Starlette:
     Before a server is stopped, `app.state.api.closing.set()` ends the event streams.
     """
     app = Starlette(routes=[*_routes(), *callbacks.routes(ms)])
+    app.router.redirect_slashes = False  # a redirect would repeat whatever host the caller named
     app.state.api = Api(ms, settings)
     for kind in (Exception, HTTPException, MainspringError):
         app.add_exception_handler(kind, on_error)
