@@ -48,6 +48,8 @@ class Served:
             asyncio.get_running_loop().call_later(0.01, self._look)
 
     def stop(self) -> None:
+        if not self._thread.is_alive():
+            return
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._end)
         self._thread.join(20)
