@@ -101,7 +101,7 @@ async def test_cut_twenty_times_while_events_flow(writers: list[Mainspring]) -> 
         async with httpx.AsyncClient(timeout=30) as client, asyncio.timeout(55):
             writing = asyncio.create_task(write(writers, names, reader))
             for cut in range(1, CUTS + 1):
-                await reader.connect(client, until=cut * EVENTS // (CUTS + 2))
+                await reader.connect(client, until=cut * 60)
             await reader.connect(client, until=EVENTS)
             await writing
     instances = [event["data"]["instance"] for event in reader.seen]
