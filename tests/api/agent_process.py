@@ -180,7 +180,8 @@ class AgentProcess:
 
     def calls(self, path: str | None = None, key: str | None = None) -> list[dict[str, Any]]:
         """What the agent wrote down."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        whole = self.log.read_text().rpartition("\n")[0]  # it may be writing a line right now
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [
             one for one in lines if (path is None or one["path"] == path) and (key is None or one.get("key") == key)
         ]
