@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 from collections import Counter
@@ -141,6 +142,46 @@ async def test_following_skips_nothing_and_waits_for_nobody(stores: tuple[Postgr
     assert await follower.next(10) == []
     assert follower.holes == 0
     assert instances(await two.tail(0, 10)) == ["first", "slow", "quick", "second"]
+
+
+async def test_a_late_one_that_is_newer_than_all_that_ended_is_waited_for(
+    stores: tuple[PostgresStore, ...], ids: Ids
+) -> None:
+    """A snapshot lists what runs only up to the newest that ended; this one is beyond it."""
+    one, two = stores
+    follower = two.follow()
+    async with contextlib.AsyncExitStack() as open_one:
+        async with two._db.transaction("test") as quick:
+            await quick.row(apply_sql.BEGIN, None)
+            slow = await open_one.enter_async_context(one._db.transaction("test"))
+            await _insert_note(slow, "slow")
+            await _insert_note(quick, "quick")
+        assert instances(await follower.next(10)) == ["quick"]
+        assert await follower.next(10) == []
+        assert follower.holes == 1
+    assert instances(await follower.next(10)) == ["slow"]
+    assert follower.holes == 0
+
+
+async def test_from_any_place_all_that_follows_comes_once(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
+    two = stores[1]
+    changes = [[note(ids, f"{writer} {number}") for number in range(30)] for writer in range(4)]
+
+    async def write(store: PostgresStore, mine: list[Change]) -> None:
+        for change in mine:
+            await store.apply([change])
+
+    writing = asyncio.gather(*[write(stores[i % 2], mine) for i, mine in enumerate(changes)])
+    seen: list[Event] = []
+    place = "0"
+    async with asyncio.timeout(30):
+        while len(seen) < 120:
+            steps = await two.follow(place).steps(7)
+            taken = steps[: (len(steps) + 1) // 2]  # cut off in the middle of them
+            seen += [event for _, event in taken]
+            place = taken[-1][0] if taken else place
+    await writing
+    assert sorted(instances(seen)) == sorted(f"{writer} {number}" for writer in range(4) for number in range(30))
 
 
 async def test_a_number_that_will_never_come_is_forgotten(stores: tuple[PostgresStore, ...], ids: Ids) -> None:
