@@ -56,6 +56,13 @@ CONTENDERS = {
             # sniffio is imported by its SQLAlchemy store and required by nothing
             ("apscheduler==4.0.0a6", "sqlalchemy==2.1.8", "greenlet==3.5.6", "aiosqlite==0.22.1", "sniffio==1.3.1"),
         ),
+        Contender(
+            "service",
+            "mainspring serve",
+            "bench.contenders.mainspring_service",
+            ("--editable", f"{ROOT}[serve]"),
+            kind="ours",
+        ),
         # ── on PostgreSQL ──
         Contender(
             "mainspring-pg",

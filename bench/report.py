@@ -18,6 +18,7 @@ BEGIN, END = "<!-- results: written by `make bench` -->", "<!-- end of results -
 #: Where the results of each part belong in bench/README.md.
 MARKS = {
     "embedded": (BEGIN, END),
+    "service": ("<!-- results of the service: written by `make bench` -->", "<!-- end of results of the service -->"),
     "postgres": ("<!-- results on PostgreSQL: written by `make bench` -->", "<!-- end of results on PostgreSQL -->"),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench import plan, plan_postgres, targets, targets_postgres
+from bench import plan, plan_postgres, plan_service, targets, targets_postgres, targets_service
 from bench.chart import Panel
 from bench.plan import Scenario
 from bench.runner import Results
@@ -67,6 +67,13 @@ SUITES = {
             ),
             "PostgreSQL, fsync=on, synchronous_commit=on",
             on_server=True,
+        ),
+        Suite(
+            "service",
+            plan_service.plan,
+            targets_service.verdicts,
+            (Panel("lists", "executions_p95_ms", "GET /api/executions, p95 (ms, less is better)", "{:,.1f} ms"),),
+            "WAL, synchronous=FULL",
         ),
     )
 }

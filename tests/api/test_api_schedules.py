@@ -205,7 +205,6 @@ async def test_executions_trigger_cancel_retry(api: httpx.AsyncClient, ms: Mains
     assert (await api.post(f"/api/executions/{over['id']}/retry")).status_code == 409
     assert [run["id"] for run in await runs(api, "?status=pending")] == [over["id"], plain.json()["id"]]
     assert await runs(api, "?status=failed") == []
-    assert await runs(api, "?task=send") == []
 
 
 async def test_a_disabled_one_is_created_so_in_one_commit(api: httpx.AsyncClient, ms: Mainspring) -> None:

@@ -25,23 +25,20 @@ async def executions_of_schedule(request: Request) -> Response:
     api = api_of(request)
     query = query_of(request, OfScheduleQuery)
     schedule = await found_schedule(api, request.path_params["id"])
-    return await _listed(api, request, query, schedule.id, None)
+    return await _listed(api, request, query, schedule.id)
 
 
 async def list_executions(request: Request) -> Response:
     """Executions, newest first; those of a deleted schedule too."""
     api = api_of(request)
     query = query_of(request, ExecutionQuery)
-    return await _listed(api, request, query, query.schedule_id, query.task)
+    return await _listed(api, request, query, query.schedule_id)
 
 
-async def _listed(
-    api: Api, request: Request, query: OfScheduleQuery, schedule_id: str | None, task: str | None
-) -> Response:
+async def _listed(api: Api, request: Request, query: OfScheduleQuery, schedule_id: str | None) -> Response:
     asked = Runs(
         ns=api.ms.settings.namespace,
         schedule_id=schedule_id,
-        task=task,
         states=None if query.status is None else states_of(query.status),
         limit=query.limit + 1,
         after=query.cursor,

@@ -176,7 +176,6 @@ class ExecutionQuery(OfScheduleQuery, kw_only=True, rename="camel"):
     """Which executions."""
 
     schedule_id: IdText | None = None
-    task: IdText | None = None
 
 
 class StreamQuery(Struct, kw_only=True, rename="camel"):
