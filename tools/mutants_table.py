@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mutants_agents import AGENT_MUTANTS
 from mutants_kind import Mutant
 from mutants_postgres import POSTGRES_MUTANTS
 from mutants_service import SERVICE_MUTANTS
@@ -445,4 +446,5 @@ MUTANTS = (
     ),
     *POSTGRES_MUTANTS,
     *SERVICE_MUTANTS,
+    *AGENT_MUTANTS,
 )

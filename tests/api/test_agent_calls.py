@@ -210,7 +210,7 @@ async def test_a_compressed_bomb_is_not_unpacked(ms: Mainspring, there: AgentPro
 
 
 async def test_an_agent_that_repeats_our_secrets_is_not_believed(ms: Mainspring, there: AgentProcess) -> None:
-    secrets = {"Authorization": "Bearer c4n4ry-1", "X-Api-Key": "c4n4ry-2"}
+    secrets = {"Authorization": "Bearer c4n4ry-1", "X-Api-Key": "c4n4ry-2", "X-Team": "c4n4ry-3"}
     good = await called(ms, there.url("/echo"), name="good", headers=secrets)
     bad = await called(ms, there.url("/echo?status=400"), name="bad", headers=secrets)
     assert "[redacted]" in (good.result or "")

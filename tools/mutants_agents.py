@@ -1,0 +1,143 @@
+"""The mistakes of calls to HTTP agents: addresses, redirects, secrets, leases that agents hold."""
+
+from __future__ import annotations
+
+from mutants_kind import Mutant
+
+SSRF = "tests/api/test_ssrf.py::"
+CALLS = "tests/api/test_agent_calls.py::"
+BACK = "tests/api/test_agent_callbacks.py::"
+DOOR = "tests/api/test_agent_door.py::"
+PARTS = "tests/api/test_agent_parts.py::"
+S = "src/mainspring/"
+
+AGENT_MUTANTS = (
+    Mutant(
+        "first-address-judged",
+        "of a name's addresses only the first is judged",
+        S + "agents/guard.py",
+        "return [self.check_address(text, host) for text in found]",
+        "return [self.check_address(found[0], host)]",
+        (SSRF + "test_no_url_of_the_corpus_reaches_a_forbidden_address",),
+    ),
+    Mutant(
+        "literals-not-judged",
+        "an address that is written in the URL is dialled unseen",
+        S + "executors/http.py",
+        "        self._guard.check_address(address[0], _HOST.get())\n",
+        "",
+        (SSRF + "test_no_url_of_the_corpus_reaches_a_forbidden_address",),
+    ),
+    Mutant(
+        "mapped-addresses-are-public",
+        "an IPv4 address inside an IPv6 one is not seen",
+        S + "agents/addresses.py",
+        "            return address.ipv4_mapped\n",
+        "            return address\n",
+        (SSRF + "test_no_url_of_the_corpus_reaches_a_forbidden_address",),
+    ),
+    Mutant(
+        "metadata-can-be-allowed",
+        "an allow-list opens the metadata service",
+        S + "agents/guard.py",
+        'if verdict == "never":',
+        'if verdict == "never" and not self._listed(host, address):',
+        (SSRF + "test_metadata_and_link_local_are_never_called_whatever_is_allowed",),
+    ),
+    Mutant(
+        "redirects-followed",
+        "a redirect is followed",
+        S + "executors/http.py",
+        "allow_redirects=False",
+        "allow_redirects=True",
+        (CALLS + "test_other_answers_fail_at_once",),
+    ),
+    Mutant(
+        "retry-after-ignored",
+        "an agent's wish for time is not heard",
+        S + "engine/recorder.py",
+        "again = max(again, now + outcome.retry_after)",
+        "again = max(again, now)",
+        (CALLS + "test_retry_after_is_honoured",),
+    ),
+    Mutant(
+        "gone-is-forgotten",
+        "410 does not pause the schedule",
+        S + "rules/lanes.py",
+        " or after.reason == GONE\n",
+        "\n",
+        (CALLS + "test_gone_pauses_the_schedule_and_says_why",),
+    ),
+    Mutant(
+        "bomb-unpacked",
+        "a compressed answer may grow as it likes",
+        S + "agents/response.py",
+        "most = min(limit, max(SMALL, read * MAX_RATIO))",
+        "most = limit",
+        (PARTS + "test_what_grows_too_much_is_left_and_rubbish_is_no_error",),
+    ),
+    Mutant(
+        "answers-not-redacted",
+        "what an agent repeats of our secrets is kept",
+        S + "agents/response.py",
+        "                text = text.replace(part, BLACK)\n",
+        "                text = text.replace(part, part)\n",
+        (CALLS + "test_an_agent_that_repeats_our_secrets_is_not_believed",),
+    ),
+    Mutant(
+        "accepted-run-is-a-stray",
+        "a worker takes back what it left to an agent",
+        S + "engine/worker.py",
+        "            and (run.id, run.epoch) not in self._passed\n",
+        "",
+        (BACK + "test_the_agent_keeps_its_lease_by_heartbeats_much_longer_than_a_worker_would",),
+    ),
+    Mutant(
+        "accepted-run-is-not-passed-on",
+        "the lease of an accepted run stays as short as a worker's",
+        S + "engine/worker.py",
+        "await self._worker._store.renew(self._worker._owner, leases, ttl)",
+        "await self._worker._store.renew(self._worker._owner, [], ttl)",
+        (BACK + "test_an_agent_may_be_silent_longer_than_a_workers_lease",),
+    ),
+    Mutant(
+        "callback-of-any-attempt",
+        "a callback of an earlier attempt ends the present one",
+        S + "agents/callbacks.py",
+        "if epoch != run.epoch:",
+        "if epoch > run.epoch:",
+        (BACK + "test_a_late_callback_of_an_earlier_attempt_is_refused",),
+    ),
+    Mutant(
+        "token-never-ends",
+        "a callback token is good for ever",
+        S + "agents/signing.py",
+        "return int(epoch) if right and now < int(expires) else None",
+        "return int(epoch) if right else None",
+        (PARTS + "test_a_token_is_good_for_one_attempt_of_one_run_until_it_ends",),
+    ),
+    Mutant(
+        "token-of-any-run",
+        "a callback token opens other runs",
+        S + "agents/signing.py",
+        'f"{run_id}.{epoch}.{expires}".encode()',
+        'f"{epoch}.{expires}".encode()',
+        (BACK + "test_only_the_token_of_this_attempt_opens_the_door",),
+    ),
+    Mutant(
+        "header-values-in-the-log",
+        "header values travel in the schedule's definition",
+        S + "service.py",
+        "http=replace(options.http, headers_ref=ref)",
+        "http=replace(options.http, headers_ref=ref, agent_id=str(agent.headers))",
+        (DOOR + "test_a_secret_canary_is_nowhere_but_where_it_is_kept",),
+    ),
+    Mutant(
+        "slow-schedules-take-all",
+        "one slow schedule may take the turns kept for others",
+        S + "agents/turns.py",
+        "return self._used < self._most and mine < self._most / len(self._by_schedule)",
+        "return self._used < and_reserve(self._most)",
+        (PARTS + "test_once_half_is_taken_nobody_has_more_than_a_share_and_newcomers_may",),
+    ),
+)
