@@ -78,8 +78,8 @@ UPDATE §run r SET parked_on = NULL FROM m WHERE r.parked_on = m.name AND r.park
         "tail-by-highest-number",
         "who follows the log remembers no holes: what commits late is never seen (PostgreSQL)",
         P + "tail.py",
-        "        self._holes = holes\n",
-        "        self._holes = holes[:0]\n",
+        "self._holes.append((self.after + 1, event.seq - 1, later))",
+        "self._holes += []",
         (SHARED + "test_following_skips_nothing_and_waits_for_nobody",),
     ),
     Mutant(
