@@ -36,6 +36,7 @@ chaos: $(READY) mutants  ## the proof with larger counts: kills, stops, worlds, 
 	MAINSPRING_PG_FAULTS=8 MAINSPRING_PG_ROUNDS=10 MAINSPRING_PG_FAILPOINTS=all \
 	MAINSPRING_PG_HERD=10000 MAINSPRING_PG_CROWD=1000000 \
 	MAINSPRING_WORLDS=5000 MAINSPRING_ZONES=1000 MAINSPRING_DAMAGES=1000 MAINSPRING_SOAK_SECONDS=600 MAINSPRING_AGENT_SECONDS=60 \
+	MAINSPRING_API_REQUESTS=20000 \
 	$(BIN)/pytest -m chaos --durations=10 -s
 
 mutants: $(READY)  ## protocol mistakes, made one at a time in a copy: the tests must see each of them

@@ -81,7 +81,8 @@ def asker() -> Iterator[Asker]:
     ms.sync.close()
 
 
-@pytest.mark.timeout(1_800)
+@pytest.mark.chaos
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=[f"{method} {path}" for method, path in OPERATIONS])
 def test_every_answer_is_one_the_document_allows(asker: Asker, method: str, path: str) -> None:
     many = EACH // 2 if (method, path) in LARGE else 4 if (method, path) in FEW else EACH
