@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 from mainspring.agents.response import MAX_RETRY_AFTER, as_text, blacken, read_bounded, retry_after
 from mainspring.agents.signing import callback_token, key_of, new_secret, read_token, signature, signed, verify
 from mainspring.agents.turns import PATIENCE, Turns
+from mainspring.engine.settler import Settler
 from mainspring.model.instant import instant_ms
+from mainspring.model.run import Run, State
 
 KB = 1024
 
@@ -123,6 +127,22 @@ def test_how_long_an_agent_asks_us_to_wait() -> None:
     assert retry_after("99999999", now) == MAX_RETRY_AFTER
     for nothing in (None, "", "soon", "-1", "1.5", "9" * 400, "Sun, 99 Mar"):
         assert retry_after(nothing, now) is None
+
+
+# ── silence ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("task", "crashes", "after"), [("http", 3, State.WAITING), ("http", 4, State.FAILED), ("x", 2, State.FAILED)]
+)
+def test_a_call_may_fall_silent_more_often_than_a_handler(task: str, crashes: int, after: State) -> None:
+    run = Run(
+        id="r", task=task, state=State.RUNNING, epoch=crashes + 1, attempt=crashes + 1, crashes=crashes, owner="o"
+    )
+    somebody: Any = SimpleNamespace(_handlers={}, _change_id=lambda: "c")
+    change = Settler._expire(somebody, run, 1_000)
+    assert change.run is not None
+    assert change.run.state is after
 
 
 # ── turns ──────────────────────────────────────────────────────────────────

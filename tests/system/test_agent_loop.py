@@ -22,7 +22,7 @@ NO_SERVER = 3
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_an_agent_sees_one_key_for_each_fire_and_every_fire(store: str) -> None:
     words = [sys.executable, str(LOOP), "--store", store, "--seconds", str(SECONDS)]
-    words += ["--kill-every", "3" if SECONDS > 20 else "1.5"]
+    words += ["--kill-every", "3"]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode == NO_SERVER and os.environ.get("CI") != "true":
         pytest.skip(done.stdout)

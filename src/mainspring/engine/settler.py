@@ -13,6 +13,7 @@ from mainspring.engine.batcher import Batcher
 from mainspring.engine.service import Service
 from mainspring.model.change import Change, RunLease
 from mainspring.model.events import ClockStepped
+from mainspring.model.http import HTTP_TASK, MAX_CRASHES
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, OPEN, Run, State
 from mainspring.model.schedule import Schedule
@@ -255,7 +256,7 @@ class Settler(Service):
         recovery = run.options.recovery if run.options else None
         crashes = run.options.max_crashes if run.options else None
         command = Expire(
-            max_crashes=crashes or (handler.max_crashes if handler else 3),
+            max_crashes=crashes or (handler.max_crashes if handler else _max_crashes(run.task)),
             recovery=recovery or (handler.recovery if handler else "retry"),
         )
         events = decide(run, command, now)
@@ -281,6 +282,11 @@ class Settler(Service):
 
     def _until(self, due: Due) -> float:
         return self.poll if due.next_at is None else max(0.0, (due.next_at - due.now) / 1000)
+
+
+def _max_crashes(task: str) -> int:
+    """For a task that is not known here."""
+    return MAX_CRASHES if task == HTTP_TASK else 3
 
 
 def _opened(row: DueSchedule) -> OpenRuns:

@@ -22,7 +22,7 @@ from mainspring.agents.turns import Turns
 from mainspring.agents.vault import Known
 from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.model.errors import InvalidInput, StoreError
-from mainspring.model.http import AgentSettings, HttpResult, HttpTarget, check_url, host_and_port
+from mainspring.model.http import MAX_CRASHES, AgentSettings, HttpResult, HttpTarget, check_url, host_and_port
 from mainspring.model.ids import plain
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.outcome import Accepted, Failed, Outcome, Snoozed, Succeeded
@@ -43,7 +43,13 @@ _HOST: ContextVar[str] = ContextVar("mainspring_agent_host", default="")
 def http_handler(settings: AgentSettings) -> Handler:
     """The built-in task; the client makes the calls."""
     return Handler(
-        name="http", kind="http", call=_unwired, call_blocking=_unwired, encode=_unwired, timeout=settings.timeout
+        name="http",
+        kind="http",
+        call=_unwired,
+        call_blocking=_unwired,
+        encode=_unwired,
+        timeout=settings.timeout,
+        max_crashes=MAX_CRASHES,
     )
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: The task of every HTTP schedule.
 HTTP_TASK = "http"
+#: So often the worker or the agent may fall silent; more often than elsewhere, for a call cannot kill its worker.
+MAX_CRASHES = 5
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 METHODS: tuple[Method, ...] = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
