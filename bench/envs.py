@@ -63,6 +63,9 @@ CONTENDERS = {
             ("--editable", f"{ROOT}[serve]"),
             kind="ours",
         ),
+        Contender(
+            "floor-calls", "floor (bare aiohttp)", "bench.contenders.agent_calls", ("aiohttp==3.14.5",), kind="floor"
+        ),
         # ── on PostgreSQL ──
         Contender(
             "mainspring-pg",

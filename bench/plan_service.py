@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.plan import Scenario, part
+from bench.plan import CPU, LATE, RATE, Scenario, part
 
 COLUMNS = (
     ("schedules_p50_ms", "schedules p50 ms", 1),
@@ -19,7 +19,23 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
     """`n` is the number of runs in the store."""
     runs = n if n is not None else 100_000 if quick else 1_000_000
     stored = {"schedules": max(10, runs // 10), "runs": runs}
+    calls = n if n is not None else 3_000 if quick else 15_000
     return [
+        Scenario(
+            "calls",
+            "Calls to an agent, 64 at once, and beside them one every 100 ms to another address",
+            (part("service", "calls", n=calls), part("floor-calls", "bare", n=calls)),
+            (("n", "N", 0), RATE, CPU, ("ticks", "beside", 0), *LATE),
+            runs=1 if quick else 3,
+            note="Late: the call beside, when it arrives; the load waits at low priority. Ours are signed.",
+        ),
+        Scenario(
+            "idle",
+            "`mainspring serve` with one hourly schedule",
+            (part("service", "idle", seconds=10 if quick else 30),),
+            (("ready_seconds", "ready s", 2), ("core_percent", "% of a core", 2), ("rss_mb", "MB", 0)),
+            runs=1 if quick else 3,
+        ),
         Scenario(
             "lists",
             f"Lists over HTTP, {stored['schedules']:,} schedules and {runs:,} executions in the store",

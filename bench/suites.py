@@ -72,7 +72,10 @@ SUITES = {
             "service",
             plan_service.plan,
             targets_service.verdicts,
-            (Panel("lists", "executions_p95_ms", "GET /api/executions, p95 (ms, less is better)", "{:,.1f} ms"),),
+            (
+                Panel("calls", "per_second", "Calls to an agent (per second, more is better)", "{:,.0f}/s"),
+                Panel("lists", "executions_p95_ms", "GET /api/executions, p95 (ms, less is better)", "{:,.1f} ms"),
+            ),
             "WAL, synchronous=FULL",
         ),
     )

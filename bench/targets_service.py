@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from bench.runner import Results
-from bench.targets import Read, Verdict, at_most
+from bench.targets import Read, Verdict, at_most, ratio
 
 
 def verdicts(results: Results) -> list[Verdict]:
     """Every target, in the order of the scenarios."""
     read = Read(results)
+    ours, bare = read.median("calls", "service"), read.median("calls", "floor-calls")
     return [
+        ratio("calls", "agent calls ÷ bare aiohttp", 0.25, ours, bare),
+        at_most("calls", "a call beside them: late p99", 50, read.median("calls", "service", "p99_ms"), " ms"),
+        at_most("idle", "idle: of a core", 1, read.median("idle", "service", "core_percent"), " %"),
+        at_most("idle", "idle: memory", 120, read.median("idle", "service", "rss_mb"), " MB"),
+        at_most("idle", "ready within", 2, read.median("idle", "service", "ready_seconds"), " s"),
+    ] + [
         at_most("lists", f"GET /api/{name} p95", 50, read.median("lists", "service", f"{name}_p95_ms"), " ms")
         for name in ("schedules", "executions")
     ]

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from bench.contenders.common import Figures, main, rate, wait_until
+from bench.contenders.mainspring_agents import calls, idle
 from bench.contenders.mainspring_kit import durability_in, url_of
 from mainspring import Mainspring, State
 from mainspring.model.ids import fire_id
@@ -157,4 +158,4 @@ def serve(url: str, port: int) -> Figures:
 
 
 if __name__ == "__main__":
-    main({"fill": lambda **p: asyncio.run(fill(**p)), "lists": lists, "serve": serve})
+    main({"fill": lambda **p: asyncio.run(fill(**p)), "lists": lists, "serve": serve, "calls": calls, "idle": idle})
