@@ -39,7 +39,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
         Scenario(
             "lists",
             f"Lists over HTTP, {stored['schedules']:,} schedules and {runs:,} executions in the store",
-            (part("service", "lists", asks=100 if quick else 400, prepare=("fill", stored), timeout=900),),
+            (part("service", "lists", asks=40 if quick else 400, prepare=("fill", stored), timeout=900),),
             COLUMNS,
             runs=1 if quick else 3,
             note="Pages in turn, one request at a time; the engine runs beside it. The last list is of one schedule.",

@@ -56,7 +56,8 @@ async def fill(folder: str, schedules: int, runs: int, store: str = "sqlite") ->
 
     await ms.call(write)
     await ms.close()
-    return {"n": runs, "schedules": schedules, "per_second": rate(runs, time.perf_counter() - began)}
+    seconds = time.perf_counter() - began
+    return {"n": runs, "schedules": schedules, "per_second": rate(runs, seconds), "first_ms": 0}
 
 
 def _past(schedules: list[Schedule], runs: int, now: int) -> Iterator[Run]:

@@ -1,0 +1,47 @@
+"""The service part of the benchmark: a tiny run of it, and its judgement."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.envs import ROOT
+from bench.runner import Measured
+from bench.suites import SUITES
+
+
+def test_a_tiny_run_asks_every_list(tmp_path: Path) -> None:
+    asked = (
+        "--here",
+        "--part",
+        "service",
+        "--only",
+        "lists",
+        "--n",
+        "700",
+        "--quick",
+        "--runs",
+        "1",
+        "--json",
+        "--no-gate",
+    )
+    command = [sys.executable, "-m", "bench", *asked, "--no-write", "--dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=58)
+    assert done.returncode == 0, done.stderr
+    scenario = json.loads(done.stdout)["scenarios"]["lists"]
+    assert "70 schedules and 700 executions" in scenario["title"]
+    (run,) = scenario["parts"][0]["runs"]
+    assert 0 < run["schedules_p50_ms"] <= run["schedules_p95_ms"]
+    assert 0 < run["executions_p50_ms"] <= run["executions_p95_ms"]
+    assert run["durability"] == "WAL, synchronous=FULL"
+
+
+def test_a_slow_list_misses_its_target() -> None:
+    suite = SUITES["service"]
+    part = next(one for one in suite.plan(quick=True) if one.key == "lists").parts[0]
+    for p95, ok in ((49.0, True), (51.0, False)):
+        runs = [{"schedules_p95_ms": p95, "executions_p95_ms": p95}]
+        judged = suite.verdicts({"lists": [Measured(part, runs)]})
+        assert [one.ok for one in judged if one.scenario == "lists"] == [ok, ok]
