@@ -38,6 +38,30 @@ def test_a_tiny_run_asks_every_list(tmp_path: Path) -> None:
     assert run["durability"] == "WAL, synchronous=FULL"
 
 
+def test_a_tiny_run_calls_an_agent(tmp_path: Path) -> None:
+    asked = (
+        "--here",
+        "--part",
+        "service",
+        "--only",
+        "calls",
+        "--n",
+        "300",
+        "--quick",
+        "--runs",
+        "1",
+        "--json",
+        "--no-gate",
+    )
+    command = [sys.executable, "-m", "bench", *asked, "--no-write", "--dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=58)
+    assert done.returncode == 0, done.stderr
+    ours, bare = json.loads(done.stdout)["scenarios"]["calls"]["parts"]
+    assert ours["runs"][0]["n"] == bare["runs"][0]["n"] == 300
+    assert ours["runs"][0]["ticks"] > 0
+    assert bare["runs"][0]["per_second"] > 0
+
+
 def test_a_slow_list_misses_its_target() -> None:
     suite = SUITES["service"]
     part = next(one for one in suite.plan(quick=True) if one.key == "lists").parts[0]
