@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from mainspring.api.schemas import AttemptView, ExecutionView, RetryView, ScheduleView, Status, WindowView
 from mainspring.model.events import (
@@ -121,8 +122,15 @@ def payload_of(task: str, text: str | None) -> Any:
     return wire["a"] if wire.get("a") else wire.get("k", {})
 
 
-@lru_cache(4_096)
 def _described(trigger: TriggerSpec) -> str:
+    """In words; schedules that differ only in what H stands for share them where no H is written."""
+    if isinstance(trigger, CronSpec) and "h" not in trigger.expr.lower():
+        trigger = replace(trigger, hash_id=None)
+    return _words_of(trigger)
+
+
+@lru_cache(65_536)
+def _words_of(trigger: TriggerSpec) -> str:
     return compile_trigger(trigger, None).describe()
 
 
