@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mainspring.ports.store import Schedules
+from mainspring.model.run import State
+from mainspring.ports.store import Query, Runs, Schedules
 from mainspring.stores.sqlite.store import SqliteStore
 
 
-@pytest.mark.parametrize("ns", [None, "default"])
-async def test_repair_reads_no_schedule_that_has_a_next_time(tmp_path: Path, ns: str | None) -> None:
-    store = SqliteStore(tmp_path / "a.db")
+async def plan_of(folder: Path, query: Query[Any]) -> str:
+    """The plan of the last statement that a question becomes."""
+    store = SqliteStore(folder / "a.db")
     await store.open()
     connection = store._db.connection
     said: list[str] = []
     connection.set_trace_callback(said.append)
-    await store.find(Schedules(ns=ns, unplanned=True, after="x", limit=5))
+    await store.find(query)
     connection.set_trace_callback(None)
     plan = " ".join(str(row) for row in connection.execute("EXPLAIN QUERY PLAN " + said[-1]))
     await store.close()
+    return plan
+
+
+@pytest.mark.parametrize("ns", [None, "default"])
+async def test_repair_reads_no_schedule_that_has_a_next_time(tmp_path: Path, ns: str | None) -> None:
+    plan = await plan_of(tmp_path, Schedules(ns=ns, unplanned=True, after="x", limit=5))
     assert "USING INDEX schedule_unplanned" in plan
-    assert "SCAN s " not in plan.replace("schedule_unplanned", "")
+
+
+@pytest.mark.parametrize("states", [("failed",), ("lost", "failed"), ("cancelled",), ("skipped",)])
+async def test_what_did_not_end_well_is_found_without_reading_what_did(tmp_path: Path, states: tuple[str, ...]) -> None:
+    plan = await plan_of(tmp_path, Runs(states=tuple(map(State, states)), limit=50))
+    assert "INDEX run_unhappy" in plan
+    assert "TEMP B-TREE" not in plan
+    of_one = await plan_of(tmp_path, Runs(states=tuple(map(State, states)), schedule_id="s", limit=50))
+    assert "INDEX run_of_schedule" in of_one

@@ -67,7 +67,7 @@ async def older(url: str) -> None:
     await (await opened(url)).close()
     await execute(
         url,
-        "DROP TABLE §kept",
+        "DROP INDEX §run_unhappy",
         f"DELETE FROM §migration WHERE number = {NEWEST}",
     )
 

@@ -29,6 +29,8 @@ class State(StrEnum):
 OPEN = frozenset({State.BLOCKED, State.WAITING, State.RUNNING, State.RETRYING})
 ENDED = frozenset(State) - OPEN
 CLAIMABLE = frozenset({State.WAITING, State.RETRYING})
+#: Ended, and not well.
+UNHAPPY = ENDED - {State.SUCCEEDED}
 
 RunOrigin = Literal["fire", "enqueue", "trigger", "backfill", "child"]
 

@@ -41,8 +41,7 @@ def _library(fields: CronFields, days: str, months: str, weekdays: str) -> str:
     """What cron-descriptor says, empty when it cannot."""
     from cron_descriptor import Options, get_description  # type: ignore[import-untyped]
 
-    options = Options()
-    options.use_24hour_time_format = True
+    options = Options(locale_code="en_US", use_24hour_time_format=True)  # the machine's own language is not ours
     times = [field.plain for field in fields.fields[0 if fields.with_seconds else 1 : 3]]
     try:
         return str(get_description(" ".join([*times, days, months, weekdays]), options))

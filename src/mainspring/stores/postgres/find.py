@@ -9,7 +9,7 @@ from mainspring.model.change import Body
 from mainspring.model.errors import StoreError
 from mainspring.model.events import Event
 from mainspring.model.gate import Gate
-from mainspring.model.run import OPEN, Run, State
+from mainspring.model.run import OPEN, UNHAPPY, Run, State
 from mainspring.model.schedule import Schedule, Span
 from mainspring.ports.store import (
     Bodies,
@@ -112,6 +112,8 @@ async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
         where.terms.append("r.ended_at IS NULL")
         if q.states == (State.RUNNING,):
             where.terms.append("r.state = 'running'")
+    elif q.states is not None and UNHAPPY.issuperset(q.states):
+        where.terms.append("r.state IN ('failed', 'lost', 'cancelled', 'skipped')")
     order = "ASC" if q.oldest_first else "DESC"
     records = await session.fetch(
         f"SELECT {run_columns('r')} FROM §run r WHERE {where} ORDER BY r.id {order} LIMIT {where.bind(q.limit)}",  # noqa: S608

@@ -12,7 +12,7 @@ from mainspring.model.change import Body
 from mainspring.model.errors import StoreError
 from mainspring.model.events import Event
 from mainspring.model.gate import Gate
-from mainspring.model.run import OPEN, Run, State
+from mainspring.model.run import OPEN, UNHAPPY, Run, State
 from mainspring.model.schedule import Schedule, Span
 from mainspring.ports.store import (
     Bodies,
@@ -108,6 +108,9 @@ def _find_runs(db: Database, q: Runs) -> list[Run]:
             if q.states == (State.RUNNING,):
                 where.terms.append("r.state = 'running'")
                 index = "INDEXED BY run_lease"
+    elif q.states is not None and UNHAPPY.issuperset(q.states) and q.id is None and q.ids is None:
+        where.terms.append("r.state IN ('failed', 'lost', 'cancelled', 'skipped')")
+        index = "INDEXED BY run_unhappy" if q.schedule_id is None else ""
     order = "ASC" if q.oldest_first else "DESC"
     text = db.value(
         f"SELECT json_group_array({RUN_JSON}) FROM (SELECT r.rid FROM run r {index} WHERE {where} "  # noqa: S608
