@@ -33,6 +33,8 @@ class Process:
         self.steps = 0
         self._dies_in: int | None = None
         self._died: Callable[[], None] | None = None
+        #: Called once, when it dies: what the system closes for it.
+        self.on_end: Callable[[], None] | None = None
         self._held: deque[Any] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
         self.context = contextvars.copy_context()
@@ -63,6 +65,9 @@ class Process:
     def kill(self) -> None:
         """No line of it runs again."""
         self.alive = False
+        ended, self.on_end = self.on_end, None
+        if ended is not None:
+            ended()
 
     def stop(self) -> None:
         """What SIGSTOP does."""

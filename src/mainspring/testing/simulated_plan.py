@@ -11,6 +11,8 @@ from mainspring.testing.simulated_store import VERBS
 
 KINDS = ("crash", "crash", "pause", "pause", "step", "slow", "fail", "fail", "lose", "drain")
 EVERYBODY = -1
+#: After the last fault a node may still wait this long with planning (a stepped clock), and so does the late bound.
+CALM = 8.0
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     ppms: tuple[float, ...]
     operations: int
     faults: tuple[Fault, ...]
+    calm: float = CALM
 
     def __str__(self) -> str:
         head = (
@@ -60,12 +63,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         return "\n".join([head, *map(str, self.faults)])
 
 
-def draw(rng: random.Random) -> Plan:
-    """A plan from a seed."""
-    nodes = rng.randint(2, 4)
-    chaos = rng.uniform(8, 25)
-    ttl = rng.choice((1_500, 3_000))
-    count = rng.randint(2, 10)
+def draw(rng: random.Random, *, small: bool = False) -> Plan:
+    """A plan from a seed; a small one is for a store that takes its time."""
+    nodes = rng.randint(2, 3 if small else 4)
+    chaos = rng.uniform(2, 5) if small else rng.uniform(8, 25)
+    ttl = 1_500 if small else rng.choice((1_500, 3_000))
+    count = rng.randint(2, 6 if small else 10)
     faults = sorted((_fault(rng, nodes, chaos, ttl / 1000) for _ in range(count)), key=lambda fault: fault.at)
     return Plan(
         nodes=nodes,
@@ -75,8 +78,9 @@ def draw(rng: random.Random) -> Plan:
         hints_lost=rng.choice((0.0, 0.1, 1.0)),
         skews=tuple(rng.choice((0, rng.randint(-60_000, 60_000))) for _ in range(nodes + 1)),
         ppms=tuple(rng.uniform(-500, 500) for _ in range(nodes + 1)),
-        operations=rng.randint(5, 25),
+        operations=rng.randint(5, 12 if small else 25),
         faults=tuple(faults),
+        calm=CALM if not small or any(fault.kind == "step" for fault in faults) else 2.0,
     )
 
 

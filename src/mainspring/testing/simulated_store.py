@@ -103,9 +103,10 @@ class StormyStore:
     Some requests are on the wire once they are sent: they take effect although the sender dies or is stopped.
     """
 
-    def __init__(self, store: Store, rng: random.Random, weather: Weather) -> None:
+    def __init__(self, store: Store, rng: random.Random, weather: Weather, on_wire: float = 0.3) -> None:
         self._store = store
         self._rng = rng
+        self._on_wire = on_wire
         self.weather = weather
         self._outside = contextvars.Context()
 
@@ -125,7 +126,7 @@ class StormyStore:
         there, back = _delay(rng, weather.slow), _delay(rng, weather.slow)
         fails = bad and rng.random() < weather.before
         loses = bad and rng.random() < weather.after
-        on_wire = rng.random() < 0.3
+        on_wire = rng.random() < self._on_wire
         request = self._request(call, there, fails)
         if on_wire:
             sent = asyncio.get_running_loop().create_task(request, context=self._outside.copy())

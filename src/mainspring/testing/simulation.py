@@ -30,30 +30,20 @@ from mainspring.model.instant import Ms, instant_ms, to_datetime
 from mainspring.model.run import OPEN, State
 from mainspring.ports.store import Runs, Store
 from mainspring.signals import Stopper
-from mainspring.stores.memory import MemoryStore
 from mainspring.testing.history import Call, Report, check, read_history
-from mainspring.testing.simulated_loop import (
-    EPOCH,
-    NodeClock,
-    NoRest,
-    Process,
-    SimulatedLoop,
-    TrueClock,
-    current_process,
-)
+from mainspring.testing.simulated_ground import MakeGround, MemoryGround
+from mainspring.testing.simulated_loop import EPOCH, NodeClock, NoRest, Process, SimulatedLoop, current_process
 from mainspring.testing.simulated_plan import EVERYBODY, Fault, Plan, draw
-from mainspring.testing.simulated_store import SimulatedHints, StormyStore, Weather
+from mainspring.testing.simulated_store import StormyStore, Weather
 from mainspring.testing.simulated_work import AT_MOST_ONCE, TASKS, Client, furnish, schedule_options
 from mainspring.verify import verify
 
-#: After the last fault a node may still wait this long with planning (a stepped clock), and so does the late bound.
-CALM = 8.0
 #: A healed world must come to rest within so many seconds.
 PATIENCE = 90.0
 #: No handler of a world takes longer, in milliseconds.
 LONGEST: Ms = 10_000
 
-Connect = Callable[[Store, random.Random, Weather], StormyStore]
+Connect = Callable[[Store, random.Random, Weather, float], StormyStore]
 
 
 class Outcome(Struct, kw_only=True):
@@ -97,16 +87,18 @@ class Node:
 class World:
     """One seed's world; also the handlers' own log."""
 
-    def __init__(self, seed: int, connect: Connect = StormyStore) -> None:
+    def __init__(
+        self, seed: int, connect: Connect = StormyStore, ground: MakeGround = MemoryGround, *, small: bool = False
+    ) -> None:
         self.seed = seed
         self.connect = connect
         self.rng = random.Random(seed)  # noqa: S311 - no secret
-        self.plan = draw(self.rng)
+        self.plan = draw(self.rng, small=small)
         self.lease = self.plan.lease_ttl / 1000
         self.loop = SimulatedLoop()
         self.outside = contextvars.Context()
-        self.store = MemoryStore(TrueClock(self.loop))
-        self.store._hints = SimulatedHints(self.loop, random.Random(f"{seed}:hints"), self.plan.hints_lost)  # type: ignore[assignment]  # noqa: S311 - the same two verbs, in an order that a seed repeats
+        self.ground = ground(self.loop, seed, self.plan.hints_lost)
+        self.store = self.ground.store
         self.calls: list[Call] = []
         self.problems: list[str] = []
         self.crashes = 0
@@ -159,13 +151,15 @@ class World:
 
     def _process(self, name: str) -> Process:
         process = Process(self.loop, name)
+        process.on_end = lambda: self.ground.gone(name)
         self.processes.append(process)
         return process
 
     def _app(self, clock: NodeClock, weather: Weather, name: str) -> Mainspring:
         rng = random.Random(f"{self.seed}:{name}")  # noqa: S311 - no secret
+        own = self.ground.connect(name, weather)
         app = Mainspring(
-            store=self.connect(self.store, random.Random(f"{self.seed}:{name}:weather"), weather),  # noqa: S311
+            store=self.connect(own, random.Random(f"{self.seed}:{name}:weather"), weather, self.ground.on_wire),  # noqa: S311
             name="simulated",
             clock=clock,
             rng=rng,
@@ -276,7 +270,7 @@ class World:
         await asyncio.sleep(max(0.0, self.plan.chaos - self.loop.time()))
         self.heal()
         healed = self.loop.now()
-        await asyncio.sleep(CALM + 2)
+        await asyncio.sleep(self.plan.calm + 2)
         person = self._app(self.client_clock, Weather(), "person")
         for second in range(round(PATIENCE)):
             if await self._at_rest():
@@ -340,9 +334,16 @@ def _listening(world: World) -> Iterator[None]:
         logger.setLevel(before[0])
 
 
-def run_world(seed: int, *, connect: Connect = StormyStore, keep_log: bool = False) -> Outcome:
+def run_world(
+    seed: int,
+    *,
+    connect: Connect = StormyStore,
+    ground: MakeGround = MemoryGround,
+    small: bool = False,
+    keep_log: bool = False,
+) -> Outcome:
     """Live through a world and judge it."""
-    world = World(seed, connect)
+    world = World(seed, connect, ground, small=small)
     loop = world.loop
     try:
         with _listening(world):
@@ -353,6 +354,7 @@ def run_world(seed: int, *, connect: Connect = StormyStore, keep_log: bool = Fal
     finally:
         for process in world.processes:
             process.dispose()
+        world.ground.close()
         loop.close()
     return outcome
 
@@ -365,7 +367,7 @@ async def _judge(world: World, healed: Ms, rest: Ms, *, keep_log: bool) -> Outco
         world.calls,
         until=rest - plan.poll - 2_000,
         late=plan.poll + 1_000,
-        late_since=healed + round(CALM * 1000),
+        late_since=healed + round(plan.calm * 1000),
         lease_ttl=plan.lease_ttl,
         healed=True,
         longest=LONGEST,

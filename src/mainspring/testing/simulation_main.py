@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import click
 from rich.console import Console
@@ -28,11 +28,17 @@ def run_worlds(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
 @click.option("--worlds", type=int, default=1, help="How many seeds, from SEED on.")
 @click.option("--jobs", type=int, default=os.cpu_count() or 1, help="How many processes.")
 @click.option("--log", is_flag=True, help="Print the whole event log of the world.")
-def main(seed: int, worlds: int, jobs: int, log: bool) -> None:
+@click.option("--store", help="postgresql://…: small worlds on a real server, in its schema mainspring_simulation.")
+def main(seed: int, worlds: int, jobs: int, log: bool, store: str | None) -> None:
     """Replay the world of a SEED, or run many of them from it on; every failure is printed with its seed."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
+    live: Callable[..., Outcome] = run_world
+    if store is not None:
+        from mainspring.testing.simulated_postgres import worlds_on
+
+        live = worlds_on(store)
     if worlds <= 1:
-        outcome = run_world(seed, keep_log=log)
+        outcome = live(seed, keep_log=log)
         for event in outcome.log:
             console.print(shown(event))
         console.print(str(outcome))
@@ -49,7 +55,8 @@ def main(seed: int, worlds: int, jobs: int, log: bool) -> None:
     )
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("worlds", total=worlds, wrong=0)
-        for outcome in run_worlds(range(seed, seed + worlds), jobs):
+        seeds = range(seed, seed + worlds)
+        for outcome in run_worlds(seeds, jobs) if store is None else map(live, seeds):
             fires += outcome.report.fires
             crashes += outcome.crashes
             stale += outcome.stale

@@ -1,0 +1,146 @@
+"""Simulated worlds on a real PostgreSQL: statements of several nodes interleave, a seed replays, mistakes are found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import asyncpg
+import pytest
+
+from mainspring.stores.postgres.settings import read_url
+from mainspring.testing.simulated_loop import Process, SimulatedLoop
+from mainspring.testing.simulated_postgres import PostgresGround
+from mainspring.testing.simulated_store import Weather
+from mainspring.testing.simulated_wire import Wire
+from mainspring.testing.simulation import Outcome, run_world
+from servers.for_tests import fresh_url
+
+FIRST, SIZE, CHUNKS = 1, 5, 6
+
+World = Callable[[int], Outcome]
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[Wire]:
+    wire = Wire(read_url(fresh_url()))
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def world(wire: Wire) -> World:
+    return partial(run_world, ground=partial(PostgresGround, wire), small=True)
+
+
+@pytest.mark.timeout(300)  # a busy machine takes its time
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_worlds_on_postgres(world: World, chunk: int) -> None:
+    """Thirty worlds, none with a violation."""
+    for seed in range(FIRST + chunk * SIZE, FIRST + (chunk + 1) * SIZE):
+        outcome = world(seed)
+        assert outcome.ok, str(outcome)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(7_200)
+def test_many_worlds_on_postgres(world: World) -> None:
+    """`make chaos` asks for hundreds."""
+    count = int(os.environ.get("MAINSPRING_PG_WORLDS", "4"))
+    start = int(os.environ.get("MAINSPRING_FIRST_WORLD", "100000"))
+    outcomes = [world(seed) for seed in range(start, start + count)]
+    wrong = [str(outcome) for outcome in outcomes if not outcome.ok]
+    fires, crashes = sum(one.report.fires for one in outcomes), sum(one.crashes for one in outcomes)
+    print(f"{count} worlds on PostgreSQL: {fires} fires, {crashes} crashes, {len(wrong)} wrong")
+    assert not wrong, "\n\n".join(wrong[:5])
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_replays_exactly_on_postgres(world: World) -> None:
+    seeds = (7, 18, 20)
+    digests = [[world(seed).digest for seed in seeds] for _ in range(2)]
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == len(seeds)
+
+
+# ── what the world does for the server ──────────────────────────────────────
+
+
+def test_who_waits_for_a_lock_goes_on_when_its_holder_dies(wire: Wire) -> None:
+    """No time passes while the server works; a dead process's transaction is undone at once."""
+    loop = SimulatedLoop()
+    ground = PostgresGround(wire, loop, 1, 0.0)
+    holder = Process(loop, "holder")
+    holder.on_end = lambda: ground.gone("holder")
+    place = ground.store._db.place
+    lock = place("INSERT INTO §gate VALUES ($1, 1, 0, 0)")
+    said: list[tuple[float, str]] = []
+
+    async def hold() -> None:
+        connection = await ground.connect("holder", Weather())._db.connect()
+        await connection.execute("BEGIN")
+        await connection.execute(lock, "one")
+        await asyncio.Event().wait()
+
+    async def want() -> None:
+        connection = await ground.connect("other", Weather())._db.connect()
+        await connection.execute(lock, "one")
+        said.append((round(loop.time(), 1), "has it"))
+
+    async def live() -> int:
+        holder.start(hold())
+        await asyncio.sleep(1)
+        waits = loop.create_task(want())
+        await asyncio.sleep(1)
+        assert not said
+        holder.kill()
+        await waits
+        return int(await (await ground.store._db.connect()).fetchval(place("SELECT count(*) FROM §gate")))
+
+    try:
+        assert loop.run_until_complete(live()) == 1
+    finally:
+        holder.dispose()
+        ground.close()
+        loop.close()
+    assert said == [(2.0, "has it")]
+
+
+def test_a_transaction_that_is_idle_and_a_wait_that_is_long_are_ended_in_virtual_time(wire: Wire) -> None:
+    loop = SimulatedLoop()
+    ground = PostgresGround(wire, loop, 1, 0.0)
+    insert = ground.store._db.place("INSERT INTO §gate VALUES ($1, 1, 0, 0)")
+
+    async def live() -> tuple[float, float]:
+        idle = await ground.connect("idle", Weather())._db.connect()
+        await idle.execute("BEGIN")
+        await idle.execute(insert, "one")
+        other = await ground.connect("other", Weather())._db.connect()
+        await other.execute(insert, "one")
+        freed = loop.time()
+        with pytest.raises(asyncpg.ConnectionDoesNotExistError):
+            await idle.execute("COMMIT")
+        lively = await ground.connect("lively", Weather())._db.connect()
+        await lively.execute("BEGIN")
+        await lively.execute(insert, "two")
+
+        async def stay() -> None:
+            while True:
+                await asyncio.sleep(1)
+                await lively.execute("SELECT 1")
+
+        staying = loop.create_task(stay())
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await other.execute(insert, "two")
+        staying.cancel()
+        return freed, loop.time() - freed
+
+    try:
+        freed, waited = loop.run_until_complete(live())
+    finally:
+        ground.close()
+        loop.close()
+    assert 2.9 <= freed <= 3.1
+    assert 4.9 <= waited <= 5.1
