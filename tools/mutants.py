@@ -2,6 +2,7 @@
 
     python tools/mutants.py                    every mutant, with a table at the end
     python tools/mutants.py --only NAME        one of them (may be given again)
+    python tools/mutants.py --by TEST          whether these tests see them, instead of those the table names
     python tools/mutants.py --json FILE        the results as JSON (- for standard output)
 
 Caught means: a test that passes without the mistake failed with an assertion, and which one is told. A patch that does
@@ -229,6 +230,7 @@ def check_baseline(tree: Path, mutants: list[Mutant], *, types: bool) -> str | N
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="try this mutant only")
+    parser.add_argument("--by", action="append", metavar="TEST", help="run this test instead of those in the table")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
     parser.add_argument("--no-types", action="store_true", help="do not ask mypy")
@@ -240,6 +242,8 @@ def main() -> int:
             console.print(f"[red]no mutant is called {name!r}[/]; there are: {', '.join(names)}", highlight=False)
             return 2
     chosen = [mutant for mutant in MUTANTS if not options.only or mutant.name in options.only]
+    if options.by:
+        chosen = [mutant._replace(tests=tuple(options.by)) for mutant in chosen]
     types = not options.no_types
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         wrong = check_baseline(Path(folder), chosen, types=types)

@@ -18,7 +18,7 @@ from mainspring.model.gate import Gate
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Agenda, Bodies, Events, Gates, Offer, Retention, Runs
-from mainspring.stores.postgres import PostgresStore, apply_sql, claim
+from mainspring.stores.postgres import PostgresStore, apply_sql, births_sql, claim
 from mainspring.stores.postgres.database import Session
 from mainspring.testing.factories import (
     T0,
@@ -354,7 +354,8 @@ async def test_plans_made_for_empty_tables_go_by_the_right_indexes(stores: tuple
         "candidates": claim._CANDIDATES,
         "renew": claim._RENEW,
         "move": apply_sql.MOVE_RUNS,
-        "births": apply_sql.BIRTHS,
+        "births": births_sql.WIDEST,
+        "a birth": births_sql.statement((), True),
         "plan": apply_sql.MOVE_SCHEDULES,
     }
     async with stores[0]._db.transaction("test") as session:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from mainspring.stores.postgres.rows import (
-    FRESH_COLUMNS,
-    INSERT_FRESH,
     NOW,
     OPEN,
     SCHEDULE_VALUES,
@@ -102,13 +100,10 @@ SELECT t.now, (SELECT array_agg(s.id) FROM s) AS ids FROM t
 
 # ── new runs ────────────────────────────────────────────────────────────────
 
-#: A fresh run and the event of its birth, which says the rest.
-BIRTH_COLUMNS = {**FRESH_COLUMNS, "actor": "text", "change": "text", "data": "text"}
 BODY_COLUMNS = {"id": "text", "data": "text"}
-_BODIES_AT = 2 + len(BIRTH_COLUMNS)
 
 
-def _bodies(first: int, where: str) -> str:
+def bodies_given(first: int, where: str) -> str:
     """CTEs: payloads that are not there yet.
 
     One that is there is locked before it is relied on: retention takes the same lock before it asks who names a
@@ -121,21 +116,6 @@ b AS (
     {where} {"AND" if where else "WHERE"} (SELECT count(*) FROM k) >= 0 ORDER BY i.ord
     ON CONFLICT DO NOTHING)"""  # noqa: S608 - column names, no input
 
-
-#: `IS TRUE` keeps the questions hashed look-ups: as joins they would go row by row.
-#: now, then births and bodies → the time and the ids that were not there before; all in one statement, also on a
-#: connection that is not ours.
-BIRTHS = f"""
-WITH t AS MATERIALIZED (SELECT {NOW} AS now),
-i AS MATERIALIZED (SELECT * FROM {given(BIRTH_COLUMNS, 2)}),
-r AS ({INSERT_FRESH} RETURNING id, body),
-{_bodies(_BODIES_AT, "WHERE (i.id IN (SELECT r.body FROM r)) IS TRUE")},
-e AS (
-    INSERT INTO §event (at, ns, schedule_id, run_id, n, type, v, actor, change, data)
-    SELECT t.now, i.ns, i.schedule_id, i.id, 1, 'RunScheduled', 1, i.actor, i.change, i.data
-    FROM t, i WHERE (i.id IN (SELECT r.id FROM r)) IS TRUE ORDER BY i.ord)
-SELECT t.now, (SELECT array_agg(r.id) FROM r) AS ids FROM t
-"""  # noqa: S608
 
 #: [idx, id, ns, unique key, change, schedule, fire key] → idx, whether this very change wrote it, and the run.
 REFUSED_COLUMNS = {
@@ -222,7 +202,7 @@ CROSS JOIN LATERAL (
 
 # ── beside the guarded rows ─────────────────────────────────────────────────
 
-INSERT_BODIES = f"WITH {_bodies(1, '')} SELECT count(*) FROM k"  # noqa: S608
+INSERT_BODIES = f"WITH {bodies_given(1, '')} SELECT count(*) FROM k"  # noqa: S608
 
 GATE_COLUMNS = {"name": "text", "max": "integer", "held": "integer", "closed_until": "bigint"}
 #: Each gate once, by name: a known gate only takes the new maximum, and is left alone when it has it.

@@ -10,13 +10,15 @@ from mainspring.model.events import RunScheduled, encode_data
 from mainspring.model.instant import Ms
 from mainspring.model.run import OPEN
 from mainspring.stores.batch import Indexed
-from mainspring.stores.postgres import apply_sql as sql
+from mainspring.stores.postgres.births_sql import bind
 from mainspring.stores.postgres.database import Session
-from mainspring.stores.postgres.rows import arrays, body_rows, fresh_row, plain_text
+from mainspring.stores.postgres.rows import body_rows, fresh_row, plain_text
+
+_ACCEPTED, _BORN = Result("accepted"), Result("accepted", 1)
 
 
 class Births:
-    """A batch of nothing but births, as arrays."""
+    """A batch of nothing but births."""
 
     def __init__(self, changes: Sequence[Change], rows: list[Any]) -> None:
         self._changes = changes
@@ -25,19 +27,15 @@ class Births:
     async def write(self, session: Session, results: list[Result], now: Ms | None) -> tuple[Ms, Indexed]:
         """Write what is not there yet; the time, and the changes that were refused."""
         bodies = body_rows(body for change in self._changes for body in change.bodies)
-        row = await session.row(
-            sql.BIRTHS,
-            now,
-            *arrays(self._rows, len(sql.BIRTH_COLUMNS)),
-            *arrays(bodies, len(sql.BODY_COLUMNS)),
-        )
-        written = set(row["ids"] or ())
+        sql, parameters = bind(self._rows, bodies)
+        row = await session.row(sql, now, *parameters)
+        written = None if row["got"] == len(self._rows) else set(row["ids"] or ())
         refused: Indexed = []
         for index, change in enumerate(self._changes):
             if change.guard is None:
-                results[index] = Result("accepted")
-            elif change.guard.id in written:
-                results[index] = Result("accepted", 1)
+                results[index] = _ACCEPTED
+            elif written is None or change.guard.id in written:
+                results[index] = _BORN
             else:
                 refused.append((index, change))
         return row["now"], refused

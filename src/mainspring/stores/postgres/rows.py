@@ -88,7 +88,8 @@ def _literal(value: object) -> str:
     return "NULL" if value is None else str(value).lower()
 
 
-_FRESH_VALUES = [f"i.{name}" for name in _BORN_WITH] + [
+#: A fresh run's columns in the order of `Run`: of the row `i`, or the same for all.
+FRESH_VALUES = [f"i.{name}" for name in _BORN_WITH] + [
     "(SELECT now FROM t)" if name == "created_at" else _literal(value)
     for name, value in zip(RUN_FIELDS[FRESH:], _LIFE, strict=True)
 ]
@@ -101,7 +102,7 @@ def run_columns(alias: str) -> str:
 
 #: Runs to which nothing has happened, from `i`; `t` says what time it is; one that exists is passed over.
 INSERT_FRESH = f"""
-    INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {", ".join(_FRESH_VALUES)} FROM i ORDER BY i.ord
+    INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {", ".join(FRESH_VALUES)} FROM i ORDER BY i.ord
     ON CONFLICT DO NOTHING"""  # noqa: S608 - column names, no input
 
 
