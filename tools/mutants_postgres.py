@@ -73,6 +73,15 @@ UPDATE §run r SET parked_on = NULL FROM m WHERE r.parked_on = m.name AND r.park
         "DO UPDATE SET state = excluded.state, created_at = excluded.created_at\n"
         "RETURNING CASE WHEN xmax = 0 THEN id END AS id\n",
         (POSTGRES + "test_planned_run_that_exists_is_skipped",),
+        also=(
+            (
+                P + "births_sql.py",
+                "ON CONFLICT DO NOTHING RETURNING id, body),",
+                """ON CONFLICT (schedule_id, fire_key) WHERE schedule_id IS NOT NULL
+    DO UPDATE SET state = excluded.state, created_at = excluded.created_at
+    RETURNING CASE WHEN xmax = 0 THEN id END AS id, body),""",
+            ),
+        ),
     ),
     Mutant(
         "tail-by-highest-number",
@@ -97,6 +106,7 @@ UPDATE §run r SET parked_on = NULL FROM m WHERE r.parked_on = m.name AND r.park
         " AND s.cursor = i.at_cursor AND s.n = i.at_n\n",
         "\n",
         (POSTGRES + "test_two_planners_one_wins", POSTGRES + "test_schedule_compare_and_set"),
+        also=((P + "births_sql.py", " AND s.cursor = i.at_cursor AND s.n = i.at_n\n", "\n"),),
     ),
     Mutant(
         "lost-answer-guessed",

@@ -354,9 +354,12 @@ async def test_plans_made_for_empty_tables_go_by_the_right_indexes(stores: tuple
         "candidates": claim._CANDIDATES,
         "renew": claim._RENEW,
         "move": apply_sql.MOVE_RUNS,
-        "births": births_sql.WIDEST,
-        "a birth": births_sql.statement((), True),
+        "births": births_sql.statement((0, 5, 9), with_bodies=True),
+        "a birth": births_sql.statement((), with_bodies=True),
         "plan": apply_sql.MOVE_SCHEDULES,
+        "plans": births_sql.statement((0, 5, 9), with_plans=True),
+        "a plan": births_sql.statement((), with_plans=True),
+        "plans without a birth": births_sql.PLAN,
     }
     async with stores[0]._db.transaction("test") as session:
         for name, statement in statements.items():

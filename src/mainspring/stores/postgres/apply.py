@@ -19,6 +19,7 @@ from mainspring.stores.postgres.births import births
 from mainspring.stores.postgres.claim import claim, claim_here
 from mainspring.stores.postgres.database import Database, Session
 from mainspring.stores.postgres.explain import explain
+from mainspring.stores.postgres.plans import plans
 from mainspring.stores.postgres.rows import (
     EVENT_COLUMNS,
     INSERT_EVENTS,
@@ -53,7 +54,7 @@ async def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now:
         if applied is not None:
             return applied
     results: list[Result] = [Result("refused")] * len(changes)
-    born = None if again else births(changes)
+    born = None if again else births(changes) or plans(changes)
     if born is not None and wish is None:
         async with db.single("apply") as session:
             wall, refused = await born.write(session, results, db.now(now))
@@ -65,7 +66,8 @@ async def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now:
     async with db.transaction("apply") as session:
         if born is not None:
             wall, refused = await born.write(session, results, db.now(now))
-            await explain(session, refused, results)
+            if refused:
+                await explain(session, refused, results)
         else:
             wall = (await session.row(sql.BEGIN, db.now(now)))["now"]
             rest: Indexed = list(enumerate(changes))

@@ -8,7 +8,7 @@ from typing import Any
 from mainspring.model.change import Change, Result, RunAbsent
 from mainspring.model.events import RunScheduled, encode_data
 from mainspring.model.instant import Ms
-from mainspring.model.run import OPEN
+from mainspring.model.run import OPEN, Run
 from mainspring.stores.batch import Indexed
 from mainspring.stores.postgres.births_sql import bind
 from mainspring.stores.postgres.database import Session
@@ -57,18 +57,25 @@ def births(changes: Sequence[Change]) -> Births | None:
             return None
         if len(born) != len(change.events) or not _carried(change, (run.body for run in born)):
             return None
-        for run, event in zip(born, change.events, strict=True):
-            row = fresh_row(run, 1)
-            if row is None or run.id in ids or run.state not in OPEN or type(event) is not RunScheduled:
-                return None
-            if (event.run_id, event.ns, event.schedule_id) != (run.id, run.ns, run.schedule_id):
-                return None
-            if event.v != 1 or event.epoch is not None or event.attempt is not None or event.owner is not None:
-                return None
-            ids.add(run.id)
-            row += (plain_text(event.actor), plain_text(change.id), encode_data(event))
-            rows.append(row)
+        if not add_births(rows, ids, change, born):
+            return None
     return Births(changes, rows)
+
+
+def add_births(rows: list[Any], ids: set[str], change: Change, born: Iterable[Run]) -> bool:
+    """Add a row of `BIRTH_COLUMNS` for each run; False when one of them is not simply born."""
+    for run, event in zip(born, change.events, strict=True):
+        row = fresh_row(run, 1)
+        if row is None or run.id in ids or run.state not in OPEN or type(event) is not RunScheduled:
+            return False
+        if (event.run_id, event.ns, event.schedule_id) != (run.id, run.ns, run.schedule_id):
+            return False
+        if event.v != 1 or event.epoch is not None or event.attempt is not None or event.owner is not None:
+            return False
+        ids.add(run.id)
+        row += (plain_text(event.actor), plain_text(change.id), encode_data(event))
+        rows.append(row)
+    return True
 
 
 def _carried(change: Change, named: Iterable[str | None]) -> bool:
