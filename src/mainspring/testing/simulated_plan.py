@@ -66,7 +66,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 def draw(rng: random.Random, *, small: bool = False) -> Plan:
     """A plan from a seed; a small one is for a store that takes its time."""
     nodes = rng.randint(2, 3 if small else 4)
-    chaos = rng.uniform(2, 5) if small else rng.uniform(8, 25)
+    chaos = rng.uniform(2, 4) if small else rng.uniform(8, 25)
     ttl = 1_500 if small else rng.choice((1_500, 3_000))
     count = rng.randint(2, 6 if small else 10)
     faults = sorted((_fault(rng, nodes, chaos, ttl / 1000) for _ in range(count)), key=lambda fault: fault.at)
@@ -74,7 +74,7 @@ def draw(rng: random.Random, *, small: bool = False) -> Plan:
         nodes=nodes,
         chaos=chaos,
         lease_ttl=ttl,
-        poll=rng.choice((300, 700, 1_000)),
+        poll=rng.choice((700, 1_000) if small else (300, 700, 1_000)),
         hints_lost=rng.choice((0.0, 0.1, 1.0)),
         skews=tuple(rng.choice((0, rng.randint(-60_000, 60_000))) for _ in range(nodes + 1)),
         ppms=tuple(rng.uniform(-500, 500) for _ in range(nodes + 1)),
