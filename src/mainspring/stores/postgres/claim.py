@@ -12,6 +12,7 @@ from mainspring.model.run import Run
 from mainspring.ports.store import Claim, Claimed, Offer, Renewed, Wish
 from mainspring.stores.postgres.apply_sql import successes
 from mainspring.stores.postgres.database import Database, Session
+from mainspring.stores.postgres.marks import BEGINNING
 from mainspring.stores.postgres.rows import (
     CLAIMABLE,
     NOW,
@@ -34,10 +35,11 @@ _PASSED = 100
 _IN_RANGE = f"{_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.task = ANY($3::text[])"
 
 
-def _heads(depth: str, now: str) -> str:
+def _heads(depth: str, now: str, lows: str = "") -> str:
+    low = f"AND c.ready_at >= ({lows})[p.p + 1]" if lows else ""
     return f"""
     SELECT x.id, x.priority, x.ready_at FROM {_RANGES} CROSS JOIN LATERAL (
-        SELECT c.id, c.priority, c.ready_at FROM §run c WHERE {_IN_RANGE} AND c.ready_at <= {now}
+        SELECT c.id, c.priority, c.ready_at FROM §run c WHERE {_IN_RANGE} AND c.ready_at <= {now} {low}
         ORDER BY c.ready_at, c.id LIMIT {depth}) x
     ORDER BY x.priority, x.ready_at, x.id LIMIT {depth}"""  # noqa: S608 - column names, no input
 
@@ -77,7 +79,7 @@ _START = """
 def _quick(also: str, ids: str) -> str:
     return f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{also}
-heads AS MATERIALIZED ({_heads("$7::integer + 1", _T)}),
+heads AS MATERIALIZED ({_heads("$7::integer + 1", _T, "$8::bigint[]")}),
 c AS MATERIALIZED (
     SELECT c.id, c.gates IS NOT NULL OR c.crashes > 0 AS hard FROM §run c
     WHERE c.id = ANY (ARRAY(SELECT h.id FROM heads h LIMIT $7::integer)) AND {_STILL_WAITS}
@@ -98,10 +100,11 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, {run_columns("u")}, b.data FROM u LEF
 """  # noqa: S608
 
 
-#: now, lanes, tasks, limit, owner, ttl, depth → a row about the claim, then the claims, none if one needs a second look
+#: now, lanes, tasks, limit, owner, ttl, depth, from where (`Marks`) → a row about the claim, then the claims, none if
+#: one of them needs a second look
 _CLAIM = _quick("", "NULL::text[]")
 #: The same, then the plain successes that come before it in the same commit.
-_FINISH_AND_CLAIM = _quick(f"{successes(8)},", "(SELECT array_agg(s.id) FROM s)")
+_FINISH_AND_CLAIM = _quick(f"{successes(9)},", "(SELECT array_agg(s.id) FROM s)")
 #: now, lanes, tasks → the time, and when there is something to claim.
 _LOOK = f"WITH t AS MATERIALIZED (SELECT {NOW} AS now) SELECT t.now, ({_first(_T)}) AS next_at FROM t"  # noqa: S608
 _META = 6
@@ -112,9 +115,9 @@ _END = _META + len(RUN_FIELDS)
 DEEPER, DEEPEST, LATER = 8, 5_000, 50
 
 
-def _args(offer: Offer, limit: int, depth: int = 0) -> tuple[Any, ...]:
+def _args(offer: Offer, limit: int, depth: int = 0, lows: tuple[Ms, ...] = BEGINNING) -> tuple[Any, ...]:
     lanes = list(dict.fromkeys(offer.lanes))
-    return lanes, list(offer.tasks), limit, plain_text(offer.owner), offer.ttl, depth or limit
+    return lanes, list(offer.tasks), limit, plain_text(offer.owner), offer.ttl, depth or limit, lows
 
 
 def _read(records: list[Any]) -> tuple[Any, list[Claim]]:
@@ -146,19 +149,24 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
         return await hard_way(db, offer, limit, ids, now)
     found: list[Claim] = []
     depth = limit
+    lows = db.marks.begin(offer)
     while True:
         db.reach("claim:begin")
         wanted = limit - len(found)
         async with db.single("claim") as session:
-            records = await session.fetch(_CLAIM, db.now(now), *_args(offer, wanted, depth))
+            records = await session.fetch(_CLAIM, db.now(now), *_args(offer, wanted, depth, lows))
         about, claims = _read(records)
         db.remember(claims)
+        db.marks.seen(lows, about["now"], claims, wanted)
         if about["hard"]:
             db.gated = True
             if not found:
                 return await hard_way(db, offer, limit, ids, now)
             return Claimed(about["now"], found, about["now"])
         found += claims
+        if lows != BEGINNING and len(found) < limit:
+            lows = BEGINNING
+            continue
         if about["got"] >= min(wanted, about["due"]):
             return Claimed(about["now"], found, about["next_at"])
         # Another claimer has a hand on the first of them; it may be stopped, so look behind, and do not spin.
@@ -171,14 +179,16 @@ async def claim_with_successes(
     db: Database, wish: Wish, done: list[Any], now: Ms | None
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
     """Plain successes and the next claim in one statement: the time, which held, and an easy claim."""
+    lows = db.marks.begin(wish.offer)
     async with db.single("apply") as session:
-        records = await session.fetch(_FINISH_AND_CLAIM, now, *_args(wish.offer, wish.limit), *done)
+        records = await session.fetch(_FINISH_AND_CLAIM, now, *_args(wish.offer, wish.limit, 0, lows), *done)
     about, claims = _read(records)
     db.remember(claims)
+    db.marks.seen(lows, about["now"], claims, wish.limit)
     if about["hard"]:
         db.gated = True
         return about["now"], about["ids"], None
-    more = about["got"] < min(wish.limit, about["due"])
+    more = about["got"] < (wish.limit if lows != BEGINNING else min(wish.limit, about["due"]))
     return about["now"], about["ids"], Claimed(about["now"], claims, about["now"] if more else about["next_at"])
 
 

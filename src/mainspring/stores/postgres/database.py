@@ -20,6 +20,7 @@ from mainspring.ports.clock import Clock, SystemClock
 from mainspring.ports.store import Claim
 from mainspring.stores.postgres import migrations
 from mainspring.stores.postgres.errors import BROKEN, DRIVER, MET, starting, translate
+from mainspring.stores.postgres.marks import Marks
 from mainspring.stores.postgres.settings import PostgresSettings
 
 log = logging.getLogger("mainspring.stores.postgres")
@@ -121,6 +122,7 @@ class Database:
         self.gated = False
         #: Runs claimed here, as they were: what ends plainly need not be compared with the row.
         self.claimed: dict[str, Run] = {}
+        self.marks = Marks()
         self._placed: dict[str, str] = {}
         self._put = migrations.placed(settings.schema)
 

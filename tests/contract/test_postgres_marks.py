@@ -1,0 +1,89 @@
+"""A claim of a backlog begins where the last one found something; what comes late with an earlier time is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mainspring.model.change import Change
+from mainspring.ports.store import Offer, Wish
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.marks import BEGINNING
+from mainspring.testing.factories import T0, Ids, enqueue_change, finish_change, make_run
+from servers.for_tests import fresh_store
+
+OFFER = Offer("w", ("default/default",), ("t",), 30_000)
+LATER = T0 + 60_000
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[PostgresStore]:
+    store = fresh_store()
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def ids() -> Ids:
+    return Ids()
+
+
+def due(ids: Ids, *times: int, priority: int = 2) -> list[Change]:
+    return [enqueue_change(ids, make_run(ids, due_at=at, ready_at=at, priority=priority)) for at in times]
+
+
+async def claimed(store: PostgresStore, limit: int, now: int) -> list[int]:
+    return [claim.run.ready_at for claim in (await store.claim(OFFER, limit, now=now)).claims]
+
+
+async def test_the_next_claim_of_a_backlog_begins_where_the_last_one_did(store: PostgresStore, ids: Ids) -> None:
+    await store.apply(due(ids, *range(T0, T0 + 10)))
+    assert await claimed(store, 4, LATER) == [T0, T0 + 1, T0 + 2, T0 + 3]
+    assert store._db.marks.begin(OFFER) == (LATER - 5_000, LATER - 5_000, T0, 0)
+    assert await claimed(store, 4, LATER) == [T0 + 4, T0 + 5, T0 + 6, T0 + 7]
+    assert store._db.marks.begin(OFFER) == (LATER - 5_000, LATER - 5_000, T0 + 4, 0)
+
+
+async def test_what_comes_late_is_claimed_when_the_backlog_ends(store: PostgresStore, ids: Ids) -> None:
+    await store.apply(due(ids, *range(T0, T0 + 5)))
+    assert await claimed(store, 4, LATER) == [T0, T0 + 1, T0 + 2, T0 + 3]
+    await store.apply(due(ids, T0 - 1_000))
+    await store.apply(due(ids, LATER - 60_000, priority=0))
+    assert sorted(await claimed(store, 4, LATER)) == [T0 - 1_000, T0, T0 + 4]
+    assert store._db.marks.begin(OFFER) == BEGINNING
+
+
+async def test_what_comes_late_into_a_backlog_is_claimed_within_a_second(store: PostgresStore, ids: Ids) -> None:
+    await store.apply(due(ids, *range(T0, T0 + 20)))
+    assert await claimed(store, 2, LATER) == [T0, T0 + 1]
+    await store.apply(due(ids, T0 - 1_000))
+    assert await claimed(store, 2, LATER + 500) == [T0 + 2, T0 + 3]
+    assert await claimed(store, 2, LATER + 1_000) == [T0 + 4, T0 + 5]
+    assert await claimed(store, 2, LATER + 1_001) == [T0 - 1_000, T0 + 6]
+
+
+async def test_a_more_important_run_goes_first_although_its_clock_is_behind(store: PostgresStore, ids: Ids) -> None:
+    await store.apply(due(ids, *range(T0, T0 + 10)))
+    await claimed(store, 2, LATER)
+    await store.apply(due(ids, LATER - 4_000, priority=0))
+    assert (await claimed(store, 2, LATER))[0] == LATER - 4_000
+
+
+async def test_a_claim_that_rides_along_comes_back_for_what_is_before_its_mark(store: PostgresStore, ids: Ids) -> None:
+    await store.apply(due(ids, *range(T0, T0 + 4)))
+    claims = (await store.claim(OFFER, 3, now=LATER)).claims
+    await store.apply(due(ids, T0 - 1_000))
+    done = [finish_change(ids, claim.run) for claim in claims]
+    applied = await store.apply(done, wish=Wish(OFFER, 3), now=LATER)
+    assert applied.claimed is not None
+    assert [claim.run.ready_at for claim in applied.claimed.claims] == [T0 + 3]
+    assert applied.claimed.next_at == LATER
+    assert await claimed(store, 3, LATER) == [T0 - 1_000]
+
+
+async def test_another_offer_begins_at_the_beginning(store: PostgresStore, ids: Ids) -> None:
+    await store.apply(due(ids, *range(T0, T0 + 10)))
+    await claimed(store, 2, LATER)
+    assert store._db.marks.begin(Offer("w", ("default/default",), ("t", "u"), 30_000)) == BEGINNING
