@@ -35,11 +35,8 @@ def arrays(rows: Sequence[Sequence[Any]], width: int) -> list[Any]:
     """The rows, column by column; one that holds nothing but NULL is left empty, `unnest` fills it up again."""
     if not rows:
         return [()] * width
-    return [() if column[0] is None and not any(map(_given, column)) else column for column in zip(*rows, strict=True)]
-
-
-def _given(value: object) -> bool:
-    return value is not None
+    count = len(rows)
+    return [() if column.count(None) == count else column for column in zip(*rows, strict=True)]
 
 
 def plain_text(text: str | None) -> str | None:
