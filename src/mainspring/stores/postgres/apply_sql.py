@@ -98,6 +98,21 @@ WITH t AS MATERIALIZED (SELECT {NOW} AS now),{successes(2)}
 SELECT t.now, (SELECT array_agg(s.id) FROM s) AS ids FROM t
 """  # noqa: S608
 
+_RELEASED_AT = 3 + len(SUCCESS_COLUMNS)
+#: The same, then for each gate that is left the run that leaves it and its name; of those that held, by names in order.
+SUCCEED_AND_RELEASE = f"""
+WITH t AS MATERIALIZED (SELECT {NOW} AS now),{successes(2)},
+f AS MATERIALIZED (
+    SELECT x.gate, count(*)::integer AS times
+    FROM unnest(${_RELEASED_AT}::text[], ${_RELEASED_AT + 1}::text[]) AS x(id, gate)
+    WHERE (x.id IN (SELECT s.id FROM s)) IS TRUE GROUP BY x.gate),
+m AS MATERIALIZED (
+    SELECT g.name FROM §gate g WHERE g.name = ANY (ARRAY(SELECT f.gate FROM f)) ORDER BY g.name FOR UPDATE),
+g AS (
+    UPDATE §gate g SET held = greatest(0, g.held - f.times) FROM f, m WHERE g.name = m.name AND m.name = f.gate)
+SELECT t.now, (SELECT array_agg(s.id) FROM s) AS ids FROM t
+"""  # noqa: S608
+
 # ── new runs ────────────────────────────────────────────────────────────────
 
 BODY_COLUMNS = {"id": "text", "data": "text"}

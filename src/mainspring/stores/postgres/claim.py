@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mainspring.model.gate import Gate, admit
@@ -224,10 +224,11 @@ SELECT n.name, f.priority, f.ready_at, f.id FROM unnest($1::text[]) AS n(name) C
 _PARK_COLUMNS = {"id": "text", "gate": "text"}
 _PARK = f"UPDATE §run r SET parked_on = i.gate FROM {given(_PARK_COLUMNS)} WHERE r.id = i.id"  # noqa: S608
 _HOLD_COLUMNS = {"name": "text", "times": "integer"}
-_HOLD = f"UPDATE §gate g SET held = g.held + i.times FROM {given(_HOLD_COLUMNS)} WHERE g.name = i.name"  # noqa: S608
-#: now, ids, owner, lease
+#: now, ids, owner, lease, gates that are locked and how often they are entered
 _TAKE = f"""
-WITH u AS (
+WITH h AS (
+    UPDATE §gate g SET held = g.held + i.times FROM {given(_HOLD_COLUMNS, 5)} WHERE g.name = i.name),
+u AS (
     UPDATE §run r {_START} owner = $3, lease_until = $4::bigint, started_at = $1::bigint
     WHERE r.id = ANY ($2::text[]) RETURNING {run_columns("r")}),
 e AS ({_STARTED})
@@ -261,12 +262,11 @@ async def claim_here(
     candidates = [read_run(row) for row in rows]
     if not ids:
         db.gated = any(run.gates or run.crashes for run in candidates)
-    chosen = await _through_gates(session, candidates, limit, wall)
+    chosen, slots = await _through_gates(session, candidates, limit, wall)
     claims = []
     if chosen:
-        records = await session.fetch(
-            _TAKE, wall, [run.id for run in chosen], plain_text(offer.owner), wall + offer.ttl
-        )
+        ids_taken, gates, times = [run.id for run in chosen], list(slots), list(slots.values())
+        records = await session.fetch(_TAKE, wall, ids_taken, plain_text(offer.owner), wall + offer.ttl, gates, times)
         db.reach("claim:after_update")
         claims = sorted((Claim(read_run(record), record["data"]) for record in records), key=_place)
         db.remember(claims)
@@ -277,7 +277,9 @@ async def claim_here(
     return Claimed(wall, claims, next_at)
 
 
-async def _through_gates(session: Session, candidates: list[Run], limit: int, wall: Ms) -> list[Run]:
+async def _through_gates(
+    session: Session, candidates: list[Run], limit: int, wall: Ms
+) -> tuple[list[Run], Mapping[str, int]]:
     names = sorted({name for run in candidates for name in run.gates})
     gates: dict[str, Gate] = {}
     first: dict[str, tuple[int, Ms, str]] = {}
@@ -291,9 +293,7 @@ async def _through_gates(session: Session, candidates: list[Run], limit: int, wa
     if verdict.parked:
         parked = [(run.id, gate) for run, gate in verdict.parked]
         await session.fetch(_PARK, [run_id for run_id, _ in parked], [gate for _, gate in parked])
-    if verdict.slots:
-        await session.fetch(_HOLD, list(verdict.slots), list(verdict.slots.values()))
-    return verdict.taken
+    return verdict.taken, verdict.slots
 
 
 # ── keeping ─────────────────────────────────────────────────────────────────

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from mainspring.model.change import Change, Result, RunLease
+from mainspring.model.errors import StoreError
 from mainspring.model.events import RunSucceeded, encode_data
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run, State
-from mainspring.ports.store import Applied, Wish
+from mainspring.ports.store import Applied, Claimed, Wish
 from mainspring.stores.postgres import apply_sql as sql
-from mainspring.stores.postgres.claim import claim_with_successes, hard_way
-from mainspring.stores.postgres.database import Database
+from mainspring.stores.postgres.claim import claim, claim_with_successes, hard_way
+from mainspring.stores.postgres.database import Broken, Database, Met
 from mainspring.stores.postgres.explain import explain
 from mainspring.stores.postgres.rows import arrays, plain_text
 
@@ -32,10 +33,17 @@ async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, 
     # Rows are locked in the order of ids.
     done = [plain_text(owner), *arrays([rows[run_id] for run_id in sorted(rows)], _WIDTH)]
     claimed = None
-    if wish is not None and wish.limit > 0:
+    released = [(change.guard.id, gate) for change in changes if change.guard for gate in change.releases]
+    if released:
+        async with db.single("apply") as session:
+            row = await session.row(sql.SUCCEED_AND_RELEASE, db.now(now), *done, *arrays(released, 2))
+        wall, ids = row["now"], row["ids"]
+        if wish is not None:
+            claimed = await _also(claim(db, wish.offer, wish.limit, (), now))
+    elif wish is not None and wish.limit > 0:
         wall, ids, claimed = await claim_with_successes(db, wish, done, db.now(now))
         if claimed is None:
-            claimed = await hard_way(db, wish.offer, wish.limit, (), now)
+            claimed = await _also(hard_way(db, wish.offer, wish.limit, (), now))
     else:
         async with db.single("apply") as session:
             row = await session.row(sql.SUCCEED, db.now(now), *done)
@@ -54,12 +62,20 @@ async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, 
     return Applied(wall, results, claimed)
 
 
+async def _also(claiming: Awaitable[Claimed]) -> Claimed | None:
+    """A claim after a commit: when it fails, what was stored is still told; whoever claims asks again."""
+    try:
+        return await claiming
+    except (StoreError, Broken, Met):
+        return None
+
+
 def _plain(known: Mapping[str, Run], change: Change, owner: str | None) -> tuple[Any, ...] | None:
     """A row of `SUCCESS_COLUMNS` if the change says nothing but that a run of ours succeeded under its lease."""
     guard, run, events = change.guard, change.run, change.events
     if type(guard) is not RunLease or run is None or run.state is not State.SUCCEEDED or len(events) != 1:
         return None
-    if change.touches or change.releases or change.runs or change.spans or change.bodies or change.gates:
+    if change.touches or change.runs or change.spans or change.bodies or change.gates:
         return None
     claimed = known.get(guard.id)
     event = events[0]
