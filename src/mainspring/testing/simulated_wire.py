@@ -152,10 +152,8 @@ class Wire:
         return Line(connection)
 
     async def _close(self) -> None:
-        for line in [*self._free, *self._used]:
-            line.connection.terminate()
-        self._monitor.terminate()
-        await asyncio.sleep(0)
+        for connection in [self._monitor, *(line.connection for line in (*self._free, *self._used))]:
+            await connection.close(timeout=_PATIENCE)
 
     async def _reset(self, line: Line) -> None:
         if line.busy:
