@@ -10,6 +10,7 @@ from functools import partial
 import asyncpg
 import pytest
 
+from mainspring.stores.postgres import births_sql, claim
 from mainspring.stores.postgres.settings import read_url
 from mainspring.testing.simulated_loop import Process, SimulatedLoop
 from mainspring.testing.simulated_postgres import PostgresGround
@@ -63,6 +64,30 @@ def test_a_seed_replays_exactly_on_postgres(world: World) -> None:
     digests = [[world(seed).digest for seed in seeds] for _ in range(2)]
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == len(seeds)
+
+
+def _without(text: str, part: str, instead: str = "") -> str:
+    assert part in text
+    return text.replace(part, instead)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.tampers
+def test_the_simulation_bites_when_two_planners_both_win(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = births_sql.statement
+    wrong = partial(_without, part=" AND s.cursor = i.at_cursor AND s.n = i.at_n")
+    monkeypatch.setattr(
+        births_sql, "statement", lambda *a, **k: wrong(right(*a, **k)) if k["with_plans"] else right(*a, **k)
+    )
+    assert any(world(seed).report.counts["I2"] for seed in range(1, 15))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.tampers
+def test_the_simulation_bites_when_leases_are_too_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = _without(claim._TAKE, "lease_until = $4::bigint", "lease_until = $4::bigint - 20000")
+    monkeypatch.setattr(claim, "_TAKE", short)
+    assert any(world(seed).report.counts["I7"] for seed in range(1, 15))
 
 
 # ── what the world does for the server ──────────────────────────────────────
