@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
 import asyncpg
 import pytest
 
-from mainspring.stores.postgres import births_sql, claim
+from mainspring.stores.postgres import claim
+from mainspring.stores.postgres.database import Database, Session
 from mainspring.stores.postgres.settings import read_url
 from mainspring.testing.simulated_loop import Process, SimulatedLoop
 from mainspring.testing.simulated_postgres import PostgresGround
@@ -66,27 +68,32 @@ def test_a_seed_replays_exactly_on_postgres(world: World) -> None:
     assert len(set(digests[0])) == len(seeds)
 
 
-def _without(text: str, part: str, instead: str = "") -> str:
-    assert part in text
-    return text.replace(part, instead)
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.tampers
-def test_the_simulation_bites_when_two_planners_both_win(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = births_sql.statement
-    wrong = partial(_without, part=" AND s.cursor = i.at_cursor AND s.n = i.at_n")
-    monkeypatch.setattr(
-        births_sql, "statement", lambda *a, **k: wrong(right(*a, **k)) if k["with_plans"] else right(*a, **k)
-    )
-    assert any(world(seed).report.counts["I2"] for seed in range(1, 15))
+def test_the_simulation_bites_when_rows_stay_locked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that keeps its transaction open while it decides, and after."""
+    single = Database.single
+
+    @contextlib.asynccontextmanager
+    async def left_open(self: Database, verb: str) -> AsyncIterator[Session]:
+        if verb != "due":
+            async with single(self, verb) as session:
+                yield session
+            return
+        connection = await self.connect()
+        await connection.execute("BEGIN")
+        yield Session(connection, self.place)
+
+    monkeypatch.setattr(Database, "single", left_open)
+    assert any(not world(seed).ok for seed in range(1, 15))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.tampers
 def test_the_simulation_bites_when_leases_are_too_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = _without(claim._TAKE, "lease_until = $4::bigint", "lease_until = $4::bigint - 20000")
-    monkeypatch.setattr(claim, "_TAKE", short)
+    lease = "lease_until = $4::bigint"
+    assert lease in claim._TAKE
+    monkeypatch.setattr(claim, "_TAKE", claim._TAKE.replace(lease, f"{lease} - 20000"))
     assert any(world(seed).report.counts["I7"] for seed in range(1, 15))
 
 

@@ -348,6 +348,8 @@ def run_world(
     try:
         with _listening(world):
             healed, rest = loop.run_until_complete(world.live())
+            for process in world.processes:  # what is read with several statements must not move in between
+                process.stop()
             outcome = loop.run_until_complete(_judge(world, healed, rest, keep_log=keep_log))
     except NoRest as error:
         outcome = Outcome(seed=seed, plan=world.plan, report=Report(seed=seed), problems=[str(error)], steps=loop.steps)
