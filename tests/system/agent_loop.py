@@ -29,6 +29,7 @@ sys.path.append(str(Path(__file__).parents[1] / "api"))  # the agent is shared w
 from agent_process import AgentProcess
 
 from mainspring import Mainspring, Retry
+from mainspring.engine.presence import instances
 from mainspring.ledger import ledger
 from mainspring.model.run import ENDED, Run, State
 from mainspring.ports.clock import SystemClock
@@ -55,6 +56,16 @@ async def runs(url: str) -> list[Run]:
     await store.open()
     try:
         return await store.find(Runs(limit=100_000))
+    finally:
+        await store.close()
+
+
+async def joined(url: str) -> set[int]:
+    """The processes of the instances that have joined."""
+    store = open_store(url, SystemClock())
+    await store.open()
+    try:
+        return {instance.pid for _, instance in await instances(store)}
     finally:
         await store.close()
 
@@ -92,7 +103,7 @@ def judge(calls: list[dict[str, Any]], start: datetime, seconds: int) -> list[st
     return wrong + [f"the key {key} stands for {len(ats)} fires" for key, ats in fires.items() if len(ats) != 1]
 
 
-def loop(url: str, instances: int, seconds: int, every: float, rng: random.Random, folder: Path) -> int:
+def loop(url: str, size: int, seconds: int, every: float, rng: random.Random, folder: Path) -> int:
     agent = AgentProcess(folder)
     begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
     end = begin + timedelta(seconds=seconds)
@@ -102,7 +113,7 @@ def loop(url: str, instances: int, seconds: int, every: float, rng: random.Rando
 
     nodes = [start()]
     wait_until(lambda: agent.calls(), 60, "the first call is made")  # whoever comes first makes the schema
-    nodes += [start() for _ in range(instances - 1)]
+    nodes += [start() for _ in range(size - 1)]
     kills = 0
     try:
         while datetime.now(UTC) < end:
@@ -118,6 +129,7 @@ def loop(url: str, instances: int, seconds: int, every: float, rng: random.Rando
             return len(found) >= seconds and all(run.state in ENDED for run in found)
 
         wait_until(done, 60, "every run has ended")
+        wait_until(lambda: set(nodes) <= asyncio.run(joined(url)), 60, "the last one replaced hears signals")
     finally:
         for pid in nodes:
             os.kill(pid, signal.SIGTERM)
@@ -132,7 +144,7 @@ def loop(url: str, instances: int, seconds: int, every: float, rng: random.Rando
         print((folder / "said.txt").read_text()[-5_000:])
     keys = {call["key"] for call in calls}
     print(
-        f"{seconds} fires, {len(calls)} calls with {len(keys)} keys, {instances} instances, {kills} kills: "
+        f"{seconds} fires, {len(calls)} calls with {len(keys)} keys, {size} instances, {kills} kills: "
         f"{len(wrong)} violations"
     )
     return 1 if wrong else 0
