@@ -11,10 +11,13 @@ import time
 import urllib.request
 from pathlib import Path
 
+import uvloop
+
 from bench.contenders.agent_calls import AT_ONCE, PAYLOAD, agent_process
 from bench.contenders.common import Figures, Meter, rate, sorted_ms, wait_until
 from bench.contenders.mainspring_kit import durability_in, open_reader, until, url_of
 from mainspring import AgentSettings, At, Every, Http, Mainspring
+from mainspring.cli.run import SWITCH_INTERVAL
 from mainspring.model.instant import to_datetime
 
 #: Beside the load a call to another address is due so often.
@@ -22,11 +25,12 @@ TICK = "100ms"
 
 
 def calls(folder: str, n: int, store: str = "sqlite") -> Figures:
-    """Triggered first, then the instance is started; the end is the commit of the last outcome."""
-    return asyncio.run(_calls(folder, n, store))
+    """Triggered first, then started as `mainspring serve` starts it; the end is the commit of the last outcome."""
+    return uvloop.run(_calls(folder, n, store))
 
 
 async def _calls(folder: str, n: int, store: str) -> Figures:
+    sys.setswitchinterval(SWITCH_INTERVAL)
     with agent_process() as there:
         ms = Mainspring(url_of(folder, store), agents=AgentSettings(per_host=AT_ONCE))
         never = At(to_datetime(ms.now() + 86_400_000))
@@ -45,6 +49,8 @@ async def _calls(folder: str, n: int, store: str) -> Figures:
             seconds, cpu = meter.wall(), meter.cpu()
             count, late = await there.seen()
             await ms.pause("tick")
+    fires = "SELECT created_at - fire_time FROM run WHERE origin = 'fire' ORDER BY 1"
+    planned = [late for (late,) in reader.execute(fires)]
     reader.close()
     if count != n:
         raise SystemExit(f"{count} calls came of {n}")
@@ -53,6 +59,7 @@ async def _calls(folder: str, n: int, store: str) -> Figures:
         "per_second": rate(n, seconds),
         "cpu_us": cpu / n * 1e6,
         "ticks": len(late),
+        "planned_p99_ms": planned[int(len(planned) * 0.99)],
         "ms": sorted_ms(late),
         "durability": durability,
     }

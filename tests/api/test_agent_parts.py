@@ -177,7 +177,6 @@ async def test_a_turn_that_does_not_come_is_not_taken_and_none_is_lost() -> None
     turns = Turns(1, Now())
     assert await turns.take("a")
     assert not await turns.take("b")  # nothing of it moves: why wait
-    assert not await turns.take("a")
     waiting = asyncio.create_task(turns.take("a"))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -186,6 +185,28 @@ async def test_a_turn_that_does_not_come_is_not_taken_and_none_is_lost() -> None
         await waiting
     assert turns.unused
     assert await turns.take("b")
+
+
+async def test_a_call_waits_as_long_as_others_of_its_schedule_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.agents.turns.PATIENCE", 0.001)
+    now = Now()
+    looks = 0
+
+    def moving() -> float:
+        nonlocal looks
+        looks += 1
+        return now.at
+
+    turns = Turns(1, moving)
+    assert await turns.take("a")
+    waiting = asyncio.create_task(turns.take("a"))
+    while looks < 20:  # noqa: ASYNC110 - its patience ended again and again, and each time something had moved
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    now.at += 1
+    assert not await waiting
+    turns.give_back("a")
+    assert turns.unused
 
 
 async def test_nobody_waits_behind_calls_that_do_not_end() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-#: So long a call waits for its turn, in seconds, as long as its schedule's calls end this quickly.
+#: A call waits for its turn as long as none of its schedule's turns came so long ago, in seconds.
 PATIENCE = 0.25
 
 
@@ -46,21 +46,20 @@ class Turns:
         if self._free(schedule):
             self._grant(schedule)
             return True
-        if self._now() - self._moved.get(schedule, 0.0) > PATIENCE:
-            return False
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = schedule
         try:
-            async with asyncio.timeout(PATIENCE):
-                await turn
-        except BaseException as error:
+            while self._now() - self._moved.get(schedule, 0.0) <= PATIENCE:
+                self._waiting[turn] = schedule
+                await asyncio.wait((turn,), timeout=PATIENCE)
+                if turn.done():
+                    return True
+            self._waiting.pop(turn, None)
+        except BaseException:
             if turn.done() and not turn.cancelled():  # it was granted while we gave up
                 self.give_back(schedule)
             self._waiting.pop(turn, None)
-            if isinstance(error, TimeoutError):
-                return False
             raise
-        return True
+        return False
 
     def give_back(self, schedule: str | None) -> None:
         """A call ended: whoever waits longest and may have one more is next."""

@@ -12,15 +12,16 @@ from mainspring.agents.vault import Known
 from mainspring.model.errors import MissingExtra
 from mainspring.model.http import AgentSettings
 from mainspring.model.run import Run
-from mainspring.ports.executor import Done, Executor, Handler
+from mainspring.ports.executor import Done, Handler
 
 if TYPE_CHECKING:
     from mainspring.engine.runtime import Runtime
+    from mainspring.executors.http import HttpExecutor
 
 
 def agent_executor(
     runtime: Runtime, settings: AgentSettings, loop: asyncio.AbstractEventLoop, done: Done
-) -> tuple[Executor, Handler]:
+) -> tuple[HttpExecutor, Handler]:
     """An executor whose client lives on the handlers' loop and asks the engine's loop for what is kept."""
     try:
         from mainspring.executors.http import HttpClient, HttpExecutor, http_handler

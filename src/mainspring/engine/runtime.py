@@ -207,6 +207,7 @@ class Runtime:
             self.bus.publish if self.bus.listening else None,
         )
         self.agents.name, self.agents.heart.name = "agents", "agents-heart"
+        self.agents.under_way = lambda: executor.under_way
         self.batcher.rider = Riders(self.worker, self.agents)
         for service in (self.agents, self.agents.heart):
             self._services.append(service)

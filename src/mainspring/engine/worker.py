@@ -27,6 +27,8 @@ from mainspring.rules.windows import is_open
 log = logging.getLogger("mainspring.engine")
 
 CLAIM_BATCH = 100
+#: So many may wait in an executor that deals out turns itself: a moment's work, so that others need not wait long.
+QUEUE = 16
 #: A claimed run that found no slot for so many seconds goes back, so that another instance may take it.
 NOT_BEGUN = 1.0
 #: The part of a lease a worker relies on; the rest is for clocks and commits that take their time.
@@ -78,6 +80,8 @@ class Worker(Service):
         self.claiming = False
         self._held_up = False
         self.claims = 0
+        #: How many of ours are really under way, where an executor has a queue of its own.
+        self.under_way: Callable[[], int] | None = None
         self.idle = asyncio.Event()
         self.heart = Heart(self, settings.heartbeat / 1000)
 
@@ -172,6 +176,9 @@ class Worker(Service):
         slots = self._settings.concurrency
         if self.draining or not self._handlers or self._last_chances or self._given >= slots:
             return 0
+        if self.under_way is not None:
+            waiting = len(self.running) - self.under_way()
+            return min(slots - len(self.running), QUEUE - waiting)
         ahead = 0 if any(h.recovery == "fail" for h in self._handlers.values()) else self._prefetch.places(slots)
         return min(slots + ahead - len(self.running), self._batch)
 

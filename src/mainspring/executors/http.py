@@ -77,6 +77,8 @@ class HttpClient:
         self._all = Turns(settings.concurrency, clock.monotonic)
         self._turns: dict[tuple[str, int], Turns] = {}
         self.calls = 0
+        #: Calls under way; whoever else was given to us waits for a turn.
+        self.under_way = 0
 
     def adopt(self, settings: AgentSettings) -> None:
         """Go on with other bounds: calls at once to a host, bytes read and kept. The guard stays as it is."""
@@ -102,9 +104,11 @@ class HttpClient:
         try:
             if not await turns.take(schedule):
                 return self._later(attempt.run)
+            self.under_way += 1
             try:
                 return await self._called(attempt, target, host[0])
             finally:
+                self.under_way -= 1
                 turns.give_back(schedule)
         finally:
             self._all.give_back(schedule)
@@ -249,6 +253,11 @@ class HttpExecutor(CoroutineExecutor):
         super().__init__(loop, clock, done)
         self._client = client
         self.adopt = client.adopt
+
+    @property
+    def under_way(self) -> int:
+        """Calls that have their turn; from any thread."""
+        return self._client.under_way
 
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
