@@ -1,4 +1,4 @@
-"""A schedule that calls a real agent every second, while an instance is killed and replaced every few seconds.
+"""A schedule of the service calls a real agent every second, while instances are killed and replaced.
 
 python agent_loop.py --store sqlite|postgres --seconds 60 [--kill-every 3] [--seed N]
 
@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from nodes import fork, tell_where_it_hangs, wait, wait_until
+from nodes import fork, wait, wait_until
 from pg_server import NO_SERVER, PowerCut, Unavailable
 
 sys.path.append(str(Path(__file__).parents[1] / "api"))  # the agent is shared with the tests of the API
 
 from agent_process import AgentProcess
 
-from mainspring import Mainspring, Retry
 from mainspring.engine.presence import instances
 from mainspring.ledger import ledger
 from mainspring.model.run import ENDED, Run, State
@@ -41,14 +43,43 @@ LEASE = "1500ms"
 NAME = "beat"
 
 
-def node(url: str, agent: str, start: datetime, end: datetime) -> int:
-    """In a child: one instance, until it is killed or told to stop."""
-    tell_where_it_hangs()
-    ms = Mainspring(url, lease_ttl=LEASE, poll_interval="200ms", shutdown_timeout="5s", rng=random.Random(os.getpid()))
-    often = Retry(max_attempts=20, initial="50ms", jitter=0)
-    ms.http(NAME, agent, cron="* * * * * *", start=start, end=end, retry=often, payload={"beat": True}, timeout="5s")
-    ms.run()
-    return 0
+def node(url: str, folder: Path) -> int:
+    """In a child: `mainspring serve`, until it is killed or told to stop."""
+    os.chdir(folder)  # no configuration file of anybody else
+    os.environ.update(
+        MAINSPRING_SCHEDULER__LEASE_TTL=LEASE,
+        MAINSPRING_SCHEDULER__POLL_INTERVAL="200ms",
+        MAINSPRING_SCHEDULER__SHUTDOWN_TIMEOUT="5s",
+        MAINSPRING_SERVER__ACCESS_LOG="false",
+    )
+    command = str(Path(sys.executable).with_name("mainspring"))
+    os.execv(command, [command, "serve", "--store", url, "--port", "0"])
+
+
+def serving(said: Path) -> str | None:
+    """Where the first instance listens, once it has said so."""
+    found = re.search(r"serves at (http://\S+)", said.read_text()) if said.exists() else None
+    return None if found is None else found[1]
+
+
+def create(service: str, agent: str, start: datetime, end: datetime) -> None:
+    """The schedule, over REST."""
+    wanted = {
+        "name": NAME,
+        "cronExpression": "* * * * * *",
+        "agentId": "beat",
+        "agentUrl": agent,
+        "payload": {"beat": True},
+        "startAt": start.isoformat(),
+        "endAt": end.isoformat(),
+        "timeoutMs": 5_000,
+        "retryPolicy": {"maxAttempts": 20, "initialDelayMs": 50, "backoffMultiplier": 2, "maxDelayMs": 5_000},
+    }
+    request = urllib.request.Request(
+        f"{service}/api/schedules", json.dumps(wanted).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 201, answer.read()
 
 
 async def runs(url: str) -> list[Run]:
@@ -105,13 +136,16 @@ def judge(calls: list[dict[str, Any]], start: datetime, seconds: int) -> list[st
 
 def loop(url: str, size: int, seconds: int, every: float, rng: random.Random, folder: Path) -> int:
     agent = AgentProcess(folder)
-    begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
-    end = begin + timedelta(seconds=seconds)
+    said = folder / "said.txt"
 
     def start() -> int:
-        return fork(lambda: node(url, agent.url("/slow/0.3"), begin + timedelta(seconds=1), end), folder / "said.txt")
+        return fork(lambda: node(url, folder), said)
 
     nodes = [start()]
+    wait_until(lambda: serving(said), 60, "the service listens")
+    begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+    end = begin + timedelta(seconds=seconds)
+    create(serving(said) or "", agent.url("/slow/0.3"), begin + timedelta(seconds=1), end)
     wait_until(lambda: agent.calls(), 60, "the first call is made")  # whoever comes first makes the schema
     nodes += [start() for _ in range(size - 1)]
     kills = 0
@@ -141,7 +175,7 @@ def loop(url: str, size: int, seconds: int, every: float, rng: random.Random, fo
     for line in wrong:
         print(line)
     if wrong:
-        print((folder / "said.txt").read_text()[-5_000:])
+        print(said.read_text()[-5_000:])
     keys = {call["key"] for call in calls}
     print(
         f"{seconds} fires, {len(calls)} calls with {len(keys)} keys, {size} instances, {kills} kills: "
