@@ -148,8 +148,8 @@ class HttpClient:
         except aiohttp.InvalidURL:
             return Failed(f"{_where(target)}: is not a URL that can be called", reason="agent", retry=False)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            said = blacken(plain(str(error)), secret)
-            return _unreachable(target, f"{type(error).__name__}: {said}"[:500], type(error).__name__)
+            said = blacken(plain(_said(error)), secret)
+            return _unreachable(target, said[:500], type(error).__name__)
 
     def _judged(
         self,
@@ -304,6 +304,16 @@ def _host_of(url: str) -> tuple[str, int] | None:
 def _where(target: HttpTarget) -> str:
     """The call as an error text shows it: without the query, which may hold a secret."""
     return f"{target.method} {plain(target.url).partition('?')[0]}"
+
+
+def _said(error: Exception) -> str:
+    """What went wrong, in words; the client's own where there are none better."""
+    below = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(below, ConnectionRefusedError):
+        return "the connection was refused"
+    if isinstance(below, ConnectionResetError | aiohttp.ServerDisconnectedError):
+        return "the connection was closed before there was an answer"
+    return f"{type(error).__name__}: {error}"
 
 
 def _unreachable(target: HttpTarget, said: str, kind: str) -> Failed:
