@@ -130,6 +130,15 @@ async def test_a_body_without_a_length_is_cut_off_at_the_limit(api: httpx.AsyncC
     assert sent < 20
 
 
+@pytest.mark.parametrize("action", ["trigger", "pause", "resume", "rotate-secret"])
+async def test_blanks_are_no_body_and_no_json_either(api: httpx.AsyncClient, action: str) -> None:
+    made = (await api.post("/api/schedules", json=GOOD)).json()
+    path, kind = f"/api/schedules/{made['id']}/{action}", {"Content-Type": "application/json"}
+    refused = await api.post(path, content=b"\n\n", headers=kind)
+    assert (refused.status_code, refused.headers["content-type"]) == (400, "application/problem+json")
+    assert (await api.post(path, content=b"", headers=kind)).is_success
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 async def test_another_content_type(api: httpx.AsyncClient, kind: str) -> None:
     answer = await api.post("/api/schedules", content=b"{}", headers={"Content-Type": kind})

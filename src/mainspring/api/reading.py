@@ -53,7 +53,7 @@ def _too_large(limit: int) -> Refused:
 
 def json_object(request: Request, data: bytes, *, optional: bool = False) -> dict[str, Any]:
     """The body as an object; `optional` lets nothing at all count as an empty one."""
-    if optional and not data.strip():
+    if optional and not data:
         return {}
     media = request.headers.get("content-type", "").partition(";")[0].strip()
     if not _JSON.fullmatch(media):
