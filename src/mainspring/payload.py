@@ -54,12 +54,7 @@ class Signature:
         if wire is None:
             return None
         data = encode_json(wire, "arguments")
-        if len(data) > limit:
-            raise PayloadTooLarge(
-                "arguments",
-                f"{len(data)} bytes are more than the limit of {limit}",
-                "Store the data elsewhere and pass its key, or raise payload_limit",
-            )
+        _bounded(data, limit, "arguments", "Store the data elsewhere and pass its key, or raise payload_limit")
         self.decode(data)
         return Body(body_id(data), data.decode())
 
@@ -161,13 +156,13 @@ def payload_body(payload: Any, limit: int) -> Body | None:
     if payload is None:
         return None
     data = encode_json(payload, "payload")
-    if len(data) > limit:
-        raise PayloadTooLarge(
-            "payload",
-            f"{len(data)} bytes are more than the limit of {limit}",
-            "Store the data elsewhere and send its key",
-        )
+    _bounded(data, limit, "payload", "Store the data elsewhere and send its key")
     return Body(body_id(data), data.decode())
+
+
+def _bounded(data: bytes, limit: int, field: str, fix: str) -> None:
+    if len(data) > limit:
+        raise PayloadTooLarge(field, f"{len(data)} bytes are more than the limit of {limit}", fix)
 
 
 def encode_json(value: Any, field: str) -> bytes:

@@ -6,31 +6,25 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from bench.envs import ROOT
 from bench.runner import Measured
 from bench.suites import SUITES
 
 
-def test_a_tiny_run_asks_every_list(tmp_path: Path) -> None:
-    asked = (
-        "--here",
-        "--part",
-        "service",
-        "--only",
-        "lists",
-        "--n",
-        "700",
-        "--quick",
-        "--runs",
-        "1",
-        "--json",
-        "--no-gate",
-    )
-    command = [sys.executable, "-m", "bench", *asked, "--no-write", "--dir", str(tmp_path)]
+def tiny_run(folder: Path, scenario: str, n: int) -> dict[str, Any]:
+    """One scenario with few items, as the harness prints it."""
+    asked = ("--here", "--part", "service", "--only", scenario, "--n", str(n), "--quick", "--runs", "1")
+    command = [sys.executable, "-m", "bench", *asked, "--json", "--no-gate", "--no-write", "--dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=58)
     assert done.returncode == 0, done.stderr
-    scenario = json.loads(done.stdout)["scenarios"]["lists"]
+    found: dict[str, Any] = json.loads(done.stdout)["scenarios"][scenario]
+    return found
+
+
+def test_a_tiny_run_asks_every_list(tmp_path: Path) -> None:
+    scenario = tiny_run(tmp_path, "lists", 700)
     assert "70 schedules and 700 executions" in scenario["title"]
     (run,) = scenario["parts"][0]["runs"]
     assert 0 < run["schedules_p50_ms"] <= run["schedules_p95_ms"]
@@ -39,24 +33,7 @@ def test_a_tiny_run_asks_every_list(tmp_path: Path) -> None:
 
 
 def test_a_tiny_run_calls_an_agent(tmp_path: Path) -> None:
-    asked = (
-        "--here",
-        "--part",
-        "service",
-        "--only",
-        "calls",
-        "--n",
-        "300",
-        "--quick",
-        "--runs",
-        "1",
-        "--json",
-        "--no-gate",
-    )
-    command = [sys.executable, "-m", "bench", *asked, "--no-write", "--dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=58)
-    assert done.returncode == 0, done.stderr
-    ours, bare = json.loads(done.stdout)["scenarios"]["calls"]["parts"]
+    ours, bare = tiny_run(tmp_path, "calls", 300)["parts"]
     assert ours["runs"][0]["n"] == bare["runs"][0]["n"] == 300
     assert ours["runs"][0]["ticks"] > 0
     assert bare["runs"][0]["per_second"] > 0

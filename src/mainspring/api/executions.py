@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mainspring.api.acting import acted
 from mainspring.api.base import Api, api_of, json_answer, page
-from mainspring.api.idempotency import once
 from mainspring.api.problems import Refused
-from mainspring.api.reading import converted, json_object, query_of
+from mainspring.api.reading import query_of
 from mainspring.api.schedules import found_schedule
 from mainspring.api.schemas import CancelBody, EmptyBody, ExecutionQuery, ExecutionView, NoQuery, OfScheduleQuery
 from mainspring.api.views import attempt_views, execution_view, payload_of, states_of
@@ -57,12 +57,8 @@ async def get_execution(request: Request) -> Response:
 
 async def cancel_execution(request: Request) -> Response:
     """End a waiting execution; ask a running one to stop."""
-    api = api_of(request)
-    query_of(request, NoQuery)
-    data = await api.body(request)
-    wanted = converted(json_object(request, data, optional=True), CancelBody)
 
-    async def answer() -> Response:
+    async def deed(api: Api, wanted: CancelBody) -> Response:
         run = await _found(api, request)
         if run.state in ENDED:
             raise Refused(409, "conflict", f"The execution has ended already ({execution_view(run).status})")
@@ -70,22 +66,18 @@ async def cancel_execution(request: Request) -> Response:
         run = await api.ms.call(lambda runtime: runtime.commands.cancel(run.id, reason=reason, by="api"))
         return json_answer(await _whole(api, run))
 
-    return await once(api.ms, request, data, answer)
+    return await acted(request, CancelBody, deed)
 
 
 async def retry_execution(request: Request) -> Response:
     """Run an ended execution again: the same one, with the same fire time."""
-    api = api_of(request)
-    query_of(request, NoQuery)
-    data = await api.body(request)
-    converted(json_object(request, data, optional=True), EmptyBody)
 
-    async def answer() -> Response:
+    async def deed(api: Api, _: EmptyBody) -> Response:
         run = await _found(api, request)
         run = await api.ms.call(lambda runtime: runtime.commands.reopen(run.id, by="api"))
         return json_answer(await _whole(api, run))
 
-    return await once(api.ms, request, data, answer)
+    return await acted(request, EmptyBody, deed)
 
 
 async def _found(api: Api, request: Request) -> Run:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mainspring.api.acting import acted
 from mainspring.api.base import Api, api_of, json_answer, page
 from mainspring.api.comparing import changes, judge_read_only
 from mainspring.api.drafting import Draft, check_pace, default_retry, drafted, exact_payload, http_body, task_body
@@ -142,50 +143,38 @@ async def trigger_schedule(request: Request) -> Response:
 
 async def pause_schedule(request: Request) -> Response:
     """Plan nothing more, until resumed or until an instant."""
-    api = api_of(request)
-    query_of(request, NoQuery)
-    data = await api.body(request)
-    wanted = converted(json_object(request, data, optional=True), PauseBody)
 
-    async def answer() -> Response:
+    async def deed(api: Api, wanted: PauseBody) -> Response:
         until = None if wanted.until is None else instant_ms(wanted.until, field="until")
         schedule = await found_schedule(api, request.path_params["id"])
         reason = wanted.reason or "paused"
         row = await api.ms.call(lambda runtime: runtime.commands.pause(schedule, reason=reason, until=until))
         return json_answer((await _views(api, [row]))[0], headers=_etag(row))
 
-    return await once(api.ms, request, data, answer)
+    return await acted(request, PauseBody, deed)
 
 
 async def resume_schedule(request: Request) -> Response:
     """Plan again."""
-    api = api_of(request)
-    query_of(request, NoQuery)
-    data = await api.body(request)
-    converted(json_object(request, data, optional=True), EmptyBody)
 
-    async def answer() -> Response:
+    async def deed(api: Api, _: EmptyBody) -> Response:
         schedule = await found_schedule(api, request.path_params["id"])
         row = await api.ms.call(lambda runtime: runtime.commands.resume(schedule))
         return json_answer((await _views(api, [row]))[0], headers=_etag(row))
 
-    return await once(api.ms, request, data, answer)
+    return await acted(request, EmptyBody, deed)
 
 
 async def rotate_secret(request: Request) -> Response:
     """A new signing secret, shown once; for a day calls are signed with the old one, too."""
-    api = api_of(request)
-    query_of(request, NoQuery)
-    data = await api.body(request)
-    converted(json_object(request, data, optional=True), EmptyBody)
 
-    async def answer() -> Response:
+    async def deed(api: Api, _: EmptyBody) -> Response:
         schedule = await found_schedule(api, request.path_params["id"])
         if schedule.spec.task != HTTP_TASK:
             raise Refused(409, "conflict", "The schedule calls no HTTP agent; only calls of agents are signed")
         return json_answer(SecretView(signing_secret=await api.ms.rotate_secret(schedule.id)))
 
-    return await once(api.ms, request, data, answer)
+    return await acted(request, EmptyBody, deed)
 
 
 # ── what they share ─────────────────────────────────────────────────────────
