@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mainspring.engine.bus import Bus
+from mainspring.engine.direct import Direct
 from mainspring.engine.loop import EngineLoop, ThreadLoop
 from mainspring.engine.runtime import Runtime, open_store
 from mainspring.model.change import Result
@@ -140,7 +141,7 @@ class EngineHost:
         if runtime is None:
             return await self.call(lambda opened: opened.commands.enqueue(new))
         run, change = runtime.commands.birth(new)
-        return created(run, await runtime.crossing.apply(change))
+        return created(run, await runtime.enqueue(change))
 
     async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
         """Their ids. One commit for up to a thousand, beyond that in chunks; while one is stored the next is made."""
@@ -192,6 +193,8 @@ class EngineHost:
             self._given_store = store  # what only lives in memory must outlive run() and close()
         runtime = Runtime(store, self.clock, self._rng, self.settings, self._handlers, self._bus, self._threads)
         await runtime.open()
+        if store.capabilities.remote and self._given_store is None:
+            runtime.direct = Direct(lambda: open_store(self.url, self.clock), runtime.crossing)
         self._runtime, self._runtime_pid = runtime, os.getpid()
         return runtime
 
@@ -199,6 +202,8 @@ class EngineHost:
         """Close the store; the next call opens it again."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None and self._runtime_pid == os.getpid():
+            if runtime.direct is not None:
+                await runtime.direct.close()
             await self._engine.call(runtime.close())
 
     def now(self) -> Ms:

@@ -292,4 +292,4 @@ async def test_an_exhausted_pool_waits_and_does_not_grow(store: PostgresStore) -
     assert answers == [[]] * 40
     pool = store._db._pool
     assert pool is not None
-    assert pool.get_size() == 1
+    assert pool.size == 1

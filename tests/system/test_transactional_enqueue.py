@@ -228,6 +228,7 @@ async def test_whoever_wants_a_key_waits_for_the_transaction_that_took_it(open_s
 
 async def test_under_repeatable_read_a_conflict_with_what_came_since_is_the_drivers_own_failure(shared: Shop) -> None:
     unique = shared.send.using(unique="since")
+    await shared.send.enqueue("first")  # the schema is there
     async with asyncpg_connection(shared.url) as caller:
         await caller.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         await caller.execute("SELECT 1 FROM pg_class LIMIT 1")  # its view of the world begins here

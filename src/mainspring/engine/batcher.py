@@ -63,6 +63,7 @@ class Batcher:
         self._publish = publish
         self._queue: deque[_Waiting] = deque()
         self._flusher: asyncio.Task[None] | None = None
+        self._here = False
         self._pace = pace
         self._began = float("-inf")
         self._urgent = 0
@@ -89,6 +90,22 @@ class Batcher:
             self._room.clear()
             await self._room.wait()
         return await self.submit(change)
+
+    async def apply_here(self, change: Change) -> Result:
+        """The same; when nothing is in flight it is committed right here, without a task. Who gives up, ends it."""
+        if self._flusher is not None or self._here or self._queue:
+            return await self.apply(change)
+        self._here = True
+        told: list[Result | StoreError] = []
+        try:
+            await self._commit([_Waiting(change, told.append, 1, 0, True)])
+        finally:
+            self._here = False
+            if self._queue:
+                self._flusher = asyncio.get_running_loop().create_task(self._flush())
+        if isinstance(told[0], StoreError):
+            raise told[0]
+        return told[0]
 
     async def apply_many(self, changes: Sequence[Change]) -> list[Result]:
         """The same for many at once, whose answers come together; the first failure is raised when all are told."""
@@ -132,7 +149,7 @@ class Batcher:
         self._urgent += soon
         if self._urgent or len(self._queue) >= ENOUGH:
             self._hurry.set()
-        if self._flusher is None:
+        if self._flusher is None and not self._here:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def flush(self) -> None:

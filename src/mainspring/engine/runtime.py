@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from mainspring.engine.batcher import Batcher
 from mainspring.engine.bus import Bus
 from mainspring.engine.crossing import Crossing
+from mainspring.engine.direct import Direct
 from mainspring.engine.keeper import Keeper
 from mainspring.engine.leader import Leader
 from mainspring.engine.presence import Instance, Presence
@@ -34,7 +35,7 @@ from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.executors.lazily import Lazily
 from mainspring.executors.outcomes import timed_out
 from mainspring.executors.thread import ThreadExecutor
-from mainspring.model.change import Change
+from mainspring.model.change import Change, Result
 from mainspring.model.errors import MainspringError, StoreError
 from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
 from mainspring.model.health import Health
@@ -98,6 +99,8 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.batcher = Batcher(store, self._committed, bus.publish, settings.pace / 1000)
         self.crossing = Crossing(self.batcher, self._post)
+        #: The callers' own ways to a server, where this process may have them.
+        self.direct: Direct | None = None
         self.commands = Commands(
             store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id, lambda: self.vault
         )
@@ -289,6 +292,12 @@ class Runtime:
         for service in reversed(self._services):
             await service.stop()
         self._services = []
+
+    async def enqueue(self, change: Change) -> Result:
+        """Commit what a caller's loop brings, by the shortest way: with a worker here a claim may ride along."""
+        if self.direct is None or self.worker is not None or self.batcher.listening:
+            return await self.crossing.apply(change)
+        return await self.direct.apply(change)
 
     async def close(self) -> None:
         """Close the store."""

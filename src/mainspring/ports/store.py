@@ -33,6 +33,7 @@ class Capabilities(Struct, frozen=True):
     notifies: bool = False
     search: bool = False
     own_clock: bool = False  # judges by a clock that is not this machine's
+    remote: bool = False  # a server: any loop may have a connection of its own
     time_precision: Ms = 1
 
 

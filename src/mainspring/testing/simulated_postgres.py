@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import Database
+from mainspring.stores.postgres.pool import Pool
 from mainspring.stores.postgres.settings import read_url
 from mainspring.testing.simulated_loop import SimulatedLoop, TrueClock
 from mainspring.testing.simulated_store import FAIR, SimulatedHints, Weather
@@ -126,29 +126,6 @@ class _Connection:
             self.terminate()
 
 
-class _Pool:
-    """As many connections as the store may have; who finds none waits."""
-
-    def __init__(self, database: _Database, size: int) -> None:
-        self._database = database
-        self._free = asyncio.Semaphore(size)
-        self._idle: deque[_Connection] = deque()
-
-    async def acquire(self, timeout: float) -> _Connection:
-        async with asyncio.timeout(timeout):
-            await self._free.acquire()
-        while self._idle:
-            connection = self._idle.popleft()
-            if not connection.is_closed():
-                return connection
-        return self._database.dial()
-
-    async def release(self, connection: _Connection) -> None:
-        self._free.release()
-        if not connection.is_closed():
-            self._idle.append(connection)
-
-
 class _Database(Database):
     """The store's own, on lines of a wire."""
 
@@ -157,7 +134,7 @@ class _Database(Database):
         self._ground = ground
         self._rng = rng
         self._weather = weather
-        self._sim_pool = _Pool(self, self.settings.pool)
+        self._sim_pool = Pool(self.connect, self.settings.pool)
         self.connections: list[_Connection] = []
 
     def _usable(self) -> Any:

@@ -21,6 +21,7 @@ from mainspring.ports.store import Claim
 from mainspring.stores.postgres import migrations
 from mainspring.stores.postgres.errors import BROKEN, DRIVER, MET, starting, translate
 from mainspring.stores.postgres.marks import Marks
+from mainspring.stores.postgres.pool import Pool
 from mainspring.stores.postgres.settings import PostgresSettings
 
 log = logging.getLogger("mainspring.stores.postgres")
@@ -116,7 +117,7 @@ class Database:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._failpoint = failpoint
-        self._pool: asyncpg.Pool | None = None
+        self._pool: Pool | None = None
         self._pid = 0
         #: The last claim met gates or runs that crashed before; the next begins with the long way.
         self.gated = False
@@ -165,12 +166,14 @@ class Database:
         except DRIVER as error:
             why = translate(error, where)
             if isinstance(error, BROKEN):
-                with contextlib.suppress(asyncpg.InterfaceError):  # the pool may have noticed before us
-                    connection.terminate()
+                connection.terminate()
                 raise Broken(why) from error
             raise (Met(why) if isinstance(error, MET) else why) from error
+        except asyncio.CancelledError:
+            connection.terminate()  # something may be under way on it
+            raise
         finally:
-            await pool.release(connection)
+            pool.release(connection)
 
     @contextlib.asynccontextmanager
     async def transaction(self, verb: str) -> AsyncIterator[Session]:
@@ -215,7 +218,7 @@ class Database:
             return "BEGIN"
         return "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SESSION.items())
 
-    def _usable(self) -> asyncpg.Pool:
+    def _usable(self) -> Pool:
         if self._pool is None:
             raise StoreError(f"{self.settings.where} is not open. Call open() first")
         if self._pid != os.getpid():
@@ -239,18 +242,7 @@ class Database:
             raise translate(error, self.settings.where) from error
         finally:
             await _close(connection)
-        try:
-            self._pool = await asyncpg.create_pool(
-                self.settings.dsn,
-                min_size=1,
-                max_size=self.settings.pool,
-                max_inactive_connection_lifetime=300.0,
-                connection_class=Connection,
-                init=_guard,
-                **self._options(),
-            )
-        except DRIVER as error:
-            raise translate(error, self.settings.where) from error
+        self._pool = Pool(self.connect, self.settings.pool)
         self._pid = os.getpid()
 
     async def close(self) -> None:

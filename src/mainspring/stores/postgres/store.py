@@ -50,7 +50,7 @@ _RESEND_PAUSE = 0.1
 class PostgresStore:
     """A small pool of connections; the server's clock decides."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, notifies=True, own_clock=True)
+    capabilities = Capabilities(durable=True, multi_process=True, notifies=True, own_clock=True, remote=True)
     others_write = True
 
     def __init__(
