@@ -43,6 +43,8 @@ class Signature:
         self._required = frozenset(n for n, p in self._payload.parameters.items() if p.default is p.empty)
         self._simple = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
         self.plain = not self._full.parameters
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        self._by_keyword = all(parameter.kind in by_name for parameter in parameters)
         #: The names of the parameters that make the payload.
         self.names = frozenset(self._names)
 
@@ -135,6 +137,8 @@ class Signature:
                 arguments[name] = resolved[name]
             elif name in values:
                 arguments[name] = values[name]
+        if self._by_keyword:
+            return self._function(**arguments)
         bound = inspect.BoundArguments(self._full, arguments)
         return self._function(*bound.args, **bound.kwargs)
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mainspring import Mainspring, Retry
 from mainspring.context import Context
+from mainspring.engine.lookahead import AHEAD
 from mainspring.model.events import (
     Event,
     FiresElided,
@@ -235,7 +236,7 @@ def stale_by_the_calls(world: World) -> None:
 
 def early_fire(world: World) -> None:
     run_id = world.run(4).id
-    _birth_at(world, run_id, T0 + 4 * MINUTE - 1)
+    _birth_at(world, run_id, T0 + 4 * MINUTE - AHEAD - 1)
 
 
 def late_fire(world: World) -> None:

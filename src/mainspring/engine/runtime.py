@@ -367,7 +367,7 @@ class Runtime:
         if touched:
             self.settler.wake(Agenda.TOUCHED)
         if released:
-            self.settler.wake(Agenda.GATES)
+            self.settler.released()
 
     async def wait_for_end(self, run_id: str, timeout: float) -> None:
         """Return when the run ended here, or after `timeout` seconds; somebody else may have ended it."""

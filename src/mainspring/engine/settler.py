@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from mainspring.engine.batcher import Batcher
+from mainspring.engine.lookahead import Lookahead
 from mainspring.engine.service import Service
 from mainspring.model.change import Change, RunLease
 from mainspring.model.events import ClockStepped
@@ -34,6 +35,8 @@ CLOCK_STEP = 60_000
 STEADY = 5.0
 #: Seconds that no timer is exact to: what is due so soon is due.
 NOW = 1e-4
+#: After so many looks at gates that freed nobody, a released gate waits so many seconds for others.
+IN_VAIN, COMPANY = 5, 0.02
 #: Later than any fire.
 NEVER: Ms = 1 << 62
 #: A schedule that cannot be planned is tried at every hold's end, and said so every so many seconds.
@@ -79,6 +82,8 @@ class Settler(Service):
         }
         #: When each agenda is looked at next, in monotonic seconds.
         self._next = dict.fromkeys(self._steps, 0.0)
+        self._lookahead = Lookahead(clock)
+        self._in_vain = 0
         self._plans_at: Ms = 0
         self._soonest: Ms = NEVER
 
@@ -87,6 +92,13 @@ class Settler(Service):
         for agenda in agendas or self._steps:
             self._next[agenda] = 0.0
         super().wake()
+
+    def released(self) -> None:
+        """A gate has room. When nobody waited behind the last few of them, several share a look."""
+        at = 0.0 if self._in_vain < IN_VAIN else self._clock.monotonic() + COMPANY
+        if at < self._next[Agenda.GATES]:
+            self._next[Agenda.GATES] = at
+            super().wake()
 
     def expect(self, next_at: Ms) -> None:
         """A schedule will be due then; nothing is done when planning happens before that anyway."""
@@ -123,27 +135,35 @@ class Settler(Service):
         if unsteady > 0:
             return unsteady
         self._soonest, self._plans_at = NEVER, 0
-        due = await self._store.due(Agenda.SCHEDULES, BATCH)
+        due = await self._store.due(Agenda.SCHEDULES, BATCH, ahead=self._lookahead.ms)
         looked = self._clock.monotonic()
         self.heard(due.now)
         more = False
+        fires = 0
         futures = []
         for row in due.schedules:
+            next_at = row.schedule.next_at or 0
             try:
-                draft = self._settle(row, due.now)
+                draft = self._settle(row, max(due.now, next_at))
             except Exception:  # for example a zone this machine does not know: the others must go on
                 self._say_unplannable(row.schedule)
                 continue
+            if next_at > due.now and not _may_be_early(row, draft):
+                self._soonest = min(self._soonest, next_at)
+                continue
             more = more or draft.more
+            fires += len(draft.runs)
             if draft.changed:
                 futures.append((self._batcher.submit(draft.change(self._change_id())), draft))
         for future, draft in futures:
             result = await future  # refused means another instance was first: nothing to do
             if draft.cancels_open and result.ok:
                 await self._cancel_older(draft)
+        self._lookahead.planned(fires)
         if more or len(due.schedules) >= BATCH:
             return 0.0
-        self._plans_at = min(self._soonest, NEVER if due.next_at is None else due.next_at)
+        matters = min(self._soonest, NEVER if due.next_at is None else due.next_at)
+        self._plans_at = self._lookahead.look_at(due.now, matters)
         return (self._plans_at - due.now) / 1000 - (self._clock.monotonic() - looked)
 
     @property
@@ -276,6 +296,7 @@ class Settler(Service):
     async def open_gates(self) -> float:
         """Un-park what fits again."""
         due = await self._store.due(Agenda.GATES, BATCH)
+        self._in_vain = 0 if due.unparked else self._in_vain + 1
         if due.unparked:
             self._unparked()
         return 0.0 if due.unparked >= BATCH else self.poll
@@ -287,6 +308,12 @@ class Settler(Service):
 def _max_crashes(task: str) -> int:
     """For a task that is not known here."""
     return MAX_CRASHES if task == HTTP_TASK else 3
+
+
+def _may_be_early(row: DueSchedule, draft: Draft) -> bool:
+    """True when nothing that may happen until its time can change what becomes of the fire: it is simply a run."""
+    fires = row.open == 0 and row.schedule.state == "active" and draft.schedule.state == "active"
+    return fires and not draft.spans and all(run.state is State.WAITING for run in draft.runs)
 
 
 def _opened(row: DueSchedule) -> OpenRuns:

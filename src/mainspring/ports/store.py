@@ -294,8 +294,12 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
-        """What the settler should look at; rows are marked held to save work, the hold guards nothing."""
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
+        """What the settler should look at; rows are marked held to save work, the hold guards nothing.
+
+        `ahead` asks for schedules that will be due so soon, too. Those are held until their time and no longer, and
+        `next_at` leaves them out: who asked knows them.
+        """
         ...
 
     async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:

@@ -56,10 +56,10 @@ class MemoryStore(MemoryTables):
 
     # ── due ────────────────────────────────────────────────────────────────
 
-    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
         wall, lease_now = self._clocks(now)
         if agenda is Agenda.SCHEDULES:
-            return self._due_schedules(limit, hold, wall)
+            return self._due_schedules(limit, hold, wall, wall + ahead)
         if agenda is Agenda.TOUCHED:
             ids = [sid for sid in self._touched if self._held.get(sid, 0) <= wall][:limit]
             for sid in ids:
@@ -69,31 +69,32 @@ class MemoryStore(MemoryTables):
             return self._due_expired(limit, hold, wall, lease_now)
         return Due(wall, None, unparked=self._unpark(limit, wall))
 
-    def _due_schedules(self, limit: int, hold: Ms, wall: Ms) -> Due:
+    def _due_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> Due:
         ids: list[str] = []
         later: list[tuple[Ms, str]] = []
-        while self._agenda and self._agenda[0][0] <= wall and len(ids) < limit:
-            at, sid = heapq.heappop(self._agenda)
+        early: list[tuple[Ms, str]] = []
+        while self._agenda and self._agenda[0][0] <= through and len(ids) < limit:
+            _, sid = heapq.heappop(self._agenda)
             schedule = self._schedules.get(sid)
             if schedule is None or schedule.next_at is None or schedule.state in ("finished", "deleted"):
                 continue
-            if schedule.next_at > wall or sid in ids:
+            if schedule.next_at > through or sid in ids:
                 continue
             held = self._held.get(sid, 0)
             if held > wall:
-                if at != held:
-                    later.append((held, sid))
-                else:
-                    later.append((at, sid))
+                later.append((held, sid))
                 continue
-            self._held[sid] = wall + hold
-            later.append((wall + hold, sid))
             ids.append(sid)
+            is_early = schedule.next_at > wall
+            self._held[sid] = until = schedule.next_at if is_early else wall + hold
+            (early if is_early else later).append((until, sid))
         for entry in later:
             heapq.heappush(self._agenda, entry)
         while self._agenda and not self._live_agenda_entry(self._agenda[0], wall):
             heapq.heappop(self._agenda)
         next_at = self._agenda[0][0] if self._agenda else None
+        for entry in early:
+            heapq.heappush(self._agenda, entry)
         ids.sort(key=lambda sid: (self._schedules[sid].next_at or 0, sid))
         return Due(wall, next_at, tuple(self._due_schedule(sid) for sid in ids))
 

@@ -62,6 +62,28 @@ class DueSchedules(ContractBase):
         assert [row.schedule.id for row in later.schedules] == [row.id for row in rows]
 
     @on_store
+    async def test_what_is_due_soon_comes_when_asked_for_and_is_held_until_its_time(self, b: Bench) -> None:
+        due, soon, later = [await b.schedule(next_at=T0 + at) for at in (10, 300, 500)]
+        early = await b.store.due(Agenda.SCHEDULES, 9, hold=1_000, ahead=400, now=T0 + 10)
+        assert [row.schedule.id for row in early.schedules] == [due.id, soon.id]
+        assert (early.now, early.next_at) == (T0 + 10, later.next_at)
+        again = await b.store.due(Agenda.SCHEDULES, 9, hold=1_000, ahead=400, now=T0 + 299)
+        assert [row.schedule.id for row in again.schedules] == [later.id]
+        assert again.next_at == soon.next_at
+        in_time = await b.store.due(Agenda.SCHEDULES, 9, hold=1_000, now=T0 + 300)
+        assert [row.schedule.id for row in in_time.schedules] == [soon.id]
+
+    @on_store
+    async def test_a_fire_planned_early_is_claimed_at_its_time(self, b: Bench) -> None:
+        schedule = await b.schedule(next_at=T0 + 300)
+        await b.store.due(Agenda.SCHEDULES, 9, ahead=400, now=T0)
+        await b.accept(plan_change(b.ids, schedule, [T0 + 300], next_at=T0 + 900), now=T0)
+        early = await b.claim(T0 + 299)
+        assert (early.claims, early.next_at) == ([], T0 + 300)
+        assert len((await b.claim(T0 + 300)).claims) == 1
+        assert (await b.store.due(Agenda.SCHEDULES, 9, now=T0 + 600)).next_at == T0 + 900
+
+    @on_store
     async def test_apply_ends_the_hold(self, b: Bench) -> None:
         schedule = await b.schedule()
         assert len((await b.store.due(Agenda.SCHEDULES, 9, hold=60_000, now=T0 + 1_000)).schedules) == 1

@@ -225,12 +225,12 @@ class FailingStore:
     async def close(self) -> None:
         await self._store.close()
 
-    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
         planning = agenda is Agenda.SCHEDULES
         self._begin("unpark" if agenda is Agenda.GATES else "due")
         if planning:
             self._fuse.reach("materialise:before_read")
-        found = await self._store.due(agenda, limit, hold=hold, now=now)
+        found = await self._store.due(agenda, limit, hold=hold, ahead=ahead, now=now)
         if planning and found.schedules:
             self._fuse.reach("materialise:after_read")
         return found

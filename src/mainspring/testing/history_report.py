@@ -23,7 +23,7 @@ INVARIANTS = {
     "I3": "no run and no span beyond what was owed",
     "I4": "every run that ended by its handler was called; at most once where that was asked for",
     "I5": "an accepted outcome bears the newest token",
-    "I6": "never early by the store's clock, never later than the bound",
+    "I6": "never given out early by the store's clock, never planned later than the bound",
     "I7": "leases of one run do not overlap and are not cut short",
     "I8": "legal moves, contiguous numbers, rows equal to the folded log",
     "I9": "every event is handed out once and in order",

@@ -147,8 +147,8 @@ class StormyStore:
 
     # ── the verbs ──────────────────────────────────────────────────────────
 
-    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
-        return await self._send("due", lambda: self._store.due(agenda, limit, hold=hold, now=now))
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
+        return await self._send("due", lambda: self._store.due(agenda, limit, hold=hold, ahead=ahead, now=now))
 
     async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
         return await self._send("apply", lambda: self._store.apply(changes, wish=wish, now=now))

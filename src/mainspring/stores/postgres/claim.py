@@ -11,7 +11,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.store import Claim, Claimed, Offer, Renewed, Wish
 from mainspring.stores.postgres.apply_sql import successes
-from mainspring.stores.postgres.database import Database, Session
+from mainspring.stores.postgres.database import Database, Gated, Session
 from mainspring.stores.postgres.marks import BEGINNING
 from mainspring.stores.postgres.rows import (
     CLAIMABLE,
@@ -76,20 +76,46 @@ _START = """
     SET state = 'running', n = r.n + 1, epoch = r.epoch + 1, attempt = r.attempt + 1, held_until = 0,"""
 
 
-def _quick(also: str, ids: str) -> str:
+#: The gates of what may be taken: how many would enter each, which are locked now and have room for them. Behind a gate
+#: that changed since this statement began, somebody may wait whom it cannot see.
+_ENTERED = f"""
+w AS MATERIALIZED (
+    SELECT y.gate, count(*) AS times FROM c CROSS JOIN LATERAL json_array_elements_text(c.gates::json) AS y(gate)
+    GROUP BY y.gate),
+seen AS MATERIALIZED (
+    SELECT g.name, g.ctid AS place FROM §gate g WHERE g.name = ANY (ARRAY(SELECT w.gate FROM w))),
+m AS MATERIALIZED (
+    SELECT g.name, g.ctid AS place, CASE WHEN g.closed_until > {_T} THEN 0 ELSE g.max - g.held END AS room
+    FROM §gate g WHERE g.name = ANY (ARRAY(SELECT w.gate FROM w)) ORDER BY g.name FOR UPDATE SKIP LOCKED),
+full_ AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT 1 FROM w JOIN seen ON seen.name = w.gate LEFT JOIN m ON m.name = w.gate
+        WHERE m.name IS NULL OR m.place <> seen.place OR m.room < w.times)
+     OR EXISTS (SELECT 1 FROM w JOIN §run p ON p.parked_on = w.gate WHERE p.parked_on IS NOT NULL) AS yes),"""  # noqa: S608
+_ENTER = """
+en AS (
+    UPDATE §gate g SET held = g.held + w.times::integer FROM w, m
+    WHERE g.name = m.name AND m.name = w.gate AND NOT (SELECT h.hard FROM h)),"""
+
+
+def _quick(also: str, ids: str, *, gated: bool = False) -> str:
+    """SQL: a claim in one statement. What it cannot decide it leaves as it is, and says that it is hard."""
+    hard = "c.crashes > 0" if gated else "c.gates IS NOT NULL OR c.crashes > 0"
+    or_full = " OR (SELECT yes FROM full_)" if gated else ""
     return f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{also}
 heads AS MATERIALIZED ({_heads("$7::integer + 1", _T, "$8::bigint[]")}),
 c AS MATERIALIZED (
-    SELECT c.id, c.gates IS NOT NULL OR c.crashes > 0 AS hard FROM §run c
+    SELECT c.id, c.gates, {hard} AS hard FROM §run c
     WHERE c.id = ANY (ARRAY(SELECT h.id FROM heads h LIMIT $7::integer)) AND {_STILL_WAITS}
-    ORDER BY c.priority, c.ready_at, c.id LIMIT $4::integer FOR UPDATE SKIP LOCKED),
+    ORDER BY c.priority, c.ready_at, c.id LIMIT $4::integer FOR UPDATE SKIP LOCKED),{_ENTERED if gated else ""}
 h AS MATERIALIZED (
-    SELECT coalesce(bool_or(c.hard), false) AS hard, count(*) AS got, (SELECT count(*) FROM heads) AS due FROM c),
+    SELECT coalesce(bool_or(c.hard), false){or_full} AS hard, count(*) AS got, (SELECT count(*) FROM heads) AS due
+    FROM c),
 u AS (
     UPDATE §run r {_START} owner = $5, lease_until = t.now + $6::bigint, started_at = t.now
     FROM t, c WHERE r.id = c.id AND NOT (SELECT h.hard FROM h)
-    RETURNING {run_columns("r")}),
+    RETURNING {run_columns("r")}),{_ENTER if gated else ""}
 e AS ({_STARTED})
 SELECT t.now, h.hard, h.got, h.due,
        CASE WHEN h.due > $4 THEN t.now ELSE ({_next(_T)}) END AS next_at,
@@ -103,6 +129,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, {run_columns("u")}, b.data FROM u LEF
 #: now, lanes, tasks, limit, owner, ttl, depth, from where (`Marks`) → a row about the claim, then the claims, none if
 #: one of them needs a second look
 _CLAIM = _quick("", "NULL::text[]")
+#: The same through gates: all of them or, if one is refused by any, none.
+_CLAIM_THROUGH = _quick("", "NULL::text[]", gated=True)
 #: The same, then the plain successes that come before it in the same commit.
 _FINISH_AND_CLAIM = _quick(f"{successes(9)},", "(SELECT array_agg(s.id) FROM s)")
 #: now, lanes, tasks → the time, and when there is something to claim.
@@ -133,6 +161,15 @@ def _read(records: list[Any]) -> tuple[Any, list[Claim]]:
     return about, claims
 
 
+#: By what the last claims met.
+_SHORT = {Gated.NONE: _CLAIM, Gated.PASS: _CLAIM_THROUGH}
+
+
+def _ease(db: Database, claims: list[Claim]) -> None:
+    if claims and not any(claim.run.gates for claim in claims):
+        db.gated = Gated.NONE
+
+
 def _place(claim: Claim) -> tuple[int, Ms, str]:
     run = claim.run
     return run.priority, run.ready_at, run.id
@@ -145,24 +182,28 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
             lanes, tasks, *_ = _args(offer, limit)
             row = await session.row(_LOOK, db.now(now), lanes, tasks)
         return Claimed(row["now"], [], row["next_at"])
-    if ids or db.gated:
+    if ids or db.gated == Gated.HARD:
         return await hard_way(db, offer, limit, ids, now)
     found: list[Claim] = []
     depth = limit
     lows = db.marks.begin(offer)
+    way: Gated = db.gated  # others claim meanwhile
     while True:
         db.reach("claim:begin")
         wanted = limit - len(found)
         async with db.single("claim") as session:
-            records = await session.fetch(_CLAIM, db.now(now), *_args(offer, wanted, depth, lows))
+            records = await session.fetch(_SHORT[way], db.now(now), *_args(offer, wanted, depth, lows))
         about, claims = _read(records)
         db.remember(claims)
         db.marks.seen(lows, about["now"], claims, wanted)
         if about["hard"]:
-            db.gated = True
+            db.gated = way = Gated(way + 1)
+            if way != Gated.HARD:
+                continue
             if not found:
                 return await hard_way(db, offer, limit, ids, now)
             return Claimed(about["now"], found, about["now"])
+        _ease(db, claims)
         found += claims
         if lows != BEGINNING and len(found) < limit:
             lows = BEGINNING
@@ -186,7 +227,7 @@ async def claim_with_successes(
     db.remember(claims)
     db.marks.seen(lows, about["now"], claims, wish.limit)
     if about["hard"]:
-        db.gated = True
+        db.gated = Gated.PASS
         return about["now"], about["ids"], None
     more = about["got"] < (wish.limit if lows != BEGINNING else min(wish.limit, about["due"]))
     return about["now"], about["ids"], Claimed(about["now"], claims, about["now"] if more else about["next_at"])
@@ -243,14 +284,16 @@ async def claim_here(
     """The same inside a transaction that is open, which sees what it wrote itself."""
     db.reach("claim:begin")
     lanes, tasks, *_ = _args(offer, limit)
-    if limit > 0 and not ids and not db.gated:
-        about, claims = _read(await session.fetch(_CLAIM, wall, *_args(offer, limit)))
+    way: Gated = db.gated
+    while limit > 0 and not ids and way != Gated.HARD:
+        about, claims = _read(await session.fetch(_SHORT[way], wall, *_args(offer, limit)))
         if not about["hard"]:
             db.reach("claim:after_events")
             db.remember(claims)
+            _ease(db, claims)
             more = about["got"] < min(limit, about["due"])
             return Claimed(wall, claims, wall if more else about["next_at"])
-        db.gated = True
+        db.gated = way = Gated(way + 1)
     if limit > 0 and ids:
         rows = await session.fetch(_NAMED, wall, lanes, tasks, list(ids))
     elif limit > 0:
@@ -260,9 +303,10 @@ async def claim_here(
     else:
         rows = []
     candidates = [read_run(row) for row in rows]
+    chosen, slots, refused = await _through_gates(session, candidates, limit, wall)
     if not ids:
-        db.gated = any(run.gates or run.crashes for run in candidates)
-    chosen, slots = await _through_gates(session, candidates, limit, wall)
+        hard = refused or any(run.crashes for run in candidates)
+        db.gated = Gated.HARD if hard else Gated.PASS if any(run.gates for run in candidates) else Gated.NONE
     claims = []
     if chosen:
         ids_taken, gates, times = [run.id for run in chosen], list(slots), list(slots.values())
@@ -279,7 +323,8 @@ async def claim_here(
 
 async def _through_gates(
     session: Session, candidates: list[Run], limit: int, wall: Ms
-) -> tuple[list[Run], Mapping[str, int]]:
+) -> tuple[list[Run], Mapping[str, int], bool]:
+    """Who is taken, what that takes of each gate, and whether anybody was refused."""
     names = sorted({name for run in candidates for name in run.gates})
     gates: dict[str, Gate] = {}
     first: dict[str, tuple[int, Ms, str]] = {}
@@ -293,7 +338,7 @@ async def _through_gates(
     if verdict.parked:
         parked = [(run.id, gate) for run, gate in verdict.parked]
         await session.fetch(_PARK, [run_id for run_id, _ in parked], [gate for _, gate in parked])
-    return verdict.taken, verdict.slots
+    return verdict.taken, verdict.slots, bool(verdict.parked)
 
 
 # ── keeping ─────────────────────────────────────────────────────────────────
@@ -345,18 +390,19 @@ async def progress(db: Database, run_id: RunId, epoch: int, text: str) -> bool:
 
 # ── un-parking ──────────────────────────────────────────────────────────────
 
-#: limit → the gates that runs wait at (found by skipping through the index), how many wait, counted up to limit.
-_WAITED_AT = """
-WITH RECURSIVE waited(name) AS (
+#: now, limit → the gates that runs wait at (found by skipping through the index), how many wait, counted up to limit;
+#: and the time, if nobody waits.
+_WAITED_AT = f"""
+WITH RECURSIVE t AS MATERIALIZED (SELECT {NOW} AS now), waited(name) AS (
     SELECT min(r.parked_on) FROM §run r WHERE r.parked_on IS NOT NULL
     UNION ALL
     SELECT (SELECT min(r.parked_on) FROM §run r WHERE r.parked_on > w.name AND r.parked_on IS NOT NULL)
     FROM waited w WHERE w.name IS NOT NULL)
 SELECT w.name, (SELECT count(*) FROM (
-           SELECT 1 FROM §run p WHERE p.parked_on = w.name AND p.parked_on IS NOT NULL LIMIT $1::integer) q) AS waiting,
-       g.max, g.held, g.closed_until, $2::bigint AS now
-FROM waited w LEFT JOIN §gate g ON g.name = w.name WHERE w.name IS NOT NULL
-"""
+           SELECT 1 FROM §run p WHERE p.parked_on = w.name AND p.parked_on IS NOT NULL LIMIT $2::integer) q) AS waiting,
+       g.max, g.held, g.closed_until, t.now
+FROM t LEFT JOIN waited w ON w.name IS NOT NULL LEFT JOIN §gate g ON g.name = w.name
+"""  # noqa: S608
 #: gate names and how many of each may go: the first in the order of claims; what is being changed is left alone.
 _UNPARK = f"""
 WITH h AS MATERIALIZED (
@@ -373,11 +419,11 @@ RETURNING r.id
 async def unpark(db: Database, limit: int, now: Ms | None) -> tuple[Ms, int]:
     """Put parked runs whose gate has room back among the claimable ones: a statement of its own, seeing all that is."""
     async with db.reading() as session:
-        wall: Ms = await session.value(f"SELECT {NOW}", db.now(now))
-        rows = await session.fetch(_WAITED_AT, limit, wall)
+        rows = await session.fetch(_WAITED_AT, db.now(now), limit)
+    wall: Ms = rows[0]["now"]
     going: dict[str, int] = {}
     left = limit
-    for name, waiting, most, held, closed_until, _ in rows:
+    for name, waiting, most, held, closed_until, _ in rows if rows[0]["name"] is not None else ():
         room = limit if most is None else Gate(name, most, held, closed_until).room(wall)
         count = min(waiting, room, left)
         if count > 0:

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
+from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -50,6 +51,14 @@ _SESSION = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
+
+
+class Gated(IntEnum):
+    """What claims meet: no gates, gates with room, or gates that refuse and runs that crashed before."""
+
+    NONE = 0
+    PASS = 1
+    HARD = 2
 
 
 class Met(Exception):
@@ -119,8 +128,8 @@ class Database:
         self._failpoint = failpoint
         self._pool: Pool | None = None
         self._pid = 0
-        #: The last claim met gates or runs that crashed before; the next begins with the long way.
-        self.gated = False
+        #: What the last claim met: the next begins with the way that fits.
+        self.gated = Gated.NONE
         #: Runs claimed here, as they were: what ends plainly need not be compared with the row.
         self.claimed: dict[str, Run] = {}
         self.marks = Marks()

@@ -20,11 +20,15 @@ from mainspring.stores.postgres.rows import (
 
 _PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
 _T = "(SELECT now FROM t)"
+_SOON = f"({_T} + $4::bigint)"
 _OPEN = "o.schedule_id = u.id AND o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
 
 
-def _schedules(where: str, order: str, rest: str) -> str:
-    """SQL: limit and hold are $2 and $3; one row about the rest, then the schedules and their open runs, a row each."""
+def _schedules(where: str, order: str, until: str, rest: str) -> str:
+    """SQL: limit, hold and how far ahead are $2, $3 and $4.
+
+    One row about the rest, then the schedules and their open runs, a row each.
+    """
     none = ", ".join("NULL" for _ in (*SCHEDULE_FIELDS, *RUN_FIELDS))
     return f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),
@@ -32,7 +36,7 @@ d AS MATERIALIZED (
     SELECT s.id FROM §schedule s WHERE {where} AND s.held_until <= {_T}
     ORDER BY {order} LIMIT $2::integer FOR UPDATE SKIP LOCKED),
 u AS (
-    UPDATE §schedule s SET held_until = t.now + $3::bigint FROM t, d WHERE s.id = d.id
+    UPDATE §schedule s SET held_until = {until} FROM t, d WHERE s.id = d.id
     RETURNING s.touched, {schedule_columns("s")})
 SELECT t.now, 0::bigint AS open, 0::bigint AS waiting, (SELECT count(*) FROM d)::integer AS touched,
        CASE WHEN (SELECT count(*) FROM d) < $2 THEN {rest} END AS next_free, {none}
@@ -48,14 +52,15 @@ LEFT JOIN LATERAL (SELECT * FROM §run o WHERE {_OPEN} ORDER BY o.id LIMIT 2) o 
 
 #: Those that are due and held come when their hold ends; the others when their time has come.
 _DUE_SCHEDULES = _schedules(
-    f"{_PLANS} AND s.next_at <= {_T}",
+    f"{_PLANS} AND s.next_at <= {_SOON}",
     "s.next_at, s.id",
+    "CASE WHEN s.next_at > t.now THEN s.next_at ELSE t.now + $3::bigint END",
     f"""least(
-        (SELECT s.next_at FROM §schedule s WHERE {_PLANS} AND s.next_at > {_T} ORDER BY s.next_at, s.id LIMIT 1),
+        (SELECT s.next_at FROM §schedule s WHERE {_PLANS} AND s.next_at > {_SOON} ORDER BY s.next_at, s.id LIMIT 1),
         (SELECT min(s.held_until) FROM §schedule s
-         WHERE {_PLANS} AND s.next_at <= {_T} AND s.held_until > {_T}))""",  # noqa: S608
+         WHERE {_PLANS} AND s.next_at <= {_SOON} AND s.held_until > {_T}))""",  # noqa: S608
 )
-_TOUCHED = _schedules("s.touched > 0", "s.id", "NULL::bigint")
+_TOUCHED = _schedules("s.touched > 0 AND $4::bigint = 0", "s.id", "t.now + $3::bigint", "NULL::bigint")
 _HEAD = 5
 _RUN_AT = _HEAD + len(SCHEDULE_FIELDS)
 
@@ -77,7 +82,7 @@ SELECT NULL, NULL, {run_columns("u")} FROM u
 """  # noqa: S608
 
 
-async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None) -> Due:
+async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """The rows of one agenda, marked held."""
     db.reach("due:begin")
     if agenda is Agenda.GATES:
@@ -90,7 +95,8 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None
         return await _expired(db, limit, hold, now)
     touched = agenda is Agenda.TOUCHED
     async with db.single("due") as session:
-        records = await session.fetch(_TOUCHED if touched else _DUE_SCHEDULES, db.now(now), limit, hold)
+        sql, soon = (_TOUCHED, 0) if touched else (_DUE_SCHEDULES, ahead)
+        records = await session.fetch(sql, db.now(now), limit, hold, soon)
     about = next(record for record in records if record["now"] is not None)
     wall = about["now"]
     found = _read_schedules([record for record in records if record["now"] is None])
@@ -101,7 +107,7 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None
     times = [about["next_free"]] if about["next_free"] is not None else []
     if len(found) >= limit:
         times.append(wall)
-    elif found:
+    if any((row.schedule.next_at or 0) <= wall for row in found):
         times.append(wall + hold)
     return Due(wall, min(times, default=None), tuple(found))
 

@@ -75,8 +75,8 @@ class PostgresStore:
         await self._notices.close()
         await self._db.close()
 
-    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
-        return await _patiently(lambda: due.due(self._db, agenda, limit, hold, now))
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
+        return await _patiently(lambda: due.due(self._db, agenda, limit, hold, ahead, now))
 
     async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
         applied = await self._apply(changes, wish, now)

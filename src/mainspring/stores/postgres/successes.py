@@ -12,7 +12,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run, State
 from mainspring.ports.store import Applied, Claimed, Wish
 from mainspring.stores.postgres import apply_sql as sql
-from mainspring.stores.postgres.claim import claim, claim_with_successes, hard_way
+from mainspring.stores.postgres.claim import claim, claim_with_successes
 from mainspring.stores.postgres.database import Broken, Database, Met
 from mainspring.stores.postgres.explain import explain
 from mainspring.stores.postgres.rows import arrays, plain_text
@@ -43,7 +43,7 @@ async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, 
     elif wish is not None and wish.limit > 0:
         wall, ids, claimed = await claim_with_successes(db, wish, done, db.now(now))
         if claimed is None:
-            claimed = await _also(hard_way(db, wish.offer, wish.limit, (), now))
+            claimed = await _also(claim(db, wish.offer, wish.limit, (), now))
     else:
         async with db.single("apply") as session:
             row = await session.row(sql.SUCCEED, db.now(now), *done)

@@ -25,7 +25,7 @@ _WITH_RUNS = f"""json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched,
         SELECT * FROM run o INDEXED BY run_open_of_schedule
         WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r))"""  # noqa: S608
 
-#: held ids, now, limit → the due schedules; the next instant at which one is due; when the held ones are.
+#: held ids, until when, limit → the due schedules; the next instant at which one is due; when the held ones are.
 _DUE_SCHEDULES = f"""
 SELECT (SELECT json_group_array({_WITH_RUNS}) FROM (
     SELECT * FROM schedule s WHERE {_PLANS} AND s.next_at <= ?2 AND {_NOT_HELD} ORDER BY s.next_at, s.id LIMIT ?3) s),
@@ -59,7 +59,7 @@ _schedules = msgspec.json.Decoder(list[DueSchedule])
 _pairs = msgspec.json.Decoder(list[tuple[str, Ms]])
 
 
-def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None) -> Due:
+def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """The rows of one agenda, marked held."""
     wall, lease_now = db.clocks(now)
     db.reach("due:begin")
@@ -75,16 +75,20 @@ def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None) -> D
         if agenda is Agenda.TOUCHED:
             found, free, waiting = _schedules.decode(db.value(_TOUCHED, held, limit)), None, []
         else:
-            text, free, holding = db.run(_DUE_SCHEDULES, held, wall, limit).fetchone()
+            text, free, holding = db.run(_DUE_SCHEDULES, held, wall + ahead, limit).fetchone()
             found, waiting = _schedules.decode(text), _pairs.decode(holding)
     times = [max(at, db.held[key]) for key, at in waiting]  # a held one is due when its hold ends
     if free is not None:
         times.append(free)
     if len(found) >= limit:
         times.append(wall)
-    elif found:
-        times.append(wall + hold)
-    db.held.update((row.schedule.id, wall + hold) for row in found)
+    for row in found:
+        next_at = row.schedule.next_at or 0
+        if agenda is Agenda.SCHEDULES and next_at > wall:
+            db.held[row.schedule.id] = next_at
+        else:
+            db.held[row.schedule.id] = wall + hold
+            times.append(wall + hold)
     return Due(wall, min(times, default=None), tuple(found))
 
 

@@ -70,8 +70,8 @@ class SqliteStore:
         self._db.close()
         self._hints.notify()
 
-    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
-        return due.due(self._db, agenda, limit, hold, now)
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
+        return due.due(self._db, agenda, limit, hold, ahead, now)
 
     async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
         return apply.apply(self._db, changes, wish, now)

@@ -1,0 +1,39 @@
+"""How far the planner looks ahead: not at all, unless there is so much to plan that it pays.
+
+A fire that is planned a moment before its time waits in the store as a run, and any worker may take it when its time
+has come. Many fires then share a look and a commit, and none is late because of them.
+"""
+
+from __future__ import annotations
+
+from mainspring.model.instant import Ms
+from mainspring.ports.clock import Clock
+
+#: From so many fires a second on.
+BUSY = 20.0
+#: So many milliseconds ahead. Who pauses or edits a schedule in this time comes too late for that one fire.
+AHEAD: Ms = 400
+#: Seconds over which fires are counted.
+COUNTED = 1.0
+
+
+class Lookahead:
+    """Counts the fires planned here."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._count = 0
+        self.ms: Ms = 0
+
+    def planned(self, fires: int) -> None:
+        """So many fires were planned by this look."""
+        self._count += fires
+        seconds = self._clock.monotonic() - self._since
+        if seconds >= COUNTED:
+            self.ms = AHEAD if self._count >= BUSY * seconds else 0
+            self._since, self._count = self._since + seconds, 0
+
+    def look_at(self, now: Ms, matters: Ms) -> Ms:
+        """When to look for what will matter then: that long before, in steps of half of it, and never too late."""
+        return min(matters, max(matters - self.ms, now + self.ms // 2))
