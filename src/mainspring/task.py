@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -39,7 +39,7 @@ from mainspring.model.settings import PAYLOAD_HARD_LIMIT
 from mainspring.payload import Signature, encode_json
 from mainspring.ports.executor import Attempt, Handler, Kind
 from mainspring.rules.lanes import lane_of, task_gate
-from mainspring.service import NewRun
+from mainspring.service import CHUNK, NewRun
 from mainspring.sync import SyncTask
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class BaseTask(Generic[P, R]):
         if self._call_options.unique is not None:
             asked = await asyncio.gather(*(self.app.enqueue(self._new_run(body)) for body in bodies))
             return [RunHandle(run.id, call, decode, created=created) for run, created in asked]
-        ids = await self.app.enqueue_many(self._new_run(body) for body in bodies)
+        ids = await self.app.enqueue_many(self._new_runs(bodies))
         return [RunHandle(run_id, call, decode) for run_id in ids]
 
     def enqueue_many_blocking(
@@ -218,10 +218,17 @@ class BaseTask(Generic[P, R]):
         """The first event of a run of this task, with its payload and gates."""
         return self._new_run(self.signature.encode(args, kwargs, self.app.settings.payload_limit))
 
-    def _new_run(self, body: Body | None) -> NewRun:
+    def _new_runs(self, bodies: Sequence[Body | None]) -> Iterator[NewRun]:
+        """What is stored in one commit is due at one instant: a server is told once, not for each of them."""
+        for start in range(0, len(bodies), CHUNK):
+            now = self.app.now()
+            for body in bodies[start : start + CHUNK]:
+                yield self._new_run(body, now)
+
+    def _new_run(self, body: Body | None, now: Ms | None = None) -> NewRun:
         settings = self.app.settings
         own, call = self.options, self._call_options
-        now = self.app.now()
+        now = self.app.now() if now is None else now
         due = call.at if call.at is not None else now + (call.delay or 0)
         gates = self.gates()
         unique = None if call.unique is None else f"{self.name}:{plain(call.unique)}"

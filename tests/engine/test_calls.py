@@ -96,6 +96,16 @@ async def test_critical_runs_before_low(make: Make) -> None:
     assert order == ["critical", "critical 2", "high", "normal", "low"]
 
 
+async def test_what_is_enqueued_in_one_commit_is_due_at_one_instant_in_the_order_given(ms: Mainspring) -> None:
+    @ms.task
+    def count(number: int) -> None: ...
+
+    handles = await count.enqueue_many([(number,) for number in range(1_500)])
+    runs = [await handle.run() for handle in (handles[0], handles[999], handles[1_000], handles[-1])]
+    assert runs[0].due_at == runs[1].due_at <= runs[2].due_at == runs[3].due_at
+    assert [handle.id for handle in handles] == sorted(handle.id for handle in handles)
+
+
 async def test_enqueue_many_is_one_commit(ms: Mainspring) -> None:
     @ms.task
     async def work(customer: str, copies: int = 1) -> str:
