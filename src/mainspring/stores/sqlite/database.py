@@ -26,6 +26,7 @@ from mainspring.model.errors import (
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.clock import Clock, SystemClock
+from mainspring.stores.sqlite.checkpoints import Checkpoints
 from mainspring.stores.sqlite.errors import BUSY, damaged, primary_code, translate
 from mainspring.stores.sqlite.mounts import filesystem_of, is_network
 from mainspring.stores.sqlite.rows import MOST_ROWS, size_for, sized
@@ -60,6 +61,7 @@ class Database:
         self._failpoint = failpoint
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.RLock()
+        self._checkpoints: Checkpoints | None = None
         self._fork_safe = False
         self._reopen = False
         self._inode = 0
@@ -179,6 +181,8 @@ class Database:
             except BaseException:
                 self._rollback(connection)
                 raise
+            if self._checkpoints is not None:
+                self._checkpoints.committed()
         self.reach(f"{verb}:after_commit")
 
     def _rollback(self, connection: sqlite3.Connection) -> None:
@@ -200,6 +204,7 @@ class Database:
             try:
                 self._connection = self._connect()
                 self._reopen = True
+                self._checkpoints = self._checkpoints or Checkpoints(os.path.abspath(self.path))
                 return
             except sqlite3.Error as error:
                 # Two processes that create one file meet here; SQLite does not wait when the journal mode changes.
@@ -212,6 +217,9 @@ class Database:
         with self._lock:
             connection, self._connection = self._connection, None
             self._reopen = False
+            checkpoints, self._checkpoints = self._checkpoints, None
+            if checkpoints is not None:
+                checkpoints.end()
             if connection is not None:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("PRAGMA busy_timeout = 0")
@@ -232,17 +240,22 @@ class Database:
         def before() -> None:
             if (db := this()) is not None:
                 db._lock.acquire()
+                if db._checkpoints is not None:
+                    db._checkpoints.pause()
                 connection, db._connection = db._connection, None
                 if connection is not None:
                     connection.close()
 
         def in_parent() -> None:
             if (db := this()) is not None:
+                if db._checkpoints is not None:
+                    db._checkpoints.resume()
                 db._lock.release()
 
         def in_child() -> None:
             if (db := this()) is not None:
                 db._lock = threading.RLock()
+                db._checkpoints = None  # its thread stayed behind
 
         os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 
@@ -295,7 +308,7 @@ class Database:
                 "foreign_keys = OFF",
                 "temp_store = MEMORY",
                 "cache_size = -16384",
-                "wal_autocheckpoint = 4000",
+                "wal_autocheckpoint = 8000",  # for what `Checkpoints` could not keep up with
                 "journal_size_limit = 67108864",
                 "secure_delete = FAST",
             ):

@@ -1,0 +1,82 @@
+"""Moving the write-ahead log into the file on a thread of its own, so that no commit has to wait for it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import urllib.parse
+
+from mainspring.ports.threads import SystemThreads
+
+#: After so many commits there is something worth moving; a program that writes less never has the thread.
+EVERY = 64
+#: Commits go on meanwhile. What they added is moved by another round, each shorter than the last; a round that leaves
+#: nothing lets the log begin anew.
+ROUNDS = 5
+
+
+class Checkpoints:
+    """A thread with a connection of its own, which does nothing but PASSIVE checkpoints: they wait for nobody."""
+
+    def __init__(self, path: str) -> None:
+        self._uri = f"file:{urllib.parse.quote(path)}?mode=rw"  # never makes a file
+        self._due = threading.Event()
+        #: Held by whoever uses the connection.
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._commits = 0
+        self._started = self._ended = False
+        self.rounds = 0
+
+    def committed(self) -> None:
+        """Count a commit; called by the one that made it."""
+        self._commits += 1
+        if self._commits >= EVERY:
+            self._commits = 0
+            self._due.set()
+            if not self._started:
+                self._started = True
+                SystemThreads().start(self._run, "mainspring-checkpoints")
+
+    def pause(self) -> None:
+        """Before a fork: end what is under way and hold no file until `resume`."""
+        self._lock.acquire()
+        self._close()
+
+    def resume(self) -> None:
+        self._lock.release()
+
+    def end(self) -> None:
+        """Hold no file any more; the thread ends by itself."""
+        self._ended = True
+        with self._lock:
+            self._close()
+        self._due.set()
+
+    def _run(self) -> None:
+        while True:
+            self._due.wait()
+            self._due.clear()
+            for _ in range(ROUNDS):
+                if self._ended or self._move():
+                    break
+            if self._ended:
+                return
+
+    def _move(self) -> bool:
+        """One round; True when nothing is left, or nothing can be done about it here."""
+        with self._lock, contextlib.suppress(sqlite3.Error):  # a disk that is full is told by the next commit
+            if self._ended:
+                return True
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False, isolation_level=None)
+            busy, written, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.rounds += 1
+            return bool(busy) or moved >= written
+        return True
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
