@@ -156,6 +156,10 @@ class StoreFull(StoreUnavailable):
     """The disk under the store is full; nothing was changed."""
 
 
+class StoreNearlyFull(StoreError):
+    """The store keeps what memory is left for work under way; nothing was changed."""
+
+
 class StoreReadOnly(StoreUnavailable):
     """The store's file or directory cannot be written; nothing was changed."""
 

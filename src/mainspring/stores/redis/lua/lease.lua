@@ -1,0 +1,24 @@
+-- Take a lease that is free or ended, or renew a term. The row outlives its terms, so an epoch is never given twice.
+-- ARGV: now, name, owner, ttl, epoch or '', data's mark ('1' given), data
+-- A row is {owner, epoch, expires_at, renewed_at, data or false, live}.
+local now, name, owner = clock(ARGV[1]), ARGV[2], ARGV[3]
+local rows = KEYS[1] .. 'lease:rows'
+local packed = redis.call('HGET', rows, name)
+local old = packed and cmsgpack.unpack(packed)
+local live = old and old[6] and old[3] > now
+local epoch
+local data = ARGV[6] == '1' and ARGV[7]
+if ARGV[5] == '' then
+  if live then return false end
+  epoch = old and old[2] + 1 or 1
+else
+  epoch = tonumber(ARGV[5])
+  if not live or old[1] ~= owner or old[2] ~= epoch then return false end
+  data = data or old[5]
+end
+local row = cmsgpack.pack({owner, epoch, now + tonumber(ARGV[4]), now, data, true})
+redis.call('DEL', KEYS[1] .. 'none') -- counts as a write that needs no memory: what follows is not refused at maxmemory
+redis.call('HSET', rows, name, row)
+redis.call('ZADD', KEYS[1] .. 'lease:renewed', now, name)
+if not old then redis.call('ZADD', KEYS[1] .. 'lease:names', 0, name) end
+return row
