@@ -61,7 +61,7 @@ class EngineHost:
         heartbeat: Duration | None = None,
         poll_interval: Duration = "1s",
         shutdown_timeout: Duration = "30s",
-        history: Duration = "30d",
+        history: Duration | None = None,
         payload_limit: int = 64 * 1024,
         labels: Mapping[str, str] | None = None,
         deps: Any = None,

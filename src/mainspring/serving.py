@@ -52,7 +52,7 @@ def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
             lease_ttl=scheduler.lease_ttl / 1000,
             poll_interval=scheduler.poll_interval / 1000,
             shutdown_timeout=scheduler.shutdown_timeout / 1000,
-            history=scheduler.history / 1000,
+            history=None if scheduler.history is None else scheduler.history / 1000,
             payload_limit=scheduler.payload_limit,
         )
     return app

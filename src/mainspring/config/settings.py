@@ -55,7 +55,8 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
     poll_interval: Ms = 1_000
     shutdown_timeout: Ms = 20_000
     lease_ttl: Ms = 30_000
-    history: Ms = 30 * 86_400_000
+    #: None: as long as the store does by itself, 30 days or, on Redis, one.
+    history: Ms | None = None
     payload_limit: int = 64 * 1024
     #: Readiness is false when planning is so far behind.
     max_lag: Ms = 30_000

@@ -73,11 +73,15 @@ class Keeper(Service):
     async def retain(self) -> bool:
         """Remove what is older than the history; true when there is more."""
         now = self._clock.now()
-        before: Ms = now - self._settings.history
+        kept, most = self._settings.history, None
+        if kept is None:
+            kept, most = self._store.capabilities.history, self._store.capabilities.ended_runs
+        before: Ms = now - kept
         policy = Retention(
             ended_before=before,
             lease_prefix=PREFIX,
             leases_before=min(before, now - self._settings.undeclared_after),  # they say who declares what
+            at_most=most,
         )
         purged = await self._store.purge(policy, PURGE_BATCH)
         if purged.runs:

@@ -315,7 +315,8 @@ class Runtime:
             since = service.since
             if since is not None and now - since > SILENT:
                 failing.setdefault(service.name, f"the store has not answered for {now - since:.0f} s")
-        return Health("degraded" if failing else "ok", failing)
+        warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
+        return Health("degraded" if failing else "ok", failing, warnings)
 
     def metrics(self) -> dict[str, float]:
         """Counters end in `_total`, everything else is as it is now."""

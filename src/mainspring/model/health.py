@@ -13,6 +13,8 @@ class Health(Struct, frozen=True):
     status: Literal["ok", "degraded", "stopped"]
     #: By loop: what keeps it from its work.
     failing: dict[str, str] = {}
+    #: What works and should be mended all the same: a server that does not persist, for example.
+    warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -28,7 +28,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     heartbeat: Ms = 10_000
     poll: Ms = 1_000
     shutdown_timeout: Ms = 30_000
-    history: Ms = 30 * 86_400_000
+    #: None: as long as the store does by itself.
+    history: Ms | None = None
     payload_limit: int = 64 * 1024
     undeclared_after: Ms = 600_000
     labels: dict[str, str] = {}
@@ -47,7 +48,7 @@ def make_settings(
     heartbeat: Duration | None = None,
     poll_interval: Duration = "1s",
     shutdown_timeout: Duration = "30s",
-    history: Duration = "30d",
+    history: Duration | None = None,
     payload_limit: int = 64 * 1024,
     labels: Mapping[str, str] | None = None,
 ) -> Settings:
@@ -80,7 +81,7 @@ def make_settings(
         heartbeat=beat,
         poll=duration_ms(poll_interval, field="poll_interval", minimum=1),
         shutdown_timeout=duration_ms(shutdown_timeout, field="shutdown_timeout"),
-        history=duration_ms(history, field="history"),
+        history=None if history is None else duration_ms(history, field="history"),
         payload_limit=payload_limit,
         labels=_labels(labels or {}),
     )

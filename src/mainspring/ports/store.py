@@ -35,6 +35,8 @@ class Capabilities(Struct, frozen=True):
     own_clock: bool = False  # judges by a clock that is not this machine's
     remote: bool = False  # a server: any loop may have a connection of its own
     time_precision: Ms = 1
+    history: Ms = 30 * 86_400_000  # how long ended runs stay where the user does not say
+    ended_runs: int | None = None  # how many of them at most
 
 
 class Agenda(StrEnum):
@@ -131,13 +133,15 @@ class Retention(Struct, frozen=True):
     """What may be removed: runs that ended before, older notes, deleted schedules of which nothing else is left.
 
     Also named leases that ended, begin with `lease_prefix` and were not renewed since `leases_before`, and kept things
-    that expired.
+    that expired. With `at_most`, the oldest of the ended runs go, too, until no more are left; only a store that
+    declares `ended_runs` need heed it.
     """
 
     ended_before: Ms
     keep_dead: bool = True
     lease_prefix: str = ""
     leases_before: Ms = 0
+    at_most: int | None = None
 
 
 class Purged(Struct, frozen=True):

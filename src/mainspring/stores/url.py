@@ -9,7 +9,9 @@ from mainspring.model.errors import InvalidInput, MissingExtra, nearest
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Store
 
-_PLANNED = ("redis", "rediss", "mongodb", "mongodb+srv")
+_PLANNED = ("mongodb", "mongodb+srv")
+#: Redis and Valkey: one server, by TLS, behind a Sentinel, in a cluster.
+_REDIS = tuple(f"{name}{kind}" for kind in ("", "+sentinel", "+cluster") for name in ("redis", "rediss", "valkey", "valkeys"))
 _SQLITE_FORMS = "Write sqlite:///relative.db or sqlite:////absolute/path.db"
 _YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -90,9 +92,21 @@ def _postgres(url: str, clock: Clock) -> Store:
     return PostgresStore(url, clock)
 
 
+def _redis(url: str, clock: Clock) -> Store:
+    try:
+        from mainspring.stores.redis import RedisStore
+    except ModuleNotFoundError as error:
+        if error.name not in ("redis", "hiredis"):
+            raise
+        raise MissingExtra("Redis and Valkey need redis-py. Install it: pip install 'mainspring[redis]'") from error
+
+    return RedisStore(url, clock)
+
+
 _MAKERS: dict[str, Callable[[str, Clock], Store]] = {
     "memory": _memory,
     "sqlite": _sqlite,
     "postgresql": _postgres,
     "postgres": _postgres,
+    **dict.fromkeys(_REDIS, _redis),
 }

@@ -89,7 +89,7 @@ class Home:
             pace=0,
             lease_ttl=max(own.lease_ttl, DAY),
             heartbeat=max(own.heartbeat, DAY // 4),
-            history=max(own.history, 36_500 * DAY),
+            history=max(own.history or 0, 36_500 * DAY),
         )
         app._start = self._started  # type: ignore[method-assign]  # lifespan() and running() find it running
         app._stop = self._stay  # type: ignore[method-assign]  # and leave it so

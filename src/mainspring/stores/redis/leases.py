@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Lease, Leases
@@ -13,7 +14,7 @@ from mainspring.stores.redis.scripts import load
 
 _TAKE = load("lease", "clock", "lease")
 _RELEASE = load("release")
-_FIND = load("find_leases")
+_FIND = load("find_leases", "clock", "find_leases")
 
 
 async def lease(
@@ -33,8 +34,9 @@ async def release(db: Database, name: str, owner: str, epoch: int) -> bool:
 
 async def find(db: Database, query: Leases) -> list[Lease]:
     """Answer `Leases`."""
-    found = await db.call(_FIND, query.prefix, query.after or "", query.limit)
-    return [_lease(name.decode(), row) for name, row in zip(found[::2], found[1::2], strict=True)]
+    now, *found = await db.call(_FIND, db.now(None), query.prefix, query.after or "", query.limit)
+    rows = [_lease(name.decode(), row) for name, row in zip(found[::2], found[1::2], strict=True)]
+    return [replace(row, live=row.live and row.expires_at > now) for row in rows]
 
 
 def _lease(name: str, packed: bytes) -> Lease:
