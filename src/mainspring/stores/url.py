@@ -11,7 +11,9 @@ from mainspring.ports.store import Store
 
 _PLANNED = ("mongodb", "mongodb+srv")
 #: Redis and Valkey: one server, by TLS, behind a Sentinel, in a cluster.
-_REDIS = tuple(f"{name}{kind}" for kind in ("", "+sentinel", "+cluster") for name in ("redis", "rediss", "valkey", "valkeys"))
+_REDIS = tuple(
+    f"{name}{kind}" for kind in ("", "+sentinel", "+cluster") for name in ("redis", "rediss", "valkey", "valkeys")
+)
 _SQLITE_FORMS = "Write sqlite:///relative.db or sqlite:////absolute/path.db"
 _YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 

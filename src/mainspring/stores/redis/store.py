@@ -29,7 +29,7 @@ from mainspring.ports.store import (
     Retention,
     Wish,
 )
-from mainspring.stores.redis import apply, claim, due, kept, leases
+from mainspring.stores.redis import apply, claim, due, find, kept, leases, purge, restore
 from mainspring.stores.redis.database import Database
 from mainspring.stores.redis.errors import Broken, unknown
 from mainspring.stores.redis.notices import Notices
@@ -53,6 +53,11 @@ class RedisStore:
         self.settings = read_url(url) if isinstance(url, str) else url
         self._db = Database(self.settings, clock, failpoint)
         self._notices = Notices(self._db)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What should be mended on the server, for people."""
+        return self._db.warnings
 
     async def open(self) -> None:
         await self._db.open()
@@ -104,10 +109,10 @@ class RedisStore:
         return await _plainly(claim.progress(self._db, run_id, epoch, text))
 
     async def find(self, query: Query[T]) -> list[T]:
-        raise NotImplementedError
+        return await _plainly(find.find(self._db, query))
 
     async def tail(self, after: int, limit: int) -> list[Event]:
-        raise NotImplementedError
+        return await _plainly(find.tail(self._db, after, limit))
 
     async def lease(
         self,
@@ -125,7 +130,7 @@ class RedisStore:
         return await _plainly(leases.release(self._db, name, owner, epoch))
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
-        raise NotImplementedError
+        return await _plainly(purge.purge(self._db, policy, limit, now))
 
     async def keep(self, items: Sequence[Kept], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
         return await _plainly(kept.keep(self._db, items, replace, now))
@@ -134,7 +139,7 @@ class RedisStore:
         return await _plainly(kept.forget(self._db, kind, ids))
 
     async def restore(self, page: Page) -> bool:
-        raise NotImplementedError
+        return await _plainly(restore.restore(self._db, page))
 
     async def wait(self, timeout: float) -> bool:
         return await self._notices.wait(timeout)
