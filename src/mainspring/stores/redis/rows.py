@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from mainspring.model.events import Event, decode_event, encode_data
-from mainspring.model.run import CLAIMABLE, ENDED, Run
+from mainspring.model.run import CLAIMABLE, ENDED, Run, State
 from mainspring.model.schedule import Schedule, Span
 
 encode = msgspec.msgpack.Encoder().encode
@@ -19,6 +19,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 _STR_32 = b"\xdb"
 _length = struct.Struct(">I")
+_instant = struct.Struct(">q")
 
 
 def raw(data: bytes) -> Raw:
@@ -27,34 +28,62 @@ def raw(data: bytes) -> Raw:
 
 
 # ── runs ────────────────────────────────────────────────────────────────────
-# See lua/common.lua: a header, the numbers of its events, then a `Run` field by field.
+# See lua/common.lua: a header, the owner, the numbers of its events, then a `Run` field by field without its state.
 
-_HEADER = struct.Struct(">BIHII")
-_TRAIL = struct.Struct(">xI")
+_HEADER = struct.Struct(">BBHIIIIHIHIqqqqqq")
+#: All but the time of birth, which the server sets.
+_FRONT = struct.Struct(">BBHIIIIHIHIqqqqq")
 _SEQ_BYTES = 6
-HAS_GATES, HAS_KEY, HAS_SCHEDULE = 1, 2, 4
-_ARRAY_16 = b"\xdc"
-_RUN = _ARRAY_16 + struct.pack(">H", len(Run.__struct_fields__))
+#: An instant that is not there.
+_NEVER = -1
+HAS_GATES, HAS_KEY, HAS_SCHEDULE, HAS_CANCEL = 1, 2, 4, 8
+_STATES = tuple(State)
+_CODES = {state: code for code, state in enumerate(_STATES)}
+_PACKED_STATES = [encode(state) for state in _STATES]
+_RUN = b"\xdc" + struct.pack(">H", len(Run.__struct_fields__))
 _run = msgspec.msgpack.Decoder(Run).decode
 
 
 def read_run(row: bytes) -> Run:
-    """The run of a row."""
-    return _run(_RUN + row[_HEADER.size + _TRAIL.unpack_from(row)[0] :])
+    """The run of a row: what stands in the header takes its place."""
+    (_, state, crashes, n, epoch, attempt, head, _, _, owner, trail, due, ready, started, ended, lease, created) = (
+        _HEADER.unpack_from(row)
+    )
+    head_at = _HEADER.size + owner + trail
+    rest_at = head_at + head
+    run = _run(b"".join((_RUN, row[head_at:rest_at], _PACKED_STATES[state], row[rest_at:])))
+    force_setattr(run, "n", n)
+    force_setattr(run, "due_at", due)
+    force_setattr(run, "ready_at", ready)
+    force_setattr(run, "created_at", created)
+    if crashes:
+        force_setattr(run, "crashes", crashes)
+    if epoch or attempt:
+        force_setattr(run, "epoch", epoch)
+        force_setattr(run, "attempt", attempt)
+    if started != _NEVER:
+        force_setattr(run, "started_at", started)
+    if ended != _NEVER:
+        force_setattr(run, "ended_at", ended)
+    if lease != _NEVER:
+        force_setattr(run, "lease_until", lease)
+    if owner:
+        force_setattr(run, "owner", row[_HEADER.size : _HEADER.size + owner].decode())
+    return run
 
 
 def read_trail(row: bytes) -> list[int]:
     """The numbers in the log of a run's moves, in order."""
-    end = _HEADER.size + _TRAIL.unpack_from(row)[0]
-    return [int.from_bytes(row[i : i + _SEQ_BYTES], "big") for i in range(_HEADER.size, end, _SEQ_BYTES)]
+    parts = _HEADER.unpack_from(row)
+    start = _HEADER.size + parts[9]
+    return [int.from_bytes(row[i : i + _SEQ_BYTES], "big") for i in range(start, start + parts[10], _SEQ_BYTES)]
 
 
 def write_run(run: Run, trail: Sequence[int]) -> bytes:
     """A whole row, as it is: for a copy of another store."""
-    front, between, after = _parts(run, len(trail), run.n)
-    size = _HEADER.size
+    front, owner, back = run_parts(run, len(trail), run.n)
     numbers = b"".join(seq.to_bytes(_SEQ_BYTES, "big") for seq in trail)
-    return front[:size] + numbers + front[size:] + encode(run.created_at) + between + encode(run.ended_at) + after
+    return front + _instant.pack(run.created_at) + owner + numbers + back
 
 
 def queue_name(run: Run) -> str:
@@ -62,8 +91,8 @@ def queue_name(run: Run) -> str:
     return f"{run.lane}\0{int(run.priority)}\0{run.task}"
 
 
-def _parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes]:
-    """A row without its trail, in three parts: its birth comes between the first two, its end between the last two."""
+def run_parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes]:
+    """A row in three parts: its birth and its owner come after the first, its trail after the second."""
     ident = encode((run.id, run.ns, run.schedule_id))[1:]
     middle = encode(
         (
@@ -79,45 +108,76 @@ def _parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes]:
             run.unique_key,
         )
     )[1:]
-    rest = encode((run.body, run.options))[1:]
-    life = encode(
+    last = encode((run.body, run.options))[1:]
+    flags = HAS_GATES if run.gates else 0
+    if run.unique_key is not None:
+        flags |= HAS_KEY
+    if run.schedule_id is not None:
+        flags |= HAS_SCHEDULE
+    if run.cancel is not None:
+        flags |= HAS_CANCEL
+    owner = b"" if run.owner is None else run.owner.encode()
+    body_at = len(ident) + len(middle)
+    front = _FRONT.pack(
+        flags,
+        _CODES[run.state],
+        run.crashes,
+        n,
+        run.epoch,
+        run.attempt,
+        body_at + len(last),
+        len(ident),
+        body_at,
+        len(owner),
+        events * _SEQ_BYTES,
+        run.due_at,
+        run.ready_at,
+        _NEVER if run.started_at is None else run.started_at,
+        _NEVER if run.ended_at is None else run.ended_at,
+        _NEVER if run.lease_until is None else run.lease_until,
+    )
+    return front, owner, b"".join((ident, middle, last, run_rest(run)))
+
+
+def run_rest(run: Run) -> bytes:
+    """What scripts seldom read, behind the state; what is in the header leaves its place empty."""
+    rest = encode(
         (
-            run.state,
-            n,
-            run.due_at,
-            run.ready_at,
-            run.epoch,
-            run.attempt,
+            0,
+            0,
+            0,
+            0,
+            0,
             run.failures,
-            run.crashes,
+            0,
             run.cancel,
             run.reason,
             run.result,
             run.error,
             run.began_at,
             run.ms,
+            0,
+            None,
+            None,
+            run.dead,
+            None,
+            None,
+            run.parked_on,
+            run.progress,
         )
-    )[1:]
-    flags = HAS_GATES if run.gates else 0
-    if run.unique_key is not None:
-        flags |= HAS_KEY
-    if run.schedule_id is not None:
-        flags |= HAS_SCHEDULE
-    body_at = len(ident) + len(middle)
-    header = _HEADER.pack(flags, events * _SEQ_BYTES, len(ident), body_at, body_at + len(rest))
-    after = encode((run.dead, run.owner, run.lease_until, run.parked_on, run.progress))[1:]
-    return b"".join((header, ident, middle, rest, life)), encode(run.started_at), after
+    )
+    return rest[3:]
 
 
 def pack_birth(run: Run, moves: int) -> tuple[Any, ...]:
     """A run that does not exist yet, as apply.lua inserts it; every move of it is an event that comes along."""
-    front, between, after = _parts(run, moves, moves)
+    front, owner, back = run_parts(run, moves, moves)
     waits = run.state in CLAIMABLE and run.parked_on is None and run.unique_key is None and run.schedule_id is None
     return (
         run.id,
         raw(front),
-        raw(between),
-        raw(after),
+        raw(owner),
+        raw(back),
         moves,
         run.state in ENDED,
         run.ns,

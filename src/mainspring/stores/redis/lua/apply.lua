@@ -6,7 +6,8 @@ local NOTHING, RUN_LEASE, RUN_AT, RUN_ABSENT, SCHEDULE_AT, SCHEDULE_ABSENT = 0, 
 local RUN_EVENT, SCHEDULE_EVENT, NOTE = 1, 2, 3
 
 local now = clock(ARGV[1])
-local at = pack(now)
+local at, instant_now = pack(now), struct.pack('>i8', now)
+local ENDED_AT = 56 -- where a header says when its run ended
 local changes = cmsgpack.unpack(ARGV[2])
 local recent = now - 3600000
 
@@ -115,14 +116,15 @@ local function move_run(c)
   return r
 end
 
--- new: id, row before its time of birth (header, head, life), between birth and end, after the end, moves, ended?,
--- ns, schedule, fire key, payload, queue where it simply waits, ready
+-- new: id, header up to its time of birth, owner, head and rest, moves, ended?, ns, schedule, fire key, payload,
+-- queue where it simply waits, ready
 local function insert(new, trail)
   local id, front = new[1], new[2]
-  local s = sub(front, 1, HEADER_BYTES) .. trail .. sub(front, HEADER_BYTES + 1) .. at .. new[3]
-  s = s .. (new[6] and at or pack(nil)) .. new[4]
+  if new[6] then
+    front = sub(front, 1, ENDED_AT) .. instant_now .. sub(front, ENDED_AT + 9)
+  end
   rows[id] = nil
-  hput('run', id, s)
+  hput('run', id, front .. instant_now .. new[3] .. trail .. new[4])
   bear(id, new[7], new[8], new[9], new[10])
   if new[11] then
     zlist('queues', 'queue:', new[11], id, new[12])

@@ -1,6 +1,7 @@
 -- Who gets which runs: by priority, then time, through the gates; one that crashed before, alone.
 
-local STARTED = pack(nil, 'RunStarted', 1, nil)
+local STARTED, NONE = pack(nil, 'RunStarted', 1, nil), pack(nil)
+local MOST = ARGS / 2 -- so many at once
 
 local function set_of(values)
   local set = {}
@@ -30,33 +31,35 @@ local function earlier(a, b)
   return a[2] < b[2]
 end
 
--- The ids of the first `enough` due runs, in order.
+-- The ids of the first `enough` due runs, in order; and the queue each comes from.
 local function heads(queues, now, enough)
-  local found = {}
+  local found, from = {}, {}
   for priority = 0, 3 do
     local keys = queues[priority]
     if #keys == 1 then
       for _, id in ipairs(call('ZRANGEBYSCORE', keys[1], '-inf', now, 'LIMIT', 0, enough - #found)) do
         found[#found + 1] = id
+        from[#found] = keys[1]
       end
     elseif #keys > 1 then
       local due = {}
       for _, key in ipairs(keys) do
         local part = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, enough - #found)
         for i = 1, #part, 2 do
-          due[#due + 1] = { tonumber(part[i + 1]), part[i] }
+          due[#due + 1] = { tonumber(part[i + 1]), part[i], key }
         end
       end
       table.sort(due, earlier)
       for i = 1, math.min(#due, enough - #found) do
         found[#found + 1] = due[i][2]
+        from[#found] = due[i][3]
       end
     end
     if #found >= enough then
       break
     end
   end
-  return found
+  return found, from
 end
 
 -- Of the runs that were asked for, those that could be claimed, in order.
@@ -146,51 +149,140 @@ local function next_ready(queues)
   return best
 end
 
--- offer = {owner, lanes, tasks, ttl}; {now, next time or false, row, payload or false, row, …}
-local function claim(now, offer, limit, ids)
-  local owner, lanes, tasks, ttl = offer[1], offer[2], offer[3], offer[4]
-  local queues = offered(lanes, tasks)
-  local answer = { now, false }
-  local taken = {}
-  if limit > 0 then
-    local due
-    if #ids > 0 then
-      due = named(ids, lanes, tasks, now)
-    else
-      due = heads(queues, now, limit)
-      hload('run', due)
-      for _, id in ipairs(due) do
-        local r = run_of(id)
-        if has_gates(r) or r.crashes > 0 then -- some may not pass: look deeper
-          due = heads(queues, now, 4 * limit)
-          hload('run', due)
-          break
-        end
+-- Runs that wait for nothing but a worker are taken as they are: rows are cut and put together, not read and written.
+-- Nil, and nothing done, when one of them has gates or crashed before.
+local function take(due, from, now, offer, answer)
+  local owner, lease = offer[1], now + offer[4]
+  local found = call('HMGET', P .. 'run', unpack(due))
+  local at, by, owner_bytes = pack(now), pack(owner, nil), #owner
+  local new, log, leases, gone, of = {}, {}, {}, {}, {}
+  local seq = log_end()
+  local first, block = seq, floor((seq + 1) / BLOCK)
+  local bodies
+  local events = {}
+  log[block] = events
+  for i = 1, #due do
+    local row, id = found[i], due[i]
+    local flags, _, crashes, n, epoch, attempt, head, ident, body_at, _, trail, due_at, ready, _, _, _, created =
+      struct.unpack(HEADER, row)
+    if crashes > 0 or flags % 2 == HAS_GATES then
+      return nil
+    end
+    local t = HEADER_BYTES + trail
+    n, epoch, attempt, seq = n + 1, epoch + 1, attempt + 1, seq + 1
+    row = struct.pack(
+      HEADER,
+      flags,
+      RUNNING,
+      0,
+      n,
+      epoch,
+      attempt,
+      head,
+      ident,
+      body_at,
+      owner_bytes,
+      trail + 6,
+      due_at,
+      ready,
+      now,
+      NEVER,
+      lease,
+      created
+    ) .. owner .. sub(row, HEADER_BYTES + 1, t) .. struct.pack('>I6', seq) .. sub(row, t + 1)
+    new[2 * i - 1], new[2 * i] = id, row
+    leases[2 * i - 1], leases[2 * i] = lease, id
+    t = t + owner_bytes + 6
+    if floor(seq / BLOCK) ~= block then
+      block = floor(seq / BLOCK)
+      events = {}
+      log[block] = events
+    end
+    events[#events + 1] = format('%d', seq)
+    events[#events + 1] = at .. pack(n) .. STARTED .. sub(row, t + 1, t + ident) .. pack(epoch, attempt) .. by
+    local queue = gone[from[i]]
+    if not queue then
+      queue = {}
+      gone[from[i]] = queue
+    end
+    queue[#queue + 1] = id
+    if flags >= HAS_SCHEDULE then
+      local _, _, _, sid = unpack_limit(row, 3, t)
+      if sid then
+        of[#of + 1] = sid
+        of[#of + 1] = id
       end
     end
-    taken = admit(due, limit, now)
-  end
-  local at, by, bodies = pack(now), pack(owner, nil), {}
-  for i, r in ipairs(taken) do
-    leave(r)
-    r.state, r.epoch, r.attempt = 'running', r.epoch + 1, r.attempt + 1
-    r.owner, r.lease, r.started = owner, now + ttl, now
-    move(r, at, STARTED .. sub(r.head, 1, r.ident) .. pack(r.epoch, r.attempt) .. by)
-    enter(r)
-    save_run(r)
-    local _, body = unpack_limit(r.head, 1, r.body_at)
-    if body then
-      bodies[#bodies + 1] = body
+    local body = false
+    if sub(row, t + body_at + 1, t + body_at + 1) ~= NONE then
+      _, body = unpack_limit(row, 1, t + body_at)
+      bodies = true
     end
-    answer[2 * i + 1], answer[2 * i + 2] = fields_of('run')[r.id], body or false
+    answer[2 * i + 1], answer[2 * i + 2] = row, body
   end
-  if #bodies > 0 then
-    hload('body', bodies)
+  call('DEL', P .. 'none')
+  call('INCRBY', P .. 'seq', seq - first)
+  last_seq, first_seq = seq, seq
+  in_parts('HSET', P .. 'run', new)
+  for number, values in pairs(log) do
+    if #values > 0 then
+      local name = format('%d', number)
+      in_parts('HSET', P .. 'log:' .. name, values)
+      call('ZADD', P .. 'blocks', number, name)
+    end
+  end
+  in_parts('ZADD', P .. 'own:' .. owner, leases)
+  call('SADD', P .. 'owners', owner)
+  for key, ids in pairs(gone) do
+    in_parts('ZREM', key, ids)
+    if call('EXISTS', key) == 0 then
+      call('SREM', P .. 'queues', sub(key, #P + 7))
+    end
+  end
+  for i = 1, #of, 2 do
+    call('ZADD', P .. 'open:' .. of[i], 1, of[i + 1])
+  end
+  if bodies then
     for i = 4, #answer, 2 do
       answer[i] = answer[i] and hget('body', answer[i])
     end
   end
+  return answer
+end
+
+-- Through the gates, and one that crashed before alone.
+local function take_some(due, limit, now, offer, answer)
+  local owner, lease = offer[1], now + offer[4]
+  local at, by = pack(now), pack(owner, nil)
+  hload('run', due)
+  for i, r in ipairs(admit(due, limit, now)) do
+    leave(r)
+    r.state, r.epoch, r.attempt = 'running', r.epoch + 1, r.attempt + 1
+    r.owner, r.lease, r.started = owner, lease, now
+    move(r, at, STARTED .. sub(r.head, 1, r.ident) .. pack(r.epoch, r.attempt) .. by)
+    enter(r)
+    save_run(r)
+    local _, body = unpack_limit(r.head, 1, r.body_at)
+    answer[2 * i + 1], answer[2 * i + 2] = hget('run', r.id), body and hget('body', body) or false
+  end
   flush()
+end
+
+-- offer = {owner, lanes, tasks, ttl}; {now, next time or false, row, payload or false, row, …}
+local function claim(now, offer, limit, ids)
+  local queues = offered(offer[2], offer[3])
+  local answer = { now, false }
+  if limit > 0 then
+    if #ids > 0 then
+      take_some(named(ids, offer[2], offer[3], now), limit, now, offer, answer)
+    else
+      local due, from = heads(queues, now, math.min(limit, MOST))
+      if #due > 0 and not take(due, from, now, offer, answer) then
+        answer = { now, false }
+        take_some(heads(queues, now, 4 * limit), limit, now, offer, answer) -- some may not pass: look deeper
+      end
+    end
+  end
   answer[2] = next_ready(queues)
   return answer
 end

@@ -10,7 +10,7 @@ local NUL = string.char(0)
 local BLOCK = 256
 local URGENCY = 2 ^ 50 -- parked runs stand in the order of priority, then time, in one score
 local ARGS = 4000 -- so many values fit into one command
-local HAS_GATES, HAS_KEY, HAS_SCHEDULE = 1, 2, 4
+local HAS_GATES, HAS_KEY, HAS_SCHEDULE, HAS_CANCEL = 1, 2, 4, 8
 
 local function clock(given)
   if given ~= '' then
@@ -206,58 +206,96 @@ local function flush(grows)
 end
 
 -- ── runs ────────────────────────────────────────────────────────────────────
--- A row: flags, the length of its trail, where its parts lie · its trail, the numbers of its moves, 6 bytes each ·
--- its head, what it was born with · its life, 22 values. Head and life together are a `Run` in the order of its fields.
+-- A row: a header of fixed size · its owner · its trail, the numbers of its moves, 6 bytes each · its head, what it was
+-- born with · the rest, which scripts seldom read. Head, state and rest are a `Run` in the order of its fields; what
+-- stands in the header has an empty place there.
 
-local HEADER, HEADER_BYTES, LIFE = '>BIHII', 15, 22
+local HEADER, HEADER_BYTES = '>BBHIIIIHIHIi8i8i8i8i8i8', 80
+local STATES = { 'waiting', 'running', 'retrying', 'succeeded', 'failed', 'cancelled', 'skipped', 'lost', [0] = 'blocked' }
+local CODES = {}
+for code, state in pairs(STATES) do
+  CODES[state] = code
+end
+local RUNNING, SUCCEEDED = CODES.running, CODES.succeeded
 local ENDED = { succeeded = true, failed = true, cancelled = true, skipped = true, lost = true }
+local IN_HEADER_5, IN_HEADER_1, IN_HEADER_3, IN_HEADER_2 = string.rep(NUL, 5), NUL, NUL .. pack(nil, nil), pack(nil, nil)
 local rows = {}
 
+local NEVER = -1 -- an instant that is not there
+
+local function instant(value)
+  return value ~= NEVER and value or nil
+end
+
 local function open_run(id, s)
-  local flags, trail, ident, body_at, life = struct.unpack(HEADER, s)
-  local a = HEADER_BYTES + trail
-  local r = {
+  local flags, state, crashes, n, epoch, attempt, head, ident, body_at, owner, trail, due, ready, started, ended, lease, created =
+    struct.unpack(HEADER, s)
+  local o = HEADER_BYTES + owner
+  local t = o + trail
+  local _, _, _, _, _, _, failures, _, cancel, reason, result, err, began, ms, _, _, _, dead, _, _, parked, progress =
+    unpack_limit(s, 21, t + head)
+  return {
     id = id,
     flags = flags,
+    state = STATES[state],
+    crashes = crashes,
+    n = n,
+    epoch = epoch,
+    attempt = attempt,
     ident = ident,
     body_at = body_at,
-    trail = sub(s, HEADER_BYTES + 1, a),
-    head = sub(s, a + 1, a + life),
+    owner = owner > 0 and sub(s, HEADER_BYTES + 1, o) or nil,
+    trail = sub(s, o + 1, t),
+    head = sub(s, t + 1, t + head),
+    due = due,
+    ready = ready,
+    started = instant(started),
+    ended = instant(ended),
+    lease = instant(lease),
+    created = created,
+    failures = failures,
+    cancel = cancel,
+    reason = reason,
+    result = result,
+    error = err,
+    began = began,
+    ms = ms,
+    dead = dead,
+    parked = parked,
+    progress = progress,
   }
-  local _
-  _, r.state, r.n, r.due, r.ready, r.epoch, r.attempt, r.failures, r.crashes, r.cancel, r.reason, r.result, r.error, r.began, r.ms, r.created, r.started, r.ended, r.dead, r.owner, r.lease, r.parked, r.progress =
-    unpack_limit(s, LIFE, a + life)
-  return r
 end
 
 local function close_run(r)
-  return struct.pack(HEADER, r.flags, #r.trail, r.ident, r.body_at, #r.head)
-    .. r.trail
-    .. r.head
-    .. pack(
-      r.state,
-      r.n,
-      r.due,
-      r.ready,
-      r.epoch,
-      r.attempt,
-      r.failures,
-      r.crashes,
-      r.cancel,
-      r.reason,
-      r.result,
-      r.error,
-      r.began,
-      r.ms,
-      r.created,
-      r.started,
-      r.ended,
-      r.dead,
-      r.owner,
-      r.lease,
-      r.parked,
-      r.progress
-    )
+  local owner = r.owner or ''
+  local flags = bit.band(r.flags, bit.bnot(HAS_CANCEL)) + (r.cancel and HAS_CANCEL or 0)
+  return struct.pack(
+    HEADER,
+    flags,
+    CODES[r.state],
+    r.crashes,
+    r.n,
+    r.epoch,
+    r.attempt,
+    #r.head,
+    r.ident,
+    r.body_at,
+    #owner,
+    #r.trail,
+    r.due,
+    r.ready,
+    r.started or NEVER,
+    r.ended or NEVER,
+    r.lease or NEVER,
+    r.created
+  ) .. owner .. r.trail .. r.head .. IN_HEADER_5 .. pack(r.failures) .. IN_HEADER_1 .. pack(
+    r.cancel,
+    r.reason,
+    r.result,
+    r.error,
+    r.began,
+    r.ms
+  ) .. IN_HEADER_3 .. pack(r.dead) .. IN_HEADER_2 .. pack(r.parked, r.progress)
 end
 
 -- The run of this id, or nil.
