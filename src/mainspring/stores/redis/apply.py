@@ -13,6 +13,7 @@ from mainspring.model.events import Event, RunEvent, ScheduleEvent
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.store import Applied, Wish
+from mainspring.stores.redis.births import births
 from mainspring.stores.redis.claim import pack_offer, read_claimed
 from mainspring.stores.redis.database import Database
 from mainspring.stores.redis.rows import (
@@ -26,6 +27,7 @@ from mainspring.stores.redis.rows import (
     read_schedule,
 )
 from mainspring.stores.redis.scripts import load
+from mainspring.stores.redis.successes import successes
 
 APPLY = load("apply", "common", "claiming", "apply")
 
@@ -39,6 +41,20 @@ _ACCEPTED = tuple(Result("accepted", n) for n in range(16))
 async def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None) -> Applied:
     """One call for the batch; each change all or nothing; then a claim, if one is wished."""
     db.reach("apply:begin")
+    done = await successes(db, changes, wish, now)
+    if done is not None:
+        applied, others = done
+        if not others:
+            return applied
+        rest = await _apply(db, [changes[place] for place in others], wish, now)
+        for place, result in zip(others, rest.results, strict=True):
+            applied.results[place] = result
+        return Applied(rest.now, applied.results, rest.claimed)
+    born = await births(db, changes, now) if wish is None else None
+    return born or await _apply(db, changes, wish, now)
+
+
+async def _apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None) -> Applied:
     batch = encode([pack_change(change) for change in changes])
     wished = "" if wish is None else encode((pack_offer(wish.offer), wish.limit))
     wall, answers, claimed = await db.write(APPLY, db.now(now), batch, wished)
