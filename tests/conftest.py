@@ -13,6 +13,8 @@ from mainspring.ports.store import Store
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.settings import PostgresSettings
+from mainspring.stores.redis import RedisStore
+from mainspring.stores.redis.settings import RedisSettings
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.verify import verify
 
@@ -29,6 +31,7 @@ def _verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     memories: dict[int, MemoryStore] = {}
     files: dict[str, None] = {}
     schemas: dict[PostgresSettings, None] = {}
+    prefixes: dict[RedisSettings, None] = {}
 
     def remember(cls: type[Any], note: Callable[[Any], None]) -> None:
         original = cls.open
@@ -42,6 +45,7 @@ def _verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     remember(MemoryStore, lambda store: memories.setdefault(id(store), store))
     remember(SqliteStore, lambda store: files.setdefault(str(store.path)))
     remember(PostgresStore, lambda store: schemas.setdefault(store.settings))
+    remember(RedisStore, lambda store: prefixes.setdefault(store.settings))
     yield
     if request.node.get_closest_marker("tampers"):
         return
@@ -53,6 +57,8 @@ def _verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
             _check(SqliteStore(path))
     for settings in schemas:
         _check(PostgresStore(settings))
+    for place in prefixes:
+        _check(RedisStore(place))
 
 
 def _check(store: Store) -> None:

@@ -45,7 +45,7 @@ _MOVES = frozenset(cls.__name__ for cls in ScheduleEvent.__subclasses__())
 _PAGE, _FEW = 500, 10_000
 _BLOCK = 256
 #: The states an index of their own has, by the index's name.
-_INDEXES = {
+_INDEXES: dict[State, str] = {
     State.WAITING: "waiting",
     State.RETRYING: "waiting",
     State.RUNNING: "running",

@@ -477,6 +477,11 @@ local function save_schedule(s, old)
   if s.app ~= '' then
     zput('app:' .. s.app, id, 0)
   end
+  if s.state == 'deleted' then
+    zput('gone', id, s.updated)
+  elseif old and old.state == 'deleted' then
+    zdel('gone', id)
+  end
   local before = old and old.body or nil
   if before ~= s.body then
     uses(s.body, 1)

@@ -3,6 +3,7 @@
 local now, replace = clock(ARGV[1]), ARGV[2] == '1'
 local rows, names, ends = KEYS[1] .. 'kept:rows', KEYS[1] .. 'kept:names', KEYS[1] .. 'kept:ends'
 local answers = {}
+redis.call('DEL', KEYS[1] .. 'none') -- needs no memory, and lets the rest go on at maxmemory
 for i = 3, #ARGV, 4 do
   local name = ARGV[i]
   local free = true

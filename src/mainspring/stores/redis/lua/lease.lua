@@ -17,7 +17,7 @@ else
   data = data or old[5]
 end
 local row = cmsgpack.pack({owner, epoch, now + tonumber(ARGV[4]), now, data, true})
-redis.call('DEL', KEYS[1] .. 'none') -- counts as a write that needs no memory: what follows is not refused at maxmemory
+redis.call('DEL', KEYS[1] .. 'none') -- needs no memory, and lets the rest go on at maxmemory
 redis.call('HSET', rows, name, row)
 redis.call('ZADD', KEYS[1] .. 'lease:renewed', now, name)
 if not old then redis.call('ZADD', KEYS[1] .. 'lease:names', 0, name) end
