@@ -16,10 +16,11 @@ from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.instant import Ms
 from mainspring.ports.clock import Clock, SystemClock
 from mainspring.stores.redis import checks
-from mainspring.stores.redis.errors import BROKEN, BUSY, DENIED, DRIVER, Broken, elsewhere, starting, translate
+from mainspring.stores.redis.errors import BROKEN, DRIVER, Broken, elsewhere, starting, translate
 from mainspring.stores.redis.route import Route, connect
 from mainspring.stores.redis.scripts import Script
 from mainspring.stores.redis.settings import RedisSettings
+from mainspring.stores.redis.wire import Wire
 
 log = logging.getLogger("mainspring.stores.redis")
 
@@ -101,31 +102,21 @@ class Database:
     async def _exchange(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         pool = self._usable()
         try:
-            connection = await pool.acquire()
+            wire = await pool.acquire()
         except DRIVER as error:
             raise translate(error, self.settings.where) from error
-        answers: list[Any] = []
-        problem: BaseException | None = None
         kept = False
         try:
-            packed = connection.pack_command(*commands[0]) if len(commands) == 1 else connection.pack_commands(commands)
-            await connection.send_packed_command(packed, check_health=False)
-            for _ in commands:
-                try:
-                    answers.append(await connection.read_response(disable_decoding=True))
-                except exceptions.ResponseError as error:
-                    problem = problem or error
+            answers = await wire.ask(commands)
             kept = True
-        except (*BUSY, *DENIED):
-            kept = True
-            raise
         except BROKEN as error:
             pool.distrust()
             raise Broken(translate(error, self.settings.where)) from error
         finally:
-            pool.release(connection, kept=kept)
-        if problem is not None:
-            raise problem
+            pool.release(wire, kept=kept)
+        for answer in answers:
+            if isinstance(answer, exceptions.RedisError):
+                raise answer
         return answers
 
     def _usable(self) -> _Pool:
@@ -144,7 +135,7 @@ class Database:
         """Reach the server and check what it is."""
         if self._pool is not None and self._pid == os.getpid():
             return
-        self._pool, self._pid = _Pool(self.route, self.settings.pool), os.getpid()
+        self._pool, self._pid = _Pool(self.route, self.settings.pool, self.settings.timeout / 1000), os.getpid()
         try:
             info = await self._patiently(self._greet)
             self.warnings = await checks.look(self, info)
@@ -158,7 +149,7 @@ class Database:
         """Let the connections go."""
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
-            await pool.close()
+            pool.close()
 
     async def _greet(self) -> dict[str, str]:
         """What the server says about itself, if it can be used."""
@@ -207,44 +198,52 @@ class Database:
 class _Pool:
     """At most so many connections to the primary; who comes too late waits. The last one used is the next."""
 
-    def __init__(self, route: Route, size: int) -> None:
+    def __init__(self, route: Route, size: int, timeout: float) -> None:
         self._route = route
+        self._timeout = timeout
         self._room = asyncio.Semaphore(size)
-        self._idle: list[Connection] = []
-        self._dropped: set[asyncio.Task[None]] = set()
+        self._idle: list[Wire] = []
         #: Counts the primaries: a connection to an earlier one is not used again.
         self._term = 0
-        self._terms: dict[int, int] = {}
+        self._terms: dict[Wire, int] = {}
         self._address: tuple[str, int] | None = None
 
-    async def acquire(self) -> Connection:
+    async def acquire(self) -> Wire:
         await self._room.acquire()
         try:
             while self._idle:
-                connection = self._idle.pop()
-                if not _silent(connection):
-                    return connection
-                self._drop(connection)
+                wire = self._idle.pop()
+                if not wire.closed:
+                    return wire
+                self._drop(wire)
             if self._address is None:
                 self._address = await self._route.primary()
-            connection = self._route.connection(self._address)
-            self._terms[id(connection)] = self._term
+            term = self._term
             try:
-                await connect(connection)
+                wire = await self._connected(self._address)
             except BaseException:
-                self._drop(connection)
                 self._address = None  # it may be another by now
                 raise
-            return connection
+            self._terms[wire] = term
+            return wire
         except BaseException:
             self._room.release()
             raise
 
-    def release(self, connection: Connection, *, kept: bool) -> None:
-        if kept and self._terms.get(id(connection)) == self._term:
-            self._idle.append(connection)
+    async def _connected(self, address: tuple[str, int]) -> Wire:
+        connection = self._route.connection(address)
+        try:
+            await connect(connection)
+            return Wire(connection, self._timeout)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+
+    def release(self, wire: Wire, *, kept: bool) -> None:
+        if kept and self._terms.get(wire) == self._term:
+            self._idle.append(wire)
         else:
-            self._drop(connection)
+            self._drop(wire)
         self._room.release()
 
     def distrust(self) -> None:
@@ -252,22 +251,12 @@ class _Pool:
         self._term += 1
         self._address = None
         idle, self._idle = self._idle, []
-        for connection in idle:
-            self._drop(connection)
+        for wire in idle:
+            self._drop(wire)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.distrust()
-        if self._dropped:
-            await asyncio.wait(self._dropped, timeout=5.0)
 
-    def _drop(self, connection: Connection) -> None:
-        self._terms.pop(id(connection), None)
-        task = asyncio.get_running_loop().create_task(connection.disconnect(nowait=True))
-        self._dropped.add(task)
-        task.add_done_callback(self._dropped.discard)
-
-
-def _silent(connection: Connection) -> bool:
-    """True when the server has closed it meanwhile."""
-    reader = getattr(connection, "_reader", None)
-    return reader is None or reader.at_eof()
+    def _drop(self, wire: Wire) -> None:
+        self._terms.pop(wire, None)
+        wire.close()
