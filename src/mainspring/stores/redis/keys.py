@@ -24,7 +24,7 @@ BLOCKS: Final = "blocks"  # sorted set: blocks that hold something, by their num
 MOVES: Final = "moves:"  # list of a schedule: the numbers of its own moves
 NOTES: Final = "notes"  # sorted set: numbers of notes, by time
 NOTED: Final = "noted"  # sorted set, by name: run NUL number (16 digits) of a note about it
-CHANGES: Final = "changes"  # sorted set: ids of changes without a guard, by time, for an hour
+CHANGES: Final = "changes"  # sorted set: ids of changes that bring neither guard nor run, by time, for an hour
 
 # runs, found
 NAMESPACES: Final = "namespaces"  # set: those that have runs

@@ -84,8 +84,12 @@ local function refused(c)
     if s then
       return no(s, false, c)
     end
-  elseif call('ZSCORE', P .. 'changes', c[3]) then
-    return { 2, 0, false }
+  else
+    local said = call('ZSCORE', P .. 'changes', c[3])
+    for _, new in ipairs(c[6] or {}) do
+      said = said or on_trail(new[1], c[3])
+    end
+    return said and { 2, 0, false } or nil
   end
 end
 
@@ -263,7 +267,7 @@ local function apply(c)
     return c[5][5]
   elseif kind == RUN_LEASE then
     return 0
-  elseif kind == NOTHING then
+  elseif kind == NOTHING and #candidates == 0 then
     zput('changes', c[3], now)
   end
   return n or 0
