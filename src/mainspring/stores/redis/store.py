@@ -44,7 +44,9 @@ _RESEND_PAUSE = 0.1
 class RedisStore:
     """A small pool of connections to one primary; the server's clock decides."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, transactional=False, notifies=True, own_clock=True)
+    capabilities = Capabilities(
+        durable=True, multi_process=True, transactional=False, notifies=True, own_clock=True, remote=True
+    )
     others_write = True
 
     def __init__(
