@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -56,6 +57,24 @@ async def test_a_wake_between_two_looks_is_not_lost() -> None:
     while service.count < 2:  # noqa: ASYNC110 - the loop under test runs meanwhile
         await asyncio.sleep(0)
     await service.stop()
+
+
+class Swallowing(Counting):
+    """Its store's driver eats the cancellation that comes with an answer, as `asyncio.wait_for` does before 3.12."""
+
+    async def run_once(self) -> float:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        return await super().run_once()
+
+
+async def test_a_driver_that_swallows_the_cancellation_does_not_keep_a_loop_from_stopping() -> None:
+    service = Swallowing()
+    service.start()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await service.stop()
+    assert service.count == 1
 
 
 class Flaky(MemoryStore):

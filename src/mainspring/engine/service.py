@@ -59,8 +59,10 @@ class Service(ABC):
         self._wake.set()
 
     async def _loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+        loop, own = asyncio.get_running_loop(), asyncio.current_task()
+        while (
+            self._task is own
+        ):  # a driver may swallow the cancellation of a stop (`wait_for` does, before Python 3.12)
             self._wake.clear()
             self.since = loop.time()
             try:
@@ -83,7 +85,7 @@ class Service(ABC):
                 log.exception("%s: unexpected error, going on", self.name)
                 await asyncio.sleep(self._backoff())
                 continue
-            if delay > 0 and not self._wake.is_set():
+            if self._task is own and delay > 0 and not self._wake.is_set():
                 await self._sleep(min(delay, self.poll))
             else:
                 await asyncio.sleep(0)
