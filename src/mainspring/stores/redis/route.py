@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +60,9 @@ class Route:
             client_name=settings.client_name,
             protocol=2,
             socket_connect_timeout=_CONNECT_SECONDS,
-            socket_timeout=settings.timeout / 1000,
+            # Whoever uses it watches the time: the driver would do it by `wait_for`, which swallows a cancellation
+            # that comes with the answer (before Python 3.12) and makes a task of every command.
+            socket_timeout=None,
             socket_keepalive=True,
             health_check_interval=0,
             **extra,
@@ -115,12 +118,14 @@ class Route:
         connection = self.connection(address, sentinel=self._settings.mode == "sentinel")
         try:
             await connect(connection)
-            await connection.send_command(*words)
-            return await connection.read_response(disable_decoding=True)
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await connection.send_command(*words)
+                return await connection.read_response(disable_decoding=True)
         finally:
             await connection.disconnect(nowait=True)
 
 
 async def connect(connection: Connection) -> None:
     """Connect, log in, choose the database."""
-    await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
+    async with asyncio.timeout(_CONNECT_SECONDS):
+        await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
