@@ -13,10 +13,10 @@ from mainspring.stores.redis.scripts import load
 DUE = load("due", "common", "due")
 
 
-async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, now: Ms | None) -> Due:
+async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """The rows of one agenda, marked held."""
     db.reach("due:begin")
-    wall, next_at, found = await db.write(DUE, db.now(now), agenda.value, limit, hold)
+    wall, next_at, found = await db.write(DUE, db.now(now), agenda.value, limit, hold, ahead)
     if agenda is Agenda.GATES:
         return Due(wall, None, unparked=found)
     if agenda is Agenda.EXPIRED:

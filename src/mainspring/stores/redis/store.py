@@ -68,8 +68,8 @@ class RedisStore:
         await self._notices.close()
         await self._db.close()
 
-    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, now: Ms | None = None) -> Due:
-        found = await _plainly(due.due(self._db, agenda, limit, hold, now))
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
+        found = await _plainly(due.due(self._db, agenda, limit, hold, ahead, now))
         if found.unparked:
             self._notices.tell()
         return found

@@ -1,6 +1,7 @@
--- What the settler should look at, marked held. ARGV: now or '', agenda, limit, hold
+-- What the settler should look at, marked held. ARGV: now or '', agenda, limit, hold, how far ahead
 
-local now, agenda, limit, hold = clock(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local now, agenda = clock(ARGV[1]), ARGV[2]
+local limit, hold, ahead = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local function in_order(key, from, to)
   return call('ZRANGEBYSCORE', P .. key, from, to, 'LIMIT', 0, 2)
@@ -26,19 +27,49 @@ local function with_runs(id)
   return found
 end
 
+-- Ids that are due by `through`, in order, without those somebody holds.
+local function free(through)
+  local ids, at = {}, 0
+  while #ids < limit do
+    local page = call('ZRANGEBYSCORE', P .. 'due', '-inf', through, 'LIMIT', at, limit)
+    for _, id in ipairs(page) do
+      if #ids < limit and tonumber(call('ZSCORE', P .. 'held', id) or 0) <= now then
+        ids[#ids + 1] = id
+      end
+    end
+    if #page < limit then
+      break
+    end
+    at = at + limit
+  end
+  return ids
+end
+
+-- Those that are early are held until their time, and who asked knows when that is.
 local function schedules()
-  local ids = call('ZRANGEBYSCORE', P .. 'due', '-inf', now, 'LIMIT', 0, limit)
-  local found = {}
   call('ZREMRANGEBYSCORE', P .. 'held', '-inf', now)
+  local ids = free(now + ahead)
+  local found, early, known = {}, {}, 0
   hload('schedule', ids)
   for i, id in ipairs(ids) do
-    zput('due', id, now + hold)
-    zput('held', id, now + hold)
+    local s = schedule_of(id)
+    if s.next_at > now then
+      early[id], known = true, known + 1
+      zput('held', id, s.next_at)
+    else
+      zput('due', id, now + hold)
+      zput('held', id, now + hold)
+    end
     found[i] = with_runs(id)
   end
   flush()
-  local head = call('ZRANGE', P .. 'due', 0, 0, 'WITHSCORES')
-  return { now, #ids >= limit and now or (head[2] and tonumber(head[2]) or false), found }
+  local heads = call('ZRANGE', P .. 'due', 0, known, 'WITHSCORES')
+  for i = 1, #heads, 2 do
+    if not early[heads[i]] then
+      return { now, tonumber(heads[i + 1]), found }
+    end
+  end
+  return { now, false, found }
 end
 
 local function touched()
