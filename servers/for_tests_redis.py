@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from servers.postgres import Unavailable
-from servers.redis import VARIABLES, Cluster, Kind, RedisServer, Sentineled
+from servers.redis import VARIABLES, Cluster, Kind, RedisServer, Sentineled, certificate, tls_program
 
 T = TypeVar("T")
 _prefixes = itertools.count(1)
@@ -48,6 +50,24 @@ def cluster() -> Cluster:
 def sentineled() -> Sentineled:
     """This process's own primary, replica and Sentinel; for tests that leave them as they are."""
     return skipping(Sentineled)
+
+
+def tls_url() -> str:
+    """A server that speaks TLS; skips with the reason where none was built so: that is then not proven."""
+    found = _tls_url()
+    if isinstance(found, Unavailable):
+        pytest.skip(str(found))
+    return found
+
+
+@cache
+def _tls_url() -> str | Unavailable:
+    try:
+        kind, program = tls_program()
+        pair = certificate(Path(tempfile.mkdtemp(prefix="mainspring-tls-")))
+    except Unavailable as error:
+        return error
+    return f"{RedisServer(kind, program=program, certificate=pair).start().url}?tls_ca={pair[0]}"
 
 
 def fresh_url(base: str | None = None, **options: object) -> str:

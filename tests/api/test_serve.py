@@ -63,7 +63,7 @@ def test_the_next_step_it_names_works_as_it_is(tmp_path: Path) -> None:
 WRONG = [
     (("--store", "sqlite:////no/such/place/x.db"), "has no directory to be in. Create it: mkdir -p", 1),
     (("--store", "postgresql://u@127.0.0.1:9/x?wait=0s"), "127.0.0.1:9", 1),
-    (("--store", "redis://x"), "--store: ", 2),
+    (("--store", "mongodb://x"), "--store: ", 2),
     (("--config", "none.yaml"), "none.yaml: does not exist", 2),
     (("--port", "99999"), "--port: 99999 is out of range", 2),
     (("--host", "no.such.host.invalid"), "is not known here", 2),

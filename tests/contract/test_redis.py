@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.stores.redis import RedisStore
 from mainspring.testing.contract import StoreContract
-from servers.for_tests_redis import fresh_url, server_url
+from servers.for_tests_redis import cluster, fresh_url, sentineled, server_url, tls_url
 
 #: Rows are written past the rules, which no log could rebuild: not for `events verify`.
 pytestmark = pytest.mark.tampers
@@ -18,3 +18,21 @@ class TestValkey(StoreContract):
 
 class TestRedis(StoreContract):
     make = staticmethod(lambda tmp_path: RedisStore(fresh_url(server_url("redis"))))
+
+
+class TestCluster(StoreContract):
+    """Three masters: one of them has the slot of every key."""
+
+    make = staticmethod(lambda tmp_path: RedisStore(fresh_url(cluster().url)))
+
+
+class TestSentinel(StoreContract):
+    """The primary is where the Sentinel says."""
+
+    make = staticmethod(lambda tmp_path: RedisStore(fresh_url(sentineled().url)))
+
+
+class TestTls(StoreContract):
+    """A server that speaks TLS itself; those of the wheels do not."""
+
+    make = staticmethod(lambda tmp_path: RedisStore(fresh_url(tls_url())))

@@ -75,7 +75,6 @@ async def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("redis://host", "no redis store yet"),
         ("mongodb://host", "no mongodb store yet"),
         ("sqlit:///x.db", "Did you mean 'sqlite'"),
         ("mysql://x", "Known are memory, sqlite"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,15 +88,21 @@ def _place(store: Store) -> str:
     if isinstance(path := getattr(store, "path", None), str):
         return os.path.realpath(path)
     settings: Any = getattr(store, "settings", None)
-    return str(store) if settings is None else f"{settings.where}, schema {settings.schema}"
+    if settings is None:
+        return str(store)
+    within = f"schema {settings.schema}" if hasattr(settings, "schema") else f"prefix {settings.prefix}"
+    return f"{settings.where}, {within}"
 
 
 async def _check_there(store: Store) -> None:
     """Opening a store creates what is missing; a source must be there already."""
     settings: Any = getattr(store, "settings", None)
     if settings is not None:
-        from mainspring.stores.postgres.restore import exists
-
+        exists: Callable[[Any], Awaitable[bool]]
+        if hasattr(settings, "schema"):
+            from mainspring.stores.postgres.restore import exists
+        else:
+            from mainspring.stores.redis.restore import exists
         if not await exists(settings):
             raise StoreUnavailable(f"{_place(store)} does not exist. Give the URL of the store to copy from")
 

@@ -21,6 +21,9 @@ def migrate(url: str | None, only_print: bool) -> None:
     """
     url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
     scheme = url.partition("://")[0].lower()
+    if scheme.startswith(("redis", "valkey")):
+        click.echo("nothing to do: a Redis or Valkey store has no schema")
+        return
     if scheme in ("sqlite", "memory"):
         click.echo(f"nothing to do: a {scheme} store is brought up to date when it is opened")
         return

@@ -10,7 +10,7 @@ from mainspring.config.settings import ServeSettings
 from mainspring.model.instant import format_duration
 
 _PASSWORD = re.compile(r"(://[^/@:]*):[^@]*@")
-_IN_QUERY = re.compile(r"([?&](?:password|sslpassword)=)[^&]*")
+_IN_QUERY = re.compile(r"([?&](?:password|sslpassword|sentinel_password)=)[^&]*")
 _DURATIONS = ("timeout", "interval", "ttl", "history", "delay", "max_lag")
 
 

@@ -192,7 +192,7 @@ class Database:
             await connection.send_command("SUBSCRIBE", channel)
             yield connection
         finally:
-            await connection.disconnect(nowait=True)
+            await connection.disconnect()
 
 
 class _Pool:

@@ -12,6 +12,7 @@ from mainspring.ports.store import Page
 from mainspring.stores.redis.database import Database
 from mainspring.stores.redis.rows import encode, raw, write_event, write_run, write_schedule, write_span
 from mainspring.stores.redis.scripts import load
+from mainspring.stores.redis.settings import RedisSettings
 
 _RESTORE = load("restore", "common", "restore")
 _SEQ_BYTES = 6
@@ -50,6 +51,17 @@ async def restore(db: Database, page: Page) -> bool:
         compacted[-1] if compacted else "",
     )
     return bool(answer)
+
+
+async def exists(settings: RedisSettings) -> bool:
+    """True when something was ever written under this prefix; looking creates nothing."""
+    db = Database(settings, None)
+    await db.open()
+    try:
+        (found,) = await db.read(("EXISTS", f"{db.marker}seq"))
+        return bool(found)
+    finally:
+        await db.close()
 
 
 def _numbers(trail: list[int]) -> bytes:

@@ -122,7 +122,7 @@ class Route:
                 await connection.send_command(*words)
                 return await connection.read_response(disable_decoding=True)
         finally:
-            await connection.disconnect(nowait=True)
+            await connection.disconnect()
 
 
 async def connect(connection: Connection) -> None:

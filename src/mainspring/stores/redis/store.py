@@ -41,11 +41,22 @@ _RESEND_SECONDS = 8.0
 _RESEND_PAUSE = 0.1
 
 
+#: What is kept where nobody says how long: everything is in memory here.
+DAY: Ms = 86_400_000
+
+
 class RedisStore:
     """A small pool of connections to one primary; the server's clock decides."""
 
     capabilities = Capabilities(
-        durable=True, multi_process=True, transactional=False, notifies=True, own_clock=True, remote=True
+        durable=True,
+        multi_process=True,
+        transactional=False,
+        notifies=True,
+        own_clock=True,
+        remote=True,
+        history=DAY,
+        ended_runs=200_000,
     )
     others_write = True
 
