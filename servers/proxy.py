@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable
 from urllib.parse import urlsplit, urlunsplit
 
@@ -11,10 +12,11 @@ from urllib.parse import urlsplit, urlunsplit
 class Proxy:
     """Between a client and a server; told by a test when to be cruel. Lives on the test's loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 5432)
         self._parts = parts
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -25,7 +27,7 @@ class Proxy:
         self._lose_request: Callable[[bytes], bool] | None = None
 
     async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._client, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._client, "127.0.0.1", 0, ssl=self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:

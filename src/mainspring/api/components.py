@@ -73,7 +73,7 @@ class Components:
         try:
             async with asyncio.timeout(PATIENCE):
                 lag = await self._ms.call(self._behind)
-            parts["store"] = Component("healthy", at)
+            parts["store"] = Component("healthy", at, "; ".join(self._ms.health().warnings))
         except StoreError as error:
             parts["store"] = Component("unhealthy", at, str(error))
         except TimeoutError:

@@ -306,8 +306,9 @@ class Runtime:
 
     def health(self) -> Health:
         """Which loops cannot do their work, as they know it themselves; asks nobody, from any thread."""
+        warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
         if self.worker is None or self._loop is None:
-            return Health("stopped")
+            return Health("stopped", warnings=warnings)
         now = self._loop.time()
         failing = {service.name: service.trouble for service in self._services if service.trouble is not None}
         loops = [service for worker in self.workers() for service in (worker, worker.heart)]
@@ -315,7 +316,6 @@ class Runtime:
             since = service.since
             if since is not None and now - since > SILENT:
                 failing.setdefault(service.name, f"the store has not answered for {now - since:.0f} s")
-        warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
         return Health("degraded" if failing else "ok", failing, warnings)
 
     def metrics(self) -> dict[str, float]:
