@@ -83,7 +83,7 @@ def translate(error: BaseException, where: str) -> StoreError:
         )
     if reason.startswith(_DISK):
         return StoreFull(f"{where} cannot persist ({reason}); nothing was changed. Free its disk, or mend its settings")
-    if isinstance(error.__cause__, ssl.SSLError):
+    if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
         return StoreDenied(
             f"{where}: no TLS with it ({reason}). Check the scheme, ?tls_ca= and the certificate's names"
         )

@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Callable
 from typing import Any
 
+from redis import exceptions
 from redis.asyncio import Connection, SSLConnection
 
 from mainspring.model.errors import StoreDenied, StoreError, StoreUnavailable
@@ -77,6 +78,13 @@ class Route:
                 return found
             except StoreError as error:
                 problem = error
+            except exceptions.ResponseError as error:  # it is there, and does not know what we ask
+                kind = "Sentinel" if self._settings.mode == "sentinel" else "cluster"
+                problem = translate(error, f"{address[0]}:{address[1]}")
+                if type(problem) is StoreError:
+                    problem = StoreError(
+                        f"{self._settings.where} is not a {kind} ({error}). Write redis://host:6379/0 for one server"
+                    )
             except DRIVER as error:
                 problem = translate(error, f"{address[0]}:{address[1]}, asked for {self._settings.where},")
                 if isinstance(problem, StoreDenied):
@@ -127,5 +135,9 @@ class Route:
 
 async def connect(connection: Connection) -> None:
     """Connect, log in, choose the database."""
-    async with asyncio.timeout(_CONNECT_SECONDS):
-        await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
+    except TimeoutError as error:
+        doubt = ". Does it speak TLS?" if isinstance(connection, SSLConnection) else ""
+        raise exceptions.TimeoutError(f"no answer within {_CONNECT_SECONDS:g} s{doubt}") from error
