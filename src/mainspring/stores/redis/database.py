@@ -236,7 +236,7 @@ class _Pool:
             await connect(connection)
             return Wire(connection, self._timeout)
         except BaseException:
-            await connection.disconnect(nowait=True)
+            await connection.disconnect()
             raise
 
     def release(self, wire: Wire, *, kept: bool) -> None:
