@@ -27,6 +27,8 @@ log = logging.getLogger("mainspring.stores.redis")
 Word = str | bytes | int
 #: Seconds between two tries to reach a server that is not there.
 _FIRST_TRY, _LAST_TRY = 0.25, 4.0
+#: A transport that is let go closes in the next steps of the loop, one of TLS in several; a loop may end after us.
+_CLOSING_STEPS = 5
 #: So often one call follows a primary that has moved.
 _MOVES = 3
 
@@ -150,6 +152,8 @@ class Database:
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
             pool.close()
+            for _ in range(_CLOSING_STEPS):
+                await asyncio.sleep(0)
 
     async def _greet(self) -> dict[str, str]:
         """What the server says about itself, if it can be used."""

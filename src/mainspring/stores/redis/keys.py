@@ -14,7 +14,8 @@ BODY: Final = "body"  # hash: id → payload
 USES: Final = "uses"  # hash: payload's id → how many runs and schedules name it
 GATE: Final = "gate"  # hash: name → max, held, closed_until
 SPAN: Final = "span:"  # sorted set of a schedule: its spans by `through`
-TALLY: Final = "tally"  # hash: schedule or nothing, day, outcome, NUL between → count
+TALLY: Final = "tally:"  # hash of a schedule, or of nobody: day NUL outcome → count
+TALLIED: Final = "tallied"  # set: schedules that have tallies
 
 # the log
 SEQ: Final = "seq"  # the last event's number
@@ -24,6 +25,7 @@ BLOCKS: Final = "blocks"  # sorted set: blocks that hold something, by their num
 MOVES: Final = "moves:"  # list of a schedule: the numbers of its own moves
 NOTES: Final = "notes"  # sorted set: numbers of notes, by time
 NOTED: Final = "noted"  # sorted set, by name: run NUL number (16 digits) of a note about it
+COMPACTED: Final = "compacted"  # the number of the newest word of a compaction
 CHANGES: Final = "changes"  # sorted set: ids of changes that bring neither guard nor run, by time, for an hour
 
 # runs, found
@@ -52,7 +54,17 @@ NAMES: Final = "names"  # hash: namespace NUL name → id, of those that are not
 DUE: Final = "due"  # sorted set: those that plan, by next_at, or the end of a hold
 HELD: Final = "held"  # sorted set: those that are held, by the end of the hold
 UNPLANNED: Final = "unplanned"  # sorted set, by id: active, and without a next time
+GONE: Final = "gone"  # sorted set: deleted schedules, by when that was
 APP: Final = "app:"  # sorted set of an app, by id
 TOUCHED: Final = "touched"  # hash: schedule → touch mark
 SPANNED: Final = "spanned"  # set: schedules that have spans
 GATES: Final = "gates"  # sorted set, by name
+
+# beside the log
+LEASE_ROWS: Final = "lease:rows"  # hash: name → owner, epoch, expires_at, renewed_at, data, live
+LEASE_NAMES: Final = "lease:names"  # sorted set, by name
+LEASE_RENEWED: Final = "lease:renewed"  # sorted set, by renewed_at
+KEPT_ROWS: Final = "kept:rows"  # hash: kind NUL id → data, created_at, expires_at
+KEPT_NAMES: Final = "kept:names"  # sorted set, by kind NUL id
+KEPT_ENDS: Final = "kept:ends"  # sorted set: those that expire, by when
+HINTS: Final = "hints"  # the channel on which instances tell each other that something changed
