@@ -16,6 +16,8 @@ log = logging.getLogger("mainspring.stores.redis")
 
 #: At most one notification in so many seconds; the first after a pause goes at once.
 _GAP = 0.025
+#: So many seconds closing waits for what is being told.
+_LAST_WORD = 1.0
 #: Seconds between two tries to listen again.
 _PATIENCE = 2.0
 #: After so many seconds of silence the connection is asked whether it is still one.
@@ -34,7 +36,8 @@ class Notices:
         self._heard = False
         self._listening: asyncio.Task[None] | None = None
         self._there = asyncio.Event()
-        self._before = False
+        self._closing = asyncio.Event()
+        self._before = self._deaf = False
         self._telling: asyncio.Task[None] | None = None
         self._again = False
 
@@ -58,13 +61,16 @@ class Notices:
             self._again = True
 
     async def close(self) -> None:
+        if self._telling is not None:  # somebody who only enqueues and goes has told it all the same
+            self._closing.set()
+            await asyncio.wait({self._telling}, timeout=_LAST_WORD)
         for task in (self._telling, self._listening):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
         self._telling = self._listening = None
-        self._there, self._before = asyncio.Event(), False
+        self._there, self._closing, self._before = asyncio.Event(), asyncio.Event(), False
         self._hints.notify()
 
     async def _tell(self) -> None:
@@ -73,7 +79,9 @@ class Notices:
                 self._again = False
                 with contextlib.suppress(StoreError, Broken):
                     await self._db.read(("PUBLISH", self.channel, self.me))
-                await asyncio.sleep(_GAP)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_GAP):
+                        await self._closing.wait()
                 if not self._again:
                     return
         finally:
@@ -85,7 +93,9 @@ class Notices:
             try:
                 await self._hear()
             except (*DRIVER, StoreError) as error:
-                log.warning("no hints for now, polling goes on: %s", translate(error, self._db.settings.where))
+                if not self._deaf:  # said once, not at every try
+                    log.warning("no hints for now, polling goes on: %s", translate(error, self._db.settings.where))
+                self._deaf = True
             self._there.set()
             await asyncio.sleep(_PATIENCE)
 
@@ -102,7 +112,7 @@ class Notices:
                 elif said[0] == b"subscribe":
                     if self._before:
                         self._call()  # something may have been said while nobody listened
-                    self._before = True
+                    self._before, self._deaf = True, False
                     self._there.set()
                 elif said[0] == b"message" and said[2] != self.me.encode():
                     self._call()
