@@ -15,9 +15,10 @@ import pytest
 from support import Make
 
 from mainspring import Mainspring
+from servers import for_tests_redis
 from servers.for_tests import fresh_url
 
-#: The engine's tests on other stores: MAINSPRING_ENGINE_STORES=postgresql pytest tests/engine
+#: The engine's tests on other stores: MAINSPRING_ENGINE_STORES=postgresql,valkey pytest tests/engine
 STORES = os.environ.get("MAINSPRING_ENGINE_STORES", "memory,sqlite").split(",")
 
 
@@ -25,6 +26,8 @@ STORES = os.environ.get("MAINSPRING_ENGINE_STORES", "memory,sqlite").split(",")
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return fresh_url()
+    if request.param in ("valkey", "redis"):
+        return for_tests_redis.fresh_url(for_tests_redis.server_url(request.param))
     return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/x.db"
 
 
