@@ -47,10 +47,13 @@ async def enqueued(store: RedisStore, ids: Ids) -> list[Any]:
         enqueue_change(ids, make_run(ids), body='{"a":1}'),
         enqueue_change(ids, make_run(ids), body='{"b":2}'),
     ]
+    keyed = [enqueue_change(ids, make_run(ids, unique_key=key, ns=ns)) for key, ns in (("k", "a"), ("k", "b"))]
+    taken = [enqueue_change(ids, make_run(ids, unique_key=key, ns="a")) for key in ("l", "k")]
+    twice = [enqueue_change(ids, make_run(ids, unique_key="m")) for _ in range(2)]
     runs = tuple(make_run(ids) for _ in range(3))
     many = Change(id=ids.change(), runs=runs, events=tuple(scheduled(run) for run in runs))
     said = []
-    for batch in ([one], alike, differ, [many], [*alike, enqueue_change(ids, make_run(ids))]):
+    for batch in ([one], alike, differ, keyed, taken, twice, [many], [*alike, enqueue_change(ids, make_run(ids))]):
         said += await plain(store, batch)
     return said
 

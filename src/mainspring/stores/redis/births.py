@@ -42,6 +42,7 @@ class _Births:
         self.words: list[Word] = []
         self._queues: dict[str, tuple[list[int], list[str]]] = {}
         self._spaces: dict[str, list[int]] = {}
+        self._keys: dict[str, int] = {}
         self._uses: dict[str, int] = {}
         self._texts: dict[str, str] = {}
 
@@ -51,11 +52,13 @@ class _Births:
             return False
         guard, run = change.guard, change.run
         if type(guard) is RunAbsent:
-            if run is None or change.runs or guard.id != run.id or guard.unique_key is not None:
+            if run is None or change.runs or guard.id != run.id or guard.unique_key != run.unique_key:
                 return False
             born: tuple[Run, ...] = (run,)
         elif guard is None and run is None and change.runs:
             born = change.runs
+            if any(one.unique_key is not None for one in born):
+                return False
         else:
             return False
         if len(born) != len(change.events):
@@ -72,11 +75,16 @@ class _Births:
     def _add(self, run: Run, event: Event, change: str) -> bool:
         if type(event) is not RunScheduled or event.run_id != run.id or run.id in self.ids:
             return False
-        if run.state not in CLAIMABLE or run.unique_key is not None or run.schedule_id is not None:
+        if run.state not in CLAIMABLE or run.schedule_id is not None:
             return False
         if run.owner is not None or run.parked_on is not None:
             return False
         place = len(self.ids) + 1
+        if run.unique_key is not None:
+            key = f"{run.ns}\0{run.unique_key}"
+            if key in self._keys:
+                return False
+            self._keys[key] = place
         self.ids[run.id] = place
         front, _, back = run_parts(run, 1, 1)
         self.words += (front, back, event_rest(event, change))
@@ -91,4 +99,5 @@ class _Births:
     def packed(self) -> bytes:
         queues = [(name, *rows) for name, rows in self._queues.items()]
         bodies: list[Any] = [(body, count, self._texts.get(body)) for body, count in self._uses.items()]
-        return encode((list(self.ids), queues, list(self._spaces.items()), bodies))
+        keys = (list(self._keys), list(self._keys.values()))
+        return encode((list(self.ids), queues, list(self._spaces.items()), bodies, *keys))

@@ -58,7 +58,6 @@ class RedisStore:
         history=DAY,
         ended_runs=200_000,
     )
-    others_write = True
 
     def __init__(
         self, url: str | RedisSettings, clock: Clock | None = None, *, failpoint: Callable[[str], None] | None = None

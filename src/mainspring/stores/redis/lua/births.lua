@@ -1,7 +1,7 @@
 -- New runs by the shortest way: they wait in a queue, and nothing else comes with them but their payloads.
--- ARGV: now or '', {ids, queues, namespaces, payloads}, then for each run its header, head and rest, and event.
+-- ARGV: now or '', {ids, queues, namespaces, payloads, unique keys, whose}, then for each run its header, head and rest, and event.
 -- A queue: {name, places of its runs, their times}; a namespace: {name, places}; a payload: {id, uses, text or nil}.
--- {now, 0 when all were written, 1 when one of them exists and none was}
+-- {now, 0 when all were written, 1 when a run or the holder of a key exists and none was}
 
 local P, call = KEYS[1], redis.call
 local given = cmsgpack.unpack(ARGV[2])
@@ -14,6 +14,14 @@ end
 for _, row in ipairs(call('HMGET', P .. 'run', unpack(ids))) do
   if row then
     return { now, 1 }
+  end
+end
+local keys, whose = given[5], given[6]
+if #keys > 0 then
+  for _, holder in ipairs(call('HMGET', P .. 'unique', unpack(keys))) do
+    if holder then
+      return { now, 1 }
+    end
   end
 end
 local count = #ids
@@ -37,6 +45,13 @@ for number, values in pairs(log) do
   local name = string.format('%d', number)
   call('HSET', P .. 'log:' .. name, unpack(values))
   call('ZADD', P .. 'blocks', number, name)
+end
+if #keys > 0 then
+  local values = {}
+  for i, place in ipairs(whose) do
+    values[2 * i - 1], values[2 * i] = keys[i], ids[place]
+  end
+  call('HSET', P .. 'unique', unpack(values))
 end
 for _, queue in ipairs(given[2]) do
   local values = {}

@@ -6,7 +6,7 @@ local now, runs = clock(ARGV[1]), cmsgpack.unpack(ARGV[2])
 local ids, epochs, ready, crashes = runs[1], runs[2], runs[3], runs[4]
 local found = call('HMGET', P .. 'run', unpack(ids))
 local at = pack(now)
-local new, log, ended, gone, of, others = {}, {}, {}, {}, {}, {}
+local new, log, ended, gone, of, keys, others = {}, {}, {}, {}, {}, {}, {}
 local seq = log_end()
 local first, block = seq, floor((seq + 1) / BLOCK)
 local events = {}
@@ -18,7 +18,7 @@ for i = 1, #ids do
     flags, state, _, n, epoch, attempt, head, ident, body_at, owner, trail, due_at, _, started, _, _, created =
       struct.unpack(HEADER, row)
   end
-  if state ~= RUNNING or epoch ~= epochs[i] or (flags ~= 0 and flags ~= HAS_SCHEDULE) then
+  if state ~= RUNNING or epoch ~= epochs[i] or flags % 2 == HAS_GATES or flags >= HAS_CANCEL then
     others[#others + 1] = i
   else
     local o = HEADER_BYTES + owner
@@ -61,10 +61,16 @@ for i = 1, #ids do
       gone[owner] = own
     end
     own[#own + 1] = id
-    if flags == HAS_SCHEDULE then
-      local _, _, _, sid = unpack_limit(row, 3, t)
-      of[#of + 1] = sid
-      of[#of + 1] = id
+    if flags > 0 then
+      local _, _, ns, sid, _, _, _, _, _, _, _, _, _, key = unpack_limit(row, 13, t)
+      if sid then
+        of[#of + 1] = sid
+        of[#of + 1] = id
+      end
+      if key then
+        keys[#keys + 1] = ns .. NUL .. key
+        keys[#keys + 1] = id
+      end
     end
   end
 end
@@ -89,6 +95,11 @@ if #new > 0 then
   end
   for i = 1, #of, 2 do
     call('ZREM', P .. 'open:' .. of[i], of[i + 1])
+  end
+  for i = 1, #keys, 2 do
+    if call('HGET', P .. 'unique', keys[i]) == keys[i + 1] then
+      call('HDEL', P .. 'unique', keys[i])
+    end
   end
 end
 local claimed = false
