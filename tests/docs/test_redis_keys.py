@@ -22,7 +22,7 @@ def in_scripts() -> set[str]:
 
 
 def in_docs() -> set[str]:
-    text = (ROOT / "docs/redis.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/redis.md").read_text(encoding="utf-8").partition("## Keys")[2]
     cells = (line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
     return {re.sub(r"<.*>", "", name) for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
