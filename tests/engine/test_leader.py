@@ -18,6 +18,7 @@ from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Schedules
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.travel import travel
+from servers import for_tests_redis
 from servers.for_tests import fresh_url
 
 TTL = 30_000
@@ -284,9 +285,11 @@ async def test_an_instance_that_only_works_does_not_stand_for_election(plain_ms:
     assert await plain_ms.leader() is not None
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "valkey"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store that two engines share."""
+    if request.param == "valkey":
+        return for_tests_redis.fresh_url()
     return fresh_url() if request.param == "postgres" else f"sqlite:///{tmp_path}/x.db"
 
 

@@ -20,13 +20,17 @@ from mainspring.model.errors import EmptyName, InvalidDuration, LeaseTooShort, M
 from mainspring.ports.lock import Holder
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Every store: these tests ask no clock but its own."""
     if request.param == "postgres":
         from servers.for_tests import fresh_url
 
         return fresh_url()
+    if request.param == "valkey":
+        from servers.for_tests_redis import fresh_url as fresh_prefix
+
+        return fresh_prefix()
     return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/x.db"
 
 

@@ -45,11 +45,13 @@ from mainspring.ports.store import (
 from mainspring.rules import lifecycle
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.redis import RedisStore
 from mainspring.stores.sqlite.store import SqliteStore
 from mainspring.testing.factories import T0
 from mainspring.testing.scenario import Scenario
 from mainspring.verify import verify
 from servers.for_tests import fresh_store
+from servers.for_tests_redis import fresh_url
 from tests.system.copy_history import MINUTE, THEN, Walk, make_history
 
 Maker = Callable[[Path], Store]
@@ -57,6 +59,7 @@ KINDS: dict[str, Maker] = {
     "memory": lambda path: MemoryStore(),
     "sqlite": lambda path: SqliteStore(path, synchronous="NORMAL"),
     "postgres": lambda path: fresh_store(),
+    "redis": lambda path: RedisStore(fresh_url()),
 }
 PAIRS = [
     ("sqlite", "sqlite"),
@@ -66,6 +69,9 @@ PAIRS = [
     ("memory", "sqlite"),
     ("memory", "memory"),
     ("postgres", "memory"),
+    ("sqlite", "redis"),
+    ("redis", "postgres"),
+    ("redis", "redis"),
 ]
 
 

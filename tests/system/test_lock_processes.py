@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from servers import for_tests_redis
 from servers.for_tests import fresh_url
 
 APP = Path(__file__).with_name("lock_app.py")
@@ -66,9 +67,15 @@ class Wanting:
         self.processes.pop(pid).wait()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "valkey", "redis"])
 def wanting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wanting]:
-    found = Wanting(fresh_url() if request.param == "postgres" else f"sqlite:///{tmp_path}/x.db", tmp_path)
+    if request.param == "postgres":
+        url = fresh_url()
+    elif request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/x.db"
+    else:
+        url = for_tests_redis.fresh_url(for_tests_redis.server_url(request.param))
+    found = Wanting(url, tmp_path)
     yield found
     for pid in list(found.processes):
         found.kill(pid)
