@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "tampers: breaks a store on purpose, so it is not verified afterwards")
     config.addinivalue_line("markers", "alone: measures time or memory, so it runs with nothing beside it")
     config.addinivalue_line("markers", "chaos: kill loops; `make chaos` runs them with larger counts")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many tests of a contract ran on which backend: a class of tests/contract is a backend."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            place, _, rest = report.nodeid.partition("::Test")
+            if "contract/" in place and rest:
+                counts[rest.partition("::")[0]][outcome] += 1
+    if counts:
+        terminalreporter.section("contracts by backend")
+    for backend, found in sorted(counts.items()):
+        terminalreporter.line(f"{backend}: " + ", ".join(f"{count} {outcome}" for outcome, count in found.items()))
 
 
 @pytest.fixture(autouse=True)

@@ -143,6 +143,24 @@ async def test_a_wrong_password() -> None:
         one.remove()
 
 
+async def test_a_user_that_lacks_a_right(own: RedisServer) -> None:
+    own.do("ACL", "SETUSER", "weak", "on", ">pw", "~*", "&*", "+@all", "-eval", "-evalsha", "-config")
+    store = RedisStore(f"redis://weak:pw@127.0.0.1:{own.port}/0")
+    await store.open()  # without CONFIG it asks by INFO alone
+    assert store.warnings == (
+        "persistence is off, or by snapshots only: a crash of the server loses data. Set appendonly yes",
+    )
+    with pytest.raises(StoreDenied, match=r"the user lacks a right .* Grant it: ACL SETUSER"):
+        await store.lease("a", "me", 1_000)
+    await store.close()
+    own.do("ACL", "SETUSER", "right", "on", ">pw", "~{mainspring}:*", "&{mainspring}:*", "+@all")
+    store = RedisStore(f"redis://right:pw@127.0.0.1:{own.port}/0")
+    await store.open()
+    assert (await store.apply([enqueue_change(Ids(), make_run(Ids()))])).results[0].ok
+    assert not await store.wait(0.05)
+    await store.close()
+
+
 async def test_a_read_only_replica(own: RedisServer) -> None:
     replica = RedisServer(replica_of=own, fsync=None).start()
     try:

@@ -64,7 +64,11 @@ async def look(db: Database, info: dict[str, str]) -> tuple[str, ...]:
             "Set maxmemory-policy noeviction"
         )
     if info.get("aof_enabled") != "1":
-        if config.get("save") == "":
+        if "save" not in config:
+            said.append(
+                "persistence is off, or by snapshots only: a crash of the server loses data. Set appendonly yes"
+            )
+        elif config["save"] == "":
             said.append("persistence is off: a restart of the server loses everything. Set appendonly yes")
         else:
             said.append(

@@ -40,7 +40,6 @@ DENIED = (
     exceptions.AuthenticationError,
     exceptions.AuthorizationError,
     exceptions.AuthenticationWrongNumberOfArgsError,
-    exceptions.NoPermissionError,
 )
 #: How the answers begin for which the driver has no class of its own.
 _NO_REPLICAS, _BUSY_SCRIPT, _DISK, _NO_AUTH, _WRONG_PASSWORD = "NOREPLICAS", "BUSY", "MISCONF", "NOAUTH", "WRONGPASS"
@@ -69,6 +68,10 @@ def translate(error: BaseException, where: str) -> StoreError:
     if isinstance(error, StoreError):
         return error
     reason = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, exceptions.NoPermissionError) or "-NOPERM " in reason:
+        return StoreDenied(
+            f"{where}: the user lacks a right ({reason}). Grant it: ACL SETUSER name ~{{prefix}}:* &{{prefix}}:* +@all"
+        )
     if isinstance(error, DENIED) or reason.startswith((_NO_AUTH, _WRONG_PASSWORD)):
         return StoreDenied(f"{where} refused the user or the password ({reason}). Check the URL, or the server's ACL")
     if isinstance(error, exceptions.ReadOnlyError) or "-READONLY " in reason:

@@ -42,7 +42,7 @@ _TAIL = load("tail", "common", "tail")
 _STREAM = load("stream", "common", "stream")
 _MOVES = frozenset(cls.__name__ for cls in ScheduleEvent.__subclasses__())
 #: So many rows are looked at in one call, and so many of a state are worth to be gathered before they are sorted.
-_PAGE, _FEW = 500, 10_000
+_PAGE, _FEW = 500, 100_000
 _BLOCK = 256
 #: The states an index of their own has, by the index's name.
 _INDEXES: dict[State, str] = {
