@@ -11,11 +11,40 @@ local function set_of(values)
   return set
 end
 
+-- The names of queues that hold something: those that could be offered, or all, whichever are fewer.
+local function candidates(lanes, tasks)
+  local key, names = P .. 'queues', {}
+  if call('SCARD', key) <= 4 * #lanes * #tasks then
+    return call('SMEMBERS', key)
+  end
+  for _, lane in ipairs(lanes) do
+    for _, task in ipairs(tasks) do
+      for priority = 0, 3 do
+        names[#names + 1] = lane .. NUL .. priority .. NUL .. task
+      end
+    end
+  end
+  local found = {}
+  for at = 1, #names, ARGS do
+    local last = math.min(at + ARGS - 1, #names)
+    for i, is_there in ipairs(call('SMISMEMBER', key, unpack(names, at, last))) do
+      if is_there == 1 then
+        found[#found + 1] = names[at + i - 1]
+      end
+    end
+  end
+  return found
+end
+
 -- The queues that hold what is offered, by priority.
 local function offered(lanes, tasks)
   local found = { [0] = {}, {}, {}, {} }
+  if #lanes == 0 or #tasks == 0 then
+    return found
+  end
+  local names = candidates(lanes, tasks)
   lanes, tasks = set_of(lanes), set_of(tasks)
-  for _, name in ipairs(call('SMEMBERS', P .. 'queues')) do
+  for _, name in ipairs(names) do
     local lane, priority, task = string.match(name, '^([^%z]*)%z(%d)%z(.*)$')
     if lane and lanes[lane] and tasks[task] and found[tonumber(priority)] then
       table.insert(found[tonumber(priority)], P .. 'queue:' .. name)
@@ -171,24 +200,8 @@ local function take(due, from, now, offer, answer)
     local t = HEADER_BYTES + trail
     n, epoch, attempt, seq = n + 1, epoch + 1, attempt + 1, seq + 1
     row = struct.pack(
-      HEADER,
-      flags,
-      RUNNING,
-      0,
-      n,
-      epoch,
-      attempt,
-      head,
-      ident,
-      body_at,
-      owner_bytes,
-      trail + 6,
-      due_at,
-      ready,
-      now,
-      NEVER,
-      lease,
-      created
+      HEADER, flags, RUNNING, 0, n, epoch, attempt, head, ident, body_at, owner_bytes, trail + 6, due_at, ready, now,
+      NEVER, lease, created
     ) .. owner .. sub(row, HEADER_BYTES + 1, t) .. struct.pack('>I6', seq) .. sub(row, t + 1)
     new[2 * i - 1], new[2 * i] = id, row
     leases[2 * i - 1], leases[2 * i] = lease, id

@@ -235,33 +235,11 @@ local function open_run(id, s)
   local _, _, _, _, _, _, failures, _, cancel, reason, result, err, began, ms, _, _, _, dead, _, _, parked, progress =
     unpack_limit(s, 21, t + head)
   return {
-    id = id,
-    flags = flags,
-    state = STATES[state],
-    crashes = crashes,
-    n = n,
-    epoch = epoch,
-    attempt = attempt,
-    ident = ident,
-    body_at = body_at,
-    owner = owner > 0 and sub(s, HEADER_BYTES + 1, o) or nil,
-    trail = sub(s, o + 1, t),
-    head = sub(s, t + 1, t + head),
-    due = due,
-    ready = ready,
-    started = instant(started),
-    ended = instant(ended),
-    lease = instant(lease),
-    created = created,
-    failures = failures,
-    cancel = cancel,
-    reason = reason,
-    result = result,
-    error = err,
-    began = began,
-    ms = ms,
-    dead = dead,
-    parked = parked,
+    id = id, flags = flags, state = STATES[state], crashes = crashes, n = n, epoch = epoch, attempt = attempt,
+    ident = ident, body_at = body_at, owner = owner > 0 and sub(s, HEADER_BYTES + 1, o) or nil,
+    trail = sub(s, o + 1, t), head = sub(s, t + 1, t + head), due = due, ready = ready, started = instant(started),
+    ended = instant(ended), lease = instant(lease), created = created, failures = failures, cancel = cancel,
+    reason = reason, result = result, error = err, began = began, ms = ms, dead = dead, parked = parked,
     progress = progress,
   }
 end
@@ -270,32 +248,11 @@ local function close_run(r)
   local owner = r.owner or ''
   local flags = bit.band(r.flags, bit.bnot(HAS_CANCEL)) + (r.cancel and HAS_CANCEL or 0)
   return struct.pack(
-    HEADER,
-    flags,
-    CODES[r.state],
-    r.crashes,
-    r.n,
-    r.epoch,
-    r.attempt,
-    #r.head,
-    r.ident,
-    r.body_at,
-    #owner,
-    #r.trail,
-    r.due,
-    r.ready,
-    r.started or NEVER,
-    r.ended or NEVER,
-    r.lease or NEVER,
-    r.created
-  ) .. owner .. r.trail .. r.head .. IN_HEADER_5 .. pack(r.failures) .. IN_HEADER_1 .. pack(
-    r.cancel,
-    r.reason,
-    r.result,
-    r.error,
-    r.began,
-    r.ms
-  ) .. IN_HEADER_3 .. pack(r.dead) .. IN_HEADER_2 .. pack(r.parked, r.progress)
+    HEADER, flags, CODES[r.state], r.crashes, r.n, r.epoch, r.attempt, #r.head, r.ident, r.body_at, #owner, #r.trail,
+    r.due, r.ready, r.started or NEVER, r.ended or NEVER, r.lease or NEVER, r.created
+  ) .. owner .. r.trail .. r.head .. IN_HEADER_5 .. pack(r.failures) .. IN_HEADER_1
+    .. pack(r.cancel, r.reason, r.result, r.error, r.began, r.ms) .. IN_HEADER_3 .. pack(r.dead) .. IN_HEADER_2
+    .. pack(r.parked, r.progress)
 end
 
 -- The run of this id, or nil.

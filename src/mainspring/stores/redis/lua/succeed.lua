@@ -26,24 +26,8 @@ for i = 1, #ids do
     n, seq = n + 1, seq + 1
     new[#new + 1] = id
     new[#new + 1] = struct.pack(
-      HEADER,
-      flags,
-      SUCCEEDED,
-      crashes[i],
-      n,
-      epoch,
-      attempt,
-      head,
-      ident,
-      body_at,
-      0,
-      trail + 6,
-      due_at,
-      ready[i],
-      started,
-      now,
-      NEVER,
-      created
+      HEADER, flags, SUCCEEDED, crashes[i], n, epoch, attempt, head, ident, body_at, 0, trail + 6, due_at, ready[i],
+      started, now, NEVER, created
     ) .. sub(row, o + 1, t) .. struct.pack('>I6', seq) .. sub(row, t + 1, t + head) .. ARGV[2 * i + 2]
     if floor(seq / BLOCK) ~= block then
       block = floor(seq / BLOCK)
