@@ -91,6 +91,23 @@ async def rode_along(store: RedisStore, ids: Ids) -> list[Any]:
     return said
 
 
+async def mixed(store: RedisStore, ids: Ids) -> list[Any]:
+    """New runs among outcomes, a key that one gives up and another takes, one that exists, a claim with them."""
+    first = [enqueue_change(ids, make_run(ids, unique_key=f"k{i}" if i < 2 else None)) for i in range(6)]
+    await store.apply(first, now=T0)
+    running = [claim.run for claim in (await store.claim(OFFER, 6, now=T0 + 1)).claims]
+    done = [finish_change(ids, run) for run in running]
+    new = [enqueue_change(ids, make_run(ids), body=f'"{i}"') for i in range(3)]
+    takes = enqueue_change(ids, make_run(ids, unique_key="k0"))
+    said = await plain(store, [done[0], takes, new[0]], T0 + 2)
+    said += await plain(store, [new[1], done[1], done[2]], T0 + 3)
+    said += await plain(store, [done[3], new[1], done[2]], T0 + 4)
+    applied = await store.apply([new[2], done[4], done[5]], wish=Wish(OFFER, 9), now=T0 + 5)
+    assert applied.claimed is not None
+    said += [(result.status, result.n) for result in applied.results]
+    return [*said, [claim.run.id for claim in applied.claimed.claims]]
+
+
 async def rows(store: RedisStore) -> dict[str, Any]:
     """Every key of the store with what is in it, in one order."""
     found: dict[str, Any] = {}
@@ -111,7 +128,7 @@ async def rows(store: RedisStore) -> dict[str, Any]:
 
 
 @pytest.mark.tampers
-@pytest.mark.parametrize("story", [enqueued, finished, rode_along])
+@pytest.mark.parametrize("story", [enqueued, finished, rode_along, mixed])
 async def test_the_short_way_writes_what_the_long_one_writes(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     async def told() -> tuple[list[Any], dict[str, Any]]:
         store = RedisStore(fresh_url(server_url("valkey")))

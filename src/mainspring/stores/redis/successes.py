@@ -24,7 +24,7 @@ async def successes(
     db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None
 ) -> tuple[Applied, list[int]] | None:
     """What was written, and the places of changes that need a closer look; None when the batch is something else."""
-    if not 0 < len(changes) <= _MOST or not all(map(_plain, changes)):
+    if not 0 < len(changes) <= _MOST or not all(map(plain, changes)):
         return None
     ids: dict[str, int] = {}
     ready: list[Ms] = []
@@ -47,7 +47,7 @@ async def successes(
     return applied, [place - 1 for place in others]
 
 
-def _plain(change: Change) -> bool:
+def plain(change: Change) -> bool:
     """True when the change says nothing but that a run succeeded under its lease."""
     guard, run, events = change.guard, change.run, change.events
     if type(guard) is not RunLease or run is None or run.state is not State.SUCCEEDED or len(events) != 1:
