@@ -176,6 +176,18 @@ class NetworkFilesystem(StoreError):
     """SQLite on a network file system cannot keep its promises."""
 
 
+class BrokerError(MainspringError):
+    """The broker could not do what was asked; nothing is lost, the store has everything."""
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker cannot be reached right now."""
+
+
+class BrokerDenied(BrokerError):
+    """The broker refused the user, the password or a right that is needed."""
+
+
 class CopyRefused(MainspringError):
     """These two stores cannot be copied like this."""
 

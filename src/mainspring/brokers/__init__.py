@@ -1,0 +1,1 @@
+"""Brokers: how hints of work and events travel between processes."""

@@ -1,0 +1,111 @@
+"""A broker from its URL; only the one that is named gets imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+from mainspring.model.errors import InvalidInput, MissingExtra, nearest
+from mainspring.model.instant import duration_ms
+from mainspring.ports.broker import MAX_NAME, Broker, Limits
+from mainspring.ports.clock import Clock
+
+_FORMS = "Write memory:// or redis://HOST:6379/0"
+_WHOLE = ("capacity", "kept", "max_deliveries", "dead")
+_LIMITS = (*_WHOLE, "redeliver_after")
+
+
+def open_broker(url: str, clock: Clock) -> Broker:
+    """The broker that `url` names, not yet opened."""
+    if not isinstance(url, str) or "://" not in url:
+        raise InvalidInput("broker", f"{url!r} is not a broker URL", _FORMS)
+    scheme = url.partition("://")[0].lower()
+    maker = _MAKERS.get(scheme)
+    if maker is None:
+        known = nearest(scheme, _MAKERS) or f"Known are {', '.join(_MAKERS)}"
+        raise InvalidInput("broker", f"no broker is called {scheme!r}", known)
+    return maker(url, clock)
+
+
+def _memory(url: str, clock: Clock) -> Broker:
+    from mainspring.brokers.memory import MemoryBroker
+
+    parts = urlsplit(url)
+    name = unquote(parts.netloc)
+    if parts.path.strip("/"):
+        raise InvalidInput("broker", f"{url!r} has a path", "Write memory:// or memory://NAME")
+    return MemoryBroker(name, clock, _limits(_options(parts.query, _LIMITS)))
+
+
+def _redis(url: str, clock: Clock) -> Broker:
+    try:
+        from mainspring.brokers.redis_client import Client
+        from mainspring.brokers.redis_streams import DEFAULT_PREFIX, RedisStreams
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "redis":
+            raise
+        raise MissingExtra("Redis Streams need redis-py. Install it: pip install 'mainspring[redis]'") from error
+
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise InvalidInput("broker", "the port is not a number from 1 to 65535", _FORMS) from None
+    if not host:
+        raise InvalidInput("broker", "no host is named", _FORMS)
+    number = parts.path.strip("/")
+    if number and not (number.isascii() and number.isdigit()):
+        raise InvalidInput("broker", f"{number!r} is not the number of a database", _FORMS)
+    options = _options(parts.query, (*_LIMITS, "prefix", "stream"))
+    scheme = {"valkey": "redis", "valkeys": "rediss"}.get(parts.scheme.lower(), parts.scheme.lower())
+    address = urlunsplit((scheme, parts.netloc, parts.path, "", ""))
+    shown = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port or 6379}/{number or 0}"
+    prefix = _word(options, "prefix") or DEFAULT_PREFIX
+    return RedisStreams(Client(address, shown), prefix=prefix, stream=_word(options, "stream"), limits=_limits(options))
+
+
+def _options(query: str, known: tuple[str, ...]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise InvalidInput(
+                "broker",
+                f"{name!r} is not an option of this broker",
+                nearest(name, known) or f"Known: {', '.join(known)}",
+            )
+        options[name] = value
+    return options
+
+
+def _word(options: Mapping[str, str], name: str) -> str | None:
+    value = options.get(name)
+    if value is not None and not (1 <= len(value) <= MAX_NAME and value.isprintable()):
+        raise InvalidInput("broker", f"{name}={value!r:.40} is not a name", f"Use 1 to {MAX_NAME} printable characters")
+    return value
+
+
+def _limits(options: Mapping[str, str]) -> Limits:
+    values: dict[str, int] = {}
+    for name in _WHOLE:
+        if name in options:
+            text = options[name]
+            if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10_000_000):
+                raise InvalidInput("broker", f"{name}={text!r} is not a whole number", "Use 1 to 10000000")
+            values[name] = int(text)
+    if "redeliver_after" in options:
+        after = duration_ms(options["redeliver_after"], field="broker")
+        if not 10 <= after <= 86_400_000:
+            raise InvalidInput(
+                "broker", f"redeliver_after={options['redeliver_after']} is out of range", "Use 10ms to 24h"
+            )
+        values["redeliver_after"] = after
+    return Limits(**values)
+
+
+_MAKERS: dict[str, Callable[[str, Clock], Broker]] = {
+    "memory": _memory,
+    "redis": _redis,
+    "rediss": _redis,
+    "valkey": _redis,
+    "valkeys": _redis,
+}
