@@ -280,17 +280,33 @@ class Mainspring(AgentDoor, Coordination):
         return await self.call(lambda runtime: runtime.commands.events(query))
 
     @overload
-    def on_event(self, event: type[E], handler: Callable[[E], Any]) -> None: ...
+    def on_event(self, event: type[E], handler: Callable[[E], Any], *, everywhere: bool = False) -> None: ...
     @overload
-    def on_event(self, event: tuple[type[E], type[E2]], handler: Callable[[E | E2], Any]) -> None: ...
+    def on_event(
+        self, event: tuple[type[E], type[E2]], handler: Callable[[E | E2], Any], *, everywhere: bool = False
+    ) -> None: ...
     @overload
-    def on_event(self, event: tuple[type[E], type[E2], type[E3]], handler: Callable[[E | E2 | E3], Any]) -> None: ...
+    def on_event(
+        self,
+        event: tuple[type[E], type[E2], type[E3]],
+        handler: Callable[[E | E2 | E3], Any],
+        *,
+        everywhere: bool = False,
+    ) -> None: ...
     @overload
-    def on_event(self, event: tuple[type[E], ...], handler: Callable[[E], Any]) -> None: ...
-    def on_event(self, event: type[Any] | tuple[type[Any], ...], handler: Callable[[Any], Any]) -> None:
-        """Call `handler` with every event of this type that this process commits; at most once."""
+    def on_event(
+        self, event: tuple[type[E], ...], handler: Callable[[E], Any], *, everywhere: bool = False
+    ) -> None: ...
+    def on_event(
+        self, event: type[Any] | tuple[type[Any], ...], handler: Callable[[Any], Any], *, everywhere: bool = False
+    ) -> None:
+        """Call `handler` with every event of this type that this process commits; at most once.
+
+        With `everywhere` with those of every instance on this store, from now on and in the order of the log, while
+        this one runs.
+        """
         call: Subscriber = handler
-        self._bus.subscribe(event if isinstance(event, tuple) else (event,), call)
+        self._bus.subscribe(event if isinstance(event, tuple) else (event,), call, everywhere=everywhere)
         if self._runtime is not None:
             self._runtime.listen()
 

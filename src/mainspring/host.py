@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from mainspring.engine.bus import Bus
 from mainspring.engine.direct import Direct
 from mainspring.engine.loop import EngineLoop, ThreadLoop
-from mainspring.engine.runtime import Runtime, open_store
+from mainspring.engine.runtime import Runtime, open_broker, open_store
 from mainspring.model.change import Result
 from mainspring.model.errors import StoreError
 from mainspring.model.http import AgentSettings
@@ -23,6 +23,7 @@ from mainspring.model.instant import Duration, Ms, zone
 from mainspring.model.policies import choice
 from mainspring.model.run import Run
 from mainspring.model.settings import Settings, make_settings
+from mainspring.ports.broker import Broker
 from mainspring.ports.clock import Clock, SystemClock
 from mainspring.ports.executor import Attempt, Handler, end_of_loading
 from mainspring.ports.store import Capabilities, Store
@@ -51,6 +52,7 @@ class EngineHost:
         url: str | None = None,
         *,
         store: Store | None = None,
+        broker: str | Broker | None = None,
         name: str = "mainspring",
         version: str = "",
         namespace: str = "default",
@@ -88,6 +90,8 @@ class EngineHost:
         )
         if store is None:
             open_store(self.url, SystemClock())  # a wrong URL is refused here, not at the first call
+        self.broker: str | Broker | None = None
+        self.use_broker(broker or os.environ.get("MAINSPRING_BROKER"))
         zone(tz, field="tz")
         self.tz = tz
         self.deps = deps
@@ -112,6 +116,12 @@ class EngineHost:
         self._runtime_pid = 0
         self._progress: dict[Attempt, str] = {}
         self._opening: asyncio.Task[Runtime] | None = None
+
+    def use_broker(self, broker: str | Broker | None) -> None:
+        """Have hints of work travel by this broker from the next start on; None or nothing changes nothing."""
+        if isinstance(broker, str) and broker:
+            open_broker(broker, SystemClock())  # a wrong URL is refused here, not at the first call
+        self.broker = broker or self.broker
 
     # ── the engine ─────────────────────────────────────────────────────────
 
@@ -191,7 +201,10 @@ class EngineHost:
         store = self._given_store or open_store(self.url, self.clock)
         if not store.capabilities.durable:
             self._given_store = store  # what only lives in memory must outlive run() and close()
-        runtime = Runtime(store, self.clock, self._rng, self.settings, self._handlers, self._bus, self._threads)
+        broker = open_broker(self.broker, self.clock) if isinstance(self.broker, str) else self.broker
+        if isinstance(self.broker, str) and self.broker.startswith("memory:"):
+            self.broker = broker  # the same of it
+        runtime = Runtime(store, self.clock, self._rng, self.settings, self._handlers, self._bus, self._threads, broker)
         await runtime.open()
         if store.capabilities.remote and self._given_store is None:
             runtime.direct = Direct(lambda: open_store(self.url, self.clock), runtime.crossing)

@@ -38,6 +38,8 @@ def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
     if program is not None:
         if origins["store"] != DEFAULT:
             program.url = settings.store
+        if origins["broker"] != DEFAULT:
+            program.broker = settings.broker
         if origins["scheduler.workers"] != DEFAULT:
             program.settings = adjusted(program.settings, concurrency=scheduler.workers)
         shutdown = min(program.settings.shutdown_timeout, scheduler.shutdown_timeout)
@@ -46,6 +48,7 @@ def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
     else:
         app = Mainspring(
             settings.store,
+            broker=settings.broker,
             name=scheduler.name,
             namespace=scheduler.namespace,
             concurrency=scheduler.workers,

@@ -63,7 +63,11 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     ("a.yaml", "storage:\n  json_file: {path: x}\n", "storage.type: is missing", "sqlite"),
     ("a.yaml", "storage:\n  type: postgres\n", "storage.postgres.url: is missing", "postgresql://"),
     ("a.yaml", "store: memory://\nstorage:\n  type: in_memory\n", "storage.type: says where", "Remove one"),
-    ("a.yaml", "broker:\n  type: redis\n", "broker.type: this version has no redis broker", "in_memory"),
+    ("a.yaml", "broker:\n  type: sqs\n", "broker.type: this version has no sqs broker", "redis or in_memory"),
+    ("a.yaml", "broker:\n  type: redis\n", "broker.redis.url: is missing", "redis://"),
+    ("a.yaml", "broker:\n  type: rabbit\n", "broker.type: 'rabbit' is not one of", "redis"),
+    ("a.yaml", "broker: rabbit://x\n", "broker: no broker is called 'rabbit'", "memory, redis"),
+    ("a.yaml", "broker: redis://h:x/0\n", "broker: the port is not a number", "redis://HOST:6379"),
     ("a.yaml", "agents:\n  allow_ports: [80, x]\n", "agents.allow_ports[1]: 'x' is not a whole number", "65535"),
     (
         "a.yaml",

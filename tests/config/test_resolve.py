@@ -14,6 +14,7 @@ from mainspring.cli.main import mainspring
 from mainspring.config.keys import KEYS, value_of, variable
 from mainspring.config.resolve import Resolved, Sources, adopted, resolve
 from mainspring.config.settings import ServeSettings
+from mainspring.config.shown import shown_all
 from mainspring.model.errors import InvalidInput
 
 #: As source 000 writes it, §5.1.
@@ -93,6 +94,20 @@ def test_the_file_of_source_000_is_understood(look: Look) -> None:
     assert any("json_file is kept as SQLite" in note for note in found.notes)
 
 
+def test_the_broker_of_source_000_is_understood(look: Look) -> None:
+    found = look(SOURCE_000.replace("type: in_memory # in_memory | redis", "type: redis # in_memory | redis"))
+    assert found.settings.broker == "redis://localhost:6379?stream=scheduler-events"
+    assert look(SOURCE_000).settings.broker is None
+    assert look("broker: {type: redis, redis: {url: 'valkey://h:1/2?prefix=a'}}").settings.broker == (
+        "valkey://h:1/2?prefix=a"
+    )
+
+
+def test_a_brokers_password_is_not_shown(look: Look) -> None:
+    found = look("broker: redis://u:secret@h:6379/0\n")
+    assert shown_all(found.settings)["broker"] == "redis://u:***@h:6379/0"
+
+
 def test_the_variables_of_source_002_are_understood(look: Look) -> None:
     found = look(
         variables={
@@ -150,6 +165,7 @@ def test_our_own_name_of_a_variable_wins_over_the_other(look: Look) -> None:
 def test_every_key_can_be_given_by_a_variable_and_by_a_file(look: Look, key: str) -> None:
     texts = {
         "store": "memory://",
+        "broker": "memory://shop",
         "role": "api",
         "app": "my.app:ms",
         "scheduler.name": "x",

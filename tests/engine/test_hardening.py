@@ -261,6 +261,6 @@ async def test_nothing_is_kept_of_a_finished_attempt_or_a_cancelled_wait() -> No
         done = [a for a in gc.get_objects() if isinstance(a, Attempt) and a.run.task == "work"]
         assert len(done) <= 20, "time-outs of finished attempts must be let go"
         assert ms._runtime is not None
-        while waiting.id in ms._runtime._ended:  # noqa: ASYNC110 - the engine's thread lets go of it in its own time
+        while waiting.id in ms._runtime._ends.waiting:  # noqa: ASYNC110 - the engine's thread lets go of it in its own time
             await asyncio.sleep(0)
         await ms.cancel(waiting.id)

@@ -82,7 +82,9 @@ class Components:
         parts["api"] = Component("degraded" if self.stopping else "healthy", at, "stopping" if self.stopping else "")
         worst = max((part.status for part in parts.values()), key=_WORST.index)
         status: Status = "degraded" if worst == "unhealthy" and parts["store"].status == "healthy" else worst
-        ready = not self.stopping and all(part.status == "healthy" for part in parts.values())
+        # Without its broker an instance is slower, and nobody would be helped by taking all of them out.
+        needed = (part for name, part in parts.items() if name != "broker")
+        ready = not self.stopping and all(part.status == "healthy" for part in needed)
         report = Report(status, ready, parts, at, self.settings.role, version("mainspring"))
         self._last = (clock.monotonic(), report)
         return report
@@ -96,6 +98,9 @@ class Components:
         parts: dict[str, Component] = {}
         plans, works = role in ("all", "planner"), role in ("all", "worker")
         failing = dict(health.failing)
+        broker = failing.pop("broker", "")
+        if self._ms.broker is not None:
+            parts["broker"] = Component("degraded" if broker else "healthy", at, broker)
         planner = failing.pop("settler", "")
         if plans:
             parts["planner"] = Component("degraded" if planner else "healthy", at, planner)

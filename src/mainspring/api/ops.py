@@ -33,7 +33,7 @@ def ops_routes(components: Components) -> list[Route]:
 
 def _answer(request: Request, report: Report, status: int) -> Response:
     """Strangers hear one word."""
-    word = report.status if request.url.path != "/ready" else ("ready" if report.ready else "not ready")
+    word = report.status if request.url.path != "/ready" else _readiness(report)
     shown: dict[str, object] = {"status": word}
     if request.scope["state"].get("caller"):
         shown |= {
@@ -44,3 +44,9 @@ def _answer(request: Request, report: Report, status: int) -> Response:
             "last_updated": report.last_updated,
         }
     return Response(msgspec.json.encode(shown), status, _HEADERS, "application/json")
+
+
+def _readiness(report: Report) -> str:
+    if not report.ready:
+        return "not ready"
+    return "ready" if report.status == "healthy" else "degraded"

@@ -16,7 +16,7 @@ from mainspring.brokers.bell import Bell
 from mainspring.brokers.checks import check_bodies, check_limit, check_topic, check_word
 from mainspring.model.errors import BrokerUnavailable
 from mainspring.model.instant import Ms
-from mainspring.ports.broker import DeadLetter, Limits, Message
+from mainspring.ports.broker import DeadLetter, Depth, Limits, Message
 from mainspring.ports.clock import Clock, SystemClock
 
 #: A consumer that hears nothing says so every so many seconds.
@@ -184,10 +184,11 @@ class Hub:
             del self._dead[next(iter(self._dead))]
         self._done(self._topics[name], group, number)
 
-    def unread(self, name: str, group: str) -> int:
+    def depth(self, name: str, group: str) -> Depth:
         topic = self.topic(name)
         with self.lock:
-            return len(topic.groups[group].fresh) if group in topic.groups else len(topic.held)
+            mine = topic.groups.get(group)
+            return Depth(len(topic.held)) if mine is None else Depth(len(mine.fresh), len(mine.pending))
 
     def follow(self, name: str, consumer: str, limits: Limits) -> deque[Message]:
         """Messages for one who wants all; who is too slow loses the oldest."""
@@ -318,9 +319,9 @@ class MemoryBroker:
         for message in messages:
             self._hub.bury(message, group, reason, self._clock.now(), self.limits)
 
-    async def waiting(self, topic: str, *, group: str) -> int:
+    async def depth(self, topic: str, *, group: str) -> Depth:
         self._check_open()
-        return self._hub.unread(topic, group)
+        return self._hub.depth(topic, group)
 
     async def dead(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
         self._check_open()

@@ -19,7 +19,7 @@ from mainspring.brokers.checks import check_bodies, check_limit, check_topic, ch
 from mainspring.brokers.redis_client import Client, Script, translated
 from mainspring.model.errors import BrokerUnavailable, InvalidInput
 from mainspring.model.instant import Ms
-from mainspring.ports.broker import DEAD, EVENTS, DeadLetter, Limits, Message
+from mainspring.ports.broker import DEAD, EVENTS, DeadLetter, Depth, Limits, Message
 
 T = TypeVar("T")
 
@@ -27,6 +27,8 @@ T = TypeVar("T")
 BLOCK = 1_000
 #: Between two looks for messages that come again, in seconds, at most.
 LOOK_AGAIN = 1.0
+#: A consumer that asked for nothing for so many milliseconds is there no more.
+GONE = 86_400_000
 #: So many arguments one call takes.
 CHUNK = 1_000
 #: Between two tries when a topic is full, in seconds.
@@ -216,10 +218,13 @@ class RedisStreams:
                 yield batch
 
     async def _join(self, key: str, group: str) -> None:
+        """Make the group, or forget those of its consumers that went long ago and left nothing behind."""
         try:
             await self._do(self._client.redis.xgroup_create(key, group, id="0", mkstream=True))
         except _GroupThere:
-            return
+            for one in await self._do(self._client.redis.xinfo_consumers(key, group), missing=()):
+                if one["pending"] == 0 and one["idle"] > GONE:
+                    await self._do(self._client.redis.xgroup_delconsumer(key, group, one["name"]), missing=0)
 
     # ── answering ──────────────────────────────────────────────────────────
 
@@ -251,11 +256,12 @@ class RedisStreams:
             await self._do(self._client.redis.xadd(self._dead_key, fields, maxlen=self.limits.dead, approximate=True))
         await self.ack(messages, group=group)
 
-    async def waiting(self, topic: str, *, group: str) -> int:
+    async def depth(self, topic: str, *, group: str) -> Depth:
         key = self.key(topic)
         held = int(await self._do(self._client.redis.xlen(key)))
         pending = await self._do(self._client.redis.xpending(key, group), missing=None) if held else None
-        return held if pending is None else max(0, held - int(pending["pending"]))
+        unanswered = 0 if pending is None else int(pending["pending"])
+        return Depth(max(0, held - unanswered), unanswered)
 
     # ── dead letters ───────────────────────────────────────────────────────
 

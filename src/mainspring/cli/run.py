@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,17 +19,25 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL = 0.0005
 
 
+def broker_option(command: Callable[..., None]) -> Callable[..., None]:
+    """`--broker URL`."""
+    said = "How hints of work travel; else what the application says, then $MAINSPRING_BROKER, then none."
+    return click.option("--broker", metavar="URL", help=said)(command)
+
+
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
+@broker_option
 @click.option("--until-idle", is_flag=True, help="Stop when nothing is due any more.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
-def run(target: str, until_idle: bool, log_level: str) -> None:
+def run(target: str, broker: str | None, until_idle: bool, log_level: str) -> None:
     """Plan schedules and run tasks of MODULE:APP until SIGTERM or Ctrl-C.
 
     The first signal stops taking work and lets what runs finish; the second hands everything back at once.
     """
     begin_logging(log_level)
     app = load(target)
+    app.use_broker(broker)
     sys.setswitchinterval(SWITCH_INTERVAL)
     log = logging.getLogger("mainspring")
     log.info("%s: %d tasks, %d schedules declared; Ctrl-C stops", app.url, len(app.tasks), len(app.declared))

@@ -16,6 +16,7 @@ from mainspring.model.errors import MissingExtra
 
 @click.command()
 @click.option("--store", metavar="URL", help="Where everything is kept; else $MAINSPRING_URL, then ./mainspring.db.")
+@click.option("--broker", metavar="URL", help="How hints travel between instances; else $MAINSPRING_BROKER, then none.")
 @click.option("--host", metavar="ADDRESS", help="Where to listen; 127.0.0.1 unless told otherwise.")
 @click.option("--port", metavar="PORT", help="Default: 3000. 0 takes a free one.")
 @click.option("--role", type=click.Choice(SERVE_ROLES), help="What this process does; all of it unless told otherwise.")
@@ -29,6 +30,7 @@ from mainspring.model.errors import MissingExtra
 )
 def serve(
     store: str | None,
+    broker: str | None,
     host: str | None,
     port: str | None,
     role: str | None,
@@ -47,6 +49,7 @@ def serve(
 
     given: dict[str, Any] = {
         "store": store,
+        "broker": broker,
         "server.host": host,
         "server.port": port,
         "role": role,

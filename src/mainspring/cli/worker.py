@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mainspring.cli.run import SWITCH_INTERVAL, begin_logging, load
+from mainspring.cli.run import SWITCH_INTERVAL, begin_logging, broker_option, load
 from mainspring.model.errors import InvalidInput
 from mainspring.model.settings import adjusted
 from mainspring.rules.pool import Bounds, Demand, bounds_of
@@ -29,6 +29,7 @@ log = logging.getLogger("mainspring")
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
+@broker_option
 @click.option("--processes", type=int, metavar="N", help="How many worker processes; 1 unless bounds are given.")
 @click.option("--concurrency", type=int, metavar="M", help="Runs at once in each; else what the application says.")
 @click.option("--min-processes", "low", type=int, metavar="N", help="The fewest; see --max-processes.")
@@ -38,6 +39,7 @@ log = logging.getLogger("mainspring")
 @click.option("--supervised", is_flag=True, hidden=True, help="One of a pool: ends when its standard input does.")
 def worker(
     target: str,
+    broker: str | None,
     processes: int | None,
     concurrency: int | None,
     low: int | None,
@@ -56,6 +58,7 @@ def worker(
     begin_logging(log_level, "%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")
     bounds = bounds_of(processes, low, high)
     app = load(target)
+    app.use_broker(broker)
     app.settings = adjusted(app.settings, concurrency=concurrency, labels=dict(_label(text) for text in labels))
     if not app.capabilities().multi_process:
         raise InvalidInput("url", f"{app.url} lives inside one process: a worker finds nothing there", "Use `run`")
@@ -70,6 +73,7 @@ def worker(
         log.info("stopped in order")
         return
     given = [f"--label={text}" for text in labels] + ([] if concurrency is None else [f"--concurrency={concurrency}"])
+    given += [] if broker is None else [f"--broker={broker}"]
     command = [sys.executable, "-m", "mainspring.cli.main", "worker", target, "--supervised"]
     code = asyncio.run(_supervise(app, [*command, f"--log-level={log_level}", *given], bounds))
     log.info("stopped in order" if code == 0 else "stopped; not every worker ended in order")

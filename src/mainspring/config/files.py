@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mainspring.config import readers
 from mainspring.config.keys import ALIASES, KEYS
@@ -142,7 +143,7 @@ def _flat(data: Any, variables: Mapping[str, str]) -> ConfigFile:
     values: dict[str, Any] = {}
     said: dict[str, str] = {}
     for key, value in given.items():
-        if key.partition(".")[0] in _SECTIONS:
+        if "." in key and key.partition(".")[0] in _SECTIONS:
             continue
         alias = ALIASES.get(key)
         target = alias.key if alias else key
@@ -166,7 +167,7 @@ def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from (
                 ("store", part) if leaf == "store.url" else _refuse(leaf) for leaf, part in _any(value, "store.")
             )
-        elif key in KEYS or key in ALIASES or key in _FOREIGN:
+        elif (key in KEYS or key in ALIASES or key in _FOREIGN) and not (key == "broker" and isinstance(value, dict)):
             yield key, value
         elif _is_section(key):
             if isinstance(value, dict):
@@ -229,10 +230,10 @@ def _expanded(value: Any, key: str, variables: Mapping[str, str]) -> Any:
 def _foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list[str]) -> None:
     broker = given.get("broker.type", "in_memory")
     readers.word("in_memory", "redis", "sqs")(broker, "broker.type")
-    if broker != "in_memory":
-        raise InvalidInput(
-            "broker.type", f"this version has no {broker} broker", "Write in_memory: instances share work by the store"
-        )
+    if broker == "sqs":
+        raise InvalidInput("broker.type", "this version has no sqs broker", "Write redis or in_memory")
+    if broker == "redis":
+        values["broker"] = _redis_broker(given)
     if "storage.type" not in given:
         if any(key.startswith("storage.") for key in given):
             raise InvalidInput("storage.type", "is missing", "Write in_memory, sqlite, json_file or postgres")
@@ -241,6 +242,17 @@ def _foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list[str])
     if "store" in values:
         raise InvalidInput("storage.type", "says where things are kept, and so does store", "Remove one of them")
     values["store"] = _STORAGE[kind](given, notes)
+
+
+def _redis_broker(given: Mapping[str, Any]) -> str:
+    if "broker.redis.url" not in given:
+        raise InvalidInput("broker.redis.url", "is missing", "Write redis://HOST:6379")
+    url = readers.broker_url(given["broker.redis.url"], "broker.redis.url")
+    stream = given.get("broker.redis.stream_name")
+    if stream is None:
+        return url
+    named = quote(readers.text(stream, "broker.redis.stream_name"), safe="")
+    return readers.broker_url(f"{url}{'&' if '?' in url else '?'}stream={named}", "broker.redis.stream_name")
 
 
 def _json_file(given: Mapping[str, Any], notes: list[str]) -> str:

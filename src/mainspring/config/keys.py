@@ -27,6 +27,7 @@ class Key(Struct, frozen=True):
 
 KEYS: Mapping[str, Key] = {
     "store": Key(read.store_url),
+    "broker": Key(read.optional(read.broker_url)),
     "role": Key(read.word(*SERVE_ROLES)),
     "app": Key(read.optional(read.program)),
     "server.host": Key(read.host),

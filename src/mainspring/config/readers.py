@@ -182,6 +182,19 @@ def store_url(value: Any, field: str) -> str:
     return given
 
 
+def broker_url(value: Any, field: str) -> str:
+    """The URL of a broker that this installation can use; nothing is opened."""
+    from mainspring.engine.runtime import open_broker
+    from mainspring.ports.clock import SystemClock
+
+    given = text(value, field)
+    try:
+        open_broker(given, SystemClock())
+    except InvalidInput as error:
+        raise InvalidInput(field, error.problem, error.fix) from None
+    return given
+
+
 def program(value: Any, field: str) -> str:
     """MODULE:APP."""
     given = text(value, field)

@@ -93,6 +93,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     """Everything `mainspring serve` needs to know."""
 
     store: str = DEFAULT_STORE
+    #: How hints of work and events travel between instances; without one the store's own hints do.
+    broker: str | None = None
     role: ServeRole = "all"
     #: MODULE:APP with the tasks and schedules of a Python program.
     app: str | None = None

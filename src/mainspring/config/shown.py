@@ -23,7 +23,7 @@ def shown(key: str, value: Any) -> str:
     """A value as it may be written in a file."""
     if value is None:
         return "null"
-    if key == "store":
+    if key in ("store", "broker"):
         return shown_url(str(value))
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -18,8 +18,15 @@ MAX_QUEUE = 10_000
 
 
 class _Subscription:
-    def __init__(self, types: tuple[type[Event], ...], call: Subscriber, failed: Callable[[Event, str], None]) -> None:
+    def __init__(
+        self,
+        types: tuple[type[Event], ...],
+        call: Subscriber,
+        failed: Callable[[Event, str], None],
+        everywhere: bool,
+    ) -> None:
         self.types = types
+        self.everywhere = everywhere
         self._call = call
         self._failed = failed
         self._queue: deque[Event] = deque()
@@ -65,12 +72,17 @@ class Bus:
 
     @property
     def listening(self) -> bool:
-        """True when anybody wants events."""
-        return bool(self._subscriptions)
+        """True when anybody wants the events of this process."""
+        return any(not subscription.everywhere for subscription in self._subscriptions)
 
-    def subscribe(self, types: tuple[type[Event], ...], call: Subscriber) -> None:
-        """Hand every event of these types (or below them) to `call`."""
-        self._subscriptions.append(_Subscription(types, call, self._subscriber_failed))
+    @property
+    def listening_everywhere(self) -> bool:
+        """True when anybody wants the events of every instance."""
+        return any(subscription.everywhere for subscription in self._subscriptions)
+
+    def subscribe(self, types: tuple[type[Event], ...], call: Subscriber, *, everywhere: bool = False) -> None:
+        """Hand every event of these types (or below them) to `call`: of this process, or of every instance."""
+        self._subscriptions.append(_Subscription(types, call, self._subscriber_failed, everywhere))
 
     def bind(self, loop: asyncio.AbstractEventLoop | None, report: Callable[[Event, str], None] | None) -> None:
         """Where subscribers run, and who is told when one fails."""
@@ -78,12 +90,19 @@ class Bus:
         self._report = report
 
     def publish(self, event: Event) -> None:
-        """Queue an event for everyone who asked; at most once, never blocks."""
+        """Queue an event of this process for everyone who asked; at most once, never blocks."""
+        self._hand_on(event, everywhere=False)
+
+    def publish_everywhere(self, event: Event) -> None:
+        """The same for an event of any instance."""
+        self._hand_on(event, everywhere=True)
+
+    def _hand_on(self, event: Event, *, everywhere: bool) -> None:
         loop = self._loop
         if loop is None or loop.is_closed():
             return
         for subscription in self._subscriptions:
-            if isinstance(event, subscription.types):
+            if subscription.everywhere is everywhere and isinstance(event, subscription.types):
                 loop.call_soon_threadsafe(subscription.push, event)
 
     async def settle(self) -> None:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mainspring.engine.batcher import Batcher
+from mainspring.engine.brokering import Brokering
 from mainspring.engine.bus import Bus
 from mainspring.engine.crossing import Crossing
 from mainspring.engine.direct import Direct
+from mainspring.engine.ends import Ends
 from mainspring.engine.keeper import Keeper
 from mainspring.engine.leader import Leader
 from mainspring.engine.presence import Instance, Presence
@@ -28,6 +30,7 @@ from mainspring.engine.riders import Riders
 from mainspring.engine.service import Service
 from mainspring.engine.settler import Settler
 from mainspring.engine.store_time import StoreTime
+from mainspring.engine.telling import Telling
 from mainspring.engine.watchdog import Watchdog
 from mainspring.engine.watcher import Watcher
 from mainspring.engine.worker import Worker
@@ -46,6 +49,7 @@ from mainspring.model.outcome import Outcome
 from mainspring.model.run import CLAIMABLE, ENDED
 from mainspring.model.schedule import Schedule
 from mainspring.model.settings import Settings
+from mainspring.ports.broker import Broker
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Executor, Handler, Kind
 from mainspring.ports.store import Agenda, Store
@@ -72,6 +76,13 @@ def open_store(url: str, clock: Clock) -> Store:
     return named(url, clock)
 
 
+def open_broker(url: str, clock: Clock) -> Broker:
+    """The broker a URL names."""
+    from mainspring.brokers.url import open_broker as named
+
+    return named(url, clock)
+
+
 class Runtime:
     """Store, batcher and commands from `open` on; loops between `start` and `stop`. Lives on the engine's loop."""
 
@@ -84,6 +95,7 @@ class Runtime:
         handlers: Mapping[str, Handler],
         bus: Bus,
         threads: Threads,
+        broker: Broker | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -97,7 +109,11 @@ class Runtime:
         self.owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{rng.getrandbits(24):06x}"
         self._changes = itertools.count(1)
         self._change_prefix = f"{rng.getrandbits(40):010x}"
-        self.batcher = Batcher(store, self._committed, bus.publish, settings.pace / 1000)
+        self.brokering: Brokering | None = None
+        if broker is not None:
+            self.brokering = Brokering(broker, store, time, settings, self.owner, self.workers)
+        self._telling = Telling(bus, self.brokering, settings.namespace, lambda: self.commands.follower(None))
+        self.batcher = Batcher(store, self._committed, self._telling.publish, settings.pace / 1000)
         self.crossing = Crossing(self.batcher, self._post)
         #: The callers' own ways to a server, where this process may have them.
         self.direct: Direct | None = None
@@ -120,7 +136,8 @@ class Runtime:
         self.executors: dict[Kind, Executor] = {}
         self._handler_loop: asyncio.AbstractEventLoop | None = None
         self._services: list[Service] = []
-        self._ended: dict[str, list[asyncio.Future[None]]] = {}
+        self._ends = Ends()
+        self.wait_for_end = self._ends.wait
         self._done: deque[tuple[Attempt, Outcome]] = deque()
         self._done_posted = False
         self._since: Ms = 0
@@ -150,7 +167,7 @@ class Runtime:
     async def open(self) -> None:
         """Open the store; commands work from here on."""
         self._loop = asyncio.get_running_loop()
-        self.batcher.listening = self.bus.listening
+        self.batcher.listening = self._telling.listening
         await self.store.open()
         await self.time.ask()
 
@@ -173,7 +190,7 @@ class Runtime:
             self.executors["thread"] = ThreadExecutor(self._threads, self.time, self._finished, handler_loop)
             self.executors["process"] = Lazily(self._process_executor)
         self.bus.bind(handler_loop, lambda event, error: self._post(self._note_subscriber, event, error))
-        self.batcher.listening = self.bus.listening
+        self.batcher.listening = self._telling.listening
         self.worker = Worker(
             self.store,
             self.recorder,
@@ -182,7 +199,7 @@ class Runtime:
             self.owner,
             self.handlers,
             self.executors,
-            self.bus.publish if self.bus.listening else None,
+            self._telling.publish if self._telling.listening else None,
         )
         if watchdog is not None:
             watchdog.worker = self.worker
@@ -207,20 +224,28 @@ class Runtime:
             f"{self.owner}:http",
             {HTTP_TASK: handler},
             self.executors,
-            self.bus.publish if self.bus.listening else None,
+            self._telling.publish if self._telling.listening else None,
         )
         self.agents.name, self.agents.heart.name = "agents", "agents-heart"
         self.agents.under_way = lambda: executor.under_way
         self.batcher.rider = Riders(self.worker, self.agents)
+        if self.brokering is not None and self.brokering.intake is not None:
+            self.brokering.intake.serve(self.agents, (HTTP_TASK,), self.recorder.unstored)
         for service in (self.agents, self.agents.heart):
             self._services.append(service)
             service.start()
 
     def listen(self) -> None:
         """Somebody subscribed after the start."""
-        self.batcher.listening = True
+        self._post(self._follow_all)
+        self.batcher.listening = self._telling.listening
         for worker in self.workers():
-            worker.publish = self.bus.publish
+            worker.publish = self._telling.publish if self._telling.listening else None
+
+    def _follow_all(self) -> None:
+        if self.worker is not None and (follower := self._telling.follow_all()) is not None:
+            self._services.append(follower)
+            follower.start()
 
     def workers(self) -> tuple[Worker, ...]:
         return tuple(worker for worker in (self.worker, self.agents) if worker is not None)
@@ -252,6 +277,13 @@ class Runtime:
         self._services = [self.presence, self.settler, worker, worker.heart, watcher]
         if plans:
             self._services += [self.leader, self.keeper]
+        if self.brokering is not None:
+            self.brokering.start(worker, self.handlers, self.recorder.unstored)
+            if plans:
+                self._services.append(self.brokering.sweep(self.leader, self.handlers))
+        if (follower := self._telling.follow_all()) is not None:
+            await follower.begin()
+            self._services.append(follower)
         for service in self._services:
             service.start()
         if agents is not None:
@@ -261,6 +293,8 @@ class Runtime:
         """A planner settles, and leaves every run to others; said before its loops have had a turn."""
         self.batcher.rider = None
         self._works = False
+        if self.brokering is not None:
+            await self.brokering.stop_reading()
         if self.worker is not None:
             await self.worker.stop()
         await self.presence.run_once()
@@ -269,9 +303,13 @@ class Runtime:
         """Drain: stop taking, let runs finish within `timeout`, hand the rest back, leave in order."""
         if self.worker is None:
             return
+        if self.brokering is not None:
+            await self.brokering.stop_reading()
         await asyncio.gather(*(worker.drain(timeout) for worker in self.workers()))
         await self._stop_services()
         await self.recorder.drain()
+        if self.brokering is not None:
+            await self.brokering.stop()
         with contextlib.suppress(StoreError):
             await self.note(InstanceLeft(instance=self.owner))
             await self.leader.leave()
@@ -292,6 +330,7 @@ class Runtime:
         for service in reversed(self._services):
             await service.stop()
         self._services = []
+        self._telling.everywhere = None
 
     async def enqueue(self, change: Change) -> Result:
         """Commit what a caller's loop brings, by the shortest way: with a worker here a claim may ride along."""
@@ -302,6 +341,8 @@ class Runtime:
     async def close(self) -> None:
         """Close the store."""
         await self.batcher.flush()
+        if self.brokering is not None:
+            await self.brokering.close()
         await self.store.close()
 
     def health(self) -> Health:
@@ -316,6 +357,8 @@ class Runtime:
             since = service.since
             if since is not None and now - since > SILENT:
                 failing.setdefault(service.name, f"the store has not answered for {now - since:.0f} s")
+        if self.brokering is not None and self.brokering.line.trouble is not None:
+            failing["broker"] = self.brokering.line.trouble
         return Health("degraded" if failing else "ok", failing, warnings)
 
     def metrics(self) -> dict[str, float]:
@@ -332,13 +375,14 @@ class Runtime:
             "claims_total": float(worker.claims),
             "changes_waiting": float(self.batcher.waiting),
             "store_failures": float(sum(service.failures for service in self._services)),
-        }
+        } | ({} if self.brokering is None else self.brokering.metrics())
 
     # ── hints and wake-ups ─────────────────────────────────────────────────
 
     def _wake_all(self) -> None:
         self.settler.wake()
         self._wake_worker()
+        self._telling.grown()
 
     def _wake_worker(self) -> None:
         for worker in self.workers():
@@ -359,32 +403,17 @@ class Runtime:
             if run.cancel is not None:
                 for worker in self.workers():
                     worker.cancel(run.id, run.cancel)
-            if self._ended and run.state in ENDED:
-                for future in self._ended.pop(run.id, ()):
-                    if not future.done():
-                        future.set_result(None)
+            if run.state in ENDED:
+                self._ends.ended(run.id)
+        if self.brokering is not None:
+            self.brokering.committed(changes)
+        self._telling.grown()
         if to_run and (not claimed or self.agents is not None):  # the claim that rode along has seen its own already
             self._wake_worker()
         if touched:
             self.settler.wake(Agenda.TOUCHED)
         if released:
             self.settler.released()
-
-    async def wait_for_end(self, run_id: str, timeout: float) -> None:
-        """Return when the run ended here, or after `timeout` seconds; somebody else may have ended it."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ended.setdefault(run_id, []).append(future)
-        try:
-            async with asyncio.timeout(timeout):
-                await future
-        except TimeoutError:
-            return
-        finally:
-            waiting = self._ended.get(run_id)
-            if waiting is not None and future in waiting:
-                waiting.remove(future)
-                if not waiting:
-                    del self._ended[run_id]
 
     # ── outcomes from other threads ────────────────────────────────────────
 

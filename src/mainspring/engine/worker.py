@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from mainspring.engine.inbox import Inbox
 from mainspring.engine.prefetch import Prefetch
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
@@ -83,6 +84,8 @@ class Worker(Service):
         #: How many of ours are really under way, where an executor has a queue of its own.
         self.under_way: Callable[[], int] | None = None
         self.idle = asyncio.Event()
+        #: Runs that a broker's messages named.
+        self.inbox: Inbox | None = None
         self.heart = Heart(self, settings.heartbeat / 1000)
 
     # ── claiming ───────────────────────────────────────────────────────────
@@ -106,13 +109,16 @@ class Worker(Service):
         if not offer.tasks:
             return self.poll
         sent, began = self._clock.boot(), self._clock.monotonic()
+        named = () if self.inbox is None else self.inbox.ask(began)
         self.claiming = True
         try:
-            claimed = await self._store.claim(offer, wanted)
+            claimed = await self._store.claim(offer, wanted, ids=named)
         finally:
             self.claiming = False
             self.claims += 1
         delay = min(self.poll, self._claimed(claimed, wanted, sent, began))
+        if self.inbox is not None and self.inbox.answered(named, claimed, wanted):
+            self._more, delay = True, 0.0
         self._looks_at = self._clock.monotonic() + delay
         return delay
 

@@ -43,6 +43,13 @@ class Message(Struct, frozen=True, gc=False):
     deliveries: int = 1
 
 
+class Depth(Struct, frozen=True):
+    """Messages that no consumer of the group was given yet, and those given and not acknowledged."""
+
+    waiting: int
+    unanswered: int = 0
+
+
 class DeadLetter(Struct, frozen=True):
     """A message that went to the dead letters; `at` is when, by the broker's clock."""
 
@@ -94,8 +101,8 @@ class Broker(Protocol):
         """They never can be done: to the dead letters at once."""
         ...
 
-    async def waiting(self, topic: str, *, group: str) -> int:
-        """How many messages no consumer of the group has been given yet."""
+    async def depth(self, topic: str, *, group: str) -> Depth:
+        """How much a topic holds for a group."""
         ...
 
     async def dead(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:

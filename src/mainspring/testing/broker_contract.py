@@ -135,7 +135,7 @@ class BrokerContract:
             await broker.publish(WORK, [])
             await broker.ack([], group=GROUP)
             await broker.nack([], group=GROUP)
-            assert await broker.waiting(WORK, group=GROUP) == 0
+            assert (await broker.depth(WORK, group=GROUP)).waiting == 0
 
     async def test_a_batch_is_no_larger_than_asked(self) -> None:
         async with self.bench() as bench:
@@ -153,7 +153,7 @@ class BrokerContract:
             got = await reader.take(3_500)
             await broker.ack(got, group=GROUP)
             assert bodies(got) == [str(n) for n in range(3_500)]
-            assert await broker.waiting(WORK, group=GROUP) == 0
+            assert (await broker.depth(WORK, group=GROUP)).waiting == 0
 
     async def test_a_consumer_is_woken_by_what_comes(self) -> None:
         async with self.bench() as bench:
@@ -214,9 +214,9 @@ class BrokerContract:
         async with self.bench() as bench:
             broker = await bench.broker()
             await broker.publish(WORK, ["before"])
-            assert await broker.waiting(WORK, group=GROUP) == 1
+            assert (await broker.depth(WORK, group=GROUP)).waiting == 1
             assert (await bench.reader(broker).one()).body == "before"
-            assert await broker.waiting(WORK, group=GROUP) == 0
+            assert (await broker.depth(WORK, group=GROUP)).waiting == 0
 
     async def test_without_a_group_everybody_gets_what_comes_from_now_on(self) -> None:
         async with self.bench() as bench:
@@ -318,7 +318,7 @@ class BrokerContract:
             await broker.ack([good], group=GROUP)
             (letter,) = await broker.dead()
             assert (letter.body, letter.reason, letter.topic) == ("\0 not JSON", "not JSON", WORK)
-            assert await broker.waiting(WORK, group=GROUP) == 0
+            assert (await broker.depth(WORK, group=GROUP)).waiting == 0
 
     async def test_dead_letters_are_replayed_where_they_came_from(self) -> None:
         async with self.bench() as bench:
@@ -358,7 +358,7 @@ class BrokerContract:
             got: list[Message] = []
             while len(got) < 25:
                 batch = await reader.batch()
-                assert await broker.waiting(WORK, group=GROUP) <= 10
+                assert (await broker.depth(WORK, group=GROUP)).waiting <= 10
                 if len(got) + len(batch) <= 15:  # more has to be published before that
                     assert not publishing.done()
                 await broker.ack(batch, group=GROUP)
@@ -371,7 +371,7 @@ class BrokerContract:
             broker = await bench.broker(Limits(kept=100))
             for start in range(0, 2_000, 500):
                 await broker.publish(WORK, [str(n) for n in range(start, start + 500)])
-            held = await broker.waiting(WORK, group=GROUP)
+            held = (await broker.depth(WORK, group=GROUP)).waiting
             assert 100 <= held <= 400  # a server may keep somewhat more, where that is cheaper
             got = await bench.reader(broker, limit=1_000).take(held)
             assert bodies(got) == [str(n) for n in range(2_000 - held, 2_000)]
@@ -388,7 +388,7 @@ class BrokerContract:
                     refused = error
                 assert refused is not None, f"{topic!r} {body!r} was accepted"
                 assert refused.fix
-            assert await broker.waiting(WORK, group=GROUP) == 0
+            assert (await broker.depth(WORK, group=GROUP)).waiting == 0
 
     async def test_closing_ends_whoever_consumes(self) -> None:
         async with self.bench() as bench:

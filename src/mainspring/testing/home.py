@@ -197,7 +197,7 @@ class Home:
         blocking = BlockingCalls(self, runtime, loop)
         runtime.executors |= {"thread": blocking, "process": blocking}
         self._wait_for_end = runtime.wait_for_end
-        runtime.wait_for_end = self._wait  # type: ignore[method-assign]  # the runtime ends with us
+        runtime.wait_for_end = self._wait  # the runtime ends with us
 
     async def _declare(self, runtime: Runtime) -> None:
         if len(self.app._declared) != self._declared:
