@@ -323,6 +323,11 @@ class MemoryBroker:
         self._check_open()
         return self._hub.depth(topic, group)
 
+    async def audience(self, topic: str) -> bool:
+        self._check_open()
+        found = self._hub.topic(topic)
+        return bool(found.groups or found.followers)
+
     async def dead(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
         self._check_open()
         return self._hub.letters(limit, after or "")

@@ -27,6 +27,8 @@ T = TypeVar("T")
 BLOCK = 1_000
 #: Between two looks for messages that come again, in seconds, at most.
 LOOK_AGAIN = 1.0
+#: Who reads without a group says so every so often; that holds for so many seconds.
+READER = 15
 #: A consumer that asked for nothing for so many milliseconds is there no more.
 GONE = 86_400_000
 #: So many arguments one call takes.
@@ -117,12 +119,15 @@ class RedisStreams:
         *,
         prefix: str = DEFAULT_PREFIX,
         stream: str | None = None,
+        always: bool = False,
         limits: Limits | None = None,
     ) -> None:
         self._client = client
         self._prefix = prefix
         self._stream = stream or (DEFAULT_STREAM if prefix == DEFAULT_PREFIX else f"{prefix}:{DEFAULT_STREAM}")
         self.limits = limits or Limits()
+        #: Tell of events although nobody is known to read them: plain XREAD leaves no trace.
+        self._always = always
         self._closed = False
 
     def key(self, topic: str) -> str:
@@ -209,8 +214,13 @@ class RedisStreams:
         key = self.key(topic)
         newest = await self._do(self._client.redis.xrevrange(key, count=1))
         place: Any = newest[0][0] if newest else b"0-0"
-        yield []
+        marked = 0.0
         while not self._closed:
+            if time.monotonic() - marked >= READER / 3:
+                await self._do(self._client.redis.set(self._readers(topic), 1, ex=READER))
+                if not marked:
+                    yield []
+                marked = time.monotonic()
             batch = _messages(topic, await self._do(self._client.redis.xread({key: place}, count=limit, block=BLOCK)))
             if batch:
                 place = batch[-1].id
@@ -263,6 +273,17 @@ class RedisStreams:
         unanswered = 0 if pending is None else int(pending["pending"])
         return Depth(max(0, held - unanswered), unanswered)
 
+    async def audience(self, topic: str) -> bool:
+        if self._always and topic == EVENTS:
+            return True
+        if await self._do(self._client.redis.exists(self._readers(topic))):
+            return True
+        return bool(await self._do(self._client.redis.xinfo_groups(self.key(topic)), missing=()))
+
+    def _readers(self, topic: str) -> str:
+        """The key that is there while somebody reads a topic without a group."""
+        return f"{self.key(topic)}:readers"
+
     # ── dead letters ───────────────────────────────────────────────────────
 
     @property
@@ -302,7 +323,7 @@ class RedisStreams:
             return await call
         except exceptions.RedisError as error:
             text = str(error)
-            if "NOGROUP" in text:
+            if "NOGROUP" in text or "no such key" in text:
                 if "missing" in otherwise:
                     return otherwise["missing"]  # type: ignore[no-any-return]  # what the caller gave
                 raise _NoGroup from error

@@ -56,12 +56,21 @@ def _redis(url: str, clock: Clock) -> Broker:
     number = parts.path.strip("/")
     if number and not (number.isascii() and number.isdigit()):
         raise InvalidInput("broker", f"{number!r} is not the number of a database", _FORMS)
-    options = _options(parts.query, (*_LIMITS, "prefix", "stream"))
+    options = _options(parts.query, (*_LIMITS, "prefix", "stream", "events"))
     scheme = {"valkey": "redis", "valkeys": "rediss"}.get(parts.scheme.lower(), parts.scheme.lower())
     address = urlunsplit((scheme, parts.netloc, parts.path, "", ""))
     shown = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port or 6379}/{number or 0}"
     prefix = _word(options, "prefix") or DEFAULT_PREFIX
-    return RedisStreams(Client(address, shown), prefix=prefix, stream=_word(options, "stream"), limits=_limits(options))
+    events = options.get("events", "asked")
+    if events not in ("asked", "always"):
+        raise InvalidInput("broker", f"events={events!r} is not known", "Use asked or always")
+    return RedisStreams(
+        Client(address, shown),
+        prefix=prefix,
+        stream=_word(options, "stream"),
+        always=events == "always",
+        limits=_limits(options),
+    )
 
 
 def _options(query: str, known: tuple[str, ...]) -> dict[str, str]:

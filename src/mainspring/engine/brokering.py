@@ -50,6 +50,13 @@ class Brokering:
         )
         self.intake: Intake | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def open(self, wants: Callable[[], None]) -> None:
+        """Begin to look whether anybody reads events; `wants` is told when that changes."""
+        self.dispatcher.wants = wants
+        looking = self.line.keep("asking who reads events", self.dispatcher.look_for_audience)
+        self._looking = asyncio.get_running_loop().create_task(looking)
 
     def committed(self, changes: Sequence[Change]) -> None:
         """What was committed here."""
@@ -106,6 +113,10 @@ class Brokering:
     async def close(self) -> None:
         """Say what is left, if that is quick."""
         await self.stop()
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
         await self.dispatcher.close()
         with contextlib.suppress(BrokerError):
             await self.broker.close()

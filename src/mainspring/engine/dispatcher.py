@@ -25,6 +25,8 @@ BUFFER = 20_000
 BATCH = 500
 #: A longer event travels without its data.
 MAX_EVENT = 8 * 1024
+#: Seconds between two looks whether anybody reads events.
+LOOK = 1.0
 #: Seconds for what is left when the instance ends.
 LAST_WORDS = 1.0
 
@@ -99,6 +101,9 @@ class Dispatcher:
         self._now = now
         self._held = held
         self._fresh: list[Run] = []
+        #: Whether anybody reads events; told when that changes.
+        self.wanted = False
+        self.wants: Callable[[], None] = lambda: None
         self._outboxes: dict[str, Outbox] = {}
 
     def committed(self, changes: Sequence[Change]) -> None:
@@ -126,8 +131,18 @@ class Dispatcher:
             self._outbox(work_topic(run.lane)).put(_encode(Hint(run.id, run.task)).decode())
 
     def event(self, event: Event) -> None:
-        """Tell other programs what happened."""
-        self._outbox(EVENTS).put(event_text(event))
+        """Tell other programs what happened, if they want to know."""
+        if self.wanted:
+            self._outbox(EVENTS).put(event_text(event))
+
+    async def look_for_audience(self) -> bool:
+        """Find out whether anybody reads events."""
+        wanted = await self._broker.audience(EVENTS)
+        if wanted is not self.wanted:
+            self.wanted = wanted
+            self.wants()
+        await asyncio.sleep(LOOK)
+        return True
 
     def _outbox(self, topic: str) -> Outbox:
         outbox = self._outboxes.get(topic)

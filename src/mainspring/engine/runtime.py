@@ -170,6 +170,8 @@ class Runtime:
         self.batcher.listening = self._telling.listening
         await self.store.open()
         await self.time.ask()
+        if self.brokering is not None:
+            self.brokering.open(self.listen)
 
     @property
     def is_open(self) -> bool:
@@ -236,7 +238,7 @@ class Runtime:
             service.start()
 
     def listen(self) -> None:
-        """Somebody subscribed after the start."""
+        """Somebody subscribed after the start, or did so elsewhere."""
         self._post(self._follow_all)
         self.batcher.listening = self._telling.listening
         for worker in self.workers():
@@ -334,7 +336,7 @@ class Runtime:
 
     async def enqueue(self, change: Change) -> Result:
         """Commit what a caller's loop brings, by the shortest way: with a worker here a claim may ride along."""
-        if self.direct is None or self.worker is not None or self.batcher.listening:
+        if self.direct is None or self.worker is not None or self.batcher.listening or self.brokering is not None:
             return await self.crossing.apply(change)
         return await self.direct.apply(change)
 

@@ -26,7 +26,7 @@ class Telling:
     @property
     def listening(self) -> bool:
         """True when anybody hears what is committed here."""
-        return self._brokering is not None or self._bus.listening
+        return self._bus.listening or (self._brokering is not None and self._brokering.dispatcher.wanted)
 
     def publish(self, event: Event) -> None:
         """Something was committed here."""

@@ -105,6 +105,10 @@ class Broker(Protocol):
         """How much a topic holds for a group."""
         ...
 
+    async def audience(self, topic: str) -> bool:
+        """True when anybody reads the topic: there is a group, or a consumer without one asked lately."""
+        ...
+
     async def dead(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
         """Dead letters, oldest first; `after` is the id of the last one of the page before."""
         ...

@@ -227,6 +227,17 @@ class BrokerContract:
             await two.publish("events", ["a", "b"])
             assert bodies(await first.take(2)) == bodies(await second.take(2)) == ["a", "b"]
 
+    async def test_who_publishes_can_know_whether_anybody_reads(self) -> None:
+        async with self.bench() as bench:
+            broker, other = await bench.broker(), await bench.broker()
+            await broker.publish("events", ["to nobody"])
+            assert not await broker.audience("events")
+            await bench.reader(other, topic="events", group=None).ready()
+            assert await broker.audience("events")
+            assert not await broker.audience(WORK)
+            await bench.reader(other).ready()
+            assert await broker.audience(WORK)
+
     # ── again ──────────────────────────────────────────────────────────────
 
     async def test_what_a_consumer_that_died_had_goes_to_another(self) -> None:
