@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Sequence
 
 from mainspring.ports.broker import Message
@@ -122,7 +123,7 @@ class Inbox:
 
     def forget(self, before: float) -> int:
         """Be done with what found no slot here for so long: everybody has looked into the store since."""
-        old = [run_id for run_id, (_, came) in self.named.items() if came <= before]
+        old = list(itertools.takewhile(lambda run_id: self.named[run_id][1] <= before, self.named))
         for run_id in old:
             self._done(self.named.pop(run_id)[0])
         return len(old)

@@ -27,6 +27,8 @@ AHEAD, LEAST = 4, 100
 #: A message that found no slot for so many seconds, or two polls, has nothing more to say.
 STALE = 2.0
 LAST_WORDS = 1.0
+#: Answers wait for company so many seconds, or until there are so many: nobody waits for them.
+PACE, ENOUGH = 0.05, 500
 
 _decoder = msgspec.json.Decoder(Hint)
 
@@ -169,6 +171,8 @@ class Intake:
         """In one call for all that meet; an answer that is lost costs a question later."""
         try:
             while self._done:
+                if len(self._done) < ENOUGH and self._tasks:
+                    await asyncio.sleep(PACE)
                 done, self._done = self._done, []
                 with contextlib.suppress(BrokerError):  # whoever reads will see it, too
                     await self._broker.ack(done, group=GROUP)

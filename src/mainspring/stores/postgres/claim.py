@@ -98,13 +98,23 @@ en AS (
     WHERE g.name = m.name AND m.name = w.gate AND NOT (SELECT h.hard FROM h)),"""
 
 
-def _quick(also: str, ids: str, *, gated: bool = False) -> str:
+#: Named runs ($8) that can be claimed now.
+_NAMED_HEADS = f"""
+    SELECT c.id, c.priority, c.ready_at FROM §run c
+    WHERE c.id = ANY ($8::text[]) AND {_STILL_WAITS} AND c.ready_at <= {_T}
+      AND c.lane = ANY ($2::text[]) AND c.task = ANY ($3::text[]) AND c.priority BETWEEN 0 AND 3
+    ORDER BY c.priority, c.ready_at, c.id LIMIT $7::integer + 1"""  # noqa: S608
+
+
+def _quick(also: str, ids: str, *, gated: bool = False, named: bool = False) -> str:
     """SQL: a claim in one statement. What it cannot decide it leaves as it is, and says that it is hard."""
     hard = "c.crashes > 0" if gated else "c.gates IS NOT NULL OR c.crashes > 0"
     or_full = " OR (SELECT yes FROM full_)" if gated else ""
+    heads = _NAMED_HEADS if named else _heads("$7::integer + 1", _T, "$8::bigint[]")
+    then = _first(_T) if named else _next(_T)  # beside the named ones others may be due
     return f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{also}
-heads AS MATERIALIZED ({_heads("$7::integer + 1", _T, "$8::bigint[]")}),
+heads AS MATERIALIZED ({heads}),
 c AS MATERIALIZED (
     SELECT c.id, c.gates, {hard} AS hard FROM §run c
     WHERE c.id = ANY (ARRAY(SELECT h.id FROM heads h LIMIT $7::integer)) AND {_STILL_WAITS}
@@ -118,7 +128,7 @@ u AS (
     RETURNING {run_columns("r")}),{_ENTER if gated else ""}
 e AS ({_STARTED})
 SELECT t.now, h.hard, h.got, h.due,
-       CASE WHEN h.due > $4 THEN t.now ELSE ({_next(_T)}) END AS next_at,
+       CASE WHEN h.due > $4 THEN t.now ELSE ({then}) END AS next_at,
        {ids} AS ids, {_NO_CLAIM}, NULL::text AS data
 FROM t, h
 UNION ALL
@@ -129,6 +139,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, {run_columns("u")}, b.data FROM u LEF
 #: now, lanes, tasks, limit, owner, ttl, depth, from where (`Marks`) → a row about the claim, then the claims, none if
 #: one of them needs a second look
 _CLAIM = _quick("", "NULL::text[]")
+#: The same of named runs: their ids in place of the marks.
+_CLAIM_NAMED = _quick("", "NULL::text[]", named=True)
 #: The same through gates: all of them or, if one is refused by any, none.
 _CLAIM_THROUGH = _quick("", "NULL::text[]", gated=True)
 #: The same, then the plain successes that come before it in the same commit.
@@ -143,7 +155,7 @@ _END = _META + len(RUN_FIELDS)
 DEEPER, DEEPEST, LATER = 8, 5_000, 50
 
 
-def _args(offer: Offer, limit: int, depth: int = 0, lows: tuple[Ms, ...] = BEGINNING) -> tuple[Any, ...]:
+def _args(offer: Offer, limit: int, depth: int = 0, lows: Sequence[Ms | RunId] = BEGINNING) -> tuple[Any, ...]:
     lanes = list(dict.fromkeys(offer.lanes))
     return lanes, list(offer.tasks), limit, plain_text(offer.owner), offer.ttl, depth or limit, lows
 
@@ -182,7 +194,9 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
             lanes, tasks, *_ = _args(offer, limit)
             row = await session.row(_LOOK, db.now(now), lanes, tasks)
         return Claimed(row["now"], [], row["next_at"])
-    if ids or db.gated == Gated.HARD:
+    if ids:
+        return await _claim_named(db, offer, limit, ids, now)
+    if db.gated == Gated.HARD:
         return await hard_way(db, offer, limit, ids, now)
     found: list[Claim] = []
     depth = limit
@@ -214,6 +228,19 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
         if depth >= DEEPEST:
             return Claimed(about["now"], found, about["now"] + LATER)
         depth = min(DEEPER * depth, DEEPEST)
+
+
+async def _claim_named(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
+    """Those of the named runs that are due; with gates, or a crash behind them, the long way."""
+    if db.gated == Gated.NONE:
+        db.reach("claim:begin")
+        async with db.single("claim") as session:
+            records = await session.fetch(_CLAIM_NAMED, db.now(now), *_args(offer, limit, limit, list(ids)))
+        about, claims = _read(records)
+        db.remember(claims)
+        if not about["hard"]:
+            return Claimed(about["now"], claims, about["next_at"])
+    return await hard_way(db, offer, limit, ids, now)
 
 
 async def claim_with_successes(
