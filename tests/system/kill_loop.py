@@ -25,6 +25,7 @@ from nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
 
 from mainspring import Context, Mainspring, Retry, StoreError
 from mainspring.model.events import LeaseExpired, StaleResultRejected
+from mainspring.ports.broker import Broker
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Events
 from mainspring.stores.url import open_store
@@ -36,12 +37,13 @@ RATE = 20
 ALL = (*SCHEDULES, QUEUED)
 
 
-def node(folder: Path, url: str, lease: int, ending: bool = False) -> int:
+def node(folder: Path, url: str, lease: int, ending: bool = False, broker: Broker | None = None) -> int:
     """In a child: plan and work until told to stop; the last one pauses the schedules and works off the rest."""
     tell_where_it_hangs()
     log = CallLog(folder / "calls")
     ms = Mainspring(
         url,
+        broker=broker,
         lease_ttl=f"{lease}ms",
         poll_interval="200ms",
         concurrency=20,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mainspring.engine.dispatcher import Dispatcher, work_topic
 from mainspring.engine.intake import GROUP, Intake
 from mainspring.engine.leader import Leader
-from mainspring.engine.line import Line
+from mainspring.engine.line import Line, end
 from mainspring.engine.service import Service
 from mainspring.engine.worker import Worker
 from mainspring.model.change import Change
@@ -55,7 +55,16 @@ class Brokering:
     def open(self, wants: Callable[[], None]) -> None:
         """Begin to look whether anybody reads events; `wants` is told when that changes."""
         self.dispatcher.wants = wants
-        looking = self.line.keep("asking who reads events", self.dispatcher.look_for_audience)
+        opened = False
+
+        async def look() -> bool:
+            nonlocal opened
+            if not opened:
+                await self.broker.open()
+                opened = True
+            return await self.dispatcher.look_for_audience()
+
+        looking = self.line.keep("asking who reads events", look)
         self._looking = asyncio.get_running_loop().create_task(looking)
 
     def committed(self, changes: Sequence[Change]) -> None:
@@ -107,16 +116,14 @@ class Brokering:
             await intake.stop()
         task, self._listening = self._listening, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)
 
     async def close(self) -> None:
         """Say what is left, if that is quick."""
         await self.stop()
         looking, self._looking = self._looking, None
         if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            await end(looking)
         await self.dispatcher.close()
         with contextlib.suppress(BrokerError):
             await self.broker.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from mainspring.engine.line import Line
+from mainspring.engine.line import Line, end
 from mainspring.model.change import Change
 from mainspring.model.events import COLUMNS, Event
 from mainspring.model.instant import Ms
@@ -88,8 +88,7 @@ class Outbox:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
                     await asyncio.shield(task)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)
 
 
 class Dispatcher:

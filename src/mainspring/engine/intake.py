@@ -11,7 +11,7 @@ import msgspec
 
 from mainspring.engine.dispatcher import Hint, work_topic
 from mainspring.engine.inbox import Inbox
-from mainspring.engine.line import Line
+from mainspring.engine.line import Line, end
 from mainspring.engine.worker import Worker
 from mainspring.model.change import Change
 from mainspring.model.errors import BrokerError
@@ -70,9 +70,7 @@ class Intake:
     async def stop_reading(self) -> None:
         """Read no more, and leave to others what waits here."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
         left = [message for _, inbox in self._workers for message in inbox.give_up()]
         if left:
             with contextlib.suppress(BrokerError, TimeoutError):
@@ -89,8 +87,7 @@ class Intake:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
                     await asyncio.shield(task)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)
 
     @property
     def claimed(self) -> int:

@@ -12,6 +12,8 @@ log = logging.getLogger("mainspring.engine")
 
 #: A broker that is back is noticed within this, in seconds.
 MAX_BACKOFF = 1.0
+#: Seconds until a task that does not end is told again.
+AGAIN = 0.2
 
 
 class Line:
@@ -56,3 +58,13 @@ class Line:
                     log.exception("%s: unexpected error, going on", who)
                 self.failed(who, error)
                 await asyncio.sleep(MAX_BACKOFF)
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks until they end: Python 3.11's `wait_for`, by which redis-py sends, may swallow a cancellation."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=AGAIN)
+    await asyncio.gather(*tasks, return_exceptions=True)
