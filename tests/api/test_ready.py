@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from mainspring import Mainspring
 from mainspring.api.components import Components
+from mainspring.brokers.memory import MemoryBroker
 from mainspring.config.settings import SchedulerSettings, ServeSettings
-from mainspring.model.errors import StoreUnavailable
+from mainspring.model.errors import BrokerUnavailable, StoreUnavailable
 from mainspring.ports.store import Query, Schedules
 from mainspring.stores.memory import MemoryStore
 
@@ -132,3 +133,29 @@ async def test_many_probes_are_one_question() -> None:
     await asyncio.gather(*(one.report() for _ in range(50)))
     assert asked == 1
     await ms.close()
+
+
+async def test_a_broker_that_is_away_makes_it_degraded_and_leaves_it_ready() -> None:
+    class Away(MemoryBroker):
+        away = True
+
+        async def audience(self, topic: str) -> bool:
+            if self.away:
+                raise BrokerUnavailable("no route to the broker")
+            return False
+
+    broker = Away()
+    ms = Mainspring("memory://", broker=broker)
+    one = components(ms)
+    async with ms.running():
+        async with asyncio.timeout(10):
+            while (report := await fresh(one)).status == "healthy":  # noqa: ASYNC110 - the engine's thread finds out
+                await asyncio.sleep(0.01)
+        assert (report.status, report.ready) == ("degraded", True)
+        assert report.components["broker"].detail == "no route to the broker"
+        assert report.components["worker"].status == "healthy"
+        broker.away = False
+        async with asyncio.timeout(10):
+            while (report := await fresh(one)).status != "healthy":  # noqa: ASYNC110 - likewise
+                await asyncio.sleep(0.01)
+        assert report.components["broker"].status == "healthy"

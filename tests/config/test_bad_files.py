@@ -67,7 +67,7 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     ("a.yaml", "broker:\n  type: redis\n", "broker.redis.url: is missing", "redis://"),
     ("a.yaml", "broker:\n  type: rabbit\n", "broker.type: 'rabbit' is not one of", "redis"),
     ("a.yaml", "broker: rabbit://x\n", "broker: no broker is called 'rabbit'", "memory, redis"),
-    ("a.yaml", "broker: redis://h:x/0\n", "broker: the port is not a number", "redis://HOST:6379"),
+    ("a.yaml", "broker: redis://h:x/0\n", "broker: 'h:x' is no host and port", "redis://user:password@host:6379/0"),
     ("a.yaml", "agents:\n  allow_ports: [80, x]\n", "agents.allow_ports[1]: 'x' is not a whole number", "65535"),
     (
         "a.yaml",

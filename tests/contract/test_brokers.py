@@ -6,14 +6,14 @@ from mainspring.brokers.memory import MemoryBroker
 from mainspring.brokers.redis_client import Client
 from mainspring.brokers.redis_streams import RedisStreams
 from mainspring.ports.broker import Broker, Limits
+from mainspring.stores.redis.settings import read_url
 from mainspring.testing.broker_contract import BrokerContract
 from servers.for_tests_redis import server_url
 from servers.redis import Kind
 
 
 def _streams(kind: Kind, place: str, limits: Limits) -> Broker:
-    url = server_url(kind)
-    return RedisStreams(Client(url, url), prefix=place, limits=limits)
+    return RedisStreams(Client(read_url(server_url(kind))), prefix=place, limits=limits)
 
 
 class TestMemory(BrokerContract):

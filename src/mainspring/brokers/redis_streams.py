@@ -13,13 +13,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import Any, TypeVar
 
-from redis import exceptions
-
 from mainspring.brokers.checks import check_bodies, check_limit, check_topic, check_word
 from mainspring.brokers.redis_client import Client, Script, translated
 from mainspring.model.errors import BrokerUnavailable, InvalidInput
 from mainspring.model.instant import Ms
 from mainspring.ports.broker import DEAD, EVENTS, DeadLetter, Depth, Limits, Message
+from mainspring.stores.redis.errors import DRIVER
 
 T = TypeVar("T")
 
@@ -320,8 +319,8 @@ class RedisStreams:
                 call.close()
             raise BrokerUnavailable("this broker was closed")
         try:
-            return await call
-        except exceptions.RedisError as error:
+            return await self._client.ask(call)
+        except DRIVER as error:
             text = str(error)
             if "NOGROUP" in text or "no such key" in text:
                 if "missing" in otherwise:
@@ -329,7 +328,7 @@ class RedisStreams:
                 raise _NoGroup from error
             if "BUSYGROUP" in text:
                 raise _GroupThere from error
-            raise translated(error, self._client.shown) from error
+            raise translated(error, self._client.where) from error
 
 
 class _NoGroup(Exception):

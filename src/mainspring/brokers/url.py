@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from mainspring.model.errors import InvalidInput, MissingExtra, nearest
 from mainspring.model.instant import duration_ms
@@ -13,6 +13,12 @@ from mainspring.ports.clock import Clock
 _FORMS = "Write memory:// or redis://HOST:6379/0"
 _WHOLE = ("capacity", "kept", "max_deliveries", "dead")
 _LIMITS = (*_WHOLE, "redeliver_after")
+#: What the broker adds to the options of a Redis URL.
+_OWN = (*_LIMITS, "stream", "events")
+#: One server, behind a Sentinel, in a cluster; by TLS or not.
+_REDIS = [
+    f"{base}{mode}" for mode in ("", "+sentinel", "+cluster") for base in ("redis", "rediss", "valkey", "valkeys")
+]
 
 
 def open_broker(url: str, clock: Clock) -> Broker:
@@ -40,36 +46,29 @@ def _memory(url: str, clock: Clock) -> Broker:
 def _redis(url: str, clock: Clock) -> Broker:
     try:
         from mainspring.brokers.redis_client import Client
-        from mainspring.brokers.redis_streams import DEFAULT_PREFIX, RedisStreams
+        from mainspring.brokers.redis_streams import RedisStreams
+        from mainspring.stores.redis.settings import read_url
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "redis":
             raise
         raise MissingExtra("Redis Streams need redis-py. Install it: pip install 'mainspring[redis]'") from error
 
-    parts = urlsplit(url)
+    base, _, query = url.partition("?")
+    own = {name: value for name, value in parse_qsl(query, keep_blank_values=True) if name in _OWN}
+    rest = urlencode([pair for pair in parse_qsl(query, keep_blank_values=True) if pair[0] not in _OWN])
     try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise InvalidInput("broker", "the port is not a number from 1 to 65535", _FORMS) from None
-    if not host:
-        raise InvalidInput("broker", "no host is named", _FORMS)
-    number = parts.path.strip("/")
-    if number and not (number.isascii() and number.isdigit()):
-        raise InvalidInput("broker", f"{number!r} is not the number of a database", _FORMS)
-    options = _options(parts.query, (*_LIMITS, "prefix", "stream", "events"))
-    scheme = {"valkey": "redis", "valkeys": "rediss"}.get(parts.scheme.lower(), parts.scheme.lower())
-    address = urlunsplit((scheme, parts.netloc, parts.path, "", ""))
-    shown = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port or 6379}/{number or 0}"
-    prefix = _word(options, "prefix") or DEFAULT_PREFIX
-    events = options.get("events", "asked")
+        settings = read_url(f"{base}?{rest}")
+    except InvalidInput as error:
+        raise InvalidInput("broker", error.problem, error.fix) from None
+    events = own.get("events", "asked")
     if events not in ("asked", "always"):
         raise InvalidInput("broker", f"events={events!r} is not known", "Use asked or always")
     return RedisStreams(
-        Client(address, shown),
-        prefix=prefix,
-        stream=_word(options, "stream"),
+        Client(settings),
+        prefix=settings.prefix,
+        stream=_word(own, "stream"),
         always=events == "always",
-        limits=_limits(options),
+        limits=_limits(own),
     )
 
 
@@ -111,10 +110,4 @@ def _limits(options: Mapping[str, str]) -> Limits:
     return Limits(**values)
 
 
-_MAKERS: dict[str, Callable[[str, Clock], Broker]] = {
-    "memory": _memory,
-    "redis": _redis,
-    "rediss": _redis,
-    "valkey": _redis,
-    "valkeys": _redis,
-}
+_MAKERS: dict[str, Callable[[str, Clock], Broker]] = {"memory": _memory, **dict.fromkeys(_REDIS, _redis)}

@@ -11,6 +11,7 @@ from mainspring.model.errors import InvalidInput, MainspringError, nearest
 
 #: Name → (module, what it does).
 COMMANDS = {
+    "broker": ("mainspring.cli.broker", "Look at a broker and its dead letters; replay or discard them."),
     "config": ("mainspring.cli.config", "Show and check the configuration of the service."),
     "copy": ("mainspring.cli.copy", "Copy everything in one store to another, and compare them."),
     "cron": ("mainspring.cli.cron", "Explain, preview and check cron expressions."),
