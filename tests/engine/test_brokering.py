@@ -23,7 +23,9 @@ from mainspring.model.errors import BrokerUnavailable, InvalidInput, MissingExtr
 from mainspring.ports.broker import Broker, Depth, Limits, Message
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Claim, Claimed
+from mainspring.testing import travel
 from mainspring.testing.factories import Ids, make_run
+from mainspring.testing.kit import Kit
 
 GROUP, TOPIC = "workers", "work:default/default"
 
@@ -431,6 +433,23 @@ def test_a_missing_extra_is_named_with_the_command(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(MissingExtra, match=r"pip install 'mainspring\[redis\]'"):
         open_broker("redis://localhost", SystemClock())
+
+
+async def test_in_virtual_time_there_is_no_broker() -> None:
+    ms = Mainspring("memory://", broker="redis://nowhere.invalid")
+
+    @ms.task
+    async def work() -> int:
+        return 7
+
+    async with travel(ms) as time:
+        handle = await work.enqueue()
+        await time.advance("1s")
+        assert await handle.result(timeout="1s") == 7
+    assert ms.broker == "redis://nowhere.invalid"
+    with Kit() as kit:
+        assert kit.use(ms).app.broker is None
+    assert ms.broker == "redis://nowhere.invalid"
 
 
 async def test_without_a_broker_nothing_is_different() -> None:

@@ -78,10 +78,10 @@ class Home:
         if app._runtime is not None:
             raise MainspringError("this Mainspring is in use already: close() it before a test takes it over")
         tables: tuple[dict[str, Any], ...] = (app.tasks, app._handlers, app._declared)
-        self._before = (app.clock, app._engine, app.settings, app._given_store)
+        self._before = (app.clock, app._engine, app.settings, app._given_store, app.broker)
         self._tables = [(table, dict(table)) for table in tables]
         self._subscriptions = list(app._bus._subscriptions)
-        app.clock, app._engine, app._given_store = self.clock, self, self.store
+        app.clock, app._engine, app._given_store, app.broker = self.clock, self, self.store, None
         own = app.settings
         app.settings = replace(
             own,
@@ -106,7 +106,7 @@ class Home:
         finally:
             sync.block_on = self._block_on
             del app._start, app._stop, app._at_hand, app.enqueue_many
-            app.clock, app._engine, app.settings, app._given_store = self._before
+            app.clock, app._engine, app.settings, app._given_store, app.broker = self._before
             app._runtime = app._opening = None
             for table, before in self._tables:
                 table.clear()

@@ -81,9 +81,9 @@ async def _taken_over(app: Mainspring, start: datetime | str | None) -> AsyncIte
         raise MainspringError("this Mainspring is in use already: travel before the first call, or close() it")
     clock = VirtualClock(app.clock.now() if start is None else instant_ms(start, field="start"))
     time = VirtualTime(clock)
-    before = (app.clock, app._engine, app.settings)
+    before = (app.clock, app._engine, app.settings, app.broker)
     time.attach()
-    app.clock = clock
+    app.clock, app.broker = clock, None  # a server's time is its own
     app._engine = SameLoop(time._loop)
     app.settings = replace(app.settings, poll=max(app.settings.poll, NO_POLLING), pace=0)
     if app._given_store is not None:
@@ -91,7 +91,7 @@ async def _taken_over(app: Mainspring, start: datetime | str | None) -> AsyncIte
     try:
         yield Travel(app, clock, time)
     finally:
-        app.clock, app._engine, app.settings = before
+        app.clock, app._engine, app.settings, app.broker = before
         time.detach()
 
 
