@@ -43,6 +43,8 @@ class Client:
         """The client of redis-py, whose annotations do not tell an answer from a promise of one."""
         if self._redis is None:
             self._redis = _connected(self._settings)
+            for command in ("XREADGROUP", "XREAD"):  # as they come: a dict for each entry takes longer than the rest
+                self._redis.set_response_callback(command, _plain)
         return self._redis
 
     async def ask(self, call: Awaitable[T]) -> T:
@@ -102,6 +104,10 @@ def _connected(settings: RedisSettings) -> Any:
         watched = sentinel(list(settings.hosts), sentinel_kwargs=of_sentinel)
         return watched.master_for(settings.service, db=settings.db, retry=never, **common)
     return Redis(host=host, port=port, db=settings.db, retry=never, **common)
+
+
+def _plain(answer: Any, **_: Any) -> Any:
+    return answer
 
 
 def _one(info: dict[str, Any]) -> dict[str, Any]:

@@ -23,12 +23,12 @@ log = logging.getLogger("mainspring.engine")
 
 GROUP = "workers"
 #: So many named runs may wait for slots here, for each slot; then no more messages are read. At least so many.
-AHEAD, LEAST = 4, 100
+AHEAD, LEAST = 10, 100
 #: A message that found no slot for so many seconds, or two polls, has nothing more to say.
 STALE = 2.0
 LAST_WORDS = 1.0
 #: Answers wait for company so many seconds, or until there are so many: nobody waits for them.
-PACE, ENOUGH = 0.05, 500
+PACE, ENOUGH = 0.2, 1_000
 
 _decoder = msgspec.json.Decoder(Hint)
 
