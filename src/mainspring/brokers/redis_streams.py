@@ -37,6 +37,7 @@ GONE = 86_400_000
 CHUNK = 1_000
 #: Between two tries when a topic is full, in seconds.
 FULL = 0.05
+_LENIENT = ("utf-8", "backslashreplace")
 _ID = re.compile(r"\d{1,18}-\d{1,18}")
 DEFAULT_PREFIX = "mainspring"
 DEFAULT_STREAM = "scheduler-events"
@@ -349,7 +350,7 @@ def _messages(topic: str, answer: Any) -> list[Message]:
     if not answer:
         return []
     return [
-        Message(topic, number.decode(), _body(fields).decode(errors="backslashreplace"))
+        Message(topic, number.decode(), (fields[1] if fields[0] == b"body" else _body(fields)).decode(*_LENIENT))
         for _, entries in answer
         for number, fields in entries
         if fields is not None
@@ -357,8 +358,6 @@ def _messages(topic: str, answer: Any) -> list[Message]:
 
 
 def _body(fields: list[bytes]) -> bytes:
-    if len(fields) == 2 and fields[0] == b"body":
-        return fields[1]
     return dict(zip(fields[::2], fields[1::2], strict=False)).get(b"body", b"")
 
 

@@ -151,13 +151,15 @@ class Intake:
 
     def committed(self, changes: Sequence[Change]) -> None:
         """Outcomes that are stored, of runs that are held or named here."""
+        inboxes = [inbox for _, inbox in self._workers]
         for change in changes:
             run = change.run
             if run is None or run.state is State.RUNNING:
                 continue
-            for _, inbox in self._workers:
+            ended = run.state in ENDED
+            for inbox in inboxes:
                 if run.task in inbox.tasks:
-                    inbox.stored(run.id, ended=run.state in ENDED)
+                    inbox.stored(run.id, ended=ended)
 
     def _finish(self, message: Message) -> None:
         self._done.append(message)
