@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mainspring.engine.batcher import Batcher
-from mainspring.engine.brokering import Brokering
 from mainspring.engine.bus import Bus
 from mainspring.engine.crossing import Crossing
 from mainspring.engine.direct import Direct
@@ -59,6 +58,7 @@ from mainspring.service import Commands
 if TYPE_CHECKING:
     from mainspring.agents.callbacks import Callbacks
     from mainspring.agents.vault import Vault
+    from mainspring.engine.brokering import Brokering
 
 log = logging.getLogger("mainspring.engine")
 
@@ -111,6 +111,8 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         self.brokering: Brokering | None = None
         if broker is not None:
+            from mainspring.engine.brokering import Brokering  # most programs have none
+
             self.brokering = Brokering(broker, store, time, settings, self.owner, self.workers)
         self._telling = Telling(bus, self.brokering, settings.namespace, lambda: self.commands.follower(None))
         self.batcher = Batcher(store, self._committed, self._telling.publish, settings.pace / 1000)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
-from mainspring.engine.brokering import Brokering
 from mainspring.engine.bus import Bus
 from mainspring.engine.everywhere import Everywhere
 from mainspring.model.events import Event
 from mainspring.ports.following import Follower
+
+if TYPE_CHECKING:
+    from mainspring.engine.brokering import Brokering
 
 
 class Telling:

@@ -220,6 +220,31 @@ class Claims(ContractBase):
         assert len((await b.claim(T0 + 9)).claims) == 4
 
     @on_store
+    async def test_ids_up_to_the_limit_and_what_else_is_due(self, b: Bench) -> None:
+        runs = [await b.enqueue(due_at=T0 + i) for i in range(4)]
+        elsewhere = await b.enqueue(lane="default/mail")
+        named = [run.id for run in runs[1:]] + [elsewhere.id]
+        first = await b.claim(T0 + 9, ids=named, limit=2)
+        assert [claim.run.id for claim in first.claims] == [runs[1].id, runs[2].id]
+        second = await b.claim(T0 + 9, ids=named, limit=2)
+        assert [claim.run.id for claim in second.claims] == [runs[3].id]
+        assert second.next_at is not None
+        assert second.next_at <= T0 + 9  # the one that nobody named is due
+        assert (await b.claim(T0 + 9, ids=named)).claims == []
+
+    @on_store
+    async def test_ids_pass_gates_like_everybody(self, b: Bench) -> None:
+        runs = [await b.enqueue(due_at=T0 + i, gates=("g",), made=[Gate("g", 1)]) for i in range(3)]
+        free = await b.enqueue(due_at=T0 + 3)
+        named = [run.id for run in (*runs, free)]
+        for _ in range(2):
+            got = {claim.run.id for claim in (await b.claim(T0 + 9, ids=named)).claims}
+            assert got <= {runs[0].id, free.id}
+        assert [(await b.run(run.id)).state for run in runs] == [State.RUNNING, State.WAITING, State.WAITING]
+        assert (await b.run(free.id)).state is State.RUNNING
+        assert await b.gate("g") == Gate("g", 1, held=1)
+
+    @on_store
     async def test_concurrent_claimers_get_distinct_runs(self, b: Bench) -> None:
         await b.accept(*(enqueue_change(b.ids, make_run(b.ids)) for _ in range(60)))
         offers = [Offer(f"w{i}", (LANE,), ("t",), 1_000) for i in range(8)]
