@@ -37,7 +37,7 @@ class BrokerLoop(Loop):
     def __init__(self, folder: Path, seed: int, server: PowerCut, redis: RedisServer) -> None:
         super().__init__(folder, seed, [server.url()] * INSTANCES, LEASE)
         self.redis = redis
-        self.heard = 0
+        self.heard = self.sent = 0
         self.blows |= {"redis restart": self.restart, "redis wipe": self.wipe}
 
     def start(self, place: int, ending: bool = False) -> int:
@@ -81,10 +81,16 @@ class BrokerLoop(Loop):
             self.wrong.append(f"messages travel again after {took:.1f} s")
 
     def _read(self) -> int:
-        return int(self.redis.info("commandstats").get("cmdstat_xack", {}).get("calls", 0))
+        return self._calls("xack")
+
+    def _calls(self, command: str) -> int:
+        return int(self.redis.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
     def _count(self) -> None:
-        self.heard += self._read()
+        """Before it dies, or is done: its counts begin anew."""
+        self.heard += self._calls("xack")
+        self.sent += self._calls("xadd")
+        self.redis.do("CONFIG", "RESETSTAT")
 
 
 def main() -> int:
@@ -119,7 +125,7 @@ def main() -> int:
                 loop.end()
             loop._count()
             dead = redis.do("XLEN", "mainspring:dlq")
-            print(f"{loop.heard} answers to messages, {dead} dead letters")
+            print(f"{loop.sent} messages of work and events, {loop.heard} batches answered, {dead} dead letters")
             print(*(line for line in loop.said().splitlines() if line.startswith("messages:")), sep="\n")
             return report(loop, counts, time.monotonic() - began)
         finally:
