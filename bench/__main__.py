@@ -20,6 +20,7 @@ from bench.chart import chart
 from bench.envs import CONTENDERS, PLACE, ROOT
 from bench.machine import machine
 from bench.plan import Scenario, chosen
+from bench.redis_server import Keyspaces
 from bench.report import document, markdown, merged, show, store, update_readme
 from bench.runner import Results, Runner
 from bench.server import Databases, Unavailable
@@ -62,12 +63,13 @@ def _suite(
     databases = Databases()
     with tempfile.TemporaryDirectory(dir=options.dir or PLACE, prefix="scratch-") as scratch:
         # a server keeps its files where temporary files are
-        about = machine(Path(tempfile.gettempdir() if suite.on_server else scratch)) | {"quick": options.quick}
+        where = Path(tempfile.gettempdir() if suite.on_server or suite.on_redis else scratch)
+        about = machine(where) | {"quick": options.quick}
         if about["load_before"] > BUSY:
             console.print(f"[yellow]this machine is busy (load {about['load_before']}): the figures will say little[/]")
-        if suite.on_server:
+        if suite.on_server or suite.on_redis:
             try:
-                about["server"] = databases.about()
+                about["server"] = Keyspaces().about() if suite.on_redis else databases.about()
             except Unavailable as reason:
                 console.print(f"[bold red]{reason}[/]")
         results, about["seconds_by_scenario"] = _measure(scenarios, Path(scratch), databases, options, console)

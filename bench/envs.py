@@ -16,6 +16,9 @@ ROOT = Path(__file__).parent.parent
 PLACE = ROOT / ".bench"
 #: Drivers, the same for all that use them.
 ASYNCPG, PSYCOPG, UVLOOP = "asyncpg==0.32.0", "psycopg[binary,pool]==3.3.8", "uvloop==0.23.0"
+REDIS, HIREDIS = "redis==8.1.0", "hiredis==3.5.0"
+#: The one that has both servers.
+PAIR = "bench.contenders.redis.mainspring_pair"
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,13 @@ class Contender:
 
     @property
     def on_server(self) -> bool:
-        """True when it is given a database of a server, not a folder alone."""
-        return self.module.startswith("bench.contenders.postgres.")
+        """True when it is given a database of PostgreSQL."""
+        return self.module.startswith("bench.contenders.postgres.") or self.module == PAIR
+
+    @property
+    def on_redis(self) -> bool:
+        """True when it is given a Redis or Valkey."""
+        return self.module.startswith("bench.contenders.redis.")
 
 
 CONTENDERS = {
@@ -94,6 +102,40 @@ CONTENDERS = {
             "bench.contenders.postgres.apscheduler4",
             ("apscheduler==4.0.0a6", "sqlalchemy==2.1.8", "greenlet==3.5.6", ASYNCPG, "sniffio==1.3.1"),
         ),
+        # ── on Redis or Valkey ──
+        Contender(
+            "mainspring-redis",
+            "Mainspring",
+            "bench.contenders.redis.mainspring_",
+            ("--editable", f"{ROOT}[redis]", REDIS, HIREDIS),
+            kind="ours",
+        ),
+        Contender(
+            "mainspring-pair",
+            "Mainspring",
+            PAIR,
+            ("--editable", f"{ROOT}[postgres,redis]", ASYNCPG, REDIS, HIREDIS),
+            kind="ours",
+        ),
+        Contender("floor-redis", "floor (bare Lua)", "bench.contenders.redis.floor", (REDIS, HIREDIS), kind="floor"),
+        Contender(
+            "taskiq",
+            "taskiq",
+            "bench.contenders.redis.taskiq_",
+            ("taskiq==0.13.0", "taskiq-redis==1.2.4", UVLOOP, HIREDIS),
+        ),
+        Contender("dramatiq", "dramatiq", "bench.contenders.redis.dramatiq_", ("dramatiq==2.2.1", REDIS, HIREDIS)),
+        Contender(
+            "saq-redis",
+            "SAQ",
+            "bench.contenders.redis.saq_",
+            ("saq[redis]==0.26.4", "typing-extensions==4.15.0", UVLOOP, HIREDIS),
+        ),
+        # which wants redis-py below 6
+        Contender("arq", "arq", "bench.contenders.redis.arq_", ("arq==0.28.0", UVLOOP, HIREDIS)),
+        Contender("celery", "Celery", "bench.contenders.redis.celery_", ("celery[redis]==5.7.0", HIREDIS)),
+        Contender("rq", "RQ", "bench.contenders.redis.rq_", ("rq==2.12.0", REDIS, HIREDIS)),
+        Contender("huey-redis", "Huey", "bench.contenders.redis.huey_", ("huey==3.5.4", REDIS, HIREDIS)),
     )
 }
 

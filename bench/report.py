@@ -20,6 +20,7 @@ MARKS = {
     "embedded": (BEGIN, END),
     "service": ("<!-- results of the service: written by `make bench` -->", "<!-- end of results of the service -->"),
     "postgres": ("<!-- results on PostgreSQL: written by `make bench` -->", "<!-- end of results on PostgreSQL -->"),
+    "redis": ("<!-- results on Redis: written by `make bench` -->", "<!-- end of results on Redis -->"),
 }
 
 
@@ -122,8 +123,9 @@ def store(machine: dict[str, Any]) -> str:
     server = machine.get("server")
     if server is None:
         return f"SQLite {machine['sqlite']}"
-    set_to = ", ".join(f"{name}={value}" for name, value in server.items() if name not in ("server_version", "data"))
-    return f"PostgreSQL {server['server_version']} ({set_to})"
+    known = ("name", "server_version", "data")
+    set_to = ", ".join(f"{name}={value}" for name, value in server.items() if name not in known)
+    return f"{server.get('name', 'PostgreSQL')} {server['server_version']} ({set_to})"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 from bench.contenders.common import MARK
 from bench.envs import CONTENDERS, PLACE, ROOT, NotInstalled, python_of
 from bench.plan import Part, Scenario
+from bench.redis_server import Keyspaces
 from bench.server import Databases, Unavailable
 from bench.stats import condensed
 
@@ -50,6 +51,7 @@ class Runner:
         self._pythons: dict[str, str | NotInstalled] = {}
         self._prepared: dict[str, tuple[Path, dict[str, Any]]] = {}
         self._databases = databases or Databases()
+        self._keyspaces = Keyspaces()
         #: How long each scenario took.
         self.seconds: dict[str, float] = {}
 
@@ -81,6 +83,8 @@ class Runner:
     def _run_part(self, part: Part) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             parameters = dict(part.parameters)
+            if CONTENDERS[part.contender].on_redis:
+                return self._run_on_redis(part, folder, parameters)
             if CONTENDERS[part.contender].on_server:
                 return self._run_on_server(part, folder, parameters)
             if part.prepare is not None:
@@ -101,6 +105,14 @@ class Runner:
             parameters["first_ms"] = figures["first_ms"]
         with self._databases.fresh(template) as url:
             return self._spawn(part.contender, part.job, folder, {"url": url, **parameters}, part.timeout)
+
+    def _run_on_redis(self, part: Part, folder: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        with self._keyspaces.fresh() as url:
+            if not CONTENDERS[part.contender].on_server:
+                return self._spawn(part.contender, part.job, folder, {"url": url, **parameters}, part.timeout)
+            with self._databases.fresh() as database:
+                both = {"url": database, "broker": url, **parameters}
+                return self._spawn(part.contender, part.job, folder, both, part.timeout)
 
     def _prepare(self, part: Part) -> tuple[Path, dict[str, Any]]:
         """A file that several runs begin with; each gets a copy."""

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench import plan, plan_postgres, plan_service, targets, targets_postgres, targets_service
+from bench import (
+    plan,
+    plan_postgres,
+    plan_redis,
+    plan_service,
+    targets,
+    targets_postgres,
+    targets_redis,
+    targets_service,
+)
 from bench.chart import Panel
 from bench.plan import Scenario
 from bench.runner import Results
@@ -31,6 +40,8 @@ class Suite:
     durability: str
     #: True when it needs the harness's PostgreSQL.
     on_server: bool = False
+    #: True when it needs the harness's Redis or Valkey.
+    on_redis: bool = False
 
 
 _DRAIN = "runs per second, more is better"
@@ -67,6 +78,20 @@ SUITES = {
             ),
             "PostgreSQL, fsync=on, synchronous_commit=on",
             on_server=True,
+        ),
+        Suite(
+            "redis",
+            plan_redis.plan,
+            targets_redis.verdicts,
+            (
+                Panel("redis-drain", "per_second", f"Drain no-op runs ({_DRAIN})", "{:,.0f}/s"),
+                Panel("redis-enqueue", "per_second", "Enqueue (per second, more is better)", "{:,.0f}/s"),
+                Panel("redis-latency", "p99_ms", "Enqueue to start, p99 (ms, less is better)", "{:,.1f} ms"),
+                Panel("redis-pair", "per_second", f"PostgreSQL, told by Redis Streams ({_DRAIN})", "{:,.0f}/s"),
+            ),
+            "append-only file, flushed every second",
+            on_server=True,  # for the pair of both
+            on_redis=True,
         ),
         Suite(
             "service",

@@ -84,6 +84,14 @@ def committed(fsync: str, synchronous_commit: str) -> str:
     return said
 
 
+def appended(appendonly: str, appendfsync: str) -> str:
+    """The durability a Redis or Valkey has; anything but an AOF flushed every second is no fair run."""
+    said = f"appendonly={appendonly}, appendfsync={appendfsync}"
+    if (appendonly, appendfsync) != ("yes", "everysec"):
+        raise SystemExit(f"this server runs with {said}; all must have appendonly=yes, appendfsync=everysec")
+    return "AOF, appendfsync=everysec"
+
+
 def wait_until(is_so: Callable[[], bool], timeout: float, pause: float = 0.001) -> None:
     """Look again and again from a thread that has nothing else to do."""
     deadline = time.monotonic() + timeout

@@ -58,7 +58,7 @@ async def _drain(folder: str, n: int, store: str = "sqlite") -> Figures:
         **memory(),
     }
     if store == "memory":
-        figures["events"] = await _events_kept(ms)
+        figures["events"] = await events_kept(ms)
         if figures["events"] < 3 * n:
             raise SystemExit(f"only {figures['events']} events are kept of {n} runs")
     else:
@@ -75,7 +75,7 @@ async def _all_ended(ms: Mainspring, folder: str, store: str) -> None:
     await ended_in_file(folder, "nothing")
 
 
-async def _events_kept(ms: Mainspring) -> int:
+async def events_kept(ms: Mainspring) -> int:
     async def count(runtime: Any) -> int:
         seen = after = 0
         while page := await runtime.store.tail(after, 5_000):

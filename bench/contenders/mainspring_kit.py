@@ -31,7 +31,20 @@ async def durability_in(ms: Mainspring) -> str:
 
     if ms.url.startswith("memory"):
         return "none (memory)"
+    if ms.url.startswith(("redis", "valkey")):
+        return await _durability_of_server(ms.url)
     return await ms.call(ask_server if ms.url.startswith("postgresql") else ask)
+
+
+async def _durability_of_server(url: str) -> str:
+    """A Redis has one setting for all its connections."""
+    from bench.contenders.redis.peer import Looks
+
+    look = await Looks.connect(url.partition("?")[0])
+    try:
+        return await look.durability()
+    finally:
+        await look.close()
 
 
 async def ended_in_file(folder: str, task: str) -> None:

@@ -196,7 +196,11 @@ def test_every_part_has_its_place_in_the_page_and_a_contender_of_ours(tmp_path: 
         for quick in (False, True):
             for scenario in suite.plan(quick=quick):
                 assert any(CONTENDERS[part.contender].kind == "ours" for part in scenario.parts), scenario.key
-                assert all(CONTENDERS[part.contender].on_server is suite.on_server for part in scenario.parts)
+                here = {
+                    (CONTENDERS[part.contender].on_server, CONTENDERS[part.contender].on_redis)
+                    for part in scenario.parts
+                }
+                assert all(postgres <= suite.on_server and redis is suite.on_redis for postgres, redis in here)
         keys += [scenario.key for scenario in suite.plan(quick=True)]
     assert len(keys) == len(set(keys)), "--only names a scenario of one part"
     copy = tmp_path / "README.md"

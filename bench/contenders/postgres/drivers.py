@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, Protocol, Self
 
 from bench.contenders.common import SETTINGS, committed
 
@@ -14,14 +14,37 @@ PAUSE = 0.002
 LOOK = "SET enable_seqscan = off"
 
 
-class Asyncpg:
+class Look(Protocol):
+    """A connection beside a contender's own."""
+
+    @classmethod
+    async def connect(cls, url: str) -> Self: ...
+    async def any(self, rows: str) -> bool: ...
+    async def count(self, rows: str) -> int: ...
+    async def close(self) -> None: ...
+
+
+class _Sql:
+    """What can be asked with SQL."""
+
+    async def value(self, sql: str) -> Any:
+        raise NotImplementedError
+
+    async def any(self, rows: str) -> bool:
+        return bool(await self.value(f"SELECT EXISTS ({rows})"))
+
+    async def count(self, rows: str) -> int:
+        return int(await self.value(f"SELECT count(*) FROM ({rows}) x"))
+
+
+class Asyncpg(_Sql):
     """Looks through asyncpg."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
 
     @classmethod
-    async def connect(cls, url: str) -> Asyncpg:
+    async def connect(cls, url: str) -> Self:
         import asyncpg
 
         connection = await asyncpg.connect(url)
@@ -35,14 +58,14 @@ class Asyncpg:
         await self.connection.close()
 
 
-class Psycopg:
+class Psycopg(_Sql):
     """Looks through psycopg."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
 
     @classmethod
-    async def connect(cls, url: str) -> Psycopg:
+    async def connect(cls, url: str) -> Self:
         import psycopg
 
         connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
@@ -58,12 +81,12 @@ class Psycopg:
         await self.connection.close()
 
 
-async def until_none(look: Asyncpg | Psycopg, rows: str, timeout: float = 120) -> None:
+async def until_none(look: Look, rows: str, timeout: float = 120) -> None:
     """Until the query `rows` finds none: the last outcome is committed."""
     deadline = time.monotonic() + timeout
-    while await look.value(f"SELECT EXISTS ({rows})"):
+    while await look.any(rows):
         if time.monotonic() > deadline:
-            raise SystemExit(f"still there after {timeout:g} s: {await look.value(f'SELECT count(*) FROM ({rows}) x')}")
+            raise SystemExit(f"still there after {timeout:g} s: {await look.count(rows)}")
         await asyncio.sleep(PAUSE)
 
 

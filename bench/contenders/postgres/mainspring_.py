@@ -69,7 +69,7 @@ async def _drain(url: str, n: int, earlier: int = 0, held: bool = False, **_: An
         await counter.done.wait()
         await until_none(look, OPEN)
         seconds, cpu = meter.wall(), meter.cpu()
-    events = await _check_ended(look, n + earlier)
+    events = await check_ended(look, n + earlier)
     await old.close()
     await look.close()
     await ms.close()
@@ -86,7 +86,7 @@ async def _drain(url: str, n: int, earlier: int = 0, held: bool = False, **_: An
     }
 
 
-async def _check_ended(look: Asyncpg, n: int) -> int:
+async def check_ended(look: Asyncpg, n: int) -> int:
     succeeded = await look.value("SELECT count(*) FROM mainspring.run WHERE state = 'succeeded' AND attempt = 1")
     events: int = await look.value("SELECT count(*) FROM mainspring.event WHERE run_id IS NOT NULL AND n IS NOT NULL")
     if succeeded != n or events != 3 * n:
@@ -107,7 +107,7 @@ async def _workers(url: str, folder: str, n: int, processes: int, cpu_ms: float 
     figures = await race(
         MODULE, folder, n, processes, {"url": url, "cpu_ms": cpu_ms}, lambda: until_none(look, OPEN, timeout=60)
     )
-    await _check_ended(look, n)
+    await check_ended(look, n)
     await look.close()
     return figures | {"durability": durability, "cpu_ms": cpu_ms}
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from bench.contenders.common import Figures, Meter, main, rate, sorted_ms
-from bench.contenders.postgres.drivers import Asyncpg, Psycopg, until_none
+from bench.contenders.postgres.drivers import Look, Psycopg, until_none
 from bench.contenders.postgres.workers import Tally, race, ready, told
 
 #: Seconds that a peer may take to run everything.
@@ -54,8 +54,8 @@ class Peer:
     """A queue on one database."""
 
     #: Which driver looks at the database beside it.
-    looks: type[Asyncpg] | type[Psycopg] = Psycopg
-    #: The rows of what has not ended, as SQL.
+    looks: type[Look] = Psycopg
+    #: The rows of what has not ended, in the words of the look.
     open_rows = ""
 
     def __init__(self, url: str) -> None:
@@ -120,6 +120,27 @@ async def _enqueue_one(kind: type[Peer], url: str, n: int, **_: Any) -> Figures:
     for _number in range(n):
         await peer.enqueue()
     figures: Figures = {"n": n, "per_second": rate(n, meter.wall()), "cpu_us": meter.cpu() / n * 1e6}
+    figures["durability"] = await peer.durability()
+    await peer.close()
+    return figures
+
+
+async def _enqueue_coroutines(kind: type[Peer], url: str, n: int, coroutines: int = 100, **_: Any) -> Figures:
+    """So many coroutines, each enqueueing one after the other."""
+    peer = kind(url)
+    await peer.open()
+    for _number in range(50):
+        await peer.enqueue()
+
+    async def several(count: int) -> None:
+        for _number in range(count):
+            await peer.enqueue()
+
+    share = n // coroutines
+    done = share * coroutines
+    meter = Meter()
+    await asyncio.gather(*(several(share) for _number in range(coroutines)))
+    figures: Figures = {"n": done, "per_second": rate(done, meter.wall()), "cpu_us": meter.cpu() / done * 1e6}
     figures["durability"] = await peer.durability()
     await peer.close()
     return figures
@@ -192,6 +213,7 @@ def run(kind: type[Peer], module: str, runner: Callable[[Any], Figures] = asynci
         {
             "drain": lambda **p: runner(_drain(kind, **p)),
             "enqueue_one": lambda **p: runner(_enqueue_one(kind, **p)),
+            "enqueue_coroutines": lambda **p: runner(_enqueue_coroutines(kind, **p)),
             "enqueue_bulk": lambda **p: runner(_enqueue_bulk(kind, **p)),
             "latency": lambda **p: runner(_latency(kind, **p)),
             "workers": lambda **p: runner(_workers(kind, module, **p)),
