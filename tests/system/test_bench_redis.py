@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +16,7 @@ from redis.asyncio import Redis
 
 from bench.contenders.common import appended
 from bench.contenders.postgres import peer as timed
+from bench.contenders.redis.floor import Floor
 from bench.contenders.redis.peer import Looks, RedisPeer
 from bench.envs import CONTENDERS
 from bench.plan import Part
@@ -21,11 +25,77 @@ from bench.report import store
 from bench.runner import Measured, Results, Runner
 from bench.suites import SUITES
 from bench.targets import Verdict
-from servers.for_tests_redis import server_url
+from mainspring import Mainspring
+from mainspring.model.run import State
+from mainspring.ports.store import Runs
+from mainspring.stores.redis import RedisStore
+from mainspring.verify import verify
+from servers.for_tests_redis import fresh_url, server_url
 from servers.redis import RedisServer
 
 ROOT = Path(__file__).parents[2]
 SUITE = SUITES["redis"]
+
+
+@pytest.mark.timeout(240)  # a server and a process for each of five parts, on a machine that may be busy
+def test_a_tiny_run_on_redis(tmp_path: Path) -> None:
+    server_url()  # skips where there is no server to be had
+    asked = ("--here", "--n", "120", "--runs", "1", "--json", "--no-gate", "--dir", str(tmp_path))
+    only = ("--part", "redis", "--only", "redis-drain", "--only", "redis-enqueue")
+    who = ("--contender", "mainspring-redis", "--contender", "floor-redis")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *asked, *only, *who], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    parts = [part for scenario in found["scenarios"].values() for part in scenario["parts"]]
+    assert [part["not_run"] for part in parts] == [None] * 6
+    for part in parts:
+        (run,) = part["runs"]
+        assert run["n"] in (100, 120)
+        assert run["durability"] == "AOF, appendfsync=everysec", "as the server told it"
+        assert 1 < run["per_second"] < 1_000_000
+    assert found["machine"]["server"]["appendfsync"] == "everysec"
+    judged = {target["what"]: target["met"] for target in found["targets"]}
+    assert judged["drain ÷ floor"] in (True, False)
+    assert judged["drain ÷ best at-least-once peer"] is None, "none was run, so nothing is said about it"
+
+
+async def test_the_floor_writes_whole_rows_and_their_events_on_redis() -> None:
+    """Its keys are those that our store leaves behind for the same runs, and its log rebuilds its rows."""
+    url = fresh_url()
+    store = RedisStore(url)
+    await store.open()
+    floor = Floor(url.partition("?")[0], store.settings.prefix)
+    await floor.fill(250)
+    assert await floor.drain() == 250
+    report = await verify(store)
+    assert report.ok, report.differences
+    assert (report.runs, report.events) == (250, 750)
+    assert {run.attempt for run in await store.find(Runs(states=(State.SUCCEEDED,), limit=500))} == {1}
+    theirs = await _kinds(floor, store.settings.prefix)
+    await floor.close()
+    await store.close()
+    ms = Mainspring(fresh_url(), concurrency=100)
+
+    @ms.task
+    async def nothing() -> None: ...
+
+    await nothing.enqueue_many(() for _ in range(250))
+    await ms.run_async(until_idle=True)
+    floor = Floor(url.partition("?")[0])
+    ours = await _kinds(floor, ms.url.partition("prefix=")[2])
+    await floor.close()
+    await ms.close()
+    beside = {name for name in ours if name.partition(":")[0] in ("lease", "notes", "noted", "kept")}
+    assert theirs == ours - beside - {"changes"}, "leases and notes are the instance's own"
+
+
+async def _kinds(floor: Floor, prefix: str) -> set[str]:
+    """The kinds of keys of a prefix: what stands before what they are of."""
+    begin = f"{{{prefix}}}:"
+    names = [key.decode().removeprefix(begin) async for key in floor.client.scan_iter(f"{begin}*")]
+    return {name.partition(":")[0] for name in names}
 
 
 class Listed(RedisPeer):

@@ -21,12 +21,15 @@ OWNER = "floor.example:4242:a1b2c3"
 LEASE_MS = 30_000
 PREFIX = "mainspring"
 
-#: A row is a header, the numbers of its events, then the fields of a run, of which a script of ours reads the last 22.
+#: A row is a header, its owner, the numbers of its events, what it was born with, and what scripts seldom read.
 _COMMON = """
 local P = KEYS[1]
-local call, pack = redis.call, cmsgpack.pack
+local call, pack, sub = redis.call, cmsgpack.pack, string.sub
 local NUL = string.char(0)
-local QUEUE = 'queue:default/default' .. NUL .. '2' .. NUL .. 'nothing'
+local NAME = 'default/default' .. NUL .. '2' .. NUL .. 'nothing'
+local QUEUE = 'queue:' .. NAME
+local HEADER, BYTES = '>BBHIIIIHIHIi8i8i8i8i8i8', 80
+local WAITING, RUNNING, SUCCEEDED, NEVER = 1, 2, 4, -1
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local rows, log, seq = {}, {}, nil
@@ -53,6 +56,17 @@ local function write()
   end
   call('HSET', P .. 'run', unpack(rows))
 end
+
+-- What follows a row's head: places of what stands in the header, and how it ended.
+local function rest(began, ms)
+  return string.rep(NUL, 5) .. pack(0) .. NUL .. pack(nil, nil, nil, nil, began, ms) .. NUL
+    .. pack(nil, nil, false, nil, nil, nil, nil)
+end
+
+-- A set names the sorted sets of a kind that hold something.
+local function listed(names, kind, name)
+  call(call('EXISTS', P .. kind .. name) == 1 and 'SADD' or 'SREM', P .. names, name)
+end
 """
 #: ARGV: id and change of each.
 FILL = (
@@ -60,19 +74,18 @@ FILL = (
     + """
 local born = string.format('{"task":"nothing","due_at":%d}', now)
 local middle = pack('nothing', 'enqueue', nil, nil, nil, false, 'default/default', 2, {}, nil)
-local rest = pack(nil, nil)
-local life = pack('waiting', 1, now, now, 0, 0, 0, 0, nil, nil, nil, nil, nil, nil, now, nil, nil)
-  .. pack(false, nil, nil, nil, nil)
+local payload = pack(nil, nil)
+local after = rest(nil, nil)
 local waiting, all = {}, {}
 numbers(#ARGV / 2)
 for i = 1, #ARGV, 2 do
   local id = ARGV[i]
   local ident = pack(id, 'default', nil)
   local trail = record(pack(now, 1, ARGV[i + 1], 'RunScheduled', 1, nil) .. ident .. pack(nil, nil, nil, born))
-  local body_at = #ident + #middle
+  local head = ident .. middle .. payload
   rows[#rows + 1] = id
-  rows[#rows + 1] = struct.pack('>BIHII', 0, #trail, #ident, body_at, body_at + #rest)
-    .. trail .. ident .. middle .. rest .. life
+  rows[#rows + 1] = struct.pack(HEADER, 0, WAITING, 0, 1, 0, 0, #head, #ident, #ident + #middle, 0, #trail, now, now,
+    NEVER, NEVER, NEVER, now) .. trail .. head .. after
   waiting[#waiting + 1] = now
   waiting[#waiting + 1] = id
   all[#all + 1] = 0
@@ -80,66 +93,47 @@ for i = 1, #ARGV, 2 do
 end
 write()
 call('ZADD', P .. QUEUE, unpack(waiting))
-call('SADD', P .. 'queues', string.sub(QUEUE, 7))
+listed('queues', 'queue:', NAME)
 call('ZADD', P .. 'runs:default', unpack(all))
-call('SADD', P .. 'namespaces', 'default')
+listed('namespaces', 'runs:', 'default')
 return #ARGV / 2
 """
 )
-_MOVE = (
-    _COMMON
-    + """
-local function opened(s)
-  local flags, trail, ident, body_at, head = struct.unpack('>BIHII', s)
-  local at = 15 + trail
-  local _, state, n, due, ready, epoch, attempt, failures, crashes, cancel, reason, result, err, began, ms, created,
-    started, ended, dead, owner, lease, parked, progress = cmsgpack.unpack_limit(s, 22, at + head)
-  return {
-    flags = flags, trail = string.sub(s, 16, at), ident = ident, body_at = body_at,
-    head = string.sub(s, at + 1, at + head), n = n, due = due, ready = ready, epoch = epoch, attempt = attempt,
-    failures = failures, crashes = crashes, created = created, started = started, state = state, began = began, ms = ms,
-    ended = ended, owner = owner, lease = lease,
-  }
-end
-
-local function closed(r)
-  return struct.pack('>BIHII', r.flags, #r.trail, r.ident, r.body_at, #r.head) .. r.trail .. r.head
-    .. pack(r.state, r.n, r.due, r.ready, r.epoch, r.attempt, r.failures, r.crashes, nil, nil, nil, nil, r.began, r.ms,
-      r.created, r.started, r.ended, false, r.owner, r.lease, nil, nil)
-end
-"""
-)
-#: ARGV: owner, ttl, limit. The rows as they are now.
+#: ARGV: owner, ttl, limit. The ids and rows as they are now.
 CLAIM = (
-    _MOVE
+    _COMMON
     + """
 local owner, ttl = ARGV[1], tonumber(ARGV[2])
 local ids = call('ZRANGEBYSCORE', P .. QUEUE, '-inf', now, 'LIMIT', 0, ARGV[3])
 if #ids == 0 then
   return {}
 end
-local found, leases, answer = call('HMGET', P .. 'run', unpack(ids)), {}, {}
+local found, leases = call('HMGET', P .. 'run', unpack(ids)), {}
 numbers(#ids)
 for i, id in ipairs(ids) do
-  local r = opened(found[i])
-  r.state, r.n, r.epoch, r.attempt, r.owner, r.lease, r.started =
-    'running', r.n + 1, r.epoch + 1, r.attempt + 1, owner, now + ttl, now
-  r.trail = r.trail .. record(
-    pack(now, r.n, nil, 'RunStarted', 1, nil) .. string.sub(r.head, 1, r.ident) .. pack(r.epoch, r.attempt, owner, nil))
-  rows[2 * i - 1], rows[2 * i] = id, closed(r)
-  leases[2 * i - 1], leases[2 * i] = r.lease, id
-  answer[2 * i - 1], answer[2 * i] = id, rows[2 * i]
+  local row = found[i]
+  local flags, _, crashes, n, epoch, attempt, head, ident, body_at, held, trail, due, ready, _, ended, _, created =
+    struct.unpack(HEADER, row)
+  local t = BYTES + held + trail
+  local number = record(pack(now, n + 1, nil, 'RunStarted', 1, nil) .. sub(row, t + 1, t + ident)
+    .. pack(epoch + 1, attempt + 1, owner, nil))
+  rows[2 * i - 1] = id
+  rows[2 * i] = struct.pack(HEADER, flags, RUNNING, crashes, n + 1, epoch + 1, attempt + 1, head, ident, body_at,
+    #owner, trail + 6, due, ready, now, ended, now + ttl, created) .. owner .. sub(row, BYTES + held + 1, t) .. number
+    .. sub(row, t + 1)
+  leases[2 * i - 1], leases[2 * i] = now + ttl, id
 end
 write()
 call('ZREM', P .. QUEUE, unpack(ids))
+listed('queues', 'queue:', NAME)
 call('ZADD', P .. 'own:' .. owner, unpack(leases))
-call('SADD', P .. 'owners', owner)
-return answer
+listed('owners', 'own:', owner)
+return rows
 """
 )
 #: ARGV: owner, then id and change of each.
 FINISH = (
-    _MOVE
+    _COMMON
     + """
 local owner, ids, ends = ARGV[1], {}, {}
 for i = 2, #ARGV, 2 do
@@ -148,21 +142,27 @@ end
 local found = call('HMGET', P .. 'run', unpack(ids))
 numbers(#ids)
 local said = string.format('{"began_at":%d,"ms":0}', now)
+local after = rest(now, 0)
 for i, id in ipairs(ids) do
-  local r = opened(found[i])
-  if r.state ~= 'running' or r.epoch ~= 1 then
+  local row = found[i]
+  local flags, state, crashes, n, epoch, attempt, head, ident, body_at, held, trail, due, ready, started, _, _,
+    created = struct.unpack(HEADER, row)
+  if state ~= RUNNING or epoch ~= 1 then
     return redis.error_reply('not the lease of ' .. id)
   end
-  r.state, r.n, r.began, r.ms, r.ended, r.owner, r.lease = 'succeeded', r.n + 1, now, 0, now, nil, nil
-  r.trail = r.trail .. record(
-    pack(now, r.n, ARGV[2 * i + 1], 'RunSucceeded', 1, nil) .. string.sub(r.head, 1, r.ident)
-      .. pack(r.epoch, r.attempt, nil, said))
-  rows[2 * i - 1], rows[2 * i] = id, closed(r)
+  local t = BYTES + held + trail
+  local number = record(pack(now, n + 1, ARGV[2 * i + 1], 'RunSucceeded', 1, nil) .. sub(row, t + 1, t + ident)
+    .. pack(epoch, attempt, owner, said))
+  rows[2 * i - 1] = id
+  rows[2 * i] = struct.pack(HEADER, flags, SUCCEEDED, crashes, n + 1, epoch, attempt, head, ident, body_at, 0,
+    trail + 6, due, ready, started, now, NEVER, created) .. sub(row, BYTES + held + 1, t) .. number .. sub(row, t + 1, t + head)
+    .. after
   ends[2 * i - 1], ends[2 * i] = now, id
 end
 write()
 call('ZREM', P .. 'own:' .. owner, unpack(ids))
 call('ZADD', P .. 'ended', unpack(ends))
+listed('owners', 'own:', owner)
 return #ids
 """
 )
