@@ -133,8 +133,9 @@ class Link:
 class ChaosProxy:
     """One listening port before one server."""
 
-    def __init__(self, server_port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, server_port: int, host: str = "127.0.0.1", link: type[Link] = Link) -> None:
         self._host = host
+        self._link = link
         self._server_port = server_port
         self._listener: asyncio.Server | None = None
         self._links: set[Link] = set()
@@ -203,7 +204,7 @@ class ChaosProxy:
         except OSError:
             writer.transport.abort()
             return
-        link = Link(self, writer, to_server)
+        link = self._link(self, writer, to_server)
         self._links.add(link)
         pumps = [asyncio.ensure_future(link.upstream(reader)), asyncio.ensure_future(link.downstream(from_server))]
         try:
@@ -220,9 +221,9 @@ class ChaosProxy:
 # ── a process of its own ────────────────────────────────────────────────────
 
 
-async def serve(server_port: int, ports: int, tell: Callable[[dict[str, Any]], None]) -> None:
+async def serve(server_port: int, ports: int, tell: Callable[[dict[str, Any]], None], link: type[Link] = Link) -> None:
     """Proxies with one port each, until cancelled; `tell` hears the control port and theirs."""
-    proxies = [ChaosProxy(server_port) for _ in range(ports)]
+    proxies = [ChaosProxy(server_port, link=link) for _ in range(ports)]
     for proxy in proxies:
         await proxy.start()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import asyncpg
-from chaos_proxy import Remote, serve
+from chaos_proxy import Link, Remote, serve
 from nodes import fork, wait_until
 
 from mainspring.stores.postgres import PostgresStore
@@ -108,6 +108,8 @@ def _alive(pid: int) -> bool:
 class Databases:
     """One database for each ledger, copied from the template's."""
 
+    whole_steps = False
+
     def __init__(self, server: PowerCut) -> None:
         self._server = server
         asyncio.run(self._create("template", "template0"))
@@ -133,7 +135,7 @@ def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "_", name)
 
 
-def start_proxy(folder: Path, server_port: int, ports: int) -> tuple[int, Remote]:
+def start_proxy(folder: Path, server_port: int, ports: int, link: type[Link] = Link) -> tuple[int, Remote]:
     """The proxy as a process of its own: its id, and how to tell it what to do."""
     answer = folder / "proxy.json"
 
@@ -142,7 +144,7 @@ def start_proxy(folder: Path, server_port: int, ports: int) -> tuple[int, Remote
         (folder / "proxy.new").rename(answer)
 
     def work() -> None:
-        asyncio.run(serve(server_port, ports, tell))
+        asyncio.run(serve(server_port, ports, tell, link))
 
     pid = fork(work, folder / "proxy.txt")
     wait_until(answer.exists, 30, "the proxy listens")
