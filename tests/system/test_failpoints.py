@@ -32,6 +32,15 @@ CHOICE = (
     "rescue:ack_lost:crash",
 )
 NO_SERVER = 3
+#: The same on Redis, where a script is one step.
+ON_REDIS = os.environ.get("MAINSPRING_REDIS_FAILPOINTS", "few")
+CHOICE_ON_REDIS = tuple(one for one in CHOICE if ":after_" not in one)
+INSIDE = {
+    "open:after_migrate",
+    *(f"materialise:after_{step}" for step in ("cas", "fires", "event")),
+    *(f"claim:after_{step}" for step in ("update", "event")),
+    *(f"complete:after_{step}" for step in ("guard", "rows", "event")),
+}
 
 
 def matrix(*arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
@@ -59,6 +68,24 @@ def test_the_same_on_postgresql() -> None:
         pytest.skip(done.stdout)
     print(done.stdout.strip().splitlines()[-1])
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1_800 if ON_REDIS == "all" else 300)
+def test_the_same_on_redis() -> None:
+    specs = () if ON_REDIS == "all" else CHOICE_ON_REDIS
+    done = matrix("--redis", "--jobs=4", *specs, seconds=1_700 if ON_REDIS == "all" else 280)
+    if done.returncode == NO_SERVER and os.environ.get("CI") != "true":
+        pytest.skip(done.stdout)
+    print(done.stdout.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+
+
+def test_on_redis_every_point_but_those_inside_a_script_is_reached() -> None:
+    done = matrix("--redis", "--reach", seconds=60)
+    if done.returncode == NO_SERVER and os.environ.get("CI") != "true":
+        pytest.skip(done.stdout)
+    assert set(json.loads(done.stdout)["named"]) == set(FAILPOINTS) - INSIDE
 
 
 def test_the_list_is_what_a_process_reaches() -> None:
