@@ -1,0 +1,127 @@
+"""Two instances on one Valkey or Redis, and calls that stumble: the server's clock decides, refusals write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+
+from mainspring.model.change import Body, Change
+from mainspring.model.errors import StoreError
+from mainspring.model.schedule import ScheduleSpec
+from mainspring.model.trigger import EverySpec
+from mainspring.ports.clock import SystemClock
+from mainspring.ports.store import Agenda, Bodies, Events, Offer, Runs
+from mainspring.stores.redis import RedisStore
+from mainspring.testing.factories import Ids, enqueue_change, finish_change, make_run
+from mainspring.testing.scenario import Scenario
+from servers.for_tests_redis import fresh_url, server_url
+
+HOUR = 3_600_000
+
+
+class Ahead(SystemClock):
+    """A machine whose clock is an hour ahead."""
+
+    def now(self) -> int:
+        return super().now() + HOUR
+
+
+class Two:
+    """Two instances' stores on one prefix, a third one's with a wrong clock, and a plain client."""
+
+    def __init__(self, base: str) -> None:
+        url = fresh_url(base)
+        self.one, self.two, self.ahead = RedisStore(url), RedisStore(url), RedisStore(url, Ahead())
+        self.raw = redis.Redis.from_url(base)
+        self.scenario = Scenario(self.one)
+
+    @property
+    def stores(self) -> tuple[RedisStore, ...]:
+        return self.one, self.two, self.ahead
+
+    def offer(self, owner: str) -> Offer:
+        return Offer(owner, (self.scenario.lane,), (self.scenario.task,), 30_000)
+
+    def content(self) -> dict[bytes, bytes | None]:
+        """Every key of the prefix as the server would copy it."""
+        return {key: self.raw.dump(key) for key in self.raw.scan_iter(f"{{{self.one.settings.prefix}}}*")}
+
+    async def now(self) -> int:
+        """The server's."""
+        return (await self.one.due(Agenda.TOUCHED, 0)).now
+
+
+@pytest.fixture(params=["valkey", "redis"])
+async def two(request: pytest.FixtureRequest) -> AsyncIterator[Two]:
+    pair = Two(server_url(request.param))
+    for store in pair.stores:
+        await store.open()
+    yield pair
+    pair.raw.close()
+    for store in pair.stores:
+        await store.close()
+
+
+async def test_an_instance_whose_clock_is_ahead_takes_nobodys_lease_on_redis(two: Two) -> None:
+    await two.scenario.enqueue(await two.now())
+    (claim,) = (await two.one.claim(two.offer("me"), 10)).claims
+    assert (await two.ahead.due(Agenda.EXPIRED, 10)).runs == ()
+    assert (await two.one.renew("me", [(claim.run.id, claim.run.epoch)], 30_000)).lost == frozenset()
+    assert await two.one.lease("keeper", "me", 30_000) is not None
+    assert await two.ahead.lease("keeper", "other", 30_000) is None
+    taken = await two.ahead.lease("another", "other", 30_000)
+    assert taken is not None
+    assert taken.expires_at - await two.now() <= 30_000
+
+
+async def test_a_planner_that_stops_delays_its_schedules_by_the_hold_on_redis(two: Two) -> None:
+    now = await two.now()
+    schedule_id = await two.scenario.create(ScheduleSpec(EverySpec(1_000), "t"), now - 5_000)
+    (first,) = (await two.one.due(Agenda.SCHEDULES, 10, hold=1_000, now=now)).schedules  # and it stops here
+    assert first.schedule.id == schedule_id
+    assert (await two.two.due(Agenda.SCHEDULES, 10, now=now + 900)).schedules == ()
+    again = (await two.two.due(Agenda.SCHEDULES, 10, now=now + 1_001)).schedules
+    assert [due.schedule.id for due in again] == [schedule_id]
+    await Scenario(two.two).pause(schedule_id, now + 1_002)
+
+
+async def test_what_is_refused_has_written_nothing_at_all(two: Two) -> None:
+    ids = Ids()
+    run = make_run(ids)
+    await two.one.apply([enqueue_change(ids, run)])
+    before = two.content()
+    late = make_run(ids)
+    stale = finish_change(ids, run)  # it runs nowhere: the lease it names does not exist
+    burdened = Change(
+        id=stale.id,
+        guard=stale.guard,
+        run=stale.run,
+        runs=(late,),
+        events=(*stale.events, *enqueue_change(ids, late).events),
+        bodies=(Body("b" * 64, '"never"'),),
+    )
+    (result,) = (await two.two.apply([burdened])).results
+    assert result.status == "refused"
+    assert two.content() == before
+    assert await two.one.find(Bodies(ids=("b" * 64,))) == []
+    assert await two.one.find(Runs(id=late.id)) == []
+
+
+async def test_a_script_that_stumbles_leaves_nothing_half_done(two: Two) -> None:
+    """A value of a wrong kind where the second change looks: the first one, good in itself, is not written either."""
+    ids = Ids()
+    held = make_run(ids)
+    await two.one.apply([enqueue_change(ids, held)])
+    key = f"{{{two.one.settings.prefix}}}:run"
+    poison = make_run(ids)
+    two.raw.hset(key, poison.id, b"no row at all")
+    before, events = two.content(), len(await two.one.find(Events()))
+    with pytest.raises(StoreError):
+        await two.one.apply([enqueue_change(ids, make_run(ids)), finish_change(ids, poison)])
+    assert two.content() == before
+    assert len(await two.one.find(Events())) == events
+    two.raw.hdel(key, poison.id)
+    (result,) = (await two.one.apply([enqueue_change(ids, make_run(ids))])).results
+    assert result.ok, "and the store goes on"
