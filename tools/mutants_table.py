@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants_agents import AGENT_MUTANTS
 from mutants_kind import Mutant
 from mutants_postgres import POSTGRES_MUTANTS
+from mutants_redis import REDIS_MUTANTS
 from mutants_service import SERVICE_MUTANTS
 
 MEMORY = "tests/contract/test_memory.py::TestMemory::"
@@ -445,6 +446,7 @@ MUTANTS = (
         ("tests/engine/test_locks_in_time.py::test_a_store_that_never_answers_loses_the_lock_in_time",),
     ),
     *POSTGRES_MUTANTS,
+    *REDIS_MUTANTS,
     *SERVICE_MUTANTS,
     *AGENT_MUTANTS,
 )
