@@ -101,6 +101,14 @@ REDIS_MUTANTS = (
         (VALKEY + "test_stale_epoch_refused",),
     ),
     Mutant(
+        "stale-success-redis",
+        "the short way of a success takes it from a worker whose lease another has by now (Redis)",
+        R + "lua/succeed.lua",
+        " or epoch ~= epochs[i]",
+        "",
+        (VALKEY + "test_stale_epoch_refused",),
+    ),
+    Mutant(
         "drop-unique-redis",
         "two runs for one fire time are possible (Redis)",
         R + "lua/apply.lua",

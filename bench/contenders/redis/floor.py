@@ -155,8 +155,8 @@ for i, id in ipairs(ids) do
     .. pack(epoch, attempt, owner, said))
   rows[2 * i - 1] = id
   rows[2 * i] = struct.pack(HEADER, flags, SUCCEEDED, crashes, n + 1, epoch, attempt, head, ident, body_at, 0,
-    trail + 6, due, ready, started, now, NEVER, created) .. sub(row, BYTES + held + 1, t) .. number .. sub(row, t + 1, t + head)
-    .. after
+    trail + 6, due, ready, started, now, NEVER, created) .. sub(row, BYTES + held + 1, t) .. number
+    .. sub(row, t + 1, t + head) .. after
   ends[2 * i - 1], ends[2 * i] = now, id
 end
 write()
