@@ -82,7 +82,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("mainspring-pair", "drain", "PostgreSQL", n=twenty, streams=False),
                 part("mainspring-pair", "drain", "PostgreSQL + Redis Streams", n=twenty, streams=True),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE, CPU, ("told", "messages", 0)),
             runs=2 if quick else 5,
             note="PostgreSQL with fsync=on and synchronous_commit=on; messages name runs, the rows are in PostgreSQL.",
         ),

@@ -106,7 +106,7 @@ REDIS_MUTANTS = (
         R + "lua/succeed.lua",
         " or epoch ~= epochs[i]",
         "",
-        (VALKEY + "test_stale_epoch_refused",),
+        (RACES + "test_a_success_under_a_lease_that_another_has_by_now_is_refused",),
     ),
     Mutant(
         "drop-unique-redis",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import redis
 
 from mainspring.model.change import Body, Change
 from mainspring.model.errors import StoreError
+from mainspring.model.run import State
 from mainspring.model.schedule import ScheduleSpec
 from mainspring.model.trigger import EverySpec
 from mainspring.ports.clock import SystemClock
@@ -44,9 +46,17 @@ class Two:
     def offer(self, owner: str) -> Offer:
         return Offer(owner, (self.scenario.lane,), (self.scenario.task,), 30_000)
 
-    def content(self) -> dict[bytes, bytes | None]:
-        """Every key of the prefix as the server would copy it."""
-        return {key: self.raw.dump(key) for key in self.raw.scan_iter(f"{{{self.one.settings.prefix}}}*")}
+    def content(self) -> dict[bytes, Any]:
+        """Everything under the prefix."""
+        read: dict[bytes, Callable[[bytes], Any]] = {
+            b"hash": self.raw.hgetall,
+            b"zset": lambda key: self.raw.zrange(key, 0, -1, withscores=True),
+            b"set": self.raw.smembers,
+            b"list": lambda key: self.raw.lrange(key, 0, -1),
+            b"string": self.raw.get,
+        }
+        keys = self.raw.scan_iter(f"{{{self.one.settings.prefix}}}*")
+        return {key: read[self.raw.type(key)](key) for key in keys}
 
     async def now(self) -> int:
         """The server's."""
@@ -85,6 +95,25 @@ async def test_a_planner_that_stops_delays_its_schedules_by_the_hold_on_redis(tw
     again = (await two.two.due(Agenda.SCHEDULES, 10, now=now + 1_001)).schedules
     assert [due.schedule.id for due in again] == [schedule_id]
     await Scenario(two.two).pause(schedule_id, now + 1_002)
+
+
+async def test_a_success_under_a_lease_that_another_has_by_now_is_refused(two: Two) -> None:
+    """By the short way of plain successes, and by the long one beside it."""
+    ids = Ids()
+    offers = [Offer(owner, ("default/default",), ("t",), 60_000) for owner in ("first", "second")]
+    await two.one.apply([enqueue_change(ids, make_run(ids)) for _ in range(2)])
+    now = await two.now()
+    stale = [claim.run for claim in (await two.one.claim(offers[0], 2, now=now)).claims]
+    await two.one.apply([finish_change(ids, run, State.WAITING) for run in stale], now=now + 1)
+    again = [claim.run for claim in (await two.two.claim(offers[1], 2, now=now + 2)).claims]
+    assert [(run.id, run.epoch) for run in again] == [(run.id, 2) for run in stale]
+    before = two.content()
+    first, second = stale
+    alone = (await two.one.apply([finish_change(ids, first)], now=now + 3)).results
+    beside = (await two.one.apply([finish_change(ids, second), enqueue_change(ids, first)], now=now + 3)).results
+    assert [result.status for result in (*alone, *beside)] == ["refused"] * 3
+    assert two.content() == before
+    assert all(result.ok for result in (await two.two.apply([finish_change(ids, run) for run in again])).results)
 
 
 async def test_what_is_refused_has_written_nothing_at_all(two: Two) -> None:

@@ -13,6 +13,20 @@ from bench.contenders.postgres.mainspring_ import OPEN, Counter, check_ended
 from bench.contenders.redis.peer import Looks
 from mainspring import Mainspring
 
+#: How many messages all streams have had.
+TOLD = """
+local told = 0
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  if redis.call('TYPE', key).ok == 'stream' then
+    local said = redis.call('XINFO', 'STREAM', key)
+    for i = 1, #said, 2 do
+      told = told + (said[i] == 'entries-added' and said[i + 1] or 0)
+    end
+  end
+end
+return told
+"""
+
 
 async def _drain(url: str, broker: str, n: int, streams: bool, **_: Any) -> Figures:
     """Enqueue in bulk, then start a worker; the end is the commit of the last outcome."""
@@ -32,6 +46,9 @@ async def _drain(url: str, broker: str, n: int, streams: bool, **_: Any) -> Figu
         await until_none(look, OPEN)
         seconds, cpu = meter.wall(), meter.cpu()
     await check_ended(look, n)
+    told = await beside.count(TOLD)
+    if streams and not told:
+        raise SystemExit("the broker told nobody of anything")
     await look.close()
     await beside.close()
     await ms.close()
@@ -40,6 +57,7 @@ async def _drain(url: str, broker: str, n: int, streams: bool, **_: Any) -> Figu
         "per_second": rate(n, seconds),
         "cpu_us": cpu / n * 1e6,
         "fill_per_second": rate(n, filled),
+        "told": told,
         "durability": durability,
         **memory(),
     }
