@@ -44,7 +44,8 @@ class Signature:
         self._simple = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
         self.plain = not self._full.parameters
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        self._by_keyword = all(parameter.kind in by_name for parameter in parameters)
+        # A wrapper shows the parameters of what it wraps, and may itself take them by position only.
+        self._by_keyword = not hasattr(function, "__wrapped__") and all(p.kind in by_name for p in parameters)
         #: The names of the parameters that make the payload.
         self.names = frozenset(self._names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,23 @@ async def test_a_task_runs_and_its_handle_tells(ms: Mainspring) -> None:
         assert handle.created
         assert (await ms.find_by_id(handle.id)).attempt == 1
         assert handle.id in repr(handle)
+
+
+async def test_a_wrapper_that_takes_its_arguments_by_position_only(ms: Mainspring) -> None:
+    def shouting(function: Callable[..., str]) -> Callable[..., str]:
+        @functools.wraps(function)
+        def louder(*args: Any) -> str:
+            return function(*args).upper()
+
+        return louder
+
+    @ms.task
+    @shouting
+    def greet(name: str, mark: str = "!") -> str:
+        return f"hello {name}{mark}"
+
+    async with beside(ms):
+        assert await (await greet.enqueue("you", mark="?")).result(timeout=WAIT) == "HELLO YOU?"
 
 
 async def test_decorators_work_with_and_without_parentheses(ms: Mainspring) -> None:
