@@ -64,13 +64,10 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "Enqueue to start at 50 per second, one process",
             (
                 part("mainspring-redis", "latency", n=size(500, 250)),
-                part("taskiq", "latency", n=size(250, 150, 250), runs=1),
-                part("saq-redis", "latency", n=size(250, 150, 250), runs=1),
-                part("arq", "latency", n=size(250, 150, 250), runs=1),
-                part("dramatiq", "latency", n=size(250, 150, 250), runs=1),
-                part("huey-redis", "latency", n=size(250, 150, 250), runs=1),
-                part("celery", "latency", n=size(250, 100, 250), runs=1),
-                part("rq", "latency", n=size(250, 100, 250), runs=1),
+                *(
+                    part(peer, "latency", n=size(250, 100, 250), runs=1, timeout=60)
+                    for peer in ("taskiq", "saq-redis", "arq", "dramatiq", "huey-redis", "celery", "rq")
+                ),
             ),
             (("n", "N", 0), *LATE, CPU),
             runs=runs,

@@ -13,7 +13,7 @@ from typing import Any
 from bench.contenders.common import appended
 from bench.contenders.postgres.peer import Peer, Ran, run
 
-__all__ = ["Looks", "RedisPeer", "ThreadedPeer", "run"]
+__all__ = ["Looks", "RedisPeer", "ThreadedPeer", "in_thread", "run", "stopped"]
 
 
 class Looks:
@@ -82,6 +82,15 @@ class ThreadedPeer(RedisPeer):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.ran = _RanInThreads()
+
+
+async def stopped(task: asyncio.Task[Any]) -> None:
+    """Cancel a worker, several times: some swallow a cancellation that comes at a bad moment. It may still not end."""
+    for _ in range(3):
+        task.cancel()
+        await asyncio.wait([task], timeout=0.3)
+        if task.done():
+            return
 
 
 @asynccontextmanager

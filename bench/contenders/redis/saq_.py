@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 from saq import Queue, Worker
 
-from bench.contenders.redis.peer import RedisPeer, run
+from bench.contenders.redis.peer import RedisPeer, run, stopped
 
 CONCURRENCY = 100
 
@@ -46,8 +46,7 @@ class Saq(RedisPeer):
             yield
         finally:
             await worker.stop()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stopped(task)
 
     async def close(self) -> None:
         await self._queue.disconnect()

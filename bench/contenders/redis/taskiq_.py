@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import uvloop
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisStreamBroker
 
-from bench.contenders.redis.peer import RedisPeer, run
+from bench.contenders.redis.peer import RedisPeer, run, stopped
 
 CONCURRENCY = 100
 
@@ -54,12 +55,17 @@ return said['pending'] + said['lag']
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stopped(task)
 
     async def close(self) -> None:
         await self._broker.shutdown()
 
 
+def _run(work: Any) -> Any:
+    """Its receiver does not end while it waits for a message; what is measured is over then."""
+    return uvloop.new_event_loop().run_until_complete(work)
+
+
 if __name__ == "__main__":
-    run(Taskiq, "bench.contenders.redis.taskiq_", runner=uvloop.run)
+    run(Taskiq, "bench.contenders.redis.taskiq_", runner=_run)
+    os._exit(0)
