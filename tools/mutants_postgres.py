@@ -23,11 +23,13 @@ POSTGRES_MUTANTS = (
         "due schedules stay locked until the planner has decided (PostgreSQL)",
         P + "due.py",
         """    async with db.single("due") as session:
-        records = await session.fetch(_TOUCHED if touched else _DUE_SCHEDULES, db.now(now), limit, hold)
+        sql, soon = (_TOUCHED, 0) if touched else (_DUE_SCHEDULES, ahead)
+        records = await session.fetch(sql, db.now(now), limit, hold, soon)
 """,
         """    connection = await db.connect()
     await connection.execute("BEGIN")
-    records = await connection.fetch(db.place(_TOUCHED if touched else _DUE_SCHEDULES), db.now(now), limit, hold)
+    sql, soon = (_TOUCHED, 0) if touched else (_DUE_SCHEDULES, ahead)
+    records = await connection.fetch(db.place(sql), db.now(now), limit, hold, soon)
     setattr(db, "deciding", connection)
 """,
         (RACES + "test_a_planner_that_stops_between_reading_and_writing_delays_its_schedules_by_the_hold",),

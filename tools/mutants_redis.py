@@ -29,11 +29,11 @@ REDIS_MUTANTS = (
         (RACES + "test_what_is_refused_has_written_nothing_at_all",),
     ),
     Mutant(
-        "write-change-by-change",
-        "each change is written at once: what stumbles later leaves the batch half done (Redis)",
+        "write-step-by-step",
+        "a run is written before its gates are looked at: what stumbles there leaves it half done (Redis)",
         R + "lua/apply.lua",
-        "  answers[i] = apply(c)\n",
-        "  answers[i] = apply(c)\n  flush(grows)\n",
+        "  if r then\n    enter(r)\n    save_run(r)\n  end\n",
+        "  if r then\n    enter(r)\n    save_run(r)\n    flush()\n  end\n",
         (RACES + "test_a_script_that_stumbles_leaves_nothing_half_done",),
     ),
     Mutant(
