@@ -15,7 +15,7 @@ from mainspring.engine.bus import Bus
 from mainspring.engine.direct import Direct
 from mainspring.engine.loop import EngineLoop, ThreadLoop
 from mainspring.engine.runtime import Runtime, open_broker, open_store
-from mainspring.model.change import Result
+from mainspring.model.change import Change, Result
 from mainspring.model.errors import StoreError
 from mainspring.model.http import AgentSettings
 from mainspring.model.ids import IdFactory
@@ -156,6 +156,7 @@ class EngineHost:
     async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
         """Their ids. One commit for up to a thousand, beyond that in chunks; while one is stored the next is made."""
         runtime = await self.opened()
+        store = self._beside(runtime) if runtime.store.capabilities.remote else runtime.crossing.apply
         ids: list[str] = []
         pending: list[asyncio.Task[Result]] = []
         left = iter(many)
@@ -165,13 +166,21 @@ class EngineHost:
                 change = runtime.commands.births(chunk)
                 if len(pending) >= AHEAD:
                     await pending.pop(0)
-                pending.append(asyncio.ensure_future(runtime.crossing.apply(change)))
+                pending.append(asyncio.ensure_future(store(change)))
                 await asyncio.sleep(0)
             while pending:
                 await pending.pop(0)
         finally:
             await asyncio.gather(*pending, return_exceptions=True)
         return ids
+
+    def _beside(self, runtime: Runtime) -> Callable[[Change], Coroutine[Any, Any, Result]]:
+        """A server has a connection for each of the chunks that are under way."""
+
+        async def store(change: Change) -> Result:
+            return await self._engine.call(runtime.batcher.apply_beside(change))
+
+        return store
 
     def enqueue_blocking(self, new: NewRun) -> tuple[Run, bool] | None:
         """The same from a thread without a loop; None when the engine is not open yet."""

@@ -156,3 +156,16 @@ async def test_a_connection_that_is_cut_is_told_or_mended_and_nothing_is_doubled
             stored += 1
     assert len(await ms.runs(limit=100)) == stored
     await ms.close()
+
+
+async def test_chunks_of_a_bulk_are_under_way_together_and_none_is_lost_or_doubled() -> None:
+    ms = an_app()
+    await ms.tasks["nothing"].enqueue()
+    async with server() as connection:
+        handles = await ms.tasks["nothing"].enqueue_many([()] * 4_500)
+        assert await connections(connection) >= 2
+    assert len({handle.id for handle in handles}) == 4_500
+    events = await ms.call(lambda runtime: runtime.store.tail(0, 10_000))
+    assert len({event.run_id for event in events}) == 4_501
+    assert len({event.change for event in events}) == 6
+    await ms.close()

@@ -107,6 +107,14 @@ class Batcher:
             raise told[0]
         return told[0]
 
+    async def apply_beside(self, change: Change) -> Result:
+        """Commit a large change beside what is in flight: one is stored while the next is made."""
+        told: list[Result | StoreError] = []
+        await self._commit([_Waiting(change, told.append, 1, 0, True)])
+        if isinstance(told[0], StoreError):
+            raise told[0]
+        return told[0]
+
     async def apply_many(self, changes: Sequence[Change]) -> list[Result]:
         """The same for many at once, whose answers come together; the first failure is raised when all are told."""
         while self.full:
