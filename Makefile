@@ -13,7 +13,7 @@ hello: $(READY)  ## a small embedded program: watch it fire, stop it, read its l
 	$(BIN)/python examples/hello.py
 
 test: lint  ## everything that must hold; the ten slowest tests are printed
-	$(BIN)/pytest -n 2 -m "not alone" --durations=10
+	$(BIN)/pytest -n 3 -m "not alone" --durations=10
 	$(BIN)/pytest -m alone --durations=10
 
 lint: $(READY)
