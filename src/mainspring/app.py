@@ -336,6 +336,10 @@ class Mainspring(AgentDoor, Coordination):
         self._stopper = stopper
         stopper.at_once(self.claim_no_more)
         with stopper.on_signals(signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
+            await stopper.first_of(self._reached())
+            if stopper.requests:  # while a server was waited for that is not there
+                self._stopper = None
+                return
             await self._start(role)
             try:
                 if until_idle:
@@ -434,6 +438,9 @@ class Mainspring(AgentDoor, Coordination):
                 await runtime.take_nothing()
 
         await self.call(start)
+
+    async def _reached(self) -> None:
+        await self.opened()
 
     async def _stop(self, stopper: Stopper) -> None:
         await self.drain(stopper)

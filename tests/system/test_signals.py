@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -207,3 +208,27 @@ async def test_a_killed_process_leaves_a_store_that_verifies(place: Place, tmp_p
     await store.open()
     assert (await verify(store)).ok
     await store.close()
+
+
+WAITING = """
+    import logging
+    from mainspring import Mainspring
+
+    logging.basicConfig(level=logging.WARNING)
+    Mainspring("{url}").run()
+    print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_who_waits_for_a_server_that_is_not_there_may_be_stopped(scheme: str, number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # and then nobody listens there
+        port = taken.getsockname()[1]
+    program = textwrap.dedent(WAITING).format(url=f"{scheme}://127.0.0.1:{port}")
+    waiting = subprocess.Popen([sys.executable, "-c", program], stdout=-1, stderr=-1, text=True)
+    assert waiting.stderr is not None
+    assert "does not answer" in waiting.stderr.readline()
+    waiting.send_signal(number)
+    said, _ = waiting.communicate(timeout=10)
+    assert (said, waiting.returncode) == ("stopped\n", 0)
