@@ -27,13 +27,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many tests of a contract ran on which backend: a class of tests/contract is a backend."""
+    """How many tests of a contract ran on which backend, and which pairs of them; a class of tests/contract is one."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in ("passed", "failed", "skipped"):
         for report in terminalreporter.stats.get(outcome, ()):
             place, _, rest = report.nodeid.partition("::Test")
             if "contract/" in place and rest:
-                counts[rest.partition("::")[0]][outcome] += 1
+                kind = "broker" if "test_brokers" in place else "store"
+                counts[f"{kind} {rest.partition('::')[0]}"][outcome] += 1
+            _, _, pair = report.nodeid.partition("test_one_program_on_every_pair[")
+            if pair:
+                counts[f"pair {pair.rstrip(']').replace('-', ' + ')}"][outcome] += 1
     if counts:
         terminalreporter.section("contracts by backend")
     for backend, found in sorted(counts.items()):

@@ -78,7 +78,7 @@ def test_a_whole_url_is_read() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("radis://host", "Did you mean 'redis'"),
+        ("radis://host", "Did you mean 'redis'? Known are memory, sqlite"),
         ("nosql://host", "redis, rediss, valkey, valkeys, redis+sentinel"),
         ("redis://host:port", "'host:port' is no host and port"),
         ("redis://host:99999", "is no host and port"),

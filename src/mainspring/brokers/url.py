@@ -28,8 +28,8 @@ def open_broker(url: str, clock: Clock) -> Broker:
     scheme = url.partition("://")[0].lower()
     maker = _MAKERS.get(scheme)
     if maker is None:
-        known = nearest(scheme, _MAKERS) or f"Known are {', '.join(_MAKERS)}"
-        raise InvalidInput("broker", f"no broker is called {scheme!r}", known)
+        fix = f"{nearest(scheme, _MAKERS) or ''} Known are {', '.join(_MAKERS)}".strip()
+        raise InvalidInput("broker", f"no broker is called {scheme!r}", fix)
     return maker(url, clock)
 
 

@@ -30,9 +30,8 @@ def open_store(url: str, clock: Clock) -> Store:
         raise InvalidInput(
             "url", f"this version has no {scheme} store yet", "Use sqlite:///mainspring.db, or memory:// for tests"
         )
-    raise InvalidInput(
-        "url", f"no store is called {scheme!r}", nearest(scheme, _MAKERS) or f"Known are {', '.join(_MAKERS)}"
-    )
+    known = f"Known are {', '.join(_MAKERS)}"
+    raise InvalidInput("url", f"no store is called {scheme!r}", f"{nearest(scheme, _MAKERS) or ''} {known}".strip())
 
 
 def _options(query: str, known: tuple[str, ...]) -> dict[str, str]:
