@@ -6,7 +6,7 @@ from mutants_kind import Mutant
 
 VALKEY = "tests/contract/test_redis.py::TestValkey::"
 RACES = "tests/contract/test_redis_races.py::"
-ANSWERS = "tests/system/test_redis_lost_answers.py::"
+ANSWERS = "tests/system/test_redis_sent_again.py::"
 LOCKS = "tests/system/test_redis_locks.py::"
 R = "src/mainspring/stores/redis/"
 
@@ -74,7 +74,7 @@ REDIS_MUTANTS = (
         R + "lua/apply.lua",
         "  return by == change\n",
         "  return by == nil\n",
-        (ANSWERS + "test_a_call_whose_answer_is_lost_is_found_by_its_ids",),
+        (ANSWERS + "test_whatever_a_change_is_guarded_by_it_is_found_by_its_id",),
     ),
     Mutant(
         "hold-as-guard",

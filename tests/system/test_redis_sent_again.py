@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -162,4 +163,19 @@ async def test_before_anything_is_sent_the_error_says_that_the_store_is_away(
         await store.apply([enqueue_change(ids, make_run(ids))])
     assert not isinstance(away.value, OutcomeUnknown)
     proxy.refusing = False
+    assert [run.id for run in await store.find(Runs())] == ["first"]
+
+
+async def test_whoever_is_cancelled_is_cancelled_whatever_comes_at_that_moment(store: RedisStore) -> None:
+    """A driver that swallows a cancellation leaves a loop that nobody can stop any more."""
+    cut = 0
+    for steps in range(40):
+        asking = asyncio.create_task(store.find(Runs()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if asking.cancel():
+            cut += 1
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+    assert cut >= 3
     assert [run.id for run in await store.find(Runs())] == ["first"]
