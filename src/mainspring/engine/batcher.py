@@ -96,16 +96,12 @@ class Batcher:
         if self._flusher is not None or self._here or self._queue:
             return await self.apply(change)
         self._here = True
-        told: list[Result | StoreError] = []
         try:
-            await self._commit([_Waiting(change, told.append, 1, 0, True)])
+            return await self.apply_beside(change)
         finally:
             self._here = False
             if self._queue:
                 self._flusher = asyncio.get_running_loop().create_task(self._flush())
-        if isinstance(told[0], StoreError):
-            raise told[0]
-        return told[0]
 
     async def apply_beside(self, change: Change) -> Result:
         """Commit a large change beside what is in flight: one is stored while the next is made."""
