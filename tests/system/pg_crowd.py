@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -69,6 +70,26 @@ async def settled(store: PostgresStore, *tables: str) -> None:
     """What autovacuum does sooner or later, now: the same for the few and for the many."""
     for table in tables:
         await run_sql(store, f"VACUUM ANALYZE §{table}")
+
+
+async def swept(store: PostgresStore, *tables: str) -> None:
+    """`settled`, until no dead row stays.
+
+    Once is not always enough: rows that somebody's snapshot may still see stay, and so do those of a page that the
+    checkpointer is just writing.
+    """
+    async with asyncio.timeout(60):
+        for table in tables:
+            await settled(store, table)
+            while left := await run_sql(store, _DEAD.format(schema=store.settings.schema, table=table)):
+                print(f"{left[0][0]} dead rows stay in {table}: again")
+                await asyncio.sleep(0.05)
+                await settled(store, table)
+
+
+_DEAD = """
+SELECT n_dead_tup FROM pg_stat_user_tables WHERE schemaname = '{schema}' AND relname = '{table}' AND n_dead_tup > 0
+"""
 
 
 @contextlib.asynccontextmanager
