@@ -87,7 +87,7 @@ AGENT_MUTANTS = (
     Mutant(
         "accepted-run-is-a-stray",
         "a worker takes back what it left to an agent",
-        S + "engine/worker.py",
+        S + "engine/heart.py",
         "            and (run.id, run.epoch) not in self._passed\n",
         "",
         (BACK + "test_the_agent_keeps_its_lease_by_heartbeats_much_longer_than_a_worker_would",),
@@ -95,7 +95,7 @@ AGENT_MUTANTS = (
     Mutant(
         "accepted-run-is-not-passed-on",
         "the lease of an accepted run stays as short as a worker's",
-        S + "engine/worker.py",
+        S + "engine/heart.py",
         "await self._worker._store.renew(self._worker._owner, leases, ttl)",
         "await self._worker._store.renew(self._worker._owner, [], ttl)",
         (BACK + "test_an_agent_may_be_silent_longer_than_a_workers_lease",),

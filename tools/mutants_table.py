@@ -219,7 +219,7 @@ MUTANTS = (
     Mutant(
         "trust-from-the-answer-heart",
         "the same for a renewal",
-        S + "engine/worker.py",
+        S + "engine/heart.py",
         "        trust = sent + int(worker._settings.lease_ttl * TRUST)\n",
         "        trust = worker._clock.boot() + int(worker._settings.lease_ttl * TRUST)\n",
         (PROTOCOL + "test_a_renewal_that_was_answered_late_is_trusted_from_when_it_was_sent",),
@@ -259,7 +259,7 @@ MUTANTS = (
     Mutant(
         "strays-forgotten",
         "a claim whose answer was lost is held for ever",
-        S + "engine/worker.py",
+        S + "engine/heart.py",
         "in self._strays(answer.strays):\n",
         "in self._strays(answer.strays[:0]):\n",
         ("tests/engine/test_loops.py::test_a_claim_whose_answer_was_lost_is_handed_back_at_the_next_heartbeat",),
@@ -269,7 +269,7 @@ MUTANTS = (
         "start-skipped",
         "a claim writes no RunStarted (SQLite)",
         S + "stores/sqlite/claim.py",
-        "    db.run(_STARTED, rids, wall)\n",
+        "    db.run(_STARTED, rids)\n",
         "",
         (SQLITE + "test_claim_writes_run_started",),
     ),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from mainspring.engine import batcher as module
-from mainspring.engine.batcher import Batcher
+from mainspring.engine.batcher import Batcher, Haste
 from mainspring.model.change import Change, Result, RunAbsent
 from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import Event, RunScheduled
@@ -181,7 +181,7 @@ async def test_what_nobody_waits_for_goes_with_the_next_that_somebody_waits_for(
     batcher = await paced(store)
     told: list[Result | StoreError] = []
     for _ in range(3):
-        batcher.post(enqueue(), told.append, soon=False)
+        batcher.post(enqueue(), told.append, Haste.SOON)
     await once_idle(batcher)
     assert (store.batches, batcher.waiting) == ([], 3)
     await batcher.apply(enqueue())
@@ -192,7 +192,7 @@ async def test_enough_of_it_goes_by_itself() -> None:
     store = Recording()
     batcher = await paced(store)
     for _ in range(module.ENOUGH):
-        batcher.post(enqueue(), lambda result: None, soon=False)
+        batcher.post(enqueue(), lambda result: None, Haste.SOON)
     await once_idle(batcher)
     assert store.batches == [module.ENOUGH]
 
@@ -203,7 +203,7 @@ async def test_the_first_after_a_pause_goes_at_once_and_the_rest_a_moment_later(
     batcher._pace = 3600.0
     batcher._began = asyncio.get_running_loop().time() - 3600.0
     for _ in range(3):
-        batcher.post(enqueue(), lambda result: None, soon=False)
+        batcher.post(enqueue(), lambda result: None, Haste.SOON)
         await once_idle(batcher)
     assert store.batches == [1]
     await batcher.flush()
@@ -213,7 +213,7 @@ async def test_the_first_after_a_pause_goes_at_once_and_the_rest_a_moment_later(
 async def test_who_flushes_is_in_a_hurry() -> None:
     store = Recording()
     batcher = await paced(store)
-    batcher.post(enqueue(), lambda result: None, soon=False)
+    batcher.post(enqueue(), lambda result: None, Haste.SOON)
     await once_idle(batcher)
     await batcher.flush()
     assert store.batches == [1]

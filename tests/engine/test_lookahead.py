@@ -43,7 +43,7 @@ async def crowd(ms: Mainspring, t: Travel) -> None:
 
 async def early(t: Travel) -> int:
     """Runs that are planned, and whose time has not come."""
-    return sum(run.state == "waiting" and run.due_at > t.clock.now() for run in await t.runs())
+    return sum(run.state in ("waiting", "running") and run.due_at > t.clock.now() for run in await t.runs())
 
 
 async def test_busy_planning_is_ahead_and_nothing_begins_before_its_time() -> None:
@@ -131,8 +131,8 @@ async def _store(runtime: object) -> MemoryStore:
 def test_the_rate_decides(fires: float, ms: int) -> None:
     clock = VirtualClock(0)
     ahead = Lookahead(clock)
-    clock.move_to(lookahead.COUNTED)
-    ahead.planned(int(fires))
+    clock.move_to(1.0)
+    ahead.counted(int(fires))
     assert ahead.ms == ms
 
 

@@ -232,6 +232,7 @@ def stale_by_the_calls(world: World) -> None:
     run_id = world.run(2).id
     failed = next(e for e in world.stream(run_id) if isinstance(e, RunRetrying))
     world.calls = [replace(c, began=failed.at - 1) if c.run_id == run_id and c.token == 2 else c for c in world.calls]
+    world.rewrite([replace(e, next_attempt_at=failed.at) if e is failed else e for e in world.history.events])
 
 
 def early_fire(world: World) -> None:
@@ -247,6 +248,12 @@ def _birth_at(world: World, run_id: str, at: int) -> None:
     world.rewrite(
         [replace(e, at=at) if isinstance(e, RunScheduled) and e.run_id == run_id else e for e in world.history.events]
     )
+
+
+def called_early(world: World) -> None:
+    """The log says it was in time, the handler says otherwise."""
+    run_id = world.run(4).id
+    world.calls = [replace(c, began=T0 + 4 * MINUTE - 3) if c.run_id == run_id else c for c in world.calls]
 
 
 def started_early(world: World) -> None:
@@ -342,6 +349,7 @@ PLANTED: list[tuple[Callable[[World], None], dict[str, int]]] = [
     (early_fire, {"I6": 1, "late": 1}),
     (late_fire, {"I6": 1, "late": 1}),
     (started_early, {"I6": 1, "late": 1}),
+    (called_early, {"I6": 1, "late": 1}),
     (two_leases, {"I7": 1, "doubled": 1}),
     (lease_cut_short, {"I7": 1}),
     (changed_row, {"I8": 1}),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Protocol
 
 from msgspec import Struct
@@ -28,12 +29,28 @@ ENOUGH = 50
 Answer = Callable[[Result | StoreError], None]
 
 
+class Haste(IntEnum):
+    """How long a change may wait for company when there is nothing else to commit."""
+
+    #: Somebody waits for it.
+    NOW = 0
+    #: Nobody does: a `pace` after the last commit.
+    SOON = 1
+    #: One of many, each at its own moment: `LINGER` seconds.
+    LATER = 2
+
+
+#: What is lost with a crash is done again, so this is how much of it.
+LINGER = 0.25
+
+
 class _Waiting(Struct, gc=False):
     change: Change
     answer: asyncio.Future[Result] | Answer
     rows: int
     size: int
-    soon: bool
+    haste: Haste
+    since: float = 0.0
 
 
 class Rider(Protocol):
@@ -66,7 +83,8 @@ class Batcher:
         self._here = False
         self._pace = pace
         self._began = float("-inf")
-        self._urgent = 0
+        self._hastes = [0, 0, 0]
+        self._flushing = 0
         self._hurry = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -106,7 +124,7 @@ class Batcher:
     async def apply_beside(self, change: Change) -> Result:
         """Commit a large change beside what is in flight: one is stored while the next is made."""
         told: list[Result | StoreError] = []
-        await self._commit([_Waiting(change, told.append, 1, 0, True)])
+        await self._commit([_Waiting(change, told.append, 1, 0, Haste.NOW)])
         if isinstance(told[0], StoreError):
             raise told[0]
         return told[0]
@@ -141,26 +159,32 @@ class Batcher:
         self.post(change, future)
         return future
 
-    def post(self, change: Change, answer: asyncio.Future[Result] | Answer, *, soon: bool = True) -> None:
-        """The same with a plain call for an answer. Not `soon` is what nobody waits for: it may wait for company."""
+    def post(self, change: Change, answer: asyncio.Future[Result] | Answer, haste: Haste = Haste.NOW) -> None:
+        """The same with a plain call for an answer."""
         rows = 1 + len(change.runs) + len(change.spans) + len(change.events)
         size = 200 * rows
         for body in change.bodies:
             size += len(body.data)
         if change.run is not None and change.run.result is not None:
             size += 2 * len(change.run.result)
-        self._queue.append(_Waiting(change, answer, rows, size, soon))
-        self._urgent += soon
-        if self._urgent or len(self._queue) >= ENOUGH:
+        since = asyncio.get_running_loop().time() if haste is Haste.LATER else 0.0
+        self._queue.append(_Waiting(change, answer, rows, size, haste, since))
+        self._hastes[haste] += 1
+        first_soon = haste is Haste.SOON and self._hastes[Haste.LATER] and self._hastes[Haste.SOON] == 1
+        if haste is Haste.NOW or first_soon or len(self._queue) >= ENOUGH:
             self._hurry.set()
         if self._flusher is None and not self._here:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def flush(self) -> None:
         """Return when everything queued so far is committed."""
-        while self._flusher is not None:
-            self._hurry.set()
-            await asyncio.shield(self._flusher)
+        self._flushing += 1
+        try:
+            while self._flusher is not None:
+                self._hurry.set()
+                await asyncio.shield(self._flusher)
+        finally:
+            self._flushing -= 1
 
     async def _flush(self) -> None:
         try:
@@ -173,10 +197,13 @@ class Batcher:
             self._flusher = None
 
     async def _wait_for_company(self) -> None:
-        """Wait for company, if nobody is in a hurry and the last commit began a moment ago."""
+        """Wait for company as long as nobody is in a hurry."""
         loop = asyncio.get_running_loop()
-        wait = self._began + self._pace - loop.time()
-        if wait > 0 and not self._urgent and len(self._queue) < ENOUGH:
+        while not (self._hastes[Haste.NOW] or self._flushing) and len(self._queue) < ENOUGH:
+            since = self._began + self._pace if self._hastes[Haste.SOON] else self._queue[0].since + LINGER
+            wait = since - loop.time()
+            if wait <= 0:
+                break
             self._hurry.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -195,7 +222,7 @@ class Batcher:
             if batch and (key in guarded or rows + waiting.rows > MAX_ROWS or size + waiting.size > MAX_BYTES):
                 break
             self._queue.popleft()
-            self._urgent -= waiting.soon
+            self._hastes[waiting.haste] -= 1
             if isinstance(waiting.answer, asyncio.Future) and waiting.answer.cancelled():
                 continue
             if key is not None:

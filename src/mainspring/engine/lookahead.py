@@ -14,7 +14,7 @@ BUSY = 20.0
 #: So many milliseconds ahead. Who pauses or edits a schedule in this time comes too late for that one fire.
 AHEAD: Ms = 400
 #: Seconds over which fires are counted.
-COUNTED = 1.0
+COUNTED = 0.3
 
 
 class Lookahead:
@@ -26,9 +26,9 @@ class Lookahead:
         self._count = 0
         self.ms: Ms = 0
 
-    def planned(self, fires: int) -> None:
-        """So many fires were planned by this look."""
-        self._count += fires
+    def counted(self, count: int) -> None:
+        """So many came by this look."""
+        self._count += count
         seconds = self._clock.monotonic() - self._since
         if seconds >= COUNTED:
             self.ms = AHEAD if self._count >= BUSY * seconds else 0

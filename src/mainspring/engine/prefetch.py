@@ -31,6 +31,10 @@ class Prefetch:
             self._rate += NEWEST * (self._finished / (now - self._since) - self._rate)
             self._since, self._finished = now, 0
 
+    def during(self, seconds: float) -> int:
+        """What ends in so many seconds."""
+        return int(self._rate * seconds)
+
     def places(self, slots: int) -> int:
         """Places in the local queue."""
         return min(slots, int(self._rate * 2 * max(self._round_trip, self._pace)))

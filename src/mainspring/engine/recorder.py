@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from mainspring.engine.batcher import Batcher
+from mainspring.engine.batcher import Batcher, Haste
 from mainspring.model.change import Change, Result, RunLease
 from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import RunEvent, RunRetrying, StaleResultRejected
@@ -51,7 +51,9 @@ class Recorder:
         if isinstance(outcome, Failed):
             _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
-        self._batcher.post(change, lambda result: self._stored(attempt, outcome, change, result), soon=False)
+        later = attempt.early and type(outcome) is Succeeded and not change.touches
+        haste = Haste.LATER if later else Haste.SOON
+        self._batcher.post(change, lambda result: self._stored(attempt, outcome, change, result), haste)
 
     def _stored(self, attempt: Attempt, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
         if isinstance(result, StoreError):

@@ -205,6 +205,7 @@ class Runtime:
             self.executors,
             self._telling.publish if self._telling.listening else None,
         )
+        self.worker.hear = self._take_outcomes
         if watchdog is not None:
             watchdog.worker = self.worker
         self.batcher.rider = self.worker
@@ -424,6 +425,8 @@ class Runtime:
     def _finished(self, attempt: Attempt, outcome: Outcome) -> None:
         """Called by executors on any thread; one hop for all that end together."""
         self._done.append((attempt, outcome))
+        if attempt.early and self.worker is not None and self.worker.early.hears:
+            return
         if not self._done_posted:  # whoever takes clears this first, so what is appended now is taken by that hop
             self._done_posted = True
             self._post(self._take_outcomes)

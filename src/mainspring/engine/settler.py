@@ -159,7 +159,7 @@ class Settler(Service):
             result = await future  # refused means another instance was first: nothing to do
             if draft.cancels_open and result.ok:
                 await self._cancel_older(draft)
-        self._lookahead.planned(fires)
+        self._lookahead.counted(fires)
         if more or len(due.schedules) >= BATCH:
             return 0.0
         matters = min(self._soonest, NEVER if due.next_at is None else due.next_at)

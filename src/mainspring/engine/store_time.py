@@ -6,6 +6,11 @@ from mainspring.model.instant import Ms
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Agenda, Store
 
+#: An answer is so slow at most, in milliseconds; more than that and the store's clock was set back.
+SLOW: Ms = 50
+#: So long an answer is relied on, in milliseconds.
+STALE: Ms = 1_000
+
 
 class StoreTime:
     """A clock whose wall time is the store's as last heard, carried on by boot time; never ahead but for drift.
@@ -18,6 +23,7 @@ class StoreTime:
         self._clock = clock
         self._own = store.capabilities.own_clock
         self._offset: Ms | None = None
+        self._heard_at: Ms = 0
 
     def now(self) -> Ms:
         return self._clock.now() if self._offset is None else self._clock.boot() + self._offset
@@ -29,12 +35,18 @@ class StoreTime:
         return self._clock.monotonic()
 
     def heard(self, now: Ms) -> None:
-        """An answer of the store said what time it is there."""
+        """An answer of the store said what time it is there: when it was sent, so the quickest answer is the best."""
         if self._own:
-            self._offset = now - self._clock.boot()
+            boot = self._clock.boot()
+            offset = now - boot
+            if self._offset is not None and 0 <= self._offset - offset <= SLOW and boot - self._heard_at < STALE:
+                return
+            self._offset, self._heard_at = offset, boot
 
     async def ask(self) -> Ms:
         """The store's now, for what is settled by hand: it must not be ahead by a millisecond."""
         if self._own:
-            self.heard((await self._store.due(Agenda.TOUCHED, 0)).now)
+            now = (await self._store.due(Agenda.TOUCHED, 0)).now
+            self.heard(now)
+            return now
         return self.now()

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from mainspring.engine.worker import TRUST
+from mainspring.engine.heart import TRUST
 from mainspring.model.errors import StoreError
 from mainspring.model.instant import Ms
 from mainspring.ports.clock import Clock

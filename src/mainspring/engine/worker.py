@@ -8,7 +8,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from mainspring.engine.early import Early
+from mainspring.engine.heart import TRUST, Heart
 from mainspring.engine.inbox import Inbox
+from mainspring.engine.lookahead import Lookahead
 from mainspring.engine.prefetch import Prefetch
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
@@ -32,8 +35,6 @@ CLAIM_BATCH = 100
 QUEUE = 16
 #: A claimed run that found no slot for so many seconds goes back, so that another instance may take it.
 NOT_BEGUN = 1.0
-#: The part of a lease a worker relies on; the rest is for clocks and commits that take their time.
-TRUST = 0.9
 
 
 class Worker(Service):
@@ -69,6 +70,11 @@ class Worker(Service):
         self._waiting: list[tuple[int, int, float, Attempt]] = []
         self._taken = 0
         self._prefetch = Prefetch(clock, settings.pace / 1000)
+        #: Takes what executors have said has ended, and has not reached us yet.
+        self.hear: Callable[[], None] = lambda: None
+        self.early = Early(clock, lambda: self.hear(), self._spare, self._begin_early)
+        self._lookahead = Lookahead(clock)
+        self._left_behind = True
         self._batch = max(CLAIM_BATCH, settings.concurrency // 2)
         self._last_chances: set[str] = set()
         self._riding: tuple[int, Ms, float] = (0, 0, 0.0)
@@ -131,10 +137,14 @@ class Worker(Service):
             self.idle.clear()
         else:
             self.idle.set()
-        if len(claimed.claims) == wanted or _alone(claimed):
+        self._lookahead.counted(len(claimed.claims))
+        self._left_behind = len(claimed.claims) == wanted
+        if self._left_behind or _alone(claimed):
             return 0.0
         self._more = False
-        return self.poll if claimed.next_at is None else max(0.0, (claimed.next_at - claimed.now) / 1000)
+        if claimed.next_at is None:
+            return self.poll
+        return max(0.0, (self._lookahead.look_at(claimed.now, claimed.next_at) - claimed.now) / 1000)
 
     # ── claims that ride along with a commit ───────────────────────────────
 
@@ -168,7 +178,7 @@ class Worker(Service):
             self.wake()
 
     def _brings_work(self, changes: Sequence[Change]) -> bool:
-        now, known = self._clock.now(), self._handlers
+        now, known = self._clock.now() + self._ahead(), self._handlers
         for change in changes:
             run = change.run
             if run is not None and run.state in CLAIMABLE and run.ready_at <= now and run.task in known:
@@ -185,15 +195,27 @@ class Worker(Service):
         if self.under_way is not None:
             waiting = len(self.running) - self.under_way()
             return min(slots - len(self.running), QUEUE - waiting)
-        ahead = 0 if any(h.recovery == "fail" for h in self._handlers.values()) else self._prefetch.places(slots)
-        return min(slots + ahead - len(self.running), self._batch)
+        if self._careful():
+            return min(slots - len(self.running), self._batch)
+        places = self._prefetch.places(slots) + self._prefetch.during(self._ahead() / 1000)
+        return min(slots + places - len(self.running), self._batch)
+
+    def _careful(self) -> bool:
+        """True when a run must not be held here before it begins."""
+        return any(handler.recovery == "fail" for handler in self._handlers.values())
+
+    def _ahead(self) -> Ms:
+        """How far ahead of their time runs are claimed: not at all, unless there are many and none has to wait."""
+        if self._left_behind or self._waiting or self.inbox is not None or self.under_way is not None:
+            return 0
+        return min(self._lookahead.ms, self._settings.lease_ttl // 4) if not self._careful() else 0
 
     def _offer(self) -> Offer:
         lanes = tuple(lane_of(self._settings.namespace, queue) for queue in self._settings.queues)
         tasks = tuple(self._handlers)
         if self.closed:
             tasks = tuple(name for name in tasks if self._handlers[name].kind not in self.closed)
-        return Offer(self._owner, lanes, tasks, self._settings.lease_ttl)
+        return Offer(self._owner, lanes, tasks, self._settings.lease_ttl, self._ahead())
 
     def _take(self, claimed: Claimed, sent: Ms) -> None:
         trust = sent + int(self._settings.lease_ttl * TRUST)
@@ -202,8 +224,8 @@ class Worker(Service):
             run = claim.run
             attempt = self._attempt(claim, trust)
             if self.publish is not None:
-                self.publish(_started(run, claimed.now))
-            refused = _not_now(run, claimed.now)
+                self.publish(_started(run))
+            refused = _not_now(run, run.started_at or claimed.now)
             before = self.running.get(run.id)
             if before is not None:  # we lost this run's lease and got it again: the old attempt must not go on
                 self.stop_attempt(before, HandedBack("lease_lost", began=before.began_at is not None))
@@ -218,8 +240,29 @@ class Worker(Service):
                 self._end(attempt, Cancelled(run.cancel))
             else:
                 self._taken += 1
-                heappush(self._waiting, (run.priority, self._taken, now, attempt))
+                if run.ready_at > claimed.now:
+                    self.early.hold(attempt)
+                else:
+                    heappush(self._waiting, (run.priority, self._taken, now, attempt))
         self._begin()
+        self.early.look()
+
+    def _spare(self) -> int:
+        """Slots that runs which begin a moment from now may hold until then: half of the free ones."""
+        return 0 if self._waiting or self.draining else (self._settings.concurrency - self._given) // 2
+
+    def _begin_early(self, ripe: Sequence[Attempt], soon: Sequence[Attempt]) -> None:
+        now = self._clock.monotonic()
+        for attempt in ripe:
+            self._taken += 1
+            heappush(self._waiting, (attempt.run.priority, self._taken, now, attempt))
+        if ripe:
+            self._begin()
+        for attempt in soon:
+            attempt.given = True
+            self._given += 1
+        if soon:
+            self._executors["async"].start(soon)
 
     def _begin(self) -> None:
         """Give waiting attempts to their executors while slots are free, the most urgent first."""
@@ -237,6 +280,9 @@ class Worker(Service):
 
     def _give_up_waiting(self, after: float = NOT_BEGUN) -> None:
         """Hand back what found no slot."""
+        if after == 0.0:
+            for attempt in self.early.give_up():
+                self._end(attempt, HandedBack("not_begun"))
         if self._waiting:
             latest = self._clock.monotonic() - after
             for _, _, since, attempt in self._waiting:
@@ -359,92 +405,6 @@ class Worker(Service):
         await self._recorder.drain()
 
 
-class Heart(Service):
-    """Renews the worker's leases every heartbeat; hears who was cancelled and what it lost."""
-
-    name = "heart"
-
-    def __init__(self, worker: Worker, beat: float) -> None:
-        super().__init__(beat)
-        self._worker = worker
-        self._suspects: dict[tuple[str, int], int] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
-        #: Attempts an agent took over (202): their leases become the agent's to keep, by its callbacks.
-        self._passing: dict[tuple[str, int], tuple[Attempt, Ms]] = {}
-        self._passed: set[tuple[str, int]] = set()
-
-    def pass_on(self, attempt: Attempt, accepted: Accepted) -> None:
-        """Leave a run to its agent; the lease is made as long as the agent may stay silent, then not renewed here."""
-        self._passing[attempt.run.id, attempt.run.epoch] = (attempt, accepted.silence)
-        self.wake()
-
-    async def passing(self) -> None:
-        """Give the leases of accepted runs their last length; one that does not hold has ended by a callback."""
-        while self._passing:
-            ttl = next(iter(self._passing.values()))[1]
-            leases = [key for key, (_, silence) in self._passing.items() if silence == ttl]
-            await self._worker._store.renew(self._worker._owner, leases, ttl)
-            for key in leases:
-                self._passing.pop(key, None)
-            self._passed.update(leases)
-
-    async def run_once(self) -> float:
-        """Renew all; stop what is lost or cancelled; hand back what we hold without knowing it."""
-        worker = self._worker
-        sent = worker._clock.boot()
-        passing = {run_id: attempt for (run_id, _), (attempt, _) in self._passing.items()}
-        held = {**passing, **worker._recorder.unstored, **worker.running}
-        leases = [(run_id, attempt.run.epoch) for run_id, attempt in held.items()]
-        try:
-            answer = await worker._store.renew(worker._owner, leases, worker._settings.lease_ttl)
-        except StoreError:
-            for held_too_long in [a for a in worker.running.values() if a.stop is None and sent >= a.trust]:
-                worker.stop_attempt(held_too_long, HandedBack("lease_lost", began=held_too_long.began_at is not None))
-            raise
-        trust = sent + int(worker._settings.lease_ttl * TRUST)
-        for run_id in answer.kept:
-            held[run_id].trust = trust
-        for run_id in answer.lost:
-            attempt = held[run_id]  # the run may have ended meanwhile, and be ours again under a new lease
-            if worker.running.get(run_id) is attempt and attempt.stop is None:
-                log.warning("run %s: the lease was lost; its result will be refused", run_id)
-                worker.stop_attempt(attempt, HandedBack("lease_lost", began=attempt.began_at is not None))
-        for run_id, reason in answer.cancel.items():
-            worker.cancel(run_id, reason)
-        for run in self._strays(answer.strays):
-            self._give_back(run, trust)
-        self._passed.intersection_update([(run.id, run.epoch) for run in answer.strays])
-        await self.passing()
-        return self.poll
-
-    def _strays(self, held: Sequence[Run]) -> list[Run]:
-        """Runs we hold and know nothing of, unless the answer of a claim that brings them is still under way."""
-        worker = self._worker
-        unknown = [
-            run
-            for run in held
-            if run.id not in worker.running
-            and run.id not in worker._recorder.unstored
-            and (run.id, run.epoch) not in self._passed
-            and (run.id, run.epoch) not in self._passing
-        ]
-        answered = worker.claims + worker.claiming
-        self._suspects = {(run.id, run.epoch): self._suspects.get((run.id, run.epoch), answered) for run in unknown}
-        return [run for run in unknown if self._suspects[run.id, run.epoch] <= worker.claims]
-
-    def _give_back(self, run: Run, trust: Ms) -> None:
-        """A claim whose answer never reached us, or an outcome that never reached the store."""
-        ended = self._worker._recorder.recall(run)
-        if ended is not None:
-            attempt, outcome = ended
-            attempt.trust = trust
-            self._worker._recorder.record(attempt, outcome)
-            return
-        handler = self._worker._handlers.get(run.task)
-        if handler is not None:
-            self._worker._recorder.record(Attempt(run, None, handler, None, trust), HandedBack("stray"))
-
-
 def _alone(claimed: Claimed) -> bool:
     """A run that crashed before comes without neighbours: there may be more."""
     return bool(claimed.claims) and claimed.claims[0].run.crashes > 0
@@ -474,9 +434,9 @@ def _not_now(run: Run, now: Ms) -> Skipped | None:
     return None
 
 
-def _started(run: Run, now: Ms) -> Event:
+def _started(run: Run) -> Event:
     return RunStarted(
-        at=now,
+        at=run.started_at or 0,
         ns=run.ns,
         run_id=run.id,
         schedule_id=run.schedule_id,

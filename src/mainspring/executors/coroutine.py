@@ -11,6 +11,9 @@ from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import CURRENT, Attempt, Done
 
+#: Timers of other loops than asyncio's own count whole milliseconds, and may be that much early.
+GRAIN = 0.001
+
 
 class CoroutineExecutor:
     """One asyncio task for each attempt; `start` and `stop` may be called from another thread."""
@@ -21,6 +24,7 @@ class CoroutineExecutor:
         self._done = done
         self._live: set[Attempt] = set()  # asyncio itself keeps no task alive
         self._deadlines = Deadlines(loop, self._cancel)
+        self._grain = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else GRAIN
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         try:
@@ -39,6 +43,11 @@ class CoroutineExecutor:
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         create = self._loop.create_task
         for attempt in attempts:
+            wait = attempt.not_before and attempt.not_before - self._clock.monotonic()
+            if wait > 0:
+                attempt.not_before = 0.0
+                attempt.handle = self._loop.call_later(wait + self._grain, self._begin, (attempt,))
+                continue
             self._live.add(attempt)
             attempt.handle = create(self._run(attempt), name=f"mainspring-run-{attempt.run.id}")
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
+
+#: The gate that keeps a schedule's runs apart begins like this.
+OWN = "schedule:"
+
+
+def may_be_early(gates: Sequence[str] | None, crashes: int) -> bool:
+    """True when a run may be claimed ahead of its time: it keeps nobody out but other runs of its own schedule."""
+    return crashes == 0 and all(gate.startswith(OWN) for gate in gates or ())
 
 
 class Gate(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -85,11 +85,13 @@ class Attempt:
         "body",
         "cancelled",
         "done",
+        "early",
         "given",
         "handle",
         "handler",
         "hop",
         "ms",
+        "not_before",
         "run",
         "started",
         "stop",
@@ -115,6 +117,8 @@ class Attempt:
         self.timer: asyncio.TimerHandle | None = None  # the time-out, where the executor keeps one
         self.given = False  # to the executor: it holds a slot
         self.done = False
+        self.early = False  # claimed ahead of its time
+        self.not_before = 0.0  # in monotonic seconds: it was given ahead of its time, too
         self.abandoned = False
 
 

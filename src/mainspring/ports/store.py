@@ -75,6 +75,8 @@ class Offer(Struct, frozen=True):
     lanes: tuple[str, ...]
     tasks: tuple[str, ...]
     ttl: Ms
+    #: Runs that will be due so soon, too, where `may_be_early`. They start at their time, not before.
+    ahead: Ms = 0
 
 
 class Claim(Struct, frozen=True, gc=False):

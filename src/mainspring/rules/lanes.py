@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.model.gate import Gate
+from mainspring.model.gate import OWN, Gate
 from mainspring.model.run import ENDED, Run
 
 #: Why a run failed whose agent says that it is there no more; the schedule is paused.
@@ -16,7 +16,7 @@ def lane_of(ns: str, queue: str) -> str:
 
 def schedule_gate(schedule_id: str) -> str:
     """The gate that keeps a schedule's runs apart."""
-    return f"schedule:{schedule_id}"
+    return f"{OWN}{schedule_id}"
 
 
 def task_gate(ns: str, task: str) -> str:

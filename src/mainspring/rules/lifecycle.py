@@ -215,7 +215,8 @@ def _decide_otherwise(run: Run, command: Command, now: Ms) -> RunEvent:
             if crashes >= command.max_crashes:
                 error = f"the worker died or fell silent {crashes} times while running this"
                 return RunFailed(**head, **held, error=error, reason="crashed", fingerprint="crashed")
-            return LeaseExpired(**head, **held, crashes=crashes, ready_at=now)
+            # A run that was claimed ahead of its time may be back before it.
+            return LeaseExpired(**head, **held, crashes=crashes, ready_at=max(now, run.ready_at))
         case RequestCancel():
             if run.state is State.RUNNING:
                 return CancelRequested(**head, reason=command.reason, by=command.by)

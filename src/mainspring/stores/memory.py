@@ -20,7 +20,7 @@ from mainspring.model.change import (
     ScheduleAt,
 )
 from mainspring.model.events import Event, RunEvent, RunStarted, ScheduleEvent
-from mainspring.model.gate import admit
+from mainspring.model.gate import admit, may_be_early
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, OPEN, Run, State
 from mainspring.model.schedule import Schedule
@@ -358,7 +358,7 @@ class MemoryStore(MemoryTables):
                 attempt=run.attempt + 1,
                 owner=offer.owner,
                 lease_until=lease_now + offer.ttl,
-                started_at=wall,
+                started_at=max(wall, run.ready_at),
             )
             self._put_run(started)
             event = RunStarted(
@@ -369,7 +369,7 @@ class MemoryStore(MemoryTables):
                 attempt=started.attempt,
                 owner=offer.owner,
             )
-            self._record(event, wall, started.n, None)
+            self._record(event, started.started_at or wall, started.n, None)
             claims.append(Claim(started, self._bodies.get(run.body) if run.body else None))
         return Claimed(wall, claims, self._next_ready(offer, wall))
 
@@ -387,13 +387,14 @@ class MemoryStore(MemoryTables):
             for lane in offer.lanes:
                 heap = self._queues[lane, priority].heap
                 most = len(due) + enough
-                while heap and heap[0][0] <= wall and len(due) < most:
+                while heap and heap[0][0] <= wall + offer.ahead and len(due) < most:
                     ready_at, rid = heapq.heappop(heap)
                     run = self._runs.get(rid)
                     if run is None or rid in seen or not claimable(run) or run.ready_at != ready_at:
                         continue
                     seen.add(rid)
-                    if run.task in offer.tasks and (not ids or rid in ids):
+                    in_time = ready_at <= wall or may_be_early(run.gates, run.crashes)
+                    if in_time and run.task in offer.tasks and (not ids or rid in ids):
                         due.append(run)
                     else:
                         unfit.append(run)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from mainspring.testing.contract_apply import ApplyInserts, ApplyPlans
 from mainspring.testing.contract_claim import Claims, Gated, Renewals
 from mainspring.testing.contract_due import DueExpired, DueSchedules, NamedLeases
+from mainspring.testing.contract_early import ClaimsAhead
 from mainspring.testing.contract_find import FindRest, FindRuns
 from mainspring.testing.contract_kept import KeptThings
 from mainspring.testing.contract_leases import LeaseTerms
@@ -27,6 +28,7 @@ class StoreContract(
     ApplyPlans,
     ApplyMoves,
     Claims,
+    ClaimsAhead,
     Gated,
     Renewals,
     DueSchedules,

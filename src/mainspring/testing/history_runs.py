@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from mainspring.engine.lookahead import AHEAD
 from mainspring.model.events import (
     Event,
     LeaseExpired,
@@ -30,6 +31,8 @@ from mainspring.verify import Report as Differences
 #: Moves that end a lease, and those of them that say the handler was called.
 _LEAVES = tuple({event for (s, event), after in TRANSITIONS.items() if s is State.RUNNING and after is not s})
 _CALLED = (RunSucceeded, RunRetrying, RunSnoozed)
+#: Clocks tell whole milliseconds, and a machine's goes a little wrong between two answers of the store.
+ROUNDED: Ms = 2
 
 
 def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
@@ -60,15 +63,17 @@ def _since_started(stream: Sequence[RunEvent], index: int, epoch: int) -> list[R
 
 def _leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: Ms | None) -> None:
     holder: tuple[int, RunEvent] | None = None
-    for index, event in enumerate(stream):
+    given: Ms = 0
+    for index, (event, ready) in enumerate(_with_ready(stream)):
         if isinstance(event, RunStarted):
             if holder is not None:
                 what = f"run {run_id} was given to {event.owner} while {holder[1].owner} still held it"
                 report.add("I7", what, stream[holder[0] : index + 1], kind="doubled")
             holder = (index, event)
+            given = event.at - (AHEAD if event.at == ready else 0)  # a run that starts at its time was given before it
         elif isinstance(event, _LEAVES):
-            if holder is not None and ttl is not None and _by_expiry(event) and event.at - holder[1].at < ttl:
-                held = event.at - holder[1].at
+            if holder is not None and ttl is not None and _by_expiry(event) and event.at - given < ttl:
+                held = event.at - given
                 what = f"run {run_id}: the lease of {holder[1].owner} was ended after {held} ms, it lasts {ttl} ms"
                 report.add("I7", what, stream[holder[0] : index + 1])
             holder = None
@@ -80,9 +85,10 @@ def _by_expiry(event: RunEvent) -> bool:
     return isinstance(event, LeaseExpired) or (isinstance(event, RunCancelled) and event.by == "lease")
 
 
-def _not_early(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
+def _with_ready(stream: Sequence[RunEvent]) -> Iterator[tuple[RunEvent, Ms | None]]:
+    """Each event with the time before which the run must not begin."""
     ready: Ms | None = None
-    for index, event in enumerate(stream):
+    for event in stream:
         match event:
             case RunScheduled():
                 ready = event.due_at
@@ -92,18 +98,23 @@ def _not_early(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
                 ready = event.until
             case LeaseExpired() | RunReopened():
                 ready = event.ready_at
-            case RunStarted() if ready is not None and event.at < ready:
-                what = f"run {run_id} was given out {ready - event.at} ms before it was due"
-                report.add("I6", what, stream[max(0, index - 1) : index + 1], kind="late")
             case _:
                 pass
+        yield event, ready
+
+
+def _not_early(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
+    for index, (event, ready) in enumerate(_with_ready(stream)):
+        if isinstance(event, RunStarted) and ready is not None and event.at < ready:
+            what = f"run {run_id} was given out {ready - event.at} ms before it was due"
+            report.add("I6", what, stream[max(0, index - 1) : index + 1], kind="late")
 
 
 # ── the handlers' own log ───────────────────────────────────────────────────
 
 
 def check_calls(history: History, calls: Sequence[Call], report: Report, at_most_once: Collection[str]) -> None:
-    """What handlers say against what the log says (I4, I5, I10)."""
+    """What handlers say against what the log says (I4, I5, I6, I10)."""
     streams = history.run_streams()
     by_run: dict[str, list[Call]] = defaultdict(list)
     for call in calls:
@@ -118,6 +129,7 @@ def check_calls(history: History, calls: Sequence[Call], report: Report, at_most
         if run.task in once or (run.options is not None and run.options.recovery == "fail"):
             _once(run.id, mine, stream, report)
         _called(run.id, mine, stream, report)
+        _begun_in_time(run.id, mine, stream, report)
         _accepted_in_order(run.id, mine, stream, report)
 
 
@@ -148,6 +160,16 @@ def _called(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], repor
         if count > 1 and token in given:
             what = f"run {run_id} was called {count} times under the one token {token}"
             report.add("I4", what, stream[:4], kind="doubled", count=count - 1)
+
+
+def _begun_in_time(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
+    """A worker may hold a run before its time; a handler must not be called."""
+    started = [(event, at) for event, at in _with_ready(stream) if isinstance(event, RunStarted)]
+    ready = {event.epoch: at for event, at in started if at is not None and at <= event.at}  # else see `_not_early`
+    for call in mine:
+        early = ready.get(call.token, 0) - call.began
+        if early > ROUNDED:
+            report.add("I6", f"run {run_id} was called {early} ms before it was due", stream[:4], kind="late")
 
 
 def _once(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:

@@ -287,10 +287,10 @@ class _Machine(RuleBasedStateMachine):
         self.apply(schedule_change(self.ids, row, event, **values))
         self.stale = [*self.stale[-3:], row]
 
-    @command(lambda self: self.runs(*CLAIMABLE), owner=OWNERS, how=["all", "all", "few", "named"], pick=INDEX)
+    @command(lambda self: self.runs(*CLAIMABLE), owner=OWNERS, how=["all", "ahead", "few", "named"], pick=INDEX)
     def claim_some(self, owner: str, how: str, pick: int) -> None:
-        if how == "all":
-            self.claim(Offer(owner, LANES, (FREE, GATED), TTL), 1_000)
+        if how in ("all", "ahead"):
+            self.claim(Offer(owner, LANES, (FREE, GATED), TTL, pick % 8 if how == "ahead" else 0), 1_000)
         elif how == "few":
             self.claim(Offer(owner, LANES[: pick % 2 + 1], (FREE,), TTL), pick % 4 + 1)
         else:

@@ -34,7 +34,7 @@ from mainspring.stores.postgres.rows import (
     run_row,
     schedule_values,
 )
-from mainspring.stores.postgres.successes import successes
+from mainspring.stores.postgres.successes import part, successes
 
 #: A change sent again is looked for this far back, in milliseconds.
 _RECENT = 600_000
@@ -53,6 +53,9 @@ async def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now:
         applied = await successes(db, changes, wish, now)
         if applied is not None:
             return applied
+        apart = await _apart(db, changes, wish, now)
+        if apart is not None:
+            return apart
     results: list[Result] = [Result("refused")] * len(changes)
     born = None if again else births(changes) or plans(changes)
     if born is not None and wish is None:
@@ -83,6 +86,25 @@ async def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now:
             if ended is not None and ended.epoch == change.guard.epoch:  # not one that was claimed again just now
                 del db.claimed[change.guard.id]
     return Applied(wall, results, claimed_here)
+
+
+async def _apart(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None) -> Applied | None:
+    """Ends and fresh runs in one batch: each by its short way, one commit after the other."""
+    parts = part(db, changes)
+    if parts is None:
+        return None
+    ended, others = ([changes[place] for place in places] for places in parts)
+    if births(others) is None and plans(others) is None:
+        return None
+    first = await successes(db, ended, None, now)
+    if first is None:
+        return None
+    second = await apply(db, others, wish, now, again=False)
+    results: list[Result] = [Result("refused")] * len(changes)
+    for places, applied in zip(parts, (first, second), strict=True):
+        for place, result in zip(places, applied.results, strict=True):
+            results[place] = result
+    return Applied(second.now, results, second.claimed)
 
 
 async def _not_yet(session: Session, changes: Indexed, results: list[Result], wall: Ms) -> Indexed:

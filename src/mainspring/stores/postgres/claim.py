@@ -1,4 +1,4 @@
-"""Leases on runs: taking due ones through their gates, keeping them, and un-parking what waits at a gate."""
+"""Leases on runs: taking due ones through their gates, and keeping them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mainspring.ports.store import Claim, Claimed, Offer, Renewed, Wish
 from mainspring.stores.postgres.apply_sql import successes
 from mainspring.stores.postgres.database import Database, Gated, Session
 from mainspring.stores.postgres.marks import BEGINNING
+from mainspring.stores.postgres.parked import HOLD_COLUMNS
 from mainspring.stores.postgres.rows import (
     CLAIMABLE,
     NOW,
@@ -35,11 +36,18 @@ _PASSED = 100
 _IN_RANGE = f"{_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.task = ANY($3::text[])"
 
 
-def _heads(depth: str, now: str, lows: str = "") -> str:
+#: `may_be_early`: its own schedule's gate is the only one that a run of a schedule may have to pass.
+_MAY_BE_EARLY = """c.crashes = 0 AND (c.gates IS NULL OR c.gates = '["schedule:' || c.schedule_id || '"]')"""
+
+
+def _heads(depth: str, now: str, lows: str = "", ahead: str = "") -> str:
     low = f"AND c.ready_at >= ({lows})[p.p + 1]" if lows else ""
+    due = f"c.ready_at <= {now}"
+    if ahead:
+        due = f"c.ready_at <= {now} + {ahead} AND ({due} OR {_MAY_BE_EARLY})"
     return f"""
     SELECT x.id, x.priority, x.ready_at FROM {_RANGES} CROSS JOIN LATERAL (
-        SELECT c.id, c.priority, c.ready_at FROM §run c WHERE {_IN_RANGE} AND c.ready_at <= {now} {low}
+        SELECT c.id, c.priority, c.ready_at FROM §run c WHERE {_IN_RANGE} AND {due} {low}
         ORDER BY c.ready_at, c.id LIMIT {depth}) x
     ORDER BY x.priority, x.ready_at, x.id LIMIT {depth}"""  # noqa: S608 - column names, no input
 
@@ -57,6 +65,15 @@ def _next(now: str) -> str:
          WHERE y.task = ANY($3::text[]) LIMIT 1),
         (SELECT c.ready_at {ahead} OFFSET {_PASSED - 1} LIMIT 1)))
     FROM {_RANGES}"""  # noqa: S608
+
+
+def _next_early(now: str, ahead: str) -> str:
+    """SQL: the same after a claim that looked ahead: one that must wait for its time, or the first beyond."""
+    return f"""
+    SELECT least(({_next(f"{now} + {ahead}")}), (SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
+        SELECT c.ready_at FROM §run c
+        WHERE {_IN_RANGE} AND c.ready_at > {now} AND c.ready_at <= {now} + {ahead} AND NOT ({_MAY_BE_EARLY})
+        ORDER BY c.ready_at, c.id LIMIT 1) x))"""  # noqa: S608
 
 
 def _first(now: str) -> str:
@@ -106,12 +123,13 @@ _NAMED_HEADS = f"""
     ORDER BY c.priority, c.ready_at, c.id LIMIT $7::integer + 1"""  # noqa: S608
 
 
-def _quick(also: str, ids: str, *, gated: bool = False, named: bool = False) -> str:
+def _quick(also: str, ids: str, *, gated: bool = False, named: bool = False, ahead: str = "") -> str:
     """SQL: a claim in one statement. What it cannot decide it leaves as it is, and says that it is hard."""
     hard = "c.crashes > 0" if gated else "c.gates IS NOT NULL OR c.crashes > 0"
     or_full = " OR (SELECT yes FROM full_)" if gated else ""
-    heads = _NAMED_HEADS if named else _heads("$7::integer + 1", _T, "$8::bigint[]")
-    then = _first(_T) if named else _next(_T)  # beside the named ones others may be due
+    heads = _NAMED_HEADS if named else _heads("$7::integer + 1", _T, "$8::bigint[]", ahead)
+    then = _first(_T) if named else _next_early(_T, ahead) if ahead else _next(_T)  # beside the named ones others are
+    starts = "greatest(t.now, r.ready_at)" if ahead else "t.now"
     return f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{also}
 heads AS MATERIALIZED ({heads}),
@@ -123,7 +141,7 @@ h AS MATERIALIZED (
     SELECT coalesce(bool_or(c.hard), false){or_full} AS hard, count(*) AS got, (SELECT count(*) FROM heads) AS due
     FROM c),
 u AS (
-    UPDATE §run r {_START} owner = $5, lease_until = t.now + $6::bigint, started_at = t.now
+    UPDATE §run r {_START} owner = $5, lease_until = t.now + $6::bigint, started_at = {starts}
     FROM t, c WHERE r.id = c.id AND NOT (SELECT h.hard FROM h)
     RETURNING {run_columns("r")}),{_ENTER if gated else ""}
 e AS ({_STARTED})
@@ -143,6 +161,8 @@ _CLAIM = _quick("", "NULL::text[]")
 _CLAIM_NAMED = _quick("", "NULL::text[]", named=True)
 #: The same through gates: all of them or, if one is refused by any, none.
 _CLAIM_THROUGH = _quick("", "NULL::text[]", gated=True)
+#: The same, a little ahead of their time ($9).
+_CLAIM_EARLY = _quick("", "NULL::text[]", gated=True, ahead="$9::bigint")
 #: The same, then the plain successes that come before it in the same commit.
 _FINISH_AND_CLAIM = _quick(f"{successes(9)},", "(SELECT array_agg(s.id) FROM s)")
 #: now, lanes, tasks → the time, and when there is something to claim.
@@ -198,6 +218,12 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
         return await _claim_named(db, offer, limit, ids, now)
     if db.gated == Gated.HARD:
         return await hard_way(db, offer, limit, ids, now)
+    if offer.ahead:
+        db.reach("claim:begin")
+        async with db.single("claim") as session:
+            claimed = await _early(db, session, offer, limit, db.now(now))
+        if claimed is not None:
+            return claimed
     found: list[Claim] = []
     depth = limit
     lows = db.marks.begin(offer)
@@ -228,6 +254,17 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
         if depth >= DEEPEST:
             return Claimed(about["now"], found, about["now"] + LATER)
         depth = min(DEEPER * depth, DEEPEST)
+
+
+async def _early(db: Database, session: Session, offer: Offer, limit: int, now: Ms | None) -> Claimed | None:
+    """A claim that looks ahead; None, and nothing done, when it is not simple: then nobody looks ahead."""
+    about, claims = _read(await session.fetch(_CLAIM_EARLY, now, *_args(offer, limit), offer.ahead))
+    db.remember(claims)
+    if about["hard"]:
+        return None
+    if about["got"] < min(limit, about["due"]):  # others have a hand on some
+        return Claimed(about["now"], claims, about["now"] + LATER) if claims else None
+    return Claimed(about["now"], claims, about["next_at"])
 
 
 async def _claim_named(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
@@ -291,11 +328,10 @@ SELECT n.name, f.priority, f.ready_at, f.id FROM unnest($1::text[]) AS n(name) C
 """
 _PARK_COLUMNS = {"id": "text", "gate": "text"}
 _PARK = f"UPDATE §run r SET parked_on = i.gate FROM {given(_PARK_COLUMNS)} WHERE r.id = i.id"  # noqa: S608
-_HOLD_COLUMNS = {"name": "text", "times": "integer"}
 #: now, ids, owner, lease, gates that are locked and how often they are entered
 _TAKE = f"""
 WITH h AS (
-    UPDATE §gate g SET held = g.held + i.times FROM {given(_HOLD_COLUMNS, 5)} WHERE g.name = i.name),
+    UPDATE §gate g SET held = g.held + i.times FROM {given(HOLD_COLUMNS, 5)} WHERE g.name = i.name),
 u AS (
     UPDATE §run r {_START} owner = $3, lease_until = $4::bigint, started_at = $1::bigint
     WHERE r.id = ANY ($2::text[]) RETURNING {run_columns("r")}),
@@ -312,6 +348,11 @@ async def claim_here(
     db.reach("claim:begin")
     lanes, tasks, *_ = _args(offer, limit)
     way: Gated = db.gated
+    if offer.ahead and limit > 0 and not ids and way != Gated.HARD:
+        early = await _early(db, session, offer, limit, wall)
+        if early is not None:
+            db.reach("claim:after_events")
+            return early
     while limit > 0 and not ids and way != Gated.HARD:
         about, claims = _read(await session.fetch(_SHORT[way], wall, *_args(offer, limit)))
         if not about["hard"]:
@@ -413,51 +454,3 @@ async def progress(db: Database, run_id: RunId, epoch: int, text: str) -> bool:
             plain_text(text),
         )
     return bool(found)
-
-
-# ── un-parking ──────────────────────────────────────────────────────────────
-
-#: now, limit → the gates that runs wait at (found by skipping through the index), how many wait, counted up to limit;
-#: and the time, if nobody waits.
-_WAITED_AT = f"""
-WITH RECURSIVE t AS MATERIALIZED (SELECT {NOW} AS now), waited(name) AS (
-    SELECT min(r.parked_on) FROM §run r WHERE r.parked_on IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(r.parked_on) FROM §run r WHERE r.parked_on > w.name AND r.parked_on IS NOT NULL)
-    FROM waited w WHERE w.name IS NOT NULL)
-SELECT w.name, (SELECT count(*) FROM (
-           SELECT 1 FROM §run p WHERE p.parked_on = w.name AND p.parked_on IS NOT NULL LIMIT $2::integer) q) AS waiting,
-       g.max, g.held, g.closed_until, t.now
-FROM t LEFT JOIN waited w ON w.name IS NOT NULL LEFT JOIN §gate g ON g.name = w.name
-"""  # noqa: S608
-#: gate names and how many of each may go: the first in the order of claims; what is being changed is left alone.
-_UNPARK = f"""
-WITH h AS MATERIALIZED (
-    SELECT x.id FROM {given(_HOLD_COLUMNS)} CROSS JOIN LATERAL (
-        SELECT p.id FROM §run p WHERE p.parked_on = i.name AND p.parked_on IS NOT NULL
-        ORDER BY p.priority, p.ready_at, p.id LIMIT i.times) x)
-UPDATE §run r SET parked_on = NULL
-WHERE r.id IN (SELECT c.id FROM §run c WHERE c.id = ANY (ARRAY(SELECT h.id FROM h)) AND c.parked_on IS NOT NULL
-               ORDER BY c.id FOR UPDATE SKIP LOCKED)
-RETURNING r.id
-"""  # noqa: S608
-
-
-async def unpark(db: Database, limit: int, now: Ms | None) -> tuple[Ms, int]:
-    """Put parked runs whose gate has room back among the claimable ones: a statement of its own, seeing all that is."""
-    async with db.reading() as session:
-        rows = await session.fetch(_WAITED_AT, db.now(now), limit)
-    wall: Ms = rows[0]["now"]
-    going: dict[str, int] = {}
-    left = limit
-    for name, waiting, most, held, closed_until, _ in rows if rows[0]["name"] is not None else ():
-        room = limit if most is None else Gate(name, most, held, closed_until).room(wall)
-        count = min(waiting, room, left)
-        if count > 0:
-            going[name] = count
-            left -= count
-    if not going:
-        return wall, 0
-    async with db.single("due") as session:
-        freed = await session.fetch(_UNPARK, list(going), list(going.values()))
-    return wall, len(freed)

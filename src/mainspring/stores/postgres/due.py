@@ -6,8 +6,8 @@ from typing import Any
 
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Agenda, Due, DueSchedule
-from mainspring.stores.postgres.claim import unpark
 from mainspring.stores.postgres.database import Database
+from mainspring.stores.postgres.parked import unpark
 from mainspring.stores.postgres.rows import (
     NOW,
     RUN_FIELDS,

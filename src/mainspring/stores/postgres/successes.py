@@ -62,6 +62,22 @@ async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, 
     return Applied(wall, results, claimed)
 
 
+def part(db: Database, changes: Sequence[Change]) -> tuple[list[int], list[int]] | None:
+    """The places of such successes and those of the others, if both can be written one after the other."""
+    ended: list[int] = []
+    others: list[int] = []
+    owner: str | None = None
+    for place, change in enumerate(changes):
+        owner = change.events[0].owner if not ended and change.events else owner
+        (others if _plain(db.claimed, change, owner) is None else ended).append(place)
+    runs = {guard.id for place in ended if (guard := changes[place].guard) is not None}
+    for place in others:
+        guard, new = changes[place].guard, changes[place].runs
+        if (guard is not None and guard.id in runs) or any(run.id in runs for run in new):
+            return None
+    return (ended, others) if ended and others and len(runs) == len(ended) else None
+
+
 async def _also(claiming: Awaitable[Claimed]) -> Claimed | None:
     """A claim after a commit: when it fails, what was stored is still told; whoever claims asks again."""
     try:

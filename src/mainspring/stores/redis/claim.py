@@ -25,7 +25,7 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
 
 def pack_offer(offer: Offer) -> tuple[Any, ...]:
     """An offer as lua/claiming.lua reads it."""
-    return offer.owner, offer.lanes, offer.tasks, offer.ttl
+    return offer.owner, offer.lanes, offer.tasks, offer.ttl, offer.ahead
 
 
 def read_claimed(answer: list[Any]) -> Claimed:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from mainspring.model.gate import Gate, admit
+from mainspring.model.gate import Gate, admit, may_be_early
 from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
@@ -48,12 +48,12 @@ WHERE c.id = i.id AND {_CLAIMABLE} AND c.ready_at <= ?3 AND {_OFFERED}
 
 _START = """
 UPDATE run SET state = 'running', n = n + 1, epoch = epoch + 1, attempt = attempt + 1,
-               owner = ?2, lease_until = ?3, started_at = ?4
+               owner = ?2, lease_until = ?3, started_at = max(?4, ready_at)
 WHERE rid IN (SELECT value FROM json_each(?1))
 """
 _STARTED = """
 INSERT INTO event (at, ns, schedule_id, rid, n, type, v, epoch, attempt, owner)
-SELECT ?2, r.ns, r.schedule_id, r.rid, r.n, 'RunStarted', 1, r.epoch, r.attempt, r.owner
+SELECT r.started_at, r.ns, r.schedule_id, r.rid, r.n, 'RunStarted', 1, r.epoch, r.attempt, r.owner
 FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value
 """
 _TAKEN = f"""
@@ -99,7 +99,7 @@ def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms 
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
     with db.read():
         next_at: Ms | None = db.value(_NEXT_READY, lanes, tasks)
-    if limit <= 0 or next_at is None or next_at > wall:
+    if limit <= 0 or next_at is None or next_at > wall + offer.ahead:
         return Claimed(wall, [], next_at)
     with db.write("claim"):
         return claim_here(db, offer, limit, ids, wall, lease_now)
@@ -110,22 +110,26 @@ def claim_here(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], wal
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
     db.reach("claim:begin")
     named = pack(ids) if ids else None
-    found = _candidates(db, lanes, tasks, wall, limit, named)
+    found = _candidates(db, lanes, tasks, wall, offer.ahead, limit, named)
     chosen = found[:limit]
     if any(candidate.gates or candidate.crashes for candidate in chosen):
         if len(found) >= limit and named is None:
-            found = _candidates(db, lanes, tasks, wall, 4 * limit, named)
+            found = _candidates(db, lanes, tasks, wall, offer.ahead, 4 * limit, named)
         chosen = _through_gates(db, _considered(found, limit), limit, wall)
     claims = _start(db, chosen, offer, wall, lease_now) if chosen else []
     return Claimed(wall, claims, db.value(_NEXT_READY, lanes, tasks))
 
 
-def _candidates(db: Database, lanes: str, tasks: str, wall: Ms, depth: int, named: str | None) -> list[_Candidate]:
+def _candidates(
+    db: Database, lanes: str, tasks: str, wall: Ms, ahead: Ms, depth: int, named: str | None
+) -> list[_Candidate]:
     if named is not None:
-        text = db.value(_NAMED, lanes, tasks, wall, named)
+        text = db.value(_NAMED, lanes, tasks, wall + ahead, named)
     else:
-        text = db.value(_HEADS, lanes, tasks, wall, depth)
+        text = db.value(_HEADS, lanes, tasks, wall + ahead, depth)
     heads = [head for head in _heads.decode(text) if head]
+    if ahead:
+        heads = [[c for c in head if c.ready_at <= wall or may_be_early(c.gates, c.crashes)] for head in heads]
     if len(heads) == 1 and named is None:
         return heads[0]
     return sorted(candidate for head in heads for candidate in head)
@@ -167,7 +171,7 @@ def _start(db: Database, chosen: list[_Candidate], offer: Offer, wall: Ms, lease
     rids = pack([candidate.rid for candidate in chosen])
     db.run(_START, rids, offer.owner, lease_now + offer.ttl, wall)
     db.reach("claim:after_update")
-    db.run(_STARTED, rids, wall)
+    db.run(_STARTED, rids)
     db.reach("claim:after_events")
     runs = read_runs(db.value(_TAKEN, rids))
     if len(db.claimed) > MOST_CLAIMED:  # of leases that were lost

@@ -183,7 +183,7 @@ end
 local function take(due, from, now, offer, answer)
   local owner, lease = offer[1], now + offer[4]
   local found = call('HMGET', P .. 'run', unpack(due))
-  local at, by, owner_bytes = pack(now), pack(owner, nil), #owner
+  local at_once, by, owner_bytes = pack(now), pack(owner, nil), #owner
   local new, log, leases, gone, of = {}, {}, {}, {}, {}
   local seq = log_end()
   local first, block = seq, floor((seq + 1) / BLOCK)
@@ -197,10 +197,13 @@ local function take(due, from, now, offer, answer)
     if crashes > 0 or flags % 2 == HAS_GATES then
       return nil
     end
-    local t = HEADER_BYTES + trail
+    local t, started, at = HEADER_BYTES + trail, now, at_once
+    if ready > now then
+      started, at = ready, pack(ready)
+    end
     n, epoch, attempt, seq = n + 1, epoch + 1, attempt + 1, seq + 1
     row = struct.pack(
-      HEADER, flags, RUNNING, 0, n, epoch, attempt, head, ident, body_at, owner_bytes, trail + 6, due_at, ready, now,
+      HEADER, flags, RUNNING, 0, n, epoch, attempt, head, ident, body_at, owner_bytes, trail + 6, due_at, ready, started,
       NEVER, lease, created
     ) .. owner .. sub(row, HEADER_BYTES + 1, t) .. struct.pack('>I6', seq) .. sub(row, t + 1)
     new[2 * i - 1], new[2 * i] = id, row
@@ -263,16 +266,36 @@ local function take(due, from, now, offer, answer)
   return answer
 end
 
+-- Of these, in order, the ones that are due, or may be taken ahead of their time: those that keep nobody out but other
+-- runs of their own schedule.
+local function in_time(ids, now)
+  local found = {}
+  hload('run', ids)
+  for _, id in ipairs(ids) do
+    local r = run_of(id)
+    local fits = r.ready <= now or r.crashes == 0
+    if fits and r.ready > now and has_gates(r) then
+      for _, name in ipairs(born(r).gates) do
+        fits = fits and sub(name, 1, 9) == 'schedule:'
+      end
+    end
+    if fits then
+      found[#found + 1] = id
+    end
+  end
+  return found
+end
+
 -- Through the gates, and one that crashed before alone.
 local function take_some(due, limit, now, offer, answer)
   local owner, lease = offer[1], now + offer[4]
-  local at, by = pack(now), pack(owner, nil)
+  local by = pack(owner, nil)
   hload('run', due)
   for i, r in ipairs(admit(due, limit, now)) do
     leave(r)
     r.state, r.epoch, r.attempt = 'running', r.epoch + 1, r.attempt + 1
-    r.owner, r.lease, r.started = owner, lease, now
-    move(r, at, STARTED .. sub(r.head, 1, r.ident) .. pack(r.epoch, r.attempt) .. by)
+    r.owner, r.lease, r.started = owner, lease, math.max(now, r.ready)
+    move(r, pack(r.started), STARTED .. sub(r.head, 1, r.ident) .. pack(r.epoch, r.attempt) .. by)
     enter(r)
     save_run(r)
     local _, body = unpack_limit(r.head, 1, r.body_at)
@@ -281,7 +304,7 @@ local function take_some(due, limit, now, offer, answer)
   flush()
 end
 
--- offer = {owner, lanes, tasks, ttl}; {now, next time or false, row, payload or false, row, …}
+-- offer = {owner, lanes, tasks, ttl, ahead}; {now, next time or false, row, payload or false, row, …}
 local function claim(now, offer, limit, ids)
   local queues = offered(offer[2], offer[3])
   local answer = { now, false }
@@ -289,10 +312,11 @@ local function claim(now, offer, limit, ids)
     if #ids > 0 then
       take_some(named(ids, offer[2], offer[3], now), limit, now, offer, answer)
     else
-      local due, from = heads(queues, now, math.min(limit, MOST))
+      local due, from = heads(queues, now + offer[5], math.min(limit, MOST))
       if #due > 0 and not take(due, from, now, offer, answer) then
         answer = { now, false }
-        take_some(heads(queues, now, 4 * limit), limit, now, offer, answer) -- some may not pass: look deeper
+        due = heads(queues, now + offer[5], 4 * limit) -- some may not pass: look deeper
+        take_some(offer[5] > 0 and in_time(due, now) or due, limit, now, offer, answer)
       end
     end
   end

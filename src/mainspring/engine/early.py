@@ -1,0 +1,93 @@
+"""Runs that were claimed a moment before their time.
+
+They hold no slot while they wait. A few at a time go to the handlers' loop, which begins each at its very moment, and
+what becomes of them is heard when the next few go: at a hundred fires a second that is one look for several of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from mainspring.engine.lookahead import AHEAD
+from mainspring.ports.clock import Clock
+from mainspring.ports.executor import Attempt
+
+#: Seconds ahead of its time that a run may go to the handlers' loop. It holds its slot from then on.
+HANDED = 0.1
+#: Seconds before the next one's time at which to look, and after the last one's at which to hear of it.
+LEAD, TAIL = 0.005, 0.02
+
+
+class Early:
+    """Belongs to a worker, on the engine's loop."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        hear: Callable[[], None],
+        spare: Callable[[], int],
+        begin: Callable[[Sequence[Attempt], Sequence[Attempt]], None],
+    ) -> None:
+        self._clock = clock
+        self._hear = hear
+        self._spare = spare
+        self._begin = begin
+        self._held: list[tuple[float, int, Attempt]] = []
+        self._count = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        #: True while outcomes of early runs need not be told: the next look takes them. Read on any thread.
+        self.hears = False
+
+    def hold(self, attempt: Attempt) -> None:
+        """Keep it until its time. A clock that is set back meanwhile does not make it wait longer."""
+        wait = min(attempt.run.ready_at - self._clock.now(), AHEAD) / 1000
+        attempt.early = True
+        heappush(self._held, (self._clock.monotonic() + wait, next(self._count), attempt))
+
+    def look(self) -> None:
+        """Begin what has its time now, hand over what has it soon, hear of what was handed over before."""
+        self._disarm()
+        self._hear()
+        now = self._clock.monotonic()
+        ripe: list[Attempt] = []
+        soon: list[Attempt] = []
+        room = self._spare() if self._held else 0
+        while self._held:
+            at, _, attempt = self._held[0]
+            if not attempt.done:
+                if at <= now:
+                    ripe.append(attempt)
+                elif len(soon) < room and at <= now + HANDED and attempt.handler.kind in ("async", "sync"):
+                    attempt.not_before = at
+                    soon.append(attempt)
+                else:
+                    break
+            heappop(self._held)
+        self._begin(ripe, soon)
+        self._arm(now, soon)
+
+    def give_up(self) -> list[Attempt]:
+        """Hold nothing any more; what was held."""
+        self._disarm()
+        held = [attempt for *_, attempt in self._held if not attempt.done]
+        self._held.clear()
+        self._hear()
+        return held
+
+    def _disarm(self) -> None:
+        self.hears = False  # first: what ends from here on is told, what ended before is heard now
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, now: float, soon: Sequence[Attempt]) -> None:
+        looks = [soon[-1].not_before + TAIL] if soon else []
+        if self._held:
+            at = self._held[0][0]
+            looks.append(at - LEAD if at - LEAD > now else at)
+        if looks:
+            self._timer = asyncio.get_running_loop().call_later(min(looks) - now, self.look)
+            self.hears = bool(soon)

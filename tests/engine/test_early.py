@@ -1,0 +1,258 @@
+"""Claims a moment ahead, when there is much to do: no handler is called before its time, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support import START, beside
+
+from mainspring import Context, Every, Mainspring
+from mainspring.engine import batcher, lookahead
+from mainspring.engine.early import HANDED, Early
+from mainspring.engine.lookahead import AHEAD
+from mainspring.ledger import ledger
+from mainspring.model.events import RunHandedBack, RunStarted
+from mainspring.model.run import Run, State
+from mainspring.ports.executor import Attempt, Handler
+from mainspring.ports.store import Events, Runs
+from mainspring.rules.lifecycle import Expire, decide
+from mainspring.stores.memory import MemoryStore
+from mainspring.testing.travel import Travel, travel
+from mainspring.testing.virtual import VirtualClock
+
+MANY = 40
+Begun = list[tuple[str, int]]
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few fires make a crowd."""
+    monkeypatch.setattr(lookahead, "BUSY", 1.0)
+
+
+def an_app(store: MemoryStore, **options: object) -> tuple[Mainspring, Begun]:
+    ms = Mainspring(store=store)
+    begun: Begun = []
+
+    @ms.task(name="work", timeout=None, **options)  # type: ignore[call-overload]  # the options of one test each
+    async def work(ctx: Context) -> None:
+        begun.append((ctx.run_id, ms.clock.now()))
+
+    return ms, begun
+
+
+@asynccontextmanager
+async def crowded(ms: Mainspring, every: str = "1s") -> AsyncIterator[Travel]:
+    """Forty schedules, 25 ms apart, three seconds on."""
+    async with travel(ms, START) as t:
+        for number in range(MANY):
+            anchor = t.now.replace(microsecond=number * 25_000)
+            await ms.schedule(f"s{number}", ms.tasks["work"], every=Every(every, anchor=anchor))
+        await t.advance("3s")
+        yield t
+
+
+async def held(t: Travel) -> list[Run]:
+    """Runs that a worker holds and whose time has not come."""
+    return [run for run in await t.runs() if run.state is State.RUNNING and run.ready_at > t.clock.now()]
+
+
+async def until_held(t: Travel, least: int = 3) -> list[Run]:
+    for _ in range(100):
+        found = await held(t)
+        if len(found) >= least:
+            return found
+        await t.advance("5ms")
+    raise AssertionError("nothing is claimed ahead of its time")
+
+
+async def test_runs_are_claimed_ahead_and_begin_at_their_time() -> None:
+    store = MemoryStore()
+    ms, begun = an_app(store)
+    async with crowded(ms) as t:
+        claims = t.runtime.metrics()["claims_total"]
+        seen = 0
+        for _ in range(100):
+            await t.advance("20ms")
+            early = await held(t)
+            seen += len(early)
+            assert all(run.ready_at <= t.clock.now() + AHEAD for run in early)
+        assert seen > 100
+        assert t.runtime.metrics()["claims_total"] - claims < 60, "two seconds of 40 fires"
+        await t.advance("1s")
+        due = {run.id: run.ready_at for run in await t.runs()}
+        assert len(begun) == len({run_id for run_id, _ in begun})
+        assert all(0 <= at - due[run_id] <= 2 for run_id, at in begun if at > t.clock.now() - 2_500)
+        book = await ledger(store, t.clock.now())
+        assert (book.behind, book.unexplained, book.skipped) == (0, 0, {})
+        starts = [e for e in await store.find(Events(limit=100_000)) if isinstance(e, RunStarted)]
+        assert all(e.at >= due[e.run_id or ""] for e in starts)
+
+
+async def test_outcomes_share_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    ms, begun = an_app(store)
+    async with crowded(ms) as t:
+        commits = 0
+        apply = store.apply
+
+        async def counted(changes: Sequence[object], **options: object) -> object:
+            nonlocal commits
+            commits += 1
+            return await apply(changes, **options)  # type: ignore[arg-type]  # passed on as it came
+
+        monkeypatch.setattr(store, "apply", counted)
+        before = len(begun)
+        await t.advance("2s")
+        assert len(begun) - before >= 75
+        assert commits <= 30
+        await t.advance(f"{int(batcher.LINGER * 1000) + 50}ms")
+        ended = {run.id for run in await t.runs() if run.state is State.SUCCEEDED}
+        assert all(run_id in ended for run_id, at in begun if at < t.clock.now() - batcher.LINGER * 1000 - 50)
+
+
+async def test_at_a_stop_what_is_held_goes_back_and_keeps_its_time() -> None:
+    store = MemoryStore()
+    ms, begun = an_app(store)
+    async with crowded(ms) as t:
+        early = await until_held(t)
+        given = {run.id for run in early if run.ready_at > t.clock.now() + HANDED * 1000}
+    assert given
+    back = {e.run_id for e in await store.find(Events(limit=100_000)) if isinstance(e, RunHandedBack)}
+    assert given <= back
+    assert not given & {run_id for run_id, _ in begun}
+    rows = {run.id: run for run in await store.find(Runs(limit=10_000))}
+    assert all(rows[run.id].ready_at == run.ready_at for run in early)
+    assert {rows[run_id].state for run_id in given} == {State.WAITING}
+
+
+async def test_a_run_that_is_cancelled_while_it_is_held_is_not_called() -> None:
+    ms, begun = an_app(MemoryStore())
+    async with crowded(ms) as t:
+        run = max(await until_held(t), key=lambda run: run.ready_at)
+        await ms.cancel(run.id)
+        await t.advance("2s")
+        assert run.id not in {run_id for run_id, _ in begun}
+        assert {r.id: r.state for r in await t.runs()}[run.id] is State.CANCELLED
+
+
+async def test_a_clock_that_is_set_back_makes_nobody_wait() -> None:
+    ms, begun = an_app(MemoryStore())
+    async with crowded(ms) as t:
+        early = await until_held(t)
+        t.step_wall_clock(-30_000)
+        await t.advance(f"{AHEAD + 10}ms")
+        assert {run.id for run in early} <= {run_id for run_id, _ in begun}
+
+
+async def test_what_must_run_at_most_once_is_not_held() -> None:
+    ms, begun = an_app(MemoryStore(), recovery="fail")
+    async with crowded(ms) as t:
+        for _ in range(50):
+            await t.advance("20ms")
+            assert await held(t) == []
+        assert len(begun) > 100
+
+
+async def test_a_task_with_a_limit_is_not_held() -> None:
+    ms, begun = an_app(MemoryStore(), limit=2)
+    async with crowded(ms) as t:
+        for _ in range(50):
+            await t.advance("20ms")
+            assert await held(t) == []
+        assert len(begun) > 100
+
+
+async def test_urgent_work_finds_a_slot_beside_what_is_held() -> None:
+    ms = Mainspring(store=MemoryStore(), concurrency=4)
+    begun: Begun = []
+
+    @ms.task(name="work", timeout=None)
+    async def work(ctx: Context) -> None:
+        begun.append((ctx.run_id, ms.clock.now()))
+
+    @ms.task(name="now", priority="critical")
+    async def now() -> None: ...
+
+    async with crowded(ms) as t:
+        await until_held(t)
+        handle = await now.enqueue()
+        await t.advance("2ms")
+        assert (await handle.run()).state is State.SUCCEEDED
+
+
+def test_a_lease_that_ends_before_the_time_of_its_run_does_not_make_it_early() -> None:
+    run = Run(id="r", task="t", state=State.RUNNING, epoch=1, attempt=1, ready_at=5_000)
+    (event,) = decide(run, Expire(max_crashes=3, recovery="retry"), 4_700)
+    assert event.ready_at == 5_000  # type: ignore[union-attr]  # it is a LeaseExpired
+    (event,) = decide(run, Expire(max_crashes=3, recovery="retry"), 9_000)
+    assert event.ready_at == 9_000  # type: ignore[union-attr]
+
+
+# ── by itself ──────────────────────────────────────────────────────────────
+
+
+async def _nothing(attempt: Attempt) -> None: ...
+
+
+def _attempt(ready_at: int) -> Attempt:
+    handler = Handler("t", "async", _nothing, lambda attempt: None, lambda value: None)
+    return Attempt(Run(id=f"r{ready_at}", task="t", ready_at=ready_at), None, handler, None, 1 << 60)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 3])
+async def test_as_many_are_handed_over_as_there_is_room_and_the_rest_begins_in_time(spare: int) -> None:
+    clock = VirtualClock(1_000_000)
+    begun: list[tuple[list[str], list[str]]] = []
+    heard: list[float] = []
+
+    def begin(ripe: Sequence[Attempt], soon: Sequence[Attempt]) -> None:
+        begun.append(([a.run.id for a in ripe], [a.run.id for a in soon]))
+
+    early = Early(clock, lambda: heard.append(clock.monotonic()), lambda: spare, begin)
+    now = clock.now()
+    for wait in (30, 10, 20, 500):
+        early.hold(_attempt(now + wait))
+    early.look()
+    in_order = [f"r{now + wait}" for wait in (10, 20, 30)]
+    assert begun == [([], in_order[:spare])]
+    assert early.hears is bool(spare)
+    assert {a.run.id for a in early.give_up()} == {f"r{now + wait}" for wait in (10, 20, 30, 500)[spare:]}
+    assert not early.hears
+    assert len(heard) == 2
+
+
+# ── on threads ─────────────────────────────────────────────────────────────
+
+
+async def test_the_real_loops_begin_each_at_its_moment(tmp_path: Path) -> None:
+    ms = Mainspring(f"sqlite:///{tmp_path}/early.db")
+    begun: dict[str, float] = {}
+    enough = asyncio.Event()
+
+    @ms.task(name="work", timeout=None)
+    async def work(ctx: Context) -> None:
+        begun[ctx.run_id] = time.time() * 1000
+        if len(begun) >= 120:
+            enough.set()
+
+    async with beside(ms):
+        await ms.schedule_many(
+            work, ({"name": f"s{i}", "trigger": Every("1s", anchor=_anchor(i * 25))} for i in range(MANY))
+        )
+        async with asyncio.timeout(30):
+            await enough.wait()
+    runs = {run.id: run for run in await ms.runs(limit=1_000)}
+    await ms.close()
+    assert all(at >= runs[run_id].ready_at for run_id, at in begun.items())
+    assert sum(run.started_at == run.ready_at for run in runs.values()) >= 40, "claimed ahead of their time"
+
+
+def _anchor(ms: int) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
