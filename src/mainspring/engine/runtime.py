@@ -205,7 +205,7 @@ class Runtime:
             self.executors,
             self._telling.publish if self._telling.listening else None,
         )
-        self.worker.hear = self._take_outcomes
+        self.worker.hear, self.worker.heard = self._take_outcomes, self.time.heard
         if watchdog is not None:
             watchdog.worker = self.worker
         self.batcher.rider = self.worker

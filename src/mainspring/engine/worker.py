@@ -70,6 +70,8 @@ class Worker(Service):
         self._waiting: list[tuple[int, int, float, Attempt]] = []
         self._taken = 0
         self._prefetch = Prefetch(clock, settings.pace / 1000)
+        #: Told the store's now at each claim.
+        self.heard: Callable[[Ms], None] = lambda now: None
         #: Takes what executors have said has ended, and has not reached us yet.
         self.hear: Callable[[], None] = lambda: None
         self.early = Early(clock, lambda: self.hear(), self._spare, self._begin_early)
@@ -131,6 +133,7 @@ class Worker(Service):
     def _claimed(self, claimed: Claimed, wanted: int, sent: Ms, began: float) -> float:
         """Take what was claimed; the seconds until there may be more."""
         self._prefetch.answered(began)
+        self.heard(claimed.now)
         if claimed.claims:
             self._take(claimed, sent)
         if self.running or claimed.claims:
