@@ -6,10 +6,13 @@ from mainspring.ports.clock import Clock
 
 #: The weight of the newest measurement.
 NEWEST = 0.3
+#: So many at most, or as many as there are slots: what is quick enough to need more is waited for no longer than the
+#: round trips that it spares.
+MOST = 100
 
 
 class Prefetch:
-    """What ends during two round trips to the store or two of its paces, as many as there are slots at most."""
+    """What ends during two round trips to the store or two of its paces."""
 
     def __init__(self, clock: Clock, pace: float = 0.0) -> None:
         self._clock = clock
@@ -37,4 +40,4 @@ class Prefetch:
 
     def places(self, slots: int) -> int:
         """Places in the local queue."""
-        return min(slots, int(self._rate * 2 * max(self._round_trip, self._pace)))
+        return min(max(slots, MOST), int(self._rate * 2 * max(self._round_trip, self._pace)))
