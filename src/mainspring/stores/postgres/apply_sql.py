@@ -10,6 +10,7 @@ from mainspring.stores.postgres.rows import (
     given,
     run_columns,
     schedule_columns,
+    told,
 )
 
 #: The first statement of a transaction: its time, and its number. The number must be there before an event's is taken:
@@ -63,26 +64,22 @@ WHERE r.id = i.id AND (
 RETURNING i.idx, r.n
 """  # noqa: S608 - column names, no input
 
-#: `data` only where there is a result to tell: the rest is put together by the server.
-SUCCESS_COLUMNS = {
-    "id": "text",
-    "epoch": "integer",
-    "began_at": "bigint",
-    "ms": "bigint",
-    "change": "text",
-    "result": "text",
-    "data": "text",
-}
+#: Those that are `told`; then result and event data, arrays, only where there is a result to tell: the rest is put
+#: together by the server.
+_TOLD = {"id": "text", "epoch": "integer", "began_at": "bigint", "ms": "bigint", "change": "text"}
+TOLD = len(_TOLD)
+SUCCESS_COLUMNS = TOLD + 2
 
 
 def successes(first: int) -> str:
-    """CTEs: the plain successes of an owner, then `SUCCESS_COLUMNS`, as `s`, with their events; `t` has the time."""
+    """CTEs: the plain successes of an owner, then the columns, as `s`, with their events; `t` has the time."""
     return f"""
 s AS (
     UPDATE §run r SET n = r.n + 1, state = 'succeeded', reason = NULL, error = NULL, result = i.result,
         began_at = i.began_at, ms = i.ms, dead = false, ended_at = t.now, owner = NULL, lease_until = NULL,
         parked_on = NULL, progress = NULL
-    FROM t, {given(SUCCESS_COLUMNS, first + 1)}
+    FROM t, unnest({told(_TOLD, first + 1)}, ${first + TOLD + 1}::text[], ${first + TOLD + 2}::text[])
+        AS i({", ".join(_TOLD)}, result, data)
     WHERE r.id = i.id AND {STILL_RUNNING} AND r.epoch = i.epoch
     RETURNING r.id, r.n, r.ns, r.schedule_id, r.epoch, r.attempt, r.began_at, r.ms, i.change, i.data),
 se AS (
@@ -92,13 +89,13 @@ se AS (
     FROM t, s)"""  # noqa: S608
 
 
-#: now, owner, then `SUCCESS_COLUMNS` → the time, and which held.
+#: now, owner, then the columns → the time, and which held.
 SUCCEED = f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{successes(2)}
 SELECT t.now, (SELECT array_agg(s.id) FROM s) AS ids FROM t
 """  # noqa: S608
 
-_RELEASED_AT = 3 + len(SUCCESS_COLUMNS)
+_RELEASED_AT = 3 + SUCCESS_COLUMNS
 #: The same, then for each gate that is left the run that leaves it and its name; of those that held, by names in order.
 SUCCEED_AND_RELEASE = f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{successes(2)},

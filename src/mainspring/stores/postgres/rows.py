@@ -39,6 +39,23 @@ def arrays(rows: Sequence[Sequence[Any]], width: int) -> list[Any]:
     return [() if column.count(None) == count else column for column in zip(*rows, strict=True)]
 
 
+#: Between the values of a column that comes as one text; where one holds it, the column cannot come so.
+BETWEEN = "\x1f"
+
+
+def told(columns: Mapping[str, str], first: int = 1) -> str:
+    """SQL for columns that come as one text each: the driver looks at every value of an array, and not cheaply."""
+    return ", ".join(
+        f"string_to_array(${first + k}::text, E'\\x1f')::{kind}[]" for k, kind in enumerate(columns.values())
+    )
+
+
+def one_text(values: Sequence[Any]) -> str | None:
+    """Values that are not NULL as one text, for `told`; None when they cannot be told so."""
+    text = BETWEEN.join(values if type(values[0]) is str else map(str, values))
+    return text if text and text.count(BETWEEN) == len(values) - 1 else None
+
+
 def plain_text(text: str | None) -> str | None:
     """PostgreSQL has no U+0000 in a text, so that character is stored as its picture, U+2400."""
     return text if text is None or "\0" not in text else text.replace("\0", "\u2400")

@@ -15,10 +15,9 @@ from mainspring.stores.postgres import apply_sql as sql
 from mainspring.stores.postgres.claim import claim, claim_with_successes
 from mainspring.stores.postgres.database import Broken, Database, Met
 from mainspring.stores.postgres.explain import explain
-from mainspring.stores.postgres.rows import arrays, plain_text
+from mainspring.stores.postgres.rows import arrays, one_text, plain_text
 
 _ACCEPTED = Result("accepted")
-_WIDTH = len(sql.SUCCESS_COLUMNS)
 
 
 async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None) -> Applied | None:
@@ -31,7 +30,12 @@ async def successes(db: Database, changes: Sequence[Change], wish: Wish | None, 
             return None
         rows[row[0]] = row
     # Rows are locked in the order of ids.
-    done = [plain_text(owner), *arrays([rows[run_id] for run_id in sorted(rows)], _WIDTH)]
+    columns = list(zip(*(rows[run_id] for run_id in sorted(rows)), strict=True))
+    told = [one_text(column) for column in columns[: sql.TOLD]]
+    if None in told:
+        return None
+    said = [() if column.count(None) == len(rows) else column for column in columns[sql.TOLD :]]
+    done = [plain_text(owner), *told, *said]
     claimed = None
     released = [(change.guard.id, gate) for change in changes if change.guard for gate in change.releases]
     if released:
@@ -87,7 +91,7 @@ async def _also(claiming: Awaitable[Claimed]) -> Claimed | None:
 
 
 def _plain(known: Mapping[str, Run], change: Change, owner: str | None) -> tuple[Any, ...] | None:
-    """A row of `SUCCESS_COLUMNS` if the change says nothing but that a run of ours succeeded under its lease."""
+    """A row for `sql.successes` if the change says nothing but that a run of ours succeeded under its lease."""
     guard, run, events = change.guard, change.run, change.events
     if type(guard) is not RunLease or run is None or run.state is not State.SUCCEEDED or len(events) != 1:
         return None
