@@ -47,6 +47,11 @@ class Early:
         attempt.early = True
         heappush(self._held, (self._clock.monotonic() + wait, next(self._count), attempt))
 
+    @property
+    def holds(self) -> bool:
+        """True when something waits for its time here."""
+        return bool(self._held)
+
     def look(self) -> None:
         """Begin what has its time now, hand over what has it soon, hear of what was handed over before."""
         self._disarm()

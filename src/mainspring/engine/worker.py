@@ -248,7 +248,8 @@ class Worker(Service):
                 else:
                     heappush(self._waiting, (run.priority, self._taken, now, attempt))
         self._begin()
-        self.early.look()
+        if self.early.holds:
+            self.early.look()
 
     def _spare(self) -> int:
         """Slots that runs which begin a moment from now may hold until then: half of the free ones."""
