@@ -50,7 +50,7 @@ UPDATE §run r SET parked_on = NULL FROM m WHERE r.parked_on = m.name AND r.park
         (RACES + "test_a_run_that_is_parked_while_its_gate_is_left_is_let_go",),
         also=(
             (
-                P + "claim.py",
+                P + "parked.py",
                 "    if not going:\n        return wall, 0\n",
                 "    if going or not going:\n        return wall, 0\n",
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutants_agents import AGENT_MUTANTS
+from mutants_early import EARLY_MUTANTS
 from mutants_kind import Mutant
 from mutants_postgres import POSTGRES_MUTANTS
 from mutants_redis import REDIS_MUTANTS
@@ -447,6 +448,7 @@ MUTANTS = (
     ),
     *POSTGRES_MUTANTS,
     *REDIS_MUTANTS,
+    *EARLY_MUTANTS,
     *SERVICE_MUTANTS,
     *AGENT_MUTANTS,
 )
