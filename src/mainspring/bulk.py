@@ -27,14 +27,14 @@ class Bulk:
 
     def definition(self, number: int, item: Mapping[str, Any]) -> Definition:
         """An item's definition; a wrong one is refused with its number."""
-        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+        if not isinstance(item, dict | Mapping) or not isinstance(item.get("name"), str):
             raise InvalidInput(f"items[{number}]", f"{item!r:.80} has no name", 'Write {"name": "…", "cron": "…"}')
         try:
             found = self._like_the_last(item) or self._define(**{"task": self._task, **item})
         except InvalidInput as error:
             raise InvalidInput(f"items[{number}].{error.field}", error.problem, error.fix) from None
         # A copy, because the caller may fill one dict again and again.
-        self._last = None if _READ_EACH_TIME & item.keys() else (dict(item), found)
+        self._last = (dict(item), found) if _READ_EACH_TIME.isdisjoint(item) else None
         return found
 
     def _like_the_last(self, item: Mapping[str, Any]) -> Definition | None:

@@ -211,7 +211,7 @@ class Commands:
                     f"a schedule called {want.name!r} exists with another definition (different: {fields})",
                     'Choose another name, or say on_conflict="replace" or "keep"',
                 )
-            draft = self._new_schedule(want)
+            draft = self._new_schedule(want, self._time.now())
             if (await self._write(draft, want.bodies, want.gates)).ok:
                 if draft.schedule.state == "finished" and draft.schedule.reason != "max_runs":
                     log.warning("schedule %r will never fire: no fire of it lies in the future", want.name)
@@ -220,16 +220,16 @@ class Commands:
 
     async def create_many(self, wants: list[Definition], on_conflict: OnConflict = "error") -> int:
         """New schedules in one commit; how many of them are new. Names that exist are judged one by one, as always."""
-        wants = [await self.sealed(want) for want in wants]
-        changes = [self._change(self._new_schedule(want), want.bodies, want.gates) for want in wants]
+        wants = [want if want.agent is None else await self.sealed(want) for want in wants]
+        now = self._time.now()
+        changes = [self._change(self._new_schedule(want, now), want.bodies, want.gates) for want in wants]
         results = await self._apply_many(changes)
         for want, result in zip(wants, results, strict=True):
             if not result.ok:
                 await self.create(want, on_conflict)
         return sum(result.ok for result in results)
 
-    def _new_schedule(self, want: Definition) -> Draft:
-        now = self._time.now()
+    def _new_schedule(self, want: Definition, now: Ms) -> Draft:
         draft = create(
             self._ids.uuid7(now),
             want.ns,

@@ -130,22 +130,9 @@ class Batcher:
         return told[0]
 
     async def apply_many(self, changes: Sequence[Change]) -> list[Result]:
-        """The same for many at once, whose answers come together; the first failure is raised when all are told."""
-        while self.full:
-            self._room.clear()
-            await self._room.wait()
+        """The same for many small ones in one commit; the first failure is raised when all are told."""
         told: list[Result | StoreError] = []
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def answer(result: Result | StoreError) -> None:
-            told.append(result)
-            if len(told) == len(changes) and not done.done():
-                done.set_result(None)
-
-        for change in changes:
-            self.post(change, answer)
-        if changes:
-            await done
+        await self._commit([_Waiting(change, told.append, 1, 0, Haste.NOW) for change in changes])
         results: list[Result] = []
         for result in told:
             if isinstance(result, StoreError):

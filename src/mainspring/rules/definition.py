@@ -37,6 +37,7 @@ from mainspring.model.trigger import AtSpec, CronSpec, EverySpec
 from mainspring.rules.triggers import At, Cron, Every, Trigger
 
 TERMINAL = ("keep", "delete")
+_in_order = msgspec.json.Encoder(order="deterministic")
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -234,4 +235,4 @@ def _trigger(
 
 def digest_of(spec: ScheduleSpec) -> str:
     """Equal definitions have equal digests."""
-    return body_id(msgspec.json.encode(spec, order="deterministic"))
+    return body_id(_in_order.encode(spec))

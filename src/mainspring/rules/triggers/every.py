@@ -18,13 +18,12 @@ class Every(Trigger):
     spec: EverySpec
 
     def __init__(self, interval: Duration, anchor: datetime | None = None, fixed_delay: bool = False) -> None:
-        self._set(
-            spec=EverySpec(
-                interval=duration_ms(interval, field="interval", minimum=1),
-                anchor=None if anchor is None else instant_ms(anchor, field="anchor"),
-                fixed_delay=bool(fixed_delay),
-            )
+        spec = EverySpec(
+            duration_ms(interval, field="interval", minimum=1),
+            None if anchor is None else instant_ms(anchor, field="anchor"),
+            bool(fixed_delay),
         )
+        object.__setattr__(self, "spec", spec)
 
     @classmethod
     def from_spec(cls, spec: EverySpec) -> Every:

@@ -153,17 +153,29 @@ WHERE NOT EXISTS (SELECT 1 FROM schedule o WHERE o.id = {item(_END)})
                   WHERE o.ns = {item(_END + 1)} AND o.name = {item(_END + 2)} AND o.state <> 'deleted')
 """  # noqa: S608
 
-#: at, then a row of `schedule_values`, bound: one that exists, by id or by name, is passed over.
+#: What differs from one new schedule to the next, and what mostly does not.
+OWN_VALUES = ("id", "name", "digest", "spec", "body", "next_at")
+SHARED_VALUES = tuple(name for name in (*_DEFINITION, *_POSITION) if name not in OWN_VALUES)
+#: at, mark, the shared values, then a schedule's own, bound: one that exists, by id or by name, is passed over.
 INSERT_BOUND_SCHEDULES = f"""
-INSERT OR IGNORE INTO schedule (id, mark, n, {", ".join((*_DEFINITION, *_POSITION))}, created_at, updated_at)
-SELECT {", ".join(map(bound, range(_END)))}, ?1, ?1 FROM {BOUND} WHERE {bound(0)} IS NOT NULL
+INSERT OR IGNORE INTO schedule ({", ".join((*OWN_VALUES, *SHARED_VALUES))}, n, mark, created_at, updated_at)
+SELECT {", ".join(map(bound, range(len(OWN_VALUES))))}, {", ".join(f"?{i + 3}" for i in range(len(SHARED_VALUES)))},
+       1, ?2, ?1, ?1
+FROM {BOUND} WHERE {bound(0)} IS NOT NULL
 """  # noqa: S608
 
-#: at, then [ns, schedule, v, actor, change, data], bound: the first events of schedules inserted just now.
+#: at, ns, v, actor, then [schedule, change, data], bound: the first events of schedules inserted just now.
 CREATIONS = f"""
 INSERT INTO event (at, ns, schedule_id, n, type, v, actor, change, data)
-SELECT ?1, {bound(0)}, {bound(1)}, 1, 'ScheduleCreated', {", ".join(map(bound, range(2, 6)))}
-FROM {BOUND} WHERE {bound(1)} IS NOT NULL
+SELECT ?1, ?2, {bound(0)}, 1, 'ScheduleCreated', ?3, ?4, {bound(1)}, {bound(2)}
+FROM {BOUND} WHERE {bound(0)} IS NOT NULL
+"""  # noqa: S608
+
+#: max, held, closed until, then [name], bound: a known gate only takes the new maximum.
+UPSERT_BOUND_GATES = f"""
+INSERT INTO gate (name, max, held, closed_until)
+SELECT {bound(0)}, ?1, ?2, ?3 FROM {BOUND} WHERE {bound(0)} IS NOT NULL
+ON CONFLICT (name) DO UPDATE SET max = excluded.max
 """  # noqa: S608
 
 MOVED_SCHEDULES = f"""

@@ -1,6 +1,12 @@
-"""New schedules by the shortest way: a batch of nothing else is bound as it is, each row with its one event."""
+"""New schedules by the shortest way: a batch of nothing else is bound as it is, what its rows share only once."""
 
 from __future__ import annotations
+
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import msgspec
 
 from mainspring.model.change import Change, Result, ScheduleAbsent
 from mainspring.model.events import ScheduleCreated, encode_data
@@ -10,59 +16,73 @@ from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.rows import pack
 
+_ACCEPTED = Result("accepted", 1)
+_encoder = msgspec.json.Encoder()
+_shared_values = attrgetter(*sql.SHARED_VALUES)
+_first, _second = itemgetter(0), itemgetter(1)
+
 
 def new_schedules(db: Database, changes: Indexed, results: list[Result], mark: int, wall: Ms) -> bool:
     """Write the batch if it is nothing but new schedules, as `apply` would; False leaves everything as it was."""
-    names: set[tuple[str, str]] = set()
+    rows: list[tuple[Any, Any]] = []
     for _, change in changes:
-        name = _plain_creation(change)
-        if name is None or name in names:
+        if not _plain_creation(change):
             return False
-        names.add(name)
-    rows = []
-    for _, change in changes:
-        assert change.schedule is not None
-        rows.append(sql.schedule_values(change.schedule, mark, 1))
+        s = change.schedule
+        assert s is not None
+        spec = _encoder.encode(s.spec).decode()
+        rows.append((_shared_values(s), (s.id, s.name, s.digest, spec, s.spec.body, s.next_at)))
     before: int = db.value("SELECT ifnull(max(sid), 0) FROM schedule")
-    if db.run_rows(sql.INSERT_BOUND_SCHEDULES, rows, wall) < len(rows):  # one exists: the long way says which
+    written = 0
+    for shared, group in groupby(rows, _first):
+        written += db.run_rows(sql.INSERT_BOUND_SCHEDULES, list(map(_second, group)), wall, mark, *shared)
+    if written < len(rows):  # one exists, or is there twice: the long way says which
         db.run("DELETE FROM schedule WHERE sid > ?1", before)
         return False
     db.reach("apply:after_guard")
-    bodies = {body.id: body.data for _, change in changes for body in change.bodies}
-    if bodies:
-        db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
-    gates = {gate.name: (gate.name, gate.max, gate.held, gate.closed_until) for _, c in changes for gate in c.gates}
-    if gates:
-        db.run(sql.UPSERT_GATES, pack(list(gates.values())))
+    _write_beside(db, changes)
     db.reach("apply:after_rows")
-    events = []
+    events: list[tuple[Any, Any]] = []
     for _, change in changes:
         event = change.events[0]
-        events.append((event.ns, event.schedule_id, event.v, event.actor, change.id, encode_data(event)))
-    db.run_rows(sql.CREATIONS, events, wall)
+        events.append(((event.ns, event.v, event.actor), (event.schedule_id, change.id, encode_data(event))))
+    for shared, group in groupby(events, _first):
+        db.run_rows(sql.CREATIONS, list(map(_second, group)), wall, *shared)
     db.reach("apply:after_events")
     for index, _ in changes:
-        results[index] = Result("accepted", 1)
+        results[index] = _ACCEPTED
     return True
 
 
-def _plain_creation(change: Change) -> tuple[str, str] | None:
-    """Namespace and name if the change says nothing but that a schedule is new."""
-    guard, schedule = change.guard, change.schedule
-    if type(guard) is not ScheduleAbsent or schedule is None or len(change.events) != 1:
-        return None
+def _write_beside(db: Database, changes: Indexed) -> None:
+    """The schedules' payloads and gates."""
+    bodies: dict[str, str] = {}
+    gates: dict[str, tuple[int, int, Ms]] = {}
+    for _, change in changes:
+        for body in change.bodies:
+            bodies[body.id] = body.data
+        for gate in change.gates:
+            gates[gate.name] = gate.max, gate.held, gate.closed_until
+    if bodies:
+        db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
+    for shared, group in groupby(gates.items(), _second):
+        db.run_rows(sql.UPSERT_BOUND_GATES, [(name,) for name, _ in group], *shared)
+
+
+def _plain_creation(change: Change) -> bool:
+    """True if the change says nothing but that a schedule is new."""
+    guard, s = change.guard, change.schedule
+    if type(guard) is not ScheduleAbsent or s is None or len(change.events) != 1:
+        return False
     if change.run is not None or change.runs or change.spans or change.touches or change.releases:
-        return None
+        return False
     event = change.events[0]
     if type(event) is not ScheduleCreated or event.epoch is not None or event.owner is not None:
-        return None
+        return False
     same = (
-        guard.id == schedule.id == event.schedule_id
-        and guard.ns == schedule.ns == event.ns
-        and guard.name == schedule.name == event.name
+        guard.id == s.id == event.schedule_id
+        and guard.ns == s.ns == event.ns
+        and guard.name == s.name == event.name
         and event.run_id is None
     )
-    texts = (schedule.name, schedule.owner, schedule.app, schedule.version, schedule.reason, event.actor)
-    if not same or any(text is not None and "\0" in text for text in texts):
-        return None
-    return schedule.ns, schedule.name
+    return same and "\0" not in f"{s.name}{s.owner}{s.app}{s.version}{s.reason}{event.actor}"
