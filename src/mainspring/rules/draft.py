@@ -149,14 +149,15 @@ class Draft:
     def change(self, change_id: str, *, touched: int = 0) -> Change:
         """The guarded write."""
         guard: Guard
-        if self.before is None:
-            guard = ScheduleAbsent(self.schedule.id, self.schedule.ns, self.schedule.name)
+        before, schedule = self.before, self.schedule
+        if before is None:
+            guard = ScheduleAbsent(schedule.id, schedule.ns, schedule.name)
         else:
-            guard = ScheduleAt(self.before.id, self.before.revision, self.before.cursor, self.before.n, touched)
+            guard = ScheduleAt(before.id, before.revision, before.cursor, before.n, touched)
         return Change(
             id=change_id,
             guard=guard,
-            schedule=self.schedule,
+            schedule=schedule,
             runs=tuple(self.runs),
             spans=tuple(self.spans),
             bodies=tuple(self.bodies),

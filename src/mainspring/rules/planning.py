@@ -81,7 +81,7 @@ def owed(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> int:
 
 def next_fire(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
     """The first fire after an instant, inside start and end."""
-    low, _ = bounds(spec, after, after)
+    low = after if spec.start is None else max(after, spec.start - 1)
     found = trigger_of(spec, anchor).next_ms(low)
     return None if found is None or (spec.end is not None and found > spec.end) else found
 

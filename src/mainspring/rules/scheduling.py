@@ -61,8 +61,8 @@ def create(
     _gate(draft)
     if next_at is None or spec.max_runs is not None:
         _finish_if_done(draft)
-    if draft.schedule.state == "finished" and spec.terminal == "delete":
-        draft.emit(ScheduleDeleted(ns=ns, schedule_id=schedule_id, reason="finished"))
+        if draft.schedule.state == "finished" and spec.terminal == "delete":
+            draft.emit(ScheduleDeleted(ns=ns, schedule_id=schedule_id, reason="finished"))
     return draft
 
 
@@ -230,8 +230,9 @@ def _interval(spec: ScheduleSpec) -> Ms | None:
 
 
 def _gate(draft: Draft) -> None:
-    if draft.schedule.spec.overlap != "allow_parallel":
-        draft.gates.append(schedule_gate_row(draft.schedule.id))
+    schedule = draft.schedule
+    if schedule.spec.overlap != "allow_parallel":
+        draft.gates.append(schedule_gate_row(schedule.id))
 
 
 def _finish_if_done(draft: Draft) -> None:

@@ -14,7 +14,7 @@ from mainspring.model.instant import Ms
 from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
-from mainspring.stores.sqlite.rows import pack
+from mainspring.stores.sqlite.rows import pack, plain_text
 
 _ACCEPTED = Result("accepted", 1)
 _encoder = msgspec.json.Encoder()
@@ -66,7 +66,7 @@ def _write_beside(db: Database, changes: Indexed) -> None:
     if bodies:
         db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
     for shared, group in groupby(gates.items(), _second):
-        db.run_rows(sql.UPSERT_BOUND_GATES, [(name,) for name, _ in group], *shared)
+        db.run_rows(sql.UPSERT_BOUND_GATES, [(plain_text(name),) for name, _ in group], *shared)
 
 
 def _plain_creation(change: Change) -> bool:

@@ -22,6 +22,8 @@ _rids = msgspec.json.Decoder(list[int])
 
 def successes(db: Database, changes: Sequence[Change], results: list[Result], mark: int, wall: Ms) -> Indexed:
     """Write them and their events, as `apply` would; what is left to do is the answer, in order."""
+    if not db.claimed:
+        return list(enumerate(changes))
     plain: list[tuple[int, int, Change]] = []
     rest: Indexed = []
     owner: str | None = None
