@@ -9,6 +9,7 @@ import pytest
 
 from mainspring.model.run import State
 from mainspring.ports.store import Query, Runs, Schedules
+from mainspring.stores.sqlite.due import _DUE_SCHEDULES
 from mainspring.stores.sqlite.store import SqliteStore
 
 
@@ -39,3 +40,14 @@ async def test_what_did_not_end_well_is_found_without_reading_what_did(tmp_path:
     assert "TEMP B-TREE" not in plan
     of_one = await plan_of(tmp_path, Runs(states=tuple(map(State, states)), schedule_id="s", limit=50))
     assert "INDEX run_of_schedule" in of_one
+
+
+async def test_what_is_due_is_read_in_the_order_of_its_time_and_age(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    plan = " ".join(
+        str(row) for row in store._db.connection.execute("EXPLAIN QUERY PLAN " + _DUE_SCHEDULES, ("[]", 1, 5))
+    )
+    await store.close()
+    assert "USING INDEX schedule_next (next_at>? AND next_at<?)" in plan
+    assert "TEMP B-TREE" not in plan

@@ -28,7 +28,7 @@ _WITH_RUNS = f"""json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched,
 #: held ids, until when, limit → the due schedules; the next instant at which one is due; when the held ones are.
 _DUE_SCHEDULES = f"""
 SELECT (SELECT json_group_array({_WITH_RUNS}) FROM (
-    SELECT * FROM schedule s WHERE {_PLANS} AND s.next_at <= ?2 AND {_NOT_HELD} ORDER BY s.next_at, s.id LIMIT ?3) s),
+    SELECT * FROM schedule s WHERE {_PLANS} AND s.next_at <= ?2 AND {_NOT_HELD} ORDER BY s.next_at, s.sid LIMIT ?3) s),
     (SELECT s.next_at FROM schedule s WHERE {_PLANS} AND s.next_at > ?2 AND {_NOT_HELD} ORDER BY s.next_at LIMIT 1),
     (SELECT json_group_array(json_array(s.id, s.next_at)) FROM json_each(?1) j CROSS JOIN schedule s
      WHERE s.id = j.value AND {_PLANS})
