@@ -10,6 +10,7 @@ import bisect
 import hashlib
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.model.events import FiresElided, RunScheduled, RunSkipped, ScheduleFinished
 from mainspring.model.ids import fire_id
@@ -18,7 +19,7 @@ from mainspring.model.schedule import Definition, Schedule, ScheduleSpec
 from mainspring.model.trigger import EverySpec
 from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import lane_of, schedule_gate
-from mainspring.rules.triggers import Trigger, compile_trigger
+from mainspring.rules.triggers import Every, Trigger, compile_trigger
 from mainspring.rules.windows import is_open, next_opening
 
 #: A change holds at most so many runs; the rest follows in the next one.
@@ -49,7 +50,10 @@ class _Gone(Struct, frozen=True):
 
 def trigger_of(spec: ScheduleSpec, anchor: Ms) -> Trigger:
     """The compiled trigger; the anchor matters to intervals only."""
-    return compile_trigger(spec.trigger, anchor if isinstance(spec.trigger, EverySpec) else None)
+    trigger = spec.trigger
+    if isinstance(trigger, EverySpec):  # made sooner than looked up
+        return Every.from_spec(trigger if trigger.anchor is not None else replace(trigger, anchor=anchor))
+    return compile_trigger(trigger)
 
 
 def is_fixed_delay(spec: ScheduleSpec) -> bool:

@@ -14,13 +14,13 @@ from mainspring.rules.triggers.cron import Cron
 from mainspring.rules.triggers.every import Every
 
 
+@lru_cache(maxsize=16_384)
 def compile_trigger(spec: TriggerSpec, anchor: Ms | None = None) -> Trigger:
     """The trigger of a value; `anchor` is where an Every without one counts from."""
-    if isinstance(spec, EverySpec):  # made sooner than looked up
-        return Every.from_spec(spec if anchor is None or spec.anchor is not None else replace(spec, anchor=anchor))
-    return _compiled(spec)
-
-
-@lru_cache(maxsize=16_384)
-def _compiled(spec: CronSpec | AtSpec) -> Trigger:
-    return Cron.from_spec(spec) if isinstance(spec, CronSpec) else At.from_spec(spec)
+    match spec:
+        case CronSpec():
+            return Cron.from_spec(spec)
+        case EverySpec():
+            return Every.from_spec(replace(spec, anchor=anchor) if spec.anchor is None else spec)
+        case AtSpec():
+            return At.from_spec(spec)
