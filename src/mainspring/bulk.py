@@ -27,7 +27,7 @@ class Bulk:
 
     def definition(self, number: int, item: Mapping[str, Any]) -> Definition:
         """An item's definition; a wrong one is refused with its number."""
-        if not isinstance(item, dict | Mapping) or not isinstance(item.get("name"), str):
+        if not isinstance(item, (dict, Mapping)) or not isinstance(item.get("name"), str):
             raise InvalidInput(f"items[{number}]", f"{item!r:.80} has no name", 'Write {"name": "…", "cron": "…"}')
         try:
             found = self._like_the_last(item) or self._define(**{"task": self._task, **item})

@@ -23,21 +23,21 @@ Duration = str | int | float | timedelta
 def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) -> Ms:
     """Read a duration; refuse what is negative, not finite or not readable."""
     fix = 'Write for example "500ms", "30s", "10m", "1h30m", "2d", seconds as a number, or a timedelta'
-    if isinstance(value, bool):
+    if isinstance(value, str):
+        found = _read(value)
+        if found is None:
+            if value.lstrip().startswith("-"):
+                raise InvalidDuration(field, f"{value!r} is negative", "A duration must not be negative")
+            raise InvalidDuration(field, f"{value!r} is not a duration", fix)
+        result = found
+    elif isinstance(value, bool):
         raise InvalidDuration(field, f"{value!r} is not a duration", fix)
-    if isinstance(value, timedelta):
+    elif isinstance(value, timedelta):
         result = value // _MILLISECOND
     elif isinstance(value, int | float):
         if value != value or value in (float("inf"), float("-inf")):
             raise InvalidDuration(field, f"{value!r} is not a finite number of seconds", fix)
         result = round(value * 1000)
-    elif isinstance(value, str):
-        if value.lstrip().startswith("-"):
-            raise InvalidDuration(field, f"{value!r} is negative", "A duration must not be negative")
-        found = _read(value)
-        if found is None:
-            raise InvalidDuration(field, f"{value!r} is not a duration", fix)
-        result = found
     else:
         raise InvalidDuration(field, f"{type(value).__name__} is not a duration", fix)
     if result < 0:

@@ -29,8 +29,6 @@ from mainspring.rules.lifecycle import born
 
 def evolve_schedule(schedule: Schedule | None, event: Event) -> Schedule:
     """Apply one event of the schedule's own stream, or the birth of one of its fires."""
-    if isinstance(event, ScheduleSnapshot):
-        return event.state
     if isinstance(event, ScheduleCreated):
         return Schedule(
             id=event.schedule_id or "",
@@ -50,6 +48,8 @@ def evolve_schedule(schedule: Schedule | None, event: Event) -> Schedule:
             created_at=event.at,
             updated_at=event.at,
         )
+    if isinstance(event, ScheduleSnapshot):
+        return event.state
     assert schedule is not None, f"{type(event).__name__} of a schedule that was never created"
     if isinstance(event, RunScheduled | RunSkipped):
         assert event.fire_time is not None

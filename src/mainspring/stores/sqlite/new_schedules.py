@@ -7,6 +7,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from mainspring.model.change import Change, Result, ScheduleAbsent
 from mainspring.model.events import ScheduleCreated, encode_data
@@ -25,13 +26,16 @@ _first, _second = itemgetter(0), itemgetter(1)
 def new_schedules(db: Database, changes: Indexed, results: list[Result], mark: int, wall: Ms) -> bool:
     """Write the batch if it is nothing but new schedules, as `apply` would; False leaves everything as it was."""
     rows: list[tuple[Any, Any]] = []
+    events: list[tuple[Any, Any]] = []
     for _, change in changes:
-        if not _plain_creation(change):
-            return False
+        event = _plain_creation(change)
         s = change.schedule
-        assert s is not None
-        spec = _encoder.encode(s.spec).decode()
-        rows.append((_shared_values(s), (s.id, s.name, s.digest, spec, s.spec.body, s.next_at)))
+        if event is None or s is None:
+            return False
+        spec = _encoder.encode(s.spec)
+        rows.append((_shared_values(s), (s.id, s.name, s.digest, spec.decode(), s.spec.body, s.next_at)))
+        data = _data(event, spec) if event.spec is s.spec else encode_data(event)
+        events.append(((event.ns, event.v, event.actor), (s.id, change.id, data)))
     before: int = db.value("SELECT ifnull(max(sid), 0) FROM schedule")
     written = 0
     for shared, group in groupby(rows, _first):
@@ -42,10 +46,6 @@ def new_schedules(db: Database, changes: Indexed, results: list[Result], mark: i
     db.reach("apply:after_guard")
     _write_beside(db, changes)
     db.reach("apply:after_rows")
-    events: list[tuple[Any, Any]] = []
-    for _, change in changes:
-        event = change.events[0]
-        events.append(((event.ns, event.v, event.actor), (event.schedule_id, change.id, encode_data(event))))
     for shared, group in groupby(events, _first):
         db.run_rows(sql.CREATIONS, list(map(_second, group)), wall, *shared)
     db.reach("apply:after_events")
@@ -69,20 +69,38 @@ def _write_beside(db: Database, changes: Indexed) -> None:
         db.run_rows(sql.UPSERT_BOUND_GATES, [(plain_text(name),) for name, _ in group], *shared)
 
 
-def _plain_creation(change: Change) -> bool:
-    """True if the change says nothing but that a schedule is new."""
+def _data(event: ScheduleCreated, spec: bytes) -> str | None:
+    """`encode_data` with a spec that is encoded already; most schedules leave the same fields at their defaults."""
+    usual = event.revision == 1 and event.origin == "api" and not event.app and not event.version
+    if not usual or event.next_at is None or not event.by or not event.digest:
+        return encode_data(event)
+    data = {
+        "name": event.name,
+        "spec": Raw(spec),
+        "anchor": event.anchor,
+        "cursor": event.cursor,
+        "next_at": event.next_at,
+        "by": event.by,
+        "digest": event.digest,
+    }
+    return _encoder.encode(data).decode()
+
+
+def _plain_creation(change: Change) -> ScheduleCreated | None:
+    """The event of a change that says nothing but that a schedule is new."""
     guard, s = change.guard, change.schedule
     if type(guard) is not ScheduleAbsent or s is None or len(change.events) != 1:
-        return False
+        return None
     if change.run is not None or change.runs or change.spans or change.touches or change.releases:
-        return False
+        return None
     event = change.events[0]
     if type(event) is not ScheduleCreated or event.epoch is not None or event.owner is not None:
-        return False
+        return None
     same = (
         guard.id == s.id == event.schedule_id
         and guard.ns == s.ns == event.ns
         and guard.name == s.name == event.name
         and event.run_id is None
     )
-    return same and "\0" not in f"{s.name}{s.owner}{s.app}{s.version}{s.reason}{event.actor}"
+    texts = f"{s.name}{s.owner}{s.app}{s.version}{s.reason}{event.actor}"
+    return event if same and "\0" not in texts else None
