@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from mainspring.model.errors import InvalidInput, nearest
 from mainspring.model.ids import RunId, ScheduleId
@@ -406,21 +406,18 @@ _encoder = msgspec.json.Encoder()
 
 
 @cache
-def _own_fields(cls: type[Event]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """The fields a class adds after the columns, and their defaults (NODEFAULT: always written)."""
-    own = msgspec.structs.fields(cls)[len(COLUMNS) :]
-    return tuple(f.name for f in own), tuple(f.default for f in own)
+def _own_fields(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
+    """The fields a class adds to the columns, with their defaults (NODEFAULT: always written)."""
+    return tuple((f.name, f.default) for f in msgspec.structs.fields(cls) if f.name not in COLUMNS)
 
 
 def encode_data(event: Event) -> str | None:
     """The event's own fields as JSON text, or nothing when there is nothing to say."""
-    names, defaults = _own_fields(type(event))
-    values = astuple(event)[len(COLUMNS) :]
-    data = {
-        name: value
-        for name, value, default in zip(names, values, defaults, strict=True)
-        if value is not default and (default is msgspec.NODEFAULT or value != default)
-    }
+    data = {}
+    for name, default in _own_fields(type(event)):
+        value = getattr(event, name)
+        if default is msgspec.NODEFAULT or value != default:
+            data[name] = value
     return _encoder.encode(data).decode() if data else None
 
 
