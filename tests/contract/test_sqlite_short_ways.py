@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.model.change import Body, Change, Result
 from mainspring.model.ids import IdFactory, body_id
-from mainspring.model.schedule import ScheduleSpec
+from mainspring.model.schedule import Origin, ScheduleSpec
 from mainspring.model.trigger import AtSpec, EverySpec
 from mainspring.rules.scheduling import create
 from mainspring.stores.sqlite import apply as module
@@ -35,7 +35,11 @@ def creations(names: Sequence[str]) -> list[Change]:
             overlap="allow_parallel" if number % 5 == 0 else "forbid",
             end=NOW + 10_000_000 if number == 4 else None,
         )
-        draft = create(ids.uuid7(NOW), "default", name, spec, NOW, by="api", digest=f"d{number}")
+        origin: Origin = "code" if number % 7 == 3 else "api"
+        said: dict[str, str] = {"by": "code@1", "app": "shop", "version": "1"} if origin == "code" else {"by": "api"}
+        now = NOW + number // 100
+        digest = f"d{number}" if number % 11 else ""
+        draft = create(ids.uuid7(NOW), "default", name, spec, now, origin=origin, digest=digest, **said)
         if number % 2:
             draft.bodies.append(BODY)
         changes.append(draft.change(ids.uuid7(NOW)))
