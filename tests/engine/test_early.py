@@ -235,6 +235,34 @@ async def test_as_many_are_handed_over_as_there_is_room_and_the_rest_begins_in_t
     assert len(heard) == 2
 
 
+async def test_what_was_handed_over_is_heard_at_the_next_look_unless_others_wait_for_its_slot() -> None:
+    clock = VirtualClock(1_000_000)
+    spare: list[int | None] = [2]
+    looks = 0
+
+    def hear() -> None:
+        nonlocal looks
+        looks += 1
+
+    def begin(ripe: Sequence[Attempt], soon: Sequence[Attempt]) -> None:
+        for attempt in soon:  # the handlers' loop takes it at once, and its time with it
+            attempt.not_before = 0.0
+
+    early = Early(clock, hear, lambda: spare[0], begin)
+    for wait in (40, 60, 90):
+        early.hold(_attempt(clock.now() + wait))
+    early.look()
+    await asyncio.sleep(0.005)
+    assert looks == 1, "the next look is shortly before the next one's time"
+    spare[0] = 0
+    early.look()
+    assert early.hears, "no slot is spare, and nobody needs one"
+    spare[0] = None
+    early.look()
+    assert not early.hears
+    assert len(early.give_up()) == 1
+
+
 # ── on threads ─────────────────────────────────────────────────────────────
 
 

@@ -19,6 +19,8 @@ from mainspring.ports.executor import Attempt
 HANDED = 0.1
 #: Seconds before the next one's time at which to look, and after the last one's at which to hear of it.
 LEAD, TAIL = 0.005, 0.02
+#: Seconds that no timer is exact to.
+GRAIN = 0.001
 
 
 class Early:
@@ -28,7 +30,7 @@ class Early:
         self,
         clock: Clock,
         hear: Callable[[], None],
-        spare: Callable[[], int],
+        spare: Callable[[], int | None],
         begin: Callable[[Sequence[Attempt], Sequence[Attempt]], None],
     ) -> None:
         self._clock = clock
@@ -38,6 +40,8 @@ class Early:
         self._held: list[tuple[float, int, Attempt]] = []
         self._count = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        #: When what was handed over should have ended, in monotonic seconds.
+        self._ends_at = 0.0
         #: True while outcomes of early runs need not be told: the next look takes them. Read on any thread.
         self.hears = False
 
@@ -59,7 +63,8 @@ class Early:
         now = self._clock.monotonic()
         ripe: list[Attempt] = []
         soon: list[Attempt] = []
-        room = self._spare() if self._held else 0
+        spare = self._spare()
+        room = spare or 0
         while self._held:
             at, _, attempt = self._held[0]
             if not attempt.done:
@@ -67,12 +72,13 @@ class Early:
                     ripe.append(attempt)
                 elif len(soon) < room and at <= now + HANDED and attempt.handler.kind in ("async", "sync"):
                     attempt.not_before = at
+                    self._ends_at = max(self._ends_at, at + TAIL)
                     soon.append(attempt)
                 else:
                     break
             heappop(self._held)
         self._begin(ripe, soon)
-        self._arm(now, soon)
+        self._arm(now, hears=spare is not None and self._ends_at > now + GRAIN)
 
     def give_up(self) -> list[Attempt]:
         """Hold nothing any more; what was held."""
@@ -88,11 +94,11 @@ class Early:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self, now: float, soon: Sequence[Attempt]) -> None:
-        looks = [soon[-1].not_before + TAIL] if soon else []
+    def _arm(self, now: float, *, hears: bool) -> None:
+        looks = [self._ends_at] if hears else []
         if self._held:
             at = self._held[0][0]
             looks.append(at - LEAD if at - LEAD > now else at)
         if looks:
             self._timer = asyncio.get_running_loop().call_later(min(looks) - now, self.look)
-            self.hears = bool(soon)
+            self.hears = hears

@@ -134,6 +134,8 @@ class Worker(Service):
         """Take what was claimed; the seconds until there may be more."""
         self._prefetch.answered(began)
         self.heard(claimed.now)
+        self._left_behind = len(claimed.claims) == wanted
+        self._more = self._left_behind or _alone(claimed)  # first: what is heard to have ended asks for it
         if claimed.claims:
             self._take(claimed, sent)
         if self.running or claimed.claims:
@@ -141,10 +143,8 @@ class Worker(Service):
         else:
             self.idle.set()
         self._lookahead.counted(len(claimed.claims))
-        self._left_behind = len(claimed.claims) == wanted
-        if self._left_behind or _alone(claimed):
+        if self._more:
             return 0.0
-        self._more = False
         if claimed.next_at is None:
             return self.poll
         return max(0.0, (self._lookahead.look_at(claimed.now, claimed.next_at) - claimed.now) / 1000)
@@ -173,7 +173,6 @@ class Worker(Service):
             self.wake()
         if claimed is None:
             return
-        self._more = True
         delay = self._claimed(claimed, *self._riding)
         if self.draining:  # it was on its way when we began to stop
             self._give_up_waiting(after=0.0)
@@ -251,9 +250,12 @@ class Worker(Service):
         if self.early.holds:
             self.early.look()
 
-    def _spare(self) -> int:
-        """Slots that runs which begin a moment from now may hold until then: half of the free ones."""
-        return 0 if self._waiting or self.draining else (self._settings.concurrency - self._given) // 2
+    def _spare(self) -> int | None:
+        """Slots that runs which begin a moment from now may hold until then: half of the free ones.
+
+        None when every end must be heard of at once, because others wait for the slot.
+        """
+        return None if self._waiting or self.draining else (self._settings.concurrency - self._given) // 2
 
     def _begin_early(self, ripe: Sequence[Attempt], soon: Sequence[Attempt]) -> None:
         now = self._clock.monotonic()
