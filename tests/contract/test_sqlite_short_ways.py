@@ -13,7 +13,8 @@ from mainspring.model.change import Body, Change, Result
 from mainspring.model.ids import IdFactory, body_id
 from mainspring.model.schedule import Origin, ScheduleSpec
 from mainspring.model.trigger import AtSpec, EverySpec
-from mainspring.rules.scheduling import create
+from mainspring.rules.planning import OpenRuns, settle
+from mainspring.rules.scheduling import create, pause
 from mainspring.stores.sqlite import apply as module
 from mainspring.stores.sqlite.store import SqliteStore
 
@@ -111,3 +112,80 @@ async def test_the_same_batch_again_is_known_as_repeated(tmp_path: Path, monkeyp
     answers, dump, _ = await written(tmp_path / "one.db", [batch, batch], short=True, monkeypatch=monkeypatch)
     assert [result.status for result in answers[1]] == ["repeated"] * 3
     assert len(dump["event"]) == 3
+
+
+# ── plans ───────────────────────────────────────────────────────────────────
+
+
+def planned(created: Sequence[Change], now: int) -> list[Change]:
+    """What the settler makes of these schedules at an instant; those that end by it are left out."""
+    ids = IdFactory(random.Random(8))
+    drafts = [settle(change.schedule, OpenRuns(), now) for change in created if change.schedule is not None]
+    return [draft.change(ids.uuid7(now)) for draft in drafts if draft.runs and draft.schedule.state == "active"]
+
+
+async def with_plans(
+    path: Path, batches: Sequence[Sequence[Change]], *, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[list[Result]], dict[str, list[Any]], int]:
+    taken = 0
+
+    def plans(db: Any, changes: Any, *args: Any) -> Any:
+        nonlocal taken
+        rest = original(db, changes, *args) if short else changes
+        taken += len(changes) - len(rest)
+        return rest
+
+    original = module.plans
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "plans", plans)
+        answers, dump, _ = await written(path, batches, short=True, monkeypatch=monkeypatch)
+    return answers, dump, taken
+
+
+@pytest.mark.parametrize("count", [2, 5, 300])
+async def test_plans_are_written_alike(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = creations([f"s{number}" for number in range(count)])
+    first = planned(created, NOW + 1_500)
+    second = planned(first, NOW + 2_700)
+    batches = [created, first, second]
+    short = await with_plans(tmp_path / "short.db", batches, short=True, monkeypatch=monkeypatch)
+    long = await with_plans(tmp_path / "long.db", batches, short=False, monkeypatch=monkeypatch)
+    assert short[:2] == long[:2]
+    assert (short[2], long[2]) == (len(first) + len(second), 0)
+    assert len(first) + len(second) > 0
+
+
+async def test_a_plan_of_a_schedule_that_was_changed_meanwhile_is_refused_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = creations([f"s{number}" for number in range(9)])
+    plans = planned(created, NOW + 1_500)
+    other = plans[1].schedule
+    assert other is not None
+    before = next(change.schedule for change in created if change.schedule and change.schedule.id == other.id)
+    paused = pause(before, OpenRuns(), NOW, reason="by hand").change("p")
+    batches = [created, [paused], plans]
+    short = await with_plans(tmp_path / "short.db", batches, short=True, monkeypatch=monkeypatch)
+    long = await with_plans(tmp_path / "long.db", batches, short=False, monkeypatch=monkeypatch)
+    assert short[0] == long[0]
+    assert [result.status for result in short[0][2]].index("refused") == 1
+    assert short[2] == len(plans) - 1
+    same = ("schedule", "gate", "body", "span")
+    assert {table: short[1][table] for table in same} == {table: long[1][table] for table in same}
+    for table, number in (("run", 0), ("event", 4)):  # only the numbers of runs differ: one was given and taken back
+        assert _without(short[1][table], number) == _without(long[1][table], number)
+
+
+def _without(rows: list[list[Any]], column: int) -> list[list[Any]]:
+    return [row[:column] + row[column + 1 :] for row in rows]
+
+
+async def test_plans_told_twice_are_known_as_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = creations(["a", "b", "c"])
+    plans = planned(created, NOW + 1_500)
+    answers, dump, taken = await with_plans(
+        tmp_path / "one.db", [created, plans, plans], short=True, monkeypatch=monkeypatch
+    )
+    assert [result.status for result in answers[2]] == ["repeated"] * len(plans)
+    assert len(dump["run"]) == sum(len(change.runs) for change in plans)
+    assert taken == len(plans)

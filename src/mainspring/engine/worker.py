@@ -107,6 +107,7 @@ class Worker(Service):
         """
         self._give_up_waiting()
         self._more = True
+        self._looks_at = self._clock.monotonic() + self.poll
         if self.claiming:  # one rides along with a commit; two at once could not be told apart, nor kept to the slots
             self._held_up = True
             return self.poll

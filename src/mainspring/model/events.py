@@ -6,8 +6,9 @@ The store fills `seq`, `at` and `n`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -406,17 +407,20 @@ _encoder = msgspec.json.Encoder()
 
 
 @cache
-def _own_fields(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
-    """The fields a class adds to the columns, with their defaults (NODEFAULT: always written)."""
-    return tuple((f.name, f.default) for f in msgspec.structs.fields(cls) if f.name not in COLUMNS)
+def _own_fields(cls: type[Event]) -> tuple[tuple[str, ...], tuple[Any, ...], Callable[[Event], tuple[Any, ...]]]:
+    """The fields a class adds to the columns, their defaults (NODEFAULT: always written), and how to read them all."""
+    own = [field for field in msgspec.structs.fields(cls) if field.name not in COLUMNS]
+    names = tuple(field.name for field in own)
+    read = attrgetter(*names, "seq", "seq") if names else lambda event: ()  # two more: of one it would be no tuple
+    return names, tuple(field.default for field in own), read
 
 
 def encode_data(event: Event) -> str | None:
     """The event's own fields as JSON text, or nothing when there is nothing to say."""
+    names, defaults, read = _own_fields(type(event))
     data = {}
-    for name, default in _own_fields(type(event)):
-        value = getattr(event, name)
-        if default is msgspec.NODEFAULT or value != default:
+    for name, default, value in zip(names, defaults, read(event), strict=False):
+        if value is not default and (default is msgspec.NODEFAULT or value != default):
             data[name] = value
     return _encoder.encode(data).decode() if data else None
 

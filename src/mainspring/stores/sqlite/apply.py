@@ -19,6 +19,7 @@ from mainspring.stores.sqlite.births import births
 from mainspring.stores.sqlite.claim import claim, claim_here
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.new_schedules import new_schedules
+from mainspring.stores.sqlite.plans import plans
 from mainspring.stores.sqlite.rows import (
     INSERT_EVENTS,
     event_row,
@@ -47,6 +48,7 @@ def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | 
         db.reach("apply:begin")
         mark = first + len(changes)
         rest = successes(db, changes, results, mark, wall)
+        rest = plans(db, rest, results, mark, wall) if rest else rest
         if rest and not (births(db, rest, results, mark, wall) or new_schedules(db, rest, results, mark, wall)):
             for segment in segments(rest, first, wall):
                 _apply_segment(db, segment, results)

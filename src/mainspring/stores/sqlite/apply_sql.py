@@ -104,6 +104,9 @@ SELECT ?1, {bound(0)}, {bound(1)}, {bound(2)}, {bound(3)}, 1, 'RunScheduled', {"
 FROM {BOUND} WHERE {bound(2)} IS NOT NULL
 """  # noqa: S608
 
+#: Runs inserted just now, which turned out to be none.
+UNBORN = "DELETE FROM run WHERE rid > ?1 AND rid <= ?2"
+
 # ── schedules ───────────────────────────────────────────────────────────────
 
 #: What planning does not change.
@@ -136,6 +139,18 @@ UPDATE schedule AS s SET
 FROM j
 WHERE s.id = {_I["id"]} AND s.revision = {item(_END)} AND s.cursor = {item(_END + 1)} AND s.n = {item(_END + 2)}
 """  # noqa: S608
+
+#: mark, then [id, revision, cursor, n, new cursor, next at, fired, state, anchor, reason, until], bound: a schedule
+#: that is where the caller saw it comes further, and nothing else of it changes: fewer indexes are written.
+MOVE_SCHEDULES = f"""
+UPDATE schedule AS s SET mark = ?1, cursor = {bound(4)}, next_at = {bound(5)}, fired = {bound(6)} FROM {BOUND}
+WHERE s.id = {bound(0)} AND s.revision = {bound(1)} AND s.cursor = {bound(2)} AND s.n = {bound(3)} AND s.touched = 0
+  AND s.state = {bound(7)} AND s.anchor = {bound(8)} AND s.reason IS {bound(9)} AND s.until IS {bound(10)}
+"""  # noqa: S608
+#: [id]: those that the mark says were written.
+MOVED_BY = (
+    "SELECT json_group_array(s.id) FROM json_each(?1) j CROSS JOIN schedule s WHERE s.id = j.value AND s.mark = ?2"
+)
 
 REDEFINE_SCHEDULES = f"""
 {GIVEN}
