@@ -17,6 +17,7 @@ from mainspring.rules.planning import OpenRuns, settle
 from mainspring.rules.scheduling import create, pause
 from mainspring.stores.sqlite import apply as module
 from mainspring.stores.sqlite.store import SqliteStore
+from mainspring.testing.factories import Ids, enqueue_change, make_run
 
 NOW = 1_700_000_000_000
 BODY = Body(body_id(b'{"k":{"x":1}}'), '{"k":{"x":1}}')
@@ -189,3 +190,45 @@ async def test_plans_told_twice_are_known_as_repeated(tmp_path: Path, monkeypatc
     assert [result.status for result in answers[2]] == ["repeated"] * len(plans)
     assert len(dump["run"]) == sum(len(change.runs) for change in plans)
     assert taken == len(plans)
+
+
+# ── what is there already ───────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("there", [0, 1, 3, 5])
+async def test_a_fire_that_is_there_already_takes_nothing_with_it(there: int, tmp_path: Path) -> None:
+    """Rows that are ignored use up numbers: what is taken back must be found by more than a count."""
+    created = creations([f"s{number}" for number in range(10)])
+    plans = planned(created, NOW + 1_500)
+    store = SqliteStore(tmp_path / "one.db")
+    await store.open()
+    await store.apply(created, now=NOW)
+    first = await store.apply([plans[there]], now=NOW + 1_500)
+    again = await store.apply(plans, now=NOW + 1_501)
+    assert [result.status for result in first.results] == ["accepted"]
+    assert [result.status for result in again.results] == [
+        "repeated" if number == there else "accepted" for number in range(len(plans))
+    ]
+    rows = store._db.connection.execute(
+        "SELECT r.id, (SELECT count(*) FROM event e WHERE e.rid = r.rid) FROM run r ORDER BY r.id"
+    ).fetchall()
+    assert rows == sorted((run.id, 1) for plan in plans for run in plan.runs)
+    await store.close()
+
+
+@pytest.mark.parametrize("there", [0, 1, 3])
+async def test_a_run_that_is_there_already_takes_nothing_with_it(there: int, tmp_path: Path) -> None:
+    ids = Ids()
+    runs = [make_run(ids) for _ in range(5)]
+    store = SqliteStore(tmp_path / "one.db")
+    await store.open()
+    await store.apply([enqueue_change(ids, runs[there])], now=NOW)
+    again = await store.apply([enqueue_change(ids, run) for run in runs], now=NOW)
+    assert [result.status for result in again.results] == [
+        "refused" if number == there else "accepted" for number in range(5)
+    ]
+    rows = store._db.connection.execute(
+        "SELECT r.id, (SELECT count(*) FROM event e WHERE e.rid = r.rid) FROM run r ORDER BY r.id"
+    ).fetchall()
+    assert rows == sorted((run.id, 1) for run in runs)
+    await store.close()

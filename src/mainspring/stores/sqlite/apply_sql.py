@@ -104,8 +104,9 @@ SELECT ?1, {bound(0)}, {bound(1)}, {bound(2)}, {bound(3)}, 1, 'RunScheduled', {"
 FROM {BOUND} WHERE {bound(2)} IS NOT NULL
 """  # noqa: S608
 
-#: Runs inserted just now, which turned out to be none.
-UNBORN = "DELETE FROM run WHERE rid > ?1 AND rid <= ?2"
+#: Runs inserted just now, which turned out to be none. A row that was ignored has used up a number, too, so the numbers
+#: alone do not tell.
+UNBORN = "DELETE FROM run WHERE rid > ?1 AND rid <= ?2 AND mark = ?3"
 
 # ── schedules ───────────────────────────────────────────────────────────────
 

@@ -28,7 +28,7 @@ def births(db: Database, changes: Indexed, results: list[Result], mark: int, wal
     count = db.run_rows(INSERT_FRESH, rows, wall)
     last: int = db.value("SELECT last_insert_rowid()") if count else 0
     if count < len(rows):  # one exists already, by id, fire or unique key: the long way says which
-        db.run(sql.UNBORN, last - count, last)
+        db.run(sql.UNBORN, last - len(rows), last, mark)
         return False
     db.reach("apply:after_guard")
     bodies = {body.id: body.data for _, change in changes for body in change.bodies}

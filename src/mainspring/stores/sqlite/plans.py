@@ -33,10 +33,10 @@ def plans(db: Database, changes: Indexed, results: list[Result], mark: int, wall
         return changes
     count = db.run_rows(INSERT_FRESH, rows, wall)
     last: int = db.value("SELECT last_insert_rowid()") if count else 0
-    first = last - count
     if count < len(rows):  # one exists already: the long way says which
-        db.run(sql.UNBORN, first, last)
+        db.run(sql.UNBORN, last - len(rows), last, mark)
         return changes
+    first = last - count
     rest: Indexed = []
     if db.run_rows(sql.MOVE_SCHEDULES, moved, mark) < len(moved):
         ids = set(_ids.decode(db.value(sql.MOVED_BY, pack(list(ids)), mark)))
@@ -45,7 +45,7 @@ def plans(db: Database, changes: Indexed, results: list[Result], mark: int, wall
     for (index, change), (schedule_id, *_) in zip(changes, moved, strict=True):
         before, first = first, first + len(change.runs)
         if schedule_id not in ids:  # it is looked at again, to be told why
-            db.run(sql.UNBORN, before, first)
+            db.run(sql.UNBORN, before, first, mark)
             rest.append((index, change))
             continue
         for event in change.events:
