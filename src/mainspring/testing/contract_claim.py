@@ -111,7 +111,7 @@ class Claims(ContractBase):
         claimed = await b.claim(T0 + 100)
         assert [claim.run.id for claim in claimed.claims] == [run.id]
         assert claimed.next_at == T0 + 300
-        await b.claim(T0 + 300, ids=[later.id])
+        assert (await b.claim(T0 + 300, ids=[later.id])).next_at is None
         assert (await b.claim(T0 + 300)).next_at is None
 
     @on_store

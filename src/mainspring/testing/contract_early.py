@@ -88,6 +88,13 @@ class ClaimsAhead(ContractBase):
         assert [c.run.id for c in (await claim(b, T0 + 100)).claims] == [run.id]
 
     @on_store
+    async def test_a_gate_of_a_run_without_a_schedule_keeps_its_time(self, b: Bench) -> None:
+        run = await b.enqueue(made=[Gate("task:ns/t", 1)], gates=("task:ns/t",), due_at=T0 + 100)
+        claimed = await claim(b, T0)
+        assert (claimed.claims, claimed.next_at) == ([], T0 + 100)
+        assert [c.run.id for c in (await claim(b, T0 + 100)).claims] == [run.id]
+
+    @on_store
     async def test_a_full_gate_keeps_it_out(self, b: Bench) -> None:
         schedule = await b.schedule()
         name = f"schedule:{schedule.id}"

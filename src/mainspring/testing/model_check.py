@@ -290,7 +290,7 @@ class _Machine(RuleBasedStateMachine):
     @command(lambda self: self.runs(*CLAIMABLE), owner=OWNERS, how=["all", "ahead", "few", "named"], pick=INDEX)
     def claim_some(self, owner: str, how: str, pick: int) -> None:
         if how in ("all", "ahead"):
-            self.claim(Offer(owner, LANES, (FREE, GATED), TTL, pick % 8 if how == "ahead" else 0), 1_000)
+            self.claim(Offer(owner, LANES, (FREE, GATED), TTL, 3_000 * (pick % 3) if how == "ahead" else 0), 1_000)
         elif how == "few":
             self.claim(Offer(owner, LANES[: pick % 2 + 1], (FREE,), TTL), pick % 4 + 1)
         else:

@@ -72,15 +72,16 @@ def _next_early(now: str, ahead: str) -> str:
     return f"""
     SELECT least(({_next(f"{now} + {ahead}")}), (SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
         SELECT c.ready_at FROM §run c
-        WHERE {_IN_RANGE} AND c.ready_at > {now} AND c.ready_at <= {now} + {ahead} AND NOT ({_MAY_BE_EARLY})
+        WHERE {_IN_RANGE} AND c.ready_at > {now} AND c.ready_at <= {now} + {ahead} AND ({_MAY_BE_EARLY}) IS NOT TRUE
         ORDER BY c.ready_at, c.id LIMIT 1) x))"""  # noqa: S608
 
 
-def _first(now: str) -> str:
-    """SQL: the same, from the beginning on: an instant that has passed when one is claimable now."""
+def _first(now: str, but: str = "") -> str:
+    """SQL: the same, from the beginning on: an instant that has passed when one is claimable now, `but` for these."""
+    others = f"AND NOT (c.id = ANY ({but}))" if but else ""
     return f"""
     SELECT least(({_next(now)}), (SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
-        SELECT c.ready_at FROM §run c WHERE {_IN_RANGE} AND c.ready_at <= {now}
+        SELECT c.ready_at FROM §run c WHERE {_IN_RANGE} AND c.ready_at <= {now} {others}
         ORDER BY c.ready_at, c.id LIMIT 1) x))"""  # noqa: S608
 
 
@@ -128,7 +129,9 @@ def _quick(also: str, ids: str, *, gated: bool = False, named: bool = False, ahe
     hard = "c.crashes > 0" if gated else "c.gates IS NOT NULL OR c.crashes > 0"
     or_full = " OR (SELECT yes FROM full_)" if gated else ""
     heads = _NAMED_HEADS if named else _heads("$7::integer + 1", _T, "$8::bigint[]", ahead)
-    then = _first(_T) if named else _next_early(_T, ahead) if ahead else _next(_T)  # beside the named ones others are
+    then = _next_early(_T, ahead) if ahead else _next(_T)
+    if named:  # beside them others may be due
+        then = _first(_T, "ARRAY(SELECT m.id FROM c m)")
     starts = "greatest(t.now, r.ready_at)" if ahead else "t.now"
     return f"""
 WITH t AS MATERIALIZED (SELECT {NOW} AS now),{also}
@@ -222,8 +225,7 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
         db.reach("claim:begin")
         async with db.single("claim") as session:
             claimed = await _early(db, session, offer, limit, db.now(now))
-        if claimed is not None:
-            return claimed
+        return claimed if claimed is not None else await hard_way(db, offer, limit, ids, now)
     found: list[Claim] = []
     depth = limit
     lows = db.marks.begin(offer)
@@ -257,7 +259,7 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
 
 
 async def _early(db: Database, session: Session, offer: Offer, limit: int, now: Ms | None) -> Claimed | None:
-    """A claim that looks ahead; None, and nothing done, when it is not simple: then nobody looks ahead."""
+    """A claim that looks ahead; None, and nothing done, when it is not simple."""
     about, claims = _read(await session.fetch(_CLAIM_EARLY, now, *_args(offer, limit), offer.ahead))
     db.remember(claims)
     if about["hard"]:
@@ -304,11 +306,11 @@ async def hard_way(db: Database, offer: Offer, limit: int, ids: Sequence[RunId],
         return await claim_here(db, session, offer, limit, ids, wall)
 
 
-#: now, lanes, tasks, depth → the heads, locked; another claimer's are left alone.
+#: now, lanes, tasks, depth, ahead → the heads, locked; another claimer's are left alone.
 _CANDIDATES = f"""
 SELECT {run_columns("c")} FROM §run c
-WHERE c.id = ANY (ARRAY(SELECT h.id FROM ({_heads("$4::integer", "$1::bigint")}) h)) AND {_STILL_WAITS}
-  AND c.ready_at <= $1::bigint
+WHERE c.id = ANY (ARRAY(SELECT h.id FROM ({_heads("$4::integer", "$1::bigint", ahead="$5::bigint")}) h))
+  AND {_STILL_WAITS} AND c.ready_at <= $1::bigint + $5::bigint
 ORDER BY c.priority, c.ready_at, c.id FOR UPDATE SKIP LOCKED
 """  # noqa: S608
 #: now, lanes, tasks, ids
@@ -333,7 +335,7 @@ _TAKE = f"""
 WITH h AS (
     UPDATE §gate g SET held = g.held + i.times FROM {given(HOLD_COLUMNS, 5)} WHERE g.name = i.name),
 u AS (
-    UPDATE §run r {_START} owner = $3, lease_until = $4::bigint, started_at = $1::bigint
+    UPDATE §run r {_START} owner = $3, lease_until = $4::bigint, started_at = greatest($1::bigint, r.ready_at)
     WHERE r.id = ANY ($2::text[]) RETURNING {run_columns("r")}),
 e AS ({_STARTED})
 SELECT {run_columns("u")}, b.data FROM u LEFT JOIN §body b ON b.id = u.body
@@ -353,6 +355,7 @@ async def claim_here(
         if early is not None:
             db.reach("claim:after_events")
             return early
+        way = Gated.HARD
     while limit > 0 and not ids and way != Gated.HARD:
         about, claims = _read(await session.fetch(_SHORT[way], wall, *_args(offer, limit)))
         if not about["hard"]:
@@ -365,9 +368,10 @@ async def claim_here(
     if limit > 0 and ids:
         rows = await session.fetch(_NAMED, wall, lanes, tasks, list(ids))
     elif limit > 0:
-        rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, 4 * limit)  # some may not pass: look deeper
+        seen = (wall, lanes, tasks)
+        rows = await session.fetch(_CANDIDATES, *seen, 4 * limit, offer.ahead)  # some may not pass: look deeper
         if not rows:
-            rows = await session.fetch(_CANDIDATES, wall, lanes, tasks, max(DEEPER * limit, DEEPEST))
+            rows = await session.fetch(_CANDIDATES, *seen, max(DEEPER * limit, DEEPEST), offer.ahead)
     else:
         rows = []
     candidates = [read_run(row) for row in rows]
