@@ -86,7 +86,7 @@ se AS (
     INSERT INTO §event (at, ns, schedule_id, run_id, n, type, v, change, epoch, attempt, owner, data)
     SELECT t.now, s.ns, s.schedule_id, s.id, s.n, 'RunSucceeded', 1, s.change, s.epoch, s.attempt, ${first}::text,
            coalesce(s.data, '{{"began_at":' || s.began_at || ',"ms":' || s.ms || '}}')
-    FROM t, s)"""  # noqa: S608
+    FROM t, s ORDER BY s.id)"""  # noqa: S608
 
 
 #: now, owner, then the columns → the time, and which held.

@@ -87,9 +87,11 @@ def _first(now: str, but: str = "") -> str:
 
 _T = "(SELECT now FROM t)"
 _NO_CLAIM = ", ".join(f"NULL::{RUN_COLUMNS[name]}" for name in RUN_FIELDS)
+#: In the order of claims, whatever plan the server has for the update.
 _STARTED = """
     INSERT INTO §event (at, ns, schedule_id, run_id, n, type, v, epoch, attempt, owner)
-    SELECT u.started_at, u.ns, u.schedule_id, u.id, u.n, 'RunStarted', 1, u.epoch, u.attempt, u.owner FROM u"""
+    SELECT u.started_at, u.ns, u.schedule_id, u.id, u.n, 'RunStarted', 1, u.epoch, u.attempt, u.owner FROM u
+    ORDER BY u.priority, u.ready_at, u.id"""
 _START = """
     SET state = 'running', n = r.n + 1, epoch = r.epoch + 1, attempt = r.attempt + 1, held_until = 0,"""
 
