@@ -83,9 +83,9 @@ class Direct:
 
     async def _life(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Batcher, None]:
         store = self._another()
-        await store.open()
         batcher = Batcher(store, lambda changes, claimed: None, lambda event: None)
         try:
+            await store.open()  # a loop may end meanwhile
             yield batcher
         finally:
             self._doors.pop(loop, None)

@@ -271,9 +271,13 @@ class Database:
             host, _, port = address.rpartition(":")
             at = {"host": host, "port": int(port)}
         connection = await asyncpg.connect(self.settings.dsn, connection_class=Connection, **at, **self._options())
-        await _guard(connection)
-        if unhurried:
-            await connection.execute("SET statement_timeout = 0", timeout=_CONNECT_SECONDS)
+        try:
+            await _guard(connection)
+            if unhurried:
+                await connection.execute("SET statement_timeout = 0", timeout=_CONNECT_SECONDS)
+        except BaseException:  # whoever asked may be gone, and nobody else knows of it
+            connection.terminate()
+            raise
         return connection
 
     async def connect_patiently(self, *, unhurried: bool = False) -> Any:
