@@ -113,7 +113,11 @@ class Wire:
         """As if the client were gone: what it has not committed is undone."""
         if line in self._used:
             self._used.remove(line)
-            self._do(self._reset(line))
+            try:
+                self._do(self._reset(line))
+            except BaseException:  # then nobody can use it any more
+                line.connection.terminate()
+                raise
             self._free.append(line)
 
     def cancel(self, line: Line) -> None:
