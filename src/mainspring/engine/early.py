@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from mainspring.engine.lookahead import AHEAD
+from mainspring.engine.watchdog import ON_LOOP
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 
@@ -70,7 +71,7 @@ class Early:
             if not attempt.done:
                 if at <= now:
                     ripe.append(attempt)
-                elif len(soon) < room and at <= now + HANDED and attempt.handler.kind in ("async", "sync"):
+                elif len(soon) < room and at <= now + HANDED and attempt.handler.kind in ON_LOOP:
                     attempt.not_before = at
                     self._ends_at = max(self._ends_at, at + TAIL)
                     soon.append(attempt)
