@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mainspring.engine.bus import Bus
 from mainspring.engine.direct import Direct
+from mainspring.engine.inline import Inline
 from mainspring.engine.loop import EngineLoop, ThreadLoop
 from mainspring.engine.runtime import Runtime, open_broker, open_store
 from mainspring.model.change import Change, Result
@@ -26,6 +27,7 @@ from mainspring.model.settings import Settings, make_settings
 from mainspring.ports.broker import Broker
 from mainspring.ports.clock import Clock, SystemClock
 from mainspring.ports.executor import Attempt, Handler, end_of_loading
+from mainspring.ports.inline import Inlines
 from mainspring.ports.store import Capabilities, Store
 from mainspring.ports.threads import SystemThreads, Threads
 from mainspring.service import CHUNK, NewRun, created
@@ -151,7 +153,7 @@ class EngineHost:
         if runtime is None:
             return await self.call(lambda opened: opened.commands.enqueue(new))
         run, change = runtime.commands.birth(new)
-        return created(run, await runtime.enqueue(change))
+        return created(run, await runtime.way().apply(change))
 
     async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
         """Their ids. One commit for up to a thousand, beyond that in chunks; while one is stored the next is made."""
@@ -188,7 +190,7 @@ class EngineHost:
         if runtime is None:
             return None
         run, change = runtime.commands.birth(new)
-        return created(run, runtime.crossing.apply_blocking(change))
+        return created(run, runtime.way().apply_blocking(change))
 
     async def _with_runtime(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
         return await work(await self._opened())
@@ -217,6 +219,8 @@ class EngineHost:
         await runtime.open()
         if store.capabilities.remote and self._given_store is None:
             runtime.direct = Direct(lambda: open_store(self.url, self.clock), runtime.crossing)
+        elif isinstance(store, Inlines):
+            runtime.direct = Inline(store.beside, runtime.crossing, self.clock.monotonic)
         self._runtime, self._runtime_pid = runtime, os.getpid()
         return runtime
 

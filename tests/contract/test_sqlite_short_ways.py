@@ -232,3 +232,33 @@ async def test_a_run_that_is_there_already_takes_nothing_with_it(there: int, tmp
     ).fetchall()
     assert rows == sorted((run.id, 1) for run in runs)
     await store.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+async def test_births_are_written_alike(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = Ids()
+    made = [
+        enqueue_change(
+            ids, make_run(ids, task=f"tâche {i}", origin="enqueue", gates=("g",) if i % 3 else ()), body=body
+        )
+        for i, body in zip(range(40), ['{"k":{"x":1}}', None] * 20, strict=True)
+    ]
+    batches = [made[start : start + count] for start in range(0, 40, count)]
+    short = await written(tmp_path / "short.db", batches, short=True, monkeypatch=monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "births", lambda *args: False)
+        long = await written(tmp_path / "long.db", batches, short=True, monkeypatch=monkeypatch)
+    assert short == long
+    assert len(short[1]["run"]) == 40
+
+
+async def test_a_single_run_that_is_there_already_is_refused(tmp_path: Path) -> None:
+    ids = Ids()
+    run = make_run(ids)
+    store = SqliteStore(tmp_path / "one.db")
+    await store.open()
+    change = enqueue_change(ids, run)
+    answers = [(await store.apply([each], now=NOW)).results[0] for each in (change, change, enqueue_change(ids, run))]
+    assert [answer.status for answer in answers] == ["accepted", "repeated", "refused"]
+    assert len(rows(store, "run")) == len(rows(store, "event")) == 1
+    await store.close()

@@ -60,6 +60,10 @@ class Direct:
             door.opening = loop.create_task(self._open(loop, door))
         return await self._crossing.apply(change)
 
+    def apply_blocking(self, change: Change) -> Result:
+        """The same for a thread without a loop, which has no door."""
+        return self._crossing.apply_blocking(change)
+
     async def close(self) -> None:
         """Close every door, each on its own loop."""
         here = asyncio.get_running_loop()

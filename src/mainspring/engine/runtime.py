@@ -21,6 +21,7 @@ from mainspring.engine.bus import Bus
 from mainspring.engine.crossing import Crossing
 from mainspring.engine.direct import Direct
 from mainspring.engine.ends import Ends
+from mainspring.engine.inline import Inline
 from mainspring.engine.keeper import Keeper
 from mainspring.engine.leader import Leader
 from mainspring.engine.presence import Instance, Presence
@@ -37,7 +38,7 @@ from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.executors.lazily import Lazily
 from mainspring.executors.outcomes import timed_out
 from mainspring.executors.thread import ThreadExecutor
-from mainspring.model.change import Change, Result
+from mainspring.model.change import Change
 from mainspring.model.errors import MainspringError, StoreError
 from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
 from mainspring.model.health import Health
@@ -118,7 +119,7 @@ class Runtime:
         self.batcher = Batcher(store, self._committed, self._telling.publish, settings.pace / 1000)
         self.crossing = Crossing(self.batcher, self._post)
         #: The callers' own ways to a server, where this process may have them.
-        self.direct: Direct | None = None
+        self.direct: Direct | Inline | None = None
         self.commands = Commands(
             store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id, lambda: self.vault
         )
@@ -337,11 +338,10 @@ class Runtime:
         self._services = []
         self._telling.everywhere = None
 
-    async def enqueue(self, change: Change) -> Result:
-        """Commit what a caller's loop brings, by the shortest way: with a worker here a claim may ride along."""
-        if self.direct is None or self.worker is not None or self.batcher.listening or self.brokering is not None:
-            return await self.crossing.apply(change)
-        return await self.direct.apply(change)
+    def way(self) -> Crossing | Direct | Inline:
+        """The shortest way to the store for a caller's loop or thread; with a worker here a claim may ride along."""
+        alone = self.worker is None and not self.batcher.listening and self.brokering is None
+        return self.direct if self.direct is not None and alone else self.crossing
 
     async def close(self) -> None:
         """Close the store."""

@@ -104,6 +104,12 @@ SELECT ?1, {bound(0)}, {bound(1)}, {bound(2)}, {bound(3)}, 1, 'RunScheduled', {"
 FROM {BOUND} WHERE {bound(2)} IS NOT NULL
 """  # noqa: S608
 
+#: The same for a single one.
+BIRTH = """
+INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change, data)
+VALUES (?1, ?2, ?3, ?4, ?5, 1, 'RunScheduled', ?6, ?7, ?8, ?9)
+"""
+
 #: Runs inserted just now, which turned out to be none. A row that was ignored has used up a number, too, so the numbers
 #: alone do not tell.
 UNBORN = "DELETE FROM run WHERE rid > ?1 AND rid <= ?2 AND mark = ?3"

@@ -33,8 +33,8 @@ from mainspring.stores.sqlite.rows import MOST_ROWS, size_for, sized
 
 #: "MSPR", in the file's header: this file is ours.
 APPLICATION_ID = 0x4D535052
+#: A statement waits so long for another's write, and whoever opens the file twice as long.
 BUSY_TIMEOUT_MS = 5_000
-_OPEN_SECONDS = 10.0
 _MARK_MASK = (1 << 62) - 1
 
 
@@ -48,6 +48,7 @@ class Database:
         synchronous: str,
         force: bool,
         failpoint: Callable[[str], None] | None,
+        patience: Ms = BUSY_TIMEOUT_MS,
     ) -> None:
         if synchronous.upper() not in ("FULL", "NORMAL", "EXTRA"):
             raise InvalidInput("synchronous", f"{synchronous!r} is not known", 'Use "full", "extra" or "normal"')
@@ -59,6 +60,7 @@ class Database:
         self._synchronous = synchronous.upper()
         self._force = force
         self._failpoint = failpoint
+        self._patience = patience
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.RLock()
         self._checkpoints: Checkpoints | None = None
@@ -69,6 +71,10 @@ class Database:
         self._pid = 0
         # Marks only have to differ from every mark that a row can still carry.
         self._mark = random.SystemRandom().getrandbits(62)
+
+    def beside(self) -> Database:
+        """Another connection to the file, which does not wait for who is writing."""
+        return Database(self.path, self.clock, self._synchronous, self._force, self._failpoint, patience=0)
 
     @property
     def on_system_clock(self) -> bool:
@@ -171,6 +177,7 @@ class Database:
     @contextlib.contextmanager
     def write(self, verb: str) -> Iterator[None]:
         """One write transaction: all of it or, on any exception, nothing."""
+        self.look_for_file()
         with self.read():
             connection = self.connection
             connection.execute("BEGIN IMMEDIATE")
@@ -199,7 +206,7 @@ class Database:
         self._check_place()
         self._survive_forks()
         stopwatch = SystemClock().monotonic
-        deadline = stopwatch() + _OPEN_SECONDS
+        deadline = stopwatch() + 2 * self._patience / 1000
         while True:
             try:
                 self._connection = self._connect()
@@ -291,13 +298,13 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path,
-            timeout=BUSY_TIMEOUT_MS / 1000,
+            timeout=self._patience / 1000,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
         )
         try:
-            connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            connection.execute(f"PRAGMA busy_timeout = {self._patience}")
             newest = len(_migrations())
             version = self._version(connection, newest)
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]

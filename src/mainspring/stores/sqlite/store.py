@@ -53,7 +53,10 @@ class SqliteStore:
         force: bool = False,
         failpoint: Callable[[str], None] | None = None,
     ) -> None:
-        self._db = Database(os.fspath(path), clock, synchronous, force, failpoint)
+        self._use(Database(os.fspath(path), clock, synchronous, force, failpoint))
+
+    def _use(self, db: Database) -> None:
+        self._db = db
         self._hints = Hints()
         self._watch = Watch(self._db)
 
@@ -61,6 +64,12 @@ class SqliteStore:
     def path(self) -> str:
         """The file, as it was given."""
         return self._db.path
+
+    def beside(self) -> SqliteStore:
+        """Another connection to the file, which does not wait for who is writing."""
+        other = SqliteStore.__new__(SqliteStore)
+        other._use(self._db.beside())
+        return other
 
     async def open(self) -> None:
         self._db.open()
