@@ -27,8 +27,8 @@ log = logging.getLogger("mainspring.engine")
 OFTEN = 20
 #: No loop should stand still for so many seconds: a disk that took longer gets the next runs by the other way, twice as
 #: many each time it did, up to `MOST`.
-SLOW = 0.005
-PATIENCE, MOST = 50, 10_000
+SLOW = 0.01
+PATIENCE, MOST = 5, 10_000
 
 
 class Inline:
