@@ -4,6 +4,7 @@ python kill_loop.py --kills 200 --stops 20 [--seed N]          exit code 1 and t
 
 Each process plans five schedules (together 28 fires a second), enqueues work of its own and writes every call down. A
 killed one is replaced at once; a stopped one sleeps 1.5 to 4 leases and then goes on with what it believes to hold.
+Beside them a process that only enqueues, one run after the other, is killed as well.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
 
 from mainspring import Context, Mainspring, Retry, StoreError
+from mainspring.engine.inline import OFTEN
 from mainspring.model.events import LeaseExpired, StaleResultRejected
 from mainspring.ports.broker import Broker
 from mainspring.ports.clock import SystemClock
@@ -104,8 +106,29 @@ def node(folder: Path, url: str, lease: int, ending: bool = False, broker: Broke
     return 0
 
 
+def caller(folder: Path, url: str) -> int:
+    """In a child: enqueue until killed; whoever has no worker takes the short way to the store."""
+    tell_where_it_hangs()
+    log = CallLog(folder / "calls")
+    ms = Mainspring(url)
+
+    @ms.task(max_crashes=1_000)
+    async def quick(ctx: Context) -> None: ...
+
+    async def main() -> None:
+        while True:
+            log.say("acknowledged", (await quick.enqueue()).id, os.getpid())
+            await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+    return 0
+
+
 class Loop:
     """Some processes on one ledger, and what happens to them."""
+
+    #: Whether somebody only enqueues.
+    calls = False
 
     def __init__(self, folder: Path, seed: int, urls: list[str], lease: int = LEASE) -> None:
         self.folder = folder
@@ -116,6 +139,9 @@ class Loop:
         self.urls = urls
         self.url = urls[0]
         self.nodes: list[int] = []
+        #: Who only enqueues, where somebody does.
+        self.caller = 0
+        self.called = 0
         self.wrong: list[str] = []
         #: How long the schedules were at work.
         self.seconds = 0.0
@@ -127,6 +153,22 @@ class Loop:
         url = self.urls[place]
         return fork(lambda: node(self.folder, url, self.lease, ending), self.folder / "nodes.txt")
 
+    def call(self) -> None:
+        """Kill the process that only enqueues and start another, which has time to find the short way."""
+        self.end_caller()
+        self.caller = fork(lambda: caller(self.folder, self.url), self.folder / "nodes.txt")
+        self.called += 1
+        mark = f" {self.caller}\n".encode()
+        self.until(lambda: self.log.path.read_bytes().count(mark) > OFTEN + 5, "somebody enqueues")
+
+    def end_caller(self) -> None:
+        """It is at work whenever that is."""
+        pid, self.caller = self.caller, 0
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            if (code := wait(pid)) != -signal.SIGKILL:
+                self.wrong.append(f"the process that only enqueues ended by itself with {code}")
+
     def run(self, counts: dict[str, int]) -> None:
         """So many of each kind of blow, in any order."""
         began = time.monotonic()
@@ -135,6 +177,8 @@ class Loop:
         blows = [blow for blow, count in counts.items() for _ in range(count)]
         self.rng.shuffle(blows)
         for count, blow in enumerate(blows, 1):
+            if self.calls and count % 5 == 1:
+                self.call()
             self.blows[blow](self.rng.randrange(len(self.nodes)))
             if count % 20 == 0:
                 print(f"{count}/{len(blows)} after {time.monotonic() - began:.0f} s", flush=True)
@@ -144,6 +188,7 @@ class Loop:
             self.hold(self.rng.randrange(len(self.nodes)))
         self._progress(40)
         self.seconds = time.monotonic() - began
+        self.end_caller()
         for pid in self.nodes:
             os.kill(pid, signal.SIGTERM)
         for pid in self.nodes:
@@ -192,6 +237,7 @@ class Loop:
 
     def end(self) -> None:
         """Leave no process behind, whatever happened."""
+        self.end_caller()
         for pid in self.nodes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -279,7 +325,8 @@ def report(loop: Loop, counts: dict[str, int], took: float) -> int:
     if rate < RATE:
         wrong.append(f"only {rate:.1f} fires/s, {RATE} wanted")
     print(
-        f"{', '.join(f'{count} {blow}s' for blow, count in counts.items())}, {took:.0f} s, "
+        f"{', '.join(f'{count} {blow}s' for blow, count in counts.items())}, "
+        f"{loop.called} kills of one that only enqueues, {took:.0f} s, "
         f"{seen['planned']} fires ({rate:.0f}/s), "
         f"{seen['RunStarted']} attempts, {seen['calls']} calls, {seen['repeated']} repeated with their key, "
         f"{seen['LeaseExpired']} leases ended, "
@@ -294,6 +341,12 @@ def report(loop: Loop, counts: dict[str, int], took: float) -> int:
     return 1 if wrong else 0
 
 
+class SqliteLoop(Loop):
+    """On one file."""
+
+    calls = True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=10)
@@ -302,7 +355,7 @@ def main() -> int:
     options = parser.parse_args()
     counts = {"kill": options.kills, "stop": options.stops}
     with tempfile.TemporaryDirectory(prefix="kill-") as name:
-        loop = Loop(Path(name), options.seed, [f"sqlite:///{Path(name) / 'x.db'}"] * 2)
+        loop = SqliteLoop(Path(name), options.seed, [f"sqlite:///{Path(name) / 'x.db'}"] * 2)
         began = time.monotonic()
         try:
             loop.run(counts)
