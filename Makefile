@@ -50,6 +50,7 @@ $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --group dev --editable .
+	$(BIN)/python -m servers.debian
 	touch $(READY)
 
 clean:

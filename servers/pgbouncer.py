@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from servers.debian import PLACE
 from servers.postgres import NOBODY, Unavailable, die_with_parent, free_port
 
 _SETTINGS = """
@@ -33,12 +34,10 @@ pidfile =
 
 def pgbouncer_url(url: str) -> str:
     """The same URL by way of a pooler, which lives as long as this process."""
-    found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-    if found is None:
-        raise Unavailable("there is no pgbouncer on this machine (Debian: apt-get install pgbouncer)")
     parts = urlsplit(url)
     folder = Path(tempfile.mkdtemp(prefix="mainspring-bouncer-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    program, env = _program(folder)
     port = free_port()
     text = _SETTINGS.format(
         host=parts.hostname, port=parts.port or 5432, user=parts.username or "postgres", mine=port, folder=folder
@@ -49,7 +48,8 @@ def pgbouncer_url(url: str) -> str:
         os.chown(folder, user, user)
     folder.chmod(0o755)
     process = subprocess.Popen(
-        [found, folder / "settings.ini"],
+        [program, folder / "settings.ini"],
+        env=env,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         preexec_fn=die_with_parent,
@@ -65,3 +65,21 @@ def pgbouncer_url(url: str) -> str:
             return urlunsplit(parts._replace(netloc=f"{parts.username or 'postgres'}@127.0.0.1:{port}"))
         time.sleep(0.02)
     raise Unavailable(f"pgbouncer did not start: {(folder / 'log').read_text(encoding='utf-8')}")
+
+
+def _program(folder: Path) -> tuple[str, dict[str, str]]:
+    """The program of the machine, else a copy of the one in `servers.debian`'s place, which anybody may run."""
+    env = dict(os.environ)
+    found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    if found is not None:
+        return found, env
+    unpacked = PLACE / "usr" / "sbin" / "pgbouncer"
+    if not unpacked.exists():
+        raise Unavailable(
+            "there is no pgbouncer on this machine, and none was fetched (python -m servers.debian says why)"
+        )
+    program = shutil.copy(unpacked, folder)
+    for library in PLACE.glob("usr/lib/*/*.so*"):
+        shutil.copy(library, folder)
+    env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(folder), env.get("LD_LIBRARY_PATH"))))
+    return str(program), env
