@@ -7,14 +7,18 @@ Nothing is installed, nothing of the system is changed: where apt has no lists y
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-#: PgBouncer and those of its libraries that a small machine may not have.
-PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
+#: PgBouncer and a Redis that was built with TLS, with those of their libraries that a small machine may not have.
+PACKAGES = (
+    *("pgbouncer", "libevent-2.1-7", "libc-ares2"),
+    *("redis-server", "redis-tools", "libatomic1", "libjemalloc2", "liblzf1"),
+)
 PLACE = Path(sys.prefix) / "debian"
 _SECONDS = 120
 
@@ -45,6 +49,21 @@ def fetch(packages: tuple[str, ...] = PACKAGES, place: Path = PLACE) -> None:
         root.rename(place)
 
 
+def program(path: str, place: Path = PLACE) -> Path | None:
+    """A command that starts an unpacked program with the libraries beside it; None where it was not fetched."""
+    if not os.access(place / path, os.X_OK):
+        return None
+    command = place / "run" / Path(path).name
+    if not command.exists():
+        libraries = ":".join(sorted({str(library.parent) for library in place.glob("usr/lib/*/*.so*")}))
+        command.parent.mkdir(exist_ok=True)
+        written = command.with_suffix(f".{os.getpid()}")
+        written.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {place / path} "$@"\n', encoding="utf-8")
+        written.chmod(0o755)
+        written.rename(command)
+    return command
+
+
 def _own_lists(folder: Path) -> list[str]:
     """Options of apt: no other user for downloads, then places that anybody may write to."""
     for part in ("lists/partial", "cache/archives/partial"):
@@ -70,7 +89,7 @@ def main() -> None:
     try:
         fetch()
     except NotFetched as error:
-        print(f"no packages from Debian, so the tests through PgBouncer are skipped unless it is installed: {error}")
+        print(f"no Debian packages, so tests through PgBouncer and TLS are skipped unless these are installed: {error}")
 
 
 if __name__ == "__main__":

