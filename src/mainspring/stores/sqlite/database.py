@@ -229,8 +229,9 @@ class Database:
                 checkpoints.end()
             if connection is not None:
                 with contextlib.suppress(sqlite3.Error):
-                    connection.execute("PRAGMA busy_timeout = 0")
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                    if self._patience:  # who waits for nobody, is waited for by nobody
+                        connection.execute("PRAGMA busy_timeout = 0")
+                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 connection.close()
 
     def _survive_forks(self) -> None:
