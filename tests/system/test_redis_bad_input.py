@@ -25,6 +25,7 @@ from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Offer, Retention, Runs
 from mainspring.stores.redis import RedisStore
 from mainspring.stores.redis.checks import refuse
+from mainspring.stores.redis.database import Database
 from mainspring.stores.redis.settings import SCHEMES, read_url
 from mainspring.stores.url import open_store
 from mainspring.testing.factories import Ids, enqueue_change, finish_change, make_run
@@ -126,6 +127,35 @@ async def test_nobody_there() -> None:
     assert isinstance(why, StoreUnavailable)
     assert "Redis at 127.0.0.1:9/0 does not answer" in str(why)
     assert "Start the server or check the URL (?wait=2m waits longer)" in str(why)
+
+
+async def test_a_server_that_is_loading_is_waited_for(
+    own: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It answers INFO meanwhile, and no other question: whoever began then would fail at the next one."""
+    original, asked = Database.read, 0
+
+    async def read(self: Database, *commands: tuple[str, ...]) -> list[bytes]:
+        nonlocal asked
+        answers: list[bytes] = await original(self, *commands)
+        if commands == (("INFO",),):
+            asked += 1
+            if asked <= 2:
+                assert b"\nloading:0" in answers[0]
+                answers[0] = answers[0].replace(b"\nloading:0", b"\nloading:1")
+        return answers
+
+    monkeypatch.setattr(Database, "read", read)
+    store = RedisStore(own.url)
+    with caplog.at_level(logging.WARNING):
+        await store.open()
+    assert [record.message.count("is loading its data; next try in") for record in caplog.records[:2]] == [1, 1]
+    assert asked >= 3
+    await store.close()
+    asked = 0
+    why = await opening(f"{own.url}?wait=0s")
+    assert isinstance(why, StoreUnavailable)
+    assert "is loading its data; gave up after 0 s" in str(why)
 
 
 async def test_a_wrong_password() -> None:

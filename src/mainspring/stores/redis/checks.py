@@ -28,7 +28,9 @@ def parsed(told: bytes) -> dict[str, str]:
 
 
 def refuse(info: dict[str, str], mode: str, where: str) -> StoreError | None:
-    """Why this server cannot be used at all."""
+    """Why this server cannot be used at all, or not yet."""
+    if info.get("loading", "0") != "0":  # it answers this one question meanwhile, and no other
+        return StoreUnavailable(f"{where} is loading its data")
     kind = info.get("redis_mode", info.get("server_mode", "standalone"))
     if kind == "sentinel":
         return StoreError(f"{where} is a Sentinel. Write redis+sentinel://host:26379/service")
