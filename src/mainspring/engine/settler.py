@@ -95,6 +95,9 @@ class Settler(Service):
 
     def released(self) -> None:
         """A gate has room. When nobody waited behind the last few of them, several share a look."""
+        if self.since is not None:  # a step is under way, and the gates come last
+            self._next[Agenda.GATES] = 0.0
+            return
         at = 0.0 if self._in_vain < IN_VAIN else self._clock.monotonic() + COMPANY
         if at < self._next[Agenda.GATES]:
             self._next[Agenda.GATES] = at

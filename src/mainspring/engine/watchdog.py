@@ -83,10 +83,13 @@ class Watchdog:
     # ── the executor's part ────────────────────────────────────────────────
 
     def start(self, attempts: Sequence[Attempt]) -> None:
-        self._executor.start(attempts)
         if self._timer is None:
             self._overrun_at = self._clock.monotonic() + OVERRUN_TICK
             self._arm(QUIET)
+        elif self._answered == self._asked and self._clock.monotonic() > self._due - TICK:
+            self._timer.cancel()  # the engine is awake now: that saves it a turn of its own for the look
+            self._look()
+        self._executor.start(attempts)
 
     def stop(self, attempt: Attempt) -> None:
         self._executor.stop(attempt)

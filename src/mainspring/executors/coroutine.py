@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from mainspring.executors.deadlines import Deadlines
+from mainspring.executors.moment import Moment
 from mainspring.executors.outcomes import begin, end, raised, returned, timed_out
 from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
@@ -43,11 +44,6 @@ class CoroutineExecutor:
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         create = self._loop.create_task
         for attempt in attempts:
-            wait = attempt.not_before and attempt.not_before - self._clock.monotonic()
-            if wait > 0:
-                attempt.not_before = 0.0
-                attempt.handle = self._loop.call_later(wait + self._grain, self._begin, (attempt,))
-                continue
             self._live.add(attempt)
             attempt.handle = create(self._run(attempt), name=f"mainspring-run-{attempt.run.id}")
 
@@ -73,6 +69,10 @@ class CoroutineExecutor:
         self._done(attempt, outcome)
 
     async def _outcome(self, attempt: Attempt) -> Outcome:
+        if attempt.not_before:
+            wait = attempt.not_before - self._clock.monotonic()
+            if wait > 0:
+                await Moment(self._loop, wait + self._grain)
         # In this order: the engine sets `stop`, then looks whether it began; so one of the two always gives way.
         begin(attempt, self._clock)
         stop = attempt.stop
