@@ -22,6 +22,7 @@ from mainspring.model.events import (
     ScheduleUpdated,
 )
 from mainspring.model.gate import Gate
+from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule, Span
 from mainspring.rules.lifecycle import born
@@ -29,6 +30,8 @@ from mainspring.rules.lifecycle import born
 
 def evolve_schedule(schedule: Schedule | None, event: Event) -> Schedule:
     """Apply one event of the schedule's own stream, or the birth of one of its fires."""
+    if type(event) is RunScheduled:  # nearly all of them
+        return _fired(schedule, event, event.fire_time, event.next_at)
     if isinstance(event, ScheduleCreated):
         return Schedule(
             id=event.schedule_id or "",
@@ -50,13 +53,17 @@ def evolve_schedule(schedule: Schedule | None, event: Event) -> Schedule:
         )
     if isinstance(event, ScheduleSnapshot):
         return event.state
+    if isinstance(event, RunSkipped):
+        return _fired(schedule, event, event.fire_time, event.next_at)
     assert schedule is not None, f"{type(event).__name__} of a schedule that was never created"
-    if isinstance(event, RunScheduled | RunSkipped):
-        assert event.fire_time is not None
-        cursor = max(schedule.cursor, event.fire_time)
-        return replace(schedule, cursor=cursor, fired=schedule.fired + 1, next_at=event.next_at)
     values: dict[str, Any] = {"n": schedule.n + 1, "updated_at": event.at}
     return replace(schedule, **values | _folded(schedule, event))
+
+
+def _fired(schedule: Schedule | None, event: Event, at: Ms | None, next_at: Ms | None) -> Schedule:
+    assert schedule is not None, f"{type(event).__name__} of a schedule that was never created"
+    assert at is not None
+    return replace(schedule, cursor=max(schedule.cursor, at), fired=schedule.fired + 1, next_at=next_at)
 
 
 def _folded(schedule: Schedule, event: Event) -> dict[str, Any]:

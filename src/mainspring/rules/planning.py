@@ -26,7 +26,7 @@ from mainspring.rules.windows import is_open, next_opening
 MAX_RUNS_PER_CHANGE = 200
 
 
-class OpenRuns(Struct, frozen=True):
+class OpenRuns(Struct, frozen=True, gc=False):
     """What is open of the schedule: how many, how many of them are not running, the oldest."""
 
     count: int = 0
@@ -34,14 +34,14 @@ class OpenRuns(Struct, frozen=True):
     oldest: str | None = None
 
 
-class _Fire(Struct, frozen=True):
+class _Fire(Struct, frozen=True, gc=False):
     at: Ms
     catch_up: bool = False
     replay: bool = False
     coalesced: int = 0
 
 
-class _Gone(Struct, frozen=True):
+class _Gone(Struct, frozen=True, gc=False):
     after: Ms
     through: Ms
     count: int
@@ -114,11 +114,19 @@ def settle(schedule: Schedule, opened: OpenRuns, now: Ms, limit: int = MAX_RUNS_
         return draft
     spec = schedule.spec
     left = None if spec.max_runs is None else max(0, spec.max_runs - schedule.fired)
+    fixed = is_fixed_delay(spec)
+    single = None if fixed or left == 0 else _single(spec, schedule.anchor, schedule.cursor, now)
+    if single is not None:
+        fire, following = single
+        _emit(draft, [fire], opened, following)
+        if following is None or left is not None:
+            _finish(draft, left, done=True)
+        return draft
     pieces, done = _pieces(schedule, now, limit, left)
     draft.more = not done
     if pieces:
-        _emit(draft, pieces, opened)
-    elif not is_fixed_delay(spec):
+        _emit(draft, pieces, opened, None if fixed else next_look(spec, schedule.anchor, _end(pieces[-1])))
+    elif not fixed:
         draft.set(next_at=next_look(spec, schedule.anchor, schedule.cursor))
     _finish(draft, left, done=done)
     return draft
@@ -134,9 +142,6 @@ def _pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[
         return ([_Fire(schedule.next_at or 0)] if due else []), True
     low, high = bounds(spec, schedule.cursor, now)
     trigger = trigger_of(spec, schedule.anchor)
-    single = _single(spec, trigger, low, high, now)
-    if single is not None:
-        return single, True
     total = trigger.count_ms(low, high)
     if left is not None and total >= left:
         high, total = _nth(trigger, low, high, left), left
@@ -155,16 +160,19 @@ def _pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[
     return sorted([*pieces, *dropped], key=_end), done
 
 
-def _single(spec: ScheduleSpec, trigger: Trigger, low: Ms, high: Ms, now: Ms) -> list[_Fire | _Gone] | None:
-    """The everyday case, without counting: one fire is due and not missed. None when it is another case."""
+def _single(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_Fire, Ms | None] | None:
+    """The everyday case, without counting: one fire is due and not missed; and when to look again."""
+    if spec.options is not None and spec.options.window is not None:
+        return None
+    trigger = trigger_of(spec, anchor)
+    low, high = (cursor, now) if spec.start is None and spec.end is None else bounds(spec, cursor, now)
     first = trigger.next_ms(low)
-    windowed = spec.options is not None and spec.options.window is not None
-    if first is None or first > high or first < now - spec.grace or windowed:
+    if first is None or first > high or first < now - spec.grace:
         return None
     second = trigger.next_ms(first)
     if (second is not None and second <= high) or trigger.dropped_ms(low, high):
         return None
-    return [_Fire(first)]
+    return _Fire(first), second if spec.end is None else next_look(spec, anchor, first)
 
 
 def _end(piece: _Fire | _Gone) -> Ms:
@@ -240,10 +248,9 @@ def _never_inside(spec: ScheduleSpec, fire: Ms) -> bool:
     return opening is None or opening > fire + spec.grace
 
 
-def _emit(draft: Draft, pieces: list[_Fire | _Gone], opened: OpenRuns) -> None:
+def _emit(draft: Draft, pieces: list[_Fire | _Gone], opened: OpenRuns, next_at: Ms | None) -> None:
     schedule = draft.schedule
     spec = schedule.spec
-    next_at = None if is_fixed_delay(spec) else next_look(spec, schedule.anchor, _end(pieces[-1]))
     count, waiting, blocker = opened.count, opened.waiting, opened.oldest
     for piece in pieces:
         if isinstance(piece, _Gone):
