@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from mainspring.engine.batcher import Batcher, Haste
 from mainspring.model.change import Change, Result, RunLease
@@ -17,7 +18,7 @@ from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 from mainspring.rules.lanes import touches_of
-from mainspring.rules.lifecycle import Complete, Expire, Fail, decide, evolve
+from mainspring.rules.lifecycle import Complete, Expire, Fail, complete
 from mainspring.rules.retry import Randomness, retry_at
 from mainspring.rules.typestate import Moved, Running, RunState
 
@@ -48,12 +49,12 @@ class Recorder:
     def record(self, attempt: Attempt, outcome: Outcome, now: Ms | None = None) -> None:
         """Store the outcome with the next commit; try again while the store fails and the lease may hold."""
         change = self.change_of(attempt, outcome, self._clock.now() if now is None else now)
-        if isinstance(outcome, Failed):
+        if type(outcome) is Failed:
             _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
         later = attempt.early and type(outcome) is Succeeded and not change.touches
         haste = Haste.LATER if later else Haste.SOON
-        self._batcher.post(change, lambda result: self._stored(attempt, outcome, change, result), haste)
+        self._batcher.post(change, partial(self._stored, attempt, outcome, change), haste)
 
     def _stored(self, attempt: Attempt, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
         if isinstance(result, StoreError):
@@ -63,7 +64,7 @@ class Recorder:
             task.add_done_callback(self._pending.discard)
             return
         self.settled(attempt)
-        if not result.ok:
+        if result.status == "refused":
             self.stale(attempt, outcome)
 
     def settled(self, attempt: Attempt) -> None:
@@ -127,9 +128,8 @@ class Recorder:
         """The write that an outcome makes."""
         event: RunEvent
         if type(outcome) is Succeeded:  # the short way for what happens most
-            done = Complete(now if attempt.began_at is None else attempt.began_at, attempt.ms or 0, outcome.result)
-            (event,) = decide(attempt.run, done, now)
-            after = evolve(attempt.run, event)
+            began_at = now if attempt.began_at is None else attempt.began_at
+            after, event = complete(attempt.run, began_at, attempt.ms or 0, outcome.result)
         else:
             moved = self._moved(Running(attempt.run), attempt, outcome, now)
             after, event = moved.state.run, moved.event

@@ -398,9 +398,9 @@ class Runtime:
         to_run = touched = released = False
         for change in changes:
             run, schedule = change.run, change.schedule
-            to_run = to_run or bool(change.runs) or (run is not None and run.state in CLAIMABLE)
-            touched = touched or bool(change.touches)
-            released = released or bool(change.releases)
+            to_run = to_run or change.runs != ()
+            touched = touched or change.touches != ()
+            released = released or change.releases != ()
             if schedule is not None and schedule.next_at is not None:
                 self.settler.expect(schedule.next_at)
             if run is None:
@@ -408,7 +408,9 @@ class Runtime:
             if run.cancel is not None:
                 for worker in self.workers():
                     worker.cancel(run.id, run.cancel)
-            if run.state in ENDED:
+            if run.state in CLAIMABLE:
+                to_run = True
+            elif self._ends.waiting and run.state in ENDED:
                 self._ends.ended(run.id)
         if self.brokering is not None:
             self.brokering.committed(changes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mainspring.model.instant import Ms
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Agenda, Store
@@ -24,15 +26,11 @@ class StoreTime:
         self._own = store.capabilities.own_clock
         self._offset: Ms | None = None
         self._heard_at: Ms = 0
+        self.boot: Callable[[], Ms] = clock.boot
+        self.monotonic: Callable[[], float] = clock.monotonic
 
     def now(self) -> Ms:
         return self._clock.now() if self._offset is None else self._clock.boot() + self._offset
-
-    def boot(self) -> Ms:
-        return self._clock.boot()
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
 
     def heard(self, now: Ms) -> None:
         """An answer of the store said what time it is there: when it was sent, so the quickest answer is the best."""

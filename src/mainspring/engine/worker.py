@@ -20,6 +20,7 @@ from mainspring.model.errors import StoreError
 from mainspring.model.events import Event, RunStarted
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Accepted, Cancelled, HandedBack, Outcome, Skipped
+from mainspring.model.policies import RunOptions
 from mainspring.model.run import CLAIMABLE, Run
 from mainspring.model.settings import Settings
 from mainspring.ports.clock import Clock
@@ -66,6 +67,8 @@ class Worker(Service):
         self.running: dict[str, Attempt] = {}
         #: Attempts still under way whose run we lost and claimed again.
         self._superseded: set[Attempt] = set()
+        #: Whether something may be among the waiting that must not wait.
+        self._impatient = False
         self._given = 0
         self._waiting: list[tuple[int, int, float, Attempt]] = []
         self._taken = 0
@@ -223,18 +226,19 @@ class Worker(Service):
     def _take(self, claimed: Claimed, sent: Ms) -> None:
         trust = sent + int(self._settings.lease_ttl * TRUST)
         now = self._clock.monotonic()
+        running, waiting = self.running, self._waiting
         for claim in claimed.claims:
             run = claim.run
             attempt = self._attempt(claim, trust)
             if self.publish is not None:
                 self.publish(_started(run))
-            refused = _not_now(run, run.started_at or claimed.now)
-            before = self.running.get(run.id)
+            refused = None if run.options is None else _not_now(run, run.options, run.started_at or claimed.now)
+            before = running.get(run.id)
             if before is not None:  # we lost this run's lease and got it again: the old attempt must not go on
                 self.stop_attempt(before, HandedBack("lease_lost", began=before.began_at is not None))
                 self._forget(before)
                 self._superseded.add(before)
-            self.running[run.id] = attempt
+            running[run.id] = attempt
             if run.crashes and attempt.handler.kind != "http" and run.crashes + 1 >= _max_crashes(attempt):
                 self._last_chances.add(run.id)
             if refused is not None:
@@ -246,7 +250,7 @@ class Worker(Service):
                 if run.ready_at > claimed.now:
                     self.early.hold(attempt)
                 else:
-                    heappush(self._waiting, (run.priority, self._taken, now, attempt))
+                    heappush(waiting, (run.priority, self._taken, now, attempt))
         self._begin()
         if self.early.holds:
             self.early.look()
@@ -261,6 +265,7 @@ class Worker(Service):
     def _begin_early(self, ripe: Sequence[Attempt], soon: Sequence[Attempt]) -> None:
         now = self._clock.monotonic()
         for attempt in ripe:
+            self._impatient = True
             self._taken += 1
             heappush(self._waiting, (attempt.run.priority, self._taken, now, attempt))
         if ripe:
@@ -282,8 +287,10 @@ class Worker(Service):
                 starts.setdefault(attempt.handler.kind, []).append(attempt)
         for kind, attempts in starts.items():
             self._executors[kind].start(attempts)
-        for *_, attempt in [w for w in self._waiting if _never_waits(w[3])]:
-            self._end(attempt, HandedBack("not_begun"))
+        if self._waiting and self._impatient:
+            self._impatient = False
+            for *_, attempt in [w for w in self._waiting if _never_waits(w[3])]:
+                self._end(attempt, HandedBack("not_begun"))
 
     def _give_up_waiting(self, after: float = NOT_BEGUN) -> None:
         """Hand back what found no slot."""
@@ -299,10 +306,14 @@ class Worker(Service):
             heapify(self._waiting)
 
     def _attempt(self, claim: Claim, trust: Ms) -> Attempt:
-        handler = self._handlers[claim.run.task]
-        options = claim.run.options
-        timeout = options.timeout if options is not None and options.timeout is not None else handler.timeout
-        return Attempt(claim.run, claim.body, handler, timeout or None, trust)
+        run = claim.run
+        handler, options = self._handlers[run.task], run.options
+        timeout = handler.timeout
+        if options is not None:
+            timeout = timeout if options.timeout is None else options.timeout
+        if run.crashes or (handler.recovery if options is None else options.recovery or handler.recovery) == "fail":
+            self._impatient = True
+        return Attempt(run, claim.body, handler, timeout or None, trust)
 
     # ── outcomes ───────────────────────────────────────────────────────────
 
@@ -343,7 +354,8 @@ class Worker(Service):
         if attempt.given:
             attempt.given = False
             self._given -= 1
-        self._last_chances.discard(attempt.run.id)
+        if self._last_chances:
+            self._last_chances.discard(attempt.run.id)
 
     async def _record_after_renewal(self, attempt: Attempt, outcome: Outcome) -> None:
         """Past the trust deadline nothing is recorded unless the store says that the lease still holds."""
@@ -429,10 +441,8 @@ def _max_crashes(attempt: Attempt) -> int:
     return (options.max_crashes if options is not None else None) or attempt.handler.max_crashes
 
 
-def _not_now(run: Run, now: Ms) -> Skipped | None:
-    options = run.options
-    begun = run.failures or run.crashes or run.reason is not None
-    if options is None or begun:
+def _not_now(run: Run, options: RunOptions, now: Ms) -> Skipped | None:
+    if run.failures or run.crashes or run.reason is not None:  # it has begun before
         return None
     if options.window is not None and not is_open(options.window, now):
         return Skipped("outside_time_window")

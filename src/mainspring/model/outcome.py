@@ -24,13 +24,13 @@ class Failed(Struct, frozen=True, gc=False):
     retry_after: Ms | None = None  # whoever failed asks for at least this much time
 
 
-class Snoozed(Struct, frozen=True):
+class Snoozed(Struct, frozen=True, gc=False):
     """The handler asks to be called later."""
 
     delay: Ms
 
 
-class Cancelled(Struct, frozen=True):
+class Cancelled(Struct, frozen=True, gc=False):
     """The handler was stopped on request, or said so itself."""
 
     reason: str
@@ -43,13 +43,13 @@ class HandedBack(Struct, frozen=True, gc=False):
     began: bool = False
 
 
-class Skipped(Struct, frozen=True):
+class Skipped(Struct, frozen=True, gc=False):
     """The run was consumed before its handler began."""
 
     reason: str
 
 
-class Accepted(Struct, frozen=True):
+class Accepted(Struct, frozen=True, gc=False):
     """An agent took the work over and will call back; it may stay silent for so long at a time."""
 
     silence: Ms
@@ -64,7 +64,7 @@ class Snooze(Struct, frozen=True):
     delay: Duration = "1m"
 
 
-class Cancel(Struct, frozen=True):
+class Cancel(Struct, frozen=True, gc=False):
     """Returned by a handler: this run is not wanted any more."""
 
     reason: str = "cancelled by its handler"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Outcome
@@ -53,14 +53,11 @@ class Handler(Struct, frozen=True):
     limit: int | None = None
 
 
-class Flag:
+class Flag(Struct, eq=False):
     """A `threading.Event` that costs nothing until somebody waits for it."""
 
-    __slots__ = ("_event", "_is_set")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._event: threading.Event | None = None
+    _is_set: bool = False
+    _event: threading.Event | None = None
 
     def set(self) -> None:
         self._is_set = True
@@ -76,50 +73,28 @@ class Flag:
         return self._is_set or event.wait(timeout)  # set() looks for the event after it has set the flag
 
 
-class Attempt:
-    """One execution of a run under one lease, shared by engine and executor."""
+class Attempt(Struct, eq=False):
+    """One execution of a run under one lease, shared by engine and executor. Two of them are never equal."""
 
-    __slots__ = (
-        "abandoned",
-        "began_at",
-        "body",
-        "cancelled",
-        "done",
-        "early",
-        "given",
-        "handle",
-        "handler",
-        "hop",
-        "ms",
-        "not_before",
-        "run",
-        "started",
-        "stop",
-        "timeout",
-        "timer",
-        "trust",
-    )
-
-    def __init__(self, run: Run, body: str | None, handler: Handler, timeout: Ms | None, trust: Ms) -> None:
-        self.run = run
-        self.body = body
-        self.handler = handler
-        self.timeout = timeout
-        self.trust = trust  # boot time after which the lease must not be relied on
-        self.cancelled = Flag()
-        self.stop: Outcome | None = None  # why the executor was asked to stop
-        self.began_at: Ms | None = None
-        self.ms: int | None = None
-        self.started: float = 0.0
-        self.handle: Any = None  # the executor's own
-        #: Runs a coroutine on the handlers' loop and waits for it, from a thread.
-        self.hop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
-        self.timer: asyncio.TimerHandle | None = None  # the time-out, where the executor keeps one
-        self.given = False  # to the executor: it holds a slot
-        self.done = False
-        self.early = False  # claimed ahead of its time
-        self.not_before = 0.0  # in monotonic seconds: it was given ahead of its time, too
-        self.abandoned = False
+    run: Run
+    body: str | None
+    handler: Handler
+    timeout: Ms | None
+    trust: Ms  # boot time after which the lease must not be relied on
+    cancelled: Flag = field(default_factory=Flag)
+    stop: Outcome | None = None  # why the executor was asked to stop
+    began_at: Ms | None = None
+    ms: int | None = None
+    started: float = 0.0
+    handle: Any = None  # the executor's own
+    #: Runs a coroutine on the handlers' loop and waits for it, from a thread.
+    hop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
+    timer: asyncio.TimerHandle | None = None  # the time-out, where the executor keeps one
+    given: bool = False  # to the executor: it holds a slot
+    done: bool = False
+    early: bool = False  # claimed ahead of its time
+    not_before: float = 0.0  # in monotonic seconds: it was given ahead of its time, too
+    abandoned: bool = False
 
 
 Done = Callable[[Attempt, Outcome], None]

@@ -85,7 +85,7 @@ def next_state(run_id: str, state: State | None, event: type[RunEvent]) -> State
 # ── commands ────────────────────────────────────────────────────────────────
 
 
-class Complete(Struct, frozen=True):
+class Complete(Struct, frozen=True, gc=False):
     """The handler returned."""
 
     began_at: Ms
@@ -93,7 +93,7 @@ class Complete(Struct, frozen=True):
     result: str | None = None
 
 
-class Fail(Struct, frozen=True):
+class Fail(Struct, frozen=True, gc=False):
     """The handler failed; with `retry_at` it will be tried again."""
 
     error: str
@@ -105,55 +105,55 @@ class Fail(Struct, frozen=True):
     trace: str | None = None
 
 
-class SnoozeUntil(Struct, frozen=True):
+class SnoozeUntil(Struct, frozen=True, gc=False):
     """The handler wants to be called later; also "retry now" of a retrying run."""
 
     until: Ms
 
 
-class HandBack(Struct, frozen=True):
+class HandBack(Struct, frozen=True, gc=False):
     """The worker gives the run back."""
 
     reason: str
     began: bool = False
 
 
-class Expire(Struct, frozen=True):
+class Expire(Struct, frozen=True, gc=False):
     """The lease ended; what follows depends on the crashes so far."""
 
     max_crashes: int
     recovery: str
 
 
-class RequestCancel(Struct, frozen=True):
+class RequestCancel(Struct, frozen=True, gc=False):
     """Somebody wants the run not to go on."""
 
     reason: str
     by: str = ""
 
 
-class StopCancelled(Struct, frozen=True):
+class StopCancelled(Struct, frozen=True, gc=False):
     """The worker stopped a run, because it was asked to or because the handler said so."""
 
     reason: str
     by: str = ""
 
 
-class Skip(Struct, frozen=True):
+class Skip(Struct, frozen=True, gc=False):
     """Consume the run before its handler begins."""
 
     reason: str
     by: str | None = None
 
 
-class Reopen(Struct, frozen=True):
+class Reopen(Struct, frozen=True, gc=False):
     """Open an ended run again."""
 
     by: str = ""
     body: str | None = None
 
 
-class Discard(Struct, frozen=True):
+class Discard(Struct, frozen=True, gc=False):
     """Put a dead letter away."""
 
     by: str = ""
@@ -169,28 +169,33 @@ def decide(run: Run, command: Command, now: Ms) -> tuple[RunEvent, ...]:
     return (event,)
 
 
+def complete(run: Run, began_at: Ms, ms: int, result: str | None) -> tuple[Run, RunSucceeded]:
+    """What `decide` and `evolve` make of `Complete`, in one: what happens most."""
+    state = next_state(run.id, run.state, RunSucceeded)
+    event = _succeeded(run, began_at, ms, result)
+    return _after_success(run, state, event), event
+
+
+def _succeeded(run: Run, began_at: Ms, ms: int, result: str | None) -> RunSucceeded:
+    return RunSucceeded(
+        ns=run.ns,
+        run_id=run.id,
+        schedule_id=run.schedule_id,
+        epoch=run.epoch,
+        attempt=run.attempt,
+        owner=run.owner,
+        began_at=began_at,
+        ms=ms,
+        result=result,
+    )
+
+
 def _decide(run: Run, command: Command, now: Ms) -> RunEvent:
-    if type(command) is Complete:  # nearly all of them
-        return RunSucceeded(
-            ns=run.ns,
-            run_id=run.id,
-            schedule_id=run.schedule_id,
-            epoch=run.epoch,
-            attempt=run.attempt,
-            owner=run.owner,
-            began_at=command.began_at,
-            ms=command.ms,
-            result=command.result,
-        )
-    return _decide_otherwise(run, command, now)
-
-
-def _decide_otherwise(run: Run, command: Command, now: Ms) -> RunEvent:
     head: dict[str, Any] = {"ns": run.ns, "run_id": run.id, "schedule_id": run.schedule_id}
     held: dict[str, Any] = {"epoch": run.epoch, "attempt": run.attempt, "owner": run.owner}
     match command:
         case Complete():
-            raise AssertionError("decided above")
+            return _succeeded(run, command.began_at, command.ms, command.result)
         case Fail():
             said: dict[str, Any] = {
                 "error": command.error,
@@ -286,21 +291,7 @@ def evolve(run: Run | None, event: RunEvent) -> Run:
         return born(event)
     state = next_state(run.id, run.state, type(event))
     if type(event) is RunSucceeded:  # the same as below, for what happens most
-        return replace(
-            run,
-            state=state,
-            n=run.n + 1,
-            owner=None,
-            lease_until=None,
-            parked_on=None,
-            progress=None,
-            ended_at=event.at,
-            result=event.result,
-            began_at=event.began_at,
-            ms=event.ms,
-            error=None,
-            reason=None,
-        )
+        return _after_success(run, state, event)
     values: dict[str, Any] = {"state": state, "n": run.n + 1}
     if state is not State.RUNNING:
         values |= {"owner": None, "lease_until": None, "parked_on": None, "progress": None}
@@ -308,6 +299,24 @@ def evolve(run: Run | None, event: RunEvent) -> Run:
         values["ended_at"] = event.at
     values |= _folded(run, event)
     return replace(run, **values)
+
+
+def _after_success(run: Run, state: State, event: RunSucceeded) -> Run:
+    return replace(
+        run,
+        state=state,
+        n=run.n + 1,
+        owner=None,
+        lease_until=None,
+        parked_on=None,
+        progress=None,
+        ended_at=event.at,
+        result=event.result,
+        began_at=event.began_at,
+        ms=event.ms,
+        error=None,
+        reason=None,
+    )
 
 
 def _folded(run: Run, event: RunEvent) -> dict[str, Any]:
