@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from abc import ABC, abstractmethod
 
@@ -94,11 +93,14 @@ class Service(ABC):
         return float(min(0.1 * 2 ** min(self.failures, 10), MAX_BACKOFF))
 
     async def _sleep(self, seconds: float) -> None:
-        if not isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, asyncio.BaseEventLoop):
             seconds += GRAIN
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        timer = loop.call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
 
     def degraded(self, error: StoreError) -> None:
         """The store failed; said once, then every tenth time."""

@@ -66,6 +66,7 @@ class CoroutineExecutor:
         except BaseException as error:  # an attempt must end, whatever its answer does to us
             outcome = raised(error)
         self._live.discard(attempt)
+        attempt.handle = None  # the task's context holds the attempt: as a circle they would be the collector's to find
         self._done(attempt, outcome)
 
     async def _outcome(self, attempt: Attempt) -> Outcome:

@@ -59,13 +59,13 @@ def admit(
     for run in candidates:
         if len(taken) >= limit or (taken and (run.crashes or taken[0].crashes)):
             break
+        refused = None
         for name in run.gates:
             if name not in room and name in gates:
                 room[name] = gates[name].room(now)
-        place = (run.priority, run.ready_at, run.id)
-        refused = next(
-            (name for name in run.gates if room.get(name, 1) <= 0 or (name in first and first[name] < place)), None
-        )
+            if room.get(name, 1) <= 0 or (name in first and first[name] < (run.priority, run.ready_at, run.id)):
+                refused = name
+                break
         if refused is not None:
             parked.append((run, refused))
             continue

@@ -53,7 +53,7 @@ class Handler(Struct, frozen=True):
     limit: int | None = None
 
 
-class Flag(Struct, eq=False):
+class Flag(Struct, eq=False, gc=False):
     """A `threading.Event` that costs nothing until somebody waits for it."""
 
     _is_set: bool = False
