@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -25,6 +25,7 @@ from mainspring import Context, Mainspring, RunNotSuccessful, State
 from mainspring.engine.watchdog import Watchdog
 from mainspring.model.events import LoopBlocked, RunHandedBack, RunStarted
 from mainspring.model.outcome import Succeeded
+from mainspring.ports.executor import Attempt
 from mainspring.testing.virtual import VirtualClock
 
 LONG = 20.0
@@ -261,6 +262,18 @@ class Silence:
     def call_soon_threadsafe(self, call: Callable[..., None], *args: Any) -> None:
         self.posted.append(lambda: call(*args))
 
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        """As the executor."""
+
+    async def close(self) -> None:
+        """As the executor."""
+
+    def start_at(self, now: float) -> int:
+        """Start something then; how many questions are open."""
+        self.clock.move_to(now)
+        self.dog.start([])
+        return len(self.posted)
+
     def look(self, seconds: float, late: float = 0.0) -> float | None:
         """The next look, so many seconds after the last, later than it should be."""
         self.clock.move_to(self.clock.monotonic() + seconds + late)
@@ -275,6 +288,21 @@ async def test_a_loop_that_answers_within_100_ms_is_not_called_blocked() -> None
         assert world.look(0.05) == 0.05
         world.posted.pop()()
     assert not world.notes
+
+
+async def test_a_start_takes_the_look_that_is_due_soon() -> None:
+    world = Silence()
+    assert [world.start_at(now) for now in (0.0, 0.04)] == [0, 0]
+    armed = world.dog._timer
+    assert world.start_at(0.06) == 1
+    assert armed is not None
+    assert armed.cancelled()
+    assert world.start_at(0.2) == 1, "the answer is awaited"
+    world.posted.pop()()
+    assert world.start_at(0.3) == 1
+    world.posted.pop()()
+    assert world.start_at(1.1) == 0, "those who do not stop are looked for in a turn of its own"
+    await world.dog.close()
 
 
 async def test_silence_while_the_watchdog_was_held_up_too_is_nobodys_fault() -> None:

@@ -83,11 +83,13 @@ class Watchdog:
     # ── the executor's part ────────────────────────────────────────────────
 
     def start(self, attempts: Sequence[Attempt]) -> None:
+        now = self._clock.monotonic()
         if self._timer is None:
-            self._overrun_at = self._clock.monotonic() + OVERRUN_TICK
+            self._overrun_at = now + OVERRUN_TICK
             self._arm(QUIET)
-        elif self._answered == self._asked and self._clock.monotonic() > self._due - TICK:
-            self._timer.cancel()  # the engine is awake now: that saves it a turn of its own for the look
+        elif self._answered == self._asked and not self.blocked and self._due - TICK < now < self._overrun_at:
+            # The engine is awake: that saves it a turn of its own for the look. Nobody can be given up by this one.
+            self._timer.cancel()
             self._look()
         self._executor.start(attempts)
 

@@ -1,0 +1,88 @@
+"""When gates with room are looked at: in the round that is under way, else at once, else with others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from mainspring.engine.settler import COMPANY, IN_VAIN, Settler
+from mainspring.ports.store import Agenda, Due
+from mainspring.testing.virtual import VirtualClock
+
+
+class Looks:
+    """A store that has nothing due, and notes when gates were looked at."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(0)
+        self.at: list[float] = []
+        self.during_plan: list[Any] = []
+        self.settler = Settler(
+            cast("Any", self),
+            cast("Any", None),
+            lambda: "id",
+            {},
+            self.clock,
+            60.0,
+            cast("Any", None),
+            lambda: None,
+        )
+
+    async def due(self, agenda: Agenda, limit: int, *, ahead: int = 0) -> Due:
+        if agenda is Agenda.SCHEDULES:
+            for call in self.during_plan:
+                call()
+        if agenda is Agenda.GATES:
+            self.at.append(self.clock.monotonic())
+        return Due(self.clock.now())
+
+
+async def rounds(looks: Looks) -> int:
+    """Let the settler run until it sleeps; how many rounds it took."""
+    taken = 0
+    run_once = looks.settler.run_once
+
+    async def counted() -> float:
+        nonlocal taken
+        taken += 1
+        return await run_once()
+
+    looks.settler.run_once = counted  # type: ignore[method-assign]  # only counted
+    looks.settler.wake(Agenda.SCHEDULES)
+    looks.settler.start()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    await looks.settler.stop()
+    return taken
+
+
+async def test_a_gate_that_a_plan_released_is_looked_at_in_the_same_round() -> None:
+    looks = Looks()
+    await looks.settler.run_once()
+    for _ in range(IN_VAIN):
+        looks.settler.wake(Agenda.GATES)
+        await looks.settler.run_once()
+    looks.at.clear()
+    looks.during_plan = [looks.settler.released]
+    assert await rounds(looks) == 1
+    assert len(looks.at) == 1
+
+
+async def test_without_a_round_under_way_several_share_a_look_when_nobody_waited_lately() -> None:
+    looks = Looks()
+    await looks.settler.run_once()
+    looks.at.clear()
+    looks.settler.released()
+    assert await looks.settler.run_once() > 1
+    assert len(looks.at) == 1, "at once"
+    for _ in range(IN_VAIN):
+        looks.settler.wake(Agenda.GATES)
+        await looks.settler.run_once()
+    looks.at.clear()
+    looks.settler.released()
+    looks.settler.released()
+    assert 0 < await looks.settler.run_once() <= COMPANY
+    assert looks.at == []
+    looks.clock.move_to(looks.clock.monotonic() + COMPANY)
+    await looks.settler.run_once()
+    assert len(looks.at) == 1
