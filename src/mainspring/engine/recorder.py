@@ -64,7 +64,7 @@ class Recorder:
             task.add_done_callback(self._pending.discard)
             return
         self.settled(attempt)
-        if result.status == "refused":
+        if not result.ok:
             self.stale(attempt, outcome)
 
     def settled(self, attempt: Attempt) -> None:
