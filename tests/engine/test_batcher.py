@@ -217,3 +217,55 @@ async def test_who_flushes_is_in_a_hurry() -> None:
     await once_idle(batcher)
     await batcher.flush()
     assert store.batches == [1]
+
+
+async def test_while_the_worker_has_enough_to_do_its_outcomes_wait_longer() -> None:
+    store = Recording()
+    batcher = await make(store)
+    batcher._pace = 3600.0
+    batcher.crowded = lambda: True
+    batcher._began = asyncio.get_running_loop().time() - 3600.0
+    for _ in range(3):
+        batcher.post(enqueue(), lambda result: None, Haste.EASY)
+        await once_idle(batcher)
+    assert (store.batches, batcher.waiting) == ([], 3)
+    batcher.crowded = lambda: False
+    batcher.post(enqueue(), lambda result: None, Haste.EASY)  # a slot stayed free: they go with the claim for it
+    await once_idle(batcher)
+    assert store.batches == [4]
+
+
+async def test_nothing_waits_longer_for_a_worker_that_is_not_crowded() -> None:
+    store = Recording()
+    batcher = await make(store)
+    batcher._pace = 3600.0
+    batcher._began = asyncio.get_running_loop().time() - 3600.0
+    batcher.post(enqueue(), lambda result: None, Haste.EASY)
+    await once_idle(batcher)
+    assert store.batches == [1]
+
+
+@pytest.mark.parametrize("haste", [Haste.NOW, Haste.SOON])
+async def test_what_others_wait_for_takes_along_what_nobody_does(haste: Haste) -> None:
+    store = Recording()
+    batcher = await make(store)
+    batcher._pace = 3600.0
+    batcher.crowded = lambda: True
+    batcher._began = asyncio.get_running_loop().time() - 3600.0
+    batcher.post(enqueue(), lambda result: None, Haste.EASY)
+    await once_idle(batcher)
+    assert store.batches == []
+    batcher.post(enqueue(), lambda result: None, haste)
+    await once_idle(batcher)
+    assert store.batches == [2]
+
+
+async def test_a_crowded_worker_commits_its_outcomes_in_the_end() -> None:
+    store = Recording()
+    batcher = await make(store)
+    batcher._pace = 3600.0
+    batcher.crowded = lambda: True
+    batcher._began = asyncio.get_running_loop().time() - 3600.0 * module.CROWDED
+    batcher.post(enqueue(), lambda result: None, Haste.EASY)
+    await once_idle(batcher)
+    assert store.batches == [1]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from support import START
 
 from mainspring import Mainspring, State
-from mainspring.engine.prefetch import MOST, Prefetch
+from mainspring.engine.prefetch import MOST, PACES, Prefetch
 from mainspring.engine.worker import Worker
 from mainspring.model.events import RunHandedBack
 from mainspring.testing import Travel, manual
@@ -41,6 +41,17 @@ def test_slow_work_is_never_claimed_ahead() -> None:
         clock.move_to(began + 0.001)
         ahead.answered(began)
     assert ahead.places(10) == 0
+
+
+def test_quick_work_is_claimed_by_the_dozen_however_fast_the_store() -> None:
+    clock = VirtualClock(0)
+    ahead = Prefetch(clock, pace=0.005)
+    for _ in range(50):
+        ahead.finished(10)
+        began = clock.monotonic() + 0.009
+        clock.move_to(began + 0.001)
+        ahead.answered(began)
+    assert ahead.places(10) == pytest.approx(1_000 * 0.005 * PACES, abs=1)
 
 
 @asynccontextmanager

@@ -36,12 +36,17 @@ class Haste(IntEnum):
     NOW = 0
     #: Nobody does: a `pace` after the last commit.
     SOON = 1
+    #: Nor does anything wait behind it: `CROWDED` paces while the worker has enough to do.
+    EASY = 2
     #: One of many, each at its own moment: `LINGER` seconds.
-    LATER = 2
+    LATER = 3
 
 
 #: What is lost with a crash is done again, so this is how much of it.
 LINGER = 0.25
+#: In paces. While runs wait in its queue, a worker gains nothing by a commit, and quick handlers lose the CPU that it
+#: takes; when a slot stays free, the outcomes go along with the claim that fills the queue again.
+CROWDED = 20
 
 
 class _Waiting(Struct, gc=False):
@@ -83,7 +88,8 @@ class Batcher:
         self._here = False
         self._pace = pace
         self._began = float("-inf")
-        self._hastes = [0, 0, 0]
+        self._hastes = [0] * len(Haste)
+        self._patient = False
         self._flushing = 0
         self._hurry = asyncio.Event()
         self._room = asyncio.Event()
@@ -91,6 +97,8 @@ class Batcher:
         self.listening = False
         #: The worker's claim that may ride along, if it wants one; and where to tell what came of it.
         self.rider: Rider | None = None
+        #: Whether the worker has enough to do, and nobody waits here for the end of a run.
+        self.crowded: Callable[[], bool] = lambda: False
 
     @property
     def waiting(self) -> int:
@@ -157,8 +165,7 @@ class Batcher:
         since = asyncio.get_running_loop().time() if haste is Haste.LATER else 0.0
         self._queue.append(_Waiting(change, answer, rows, size, haste, since))
         self._hastes[haste] += 1
-        first_soon = haste is Haste.SOON and self._hastes[Haste.LATER] and self._hastes[Haste.SOON] == 1
-        if haste is Haste.NOW or first_soon or len(self._queue) >= ENOUGH:
+        if len(self._queue) >= ENOUGH or self._sooner(haste):
             self._hurry.set()
         if self._flusher is None and not self._here:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
@@ -183,12 +190,27 @@ class Batcher:
         finally:
             self._flusher = None
 
+    def _sooner(self, haste: Haste) -> bool:
+        """True when a change that just came cuts the wait for company short."""
+        if haste is Haste.EASY and self._hastes[haste] > 1:
+            return self._patient and not self.crowded()
+        return haste is Haste.NOW or (haste is not Haste.LATER and self._hastes[haste] == 1)
+
+    def _until(self) -> float:
+        """How long to wait for company, in the loop's time."""
+        self._patient = False
+        if self._hastes[Haste.SOON]:
+            return self._began + self._pace
+        if self._hastes[Haste.EASY]:
+            self._patient = self.crowded()
+            return self._began + self._pace * (CROWDED if self._patient else 1)
+        return self._queue[0].since + LINGER
+
     async def _wait_for_company(self) -> None:
         """Wait for company as long as nobody is in a hurry."""
         loop = asyncio.get_running_loop()
         while not (self._hastes[Haste.NOW] or self._flushing) and len(self._queue) < ENOUGH:
-            since = self._began + self._pace if self._hastes[Haste.SOON] else self._queue[0].since + LINGER
-            wait = since - loop.time()
+            wait = self._until() - loop.time()
             if wait <= 0:
                 break
             self._hurry.clear()

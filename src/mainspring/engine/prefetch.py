@@ -9,14 +9,16 @@ NEWEST = 0.3
 #: So many at most, or as many as there are slots: what is quick enough to need more is waited for no longer than the
 #: round trips that it spares.
 MOST = 100
+#: So many paces of the store, so that quick runs come and go by the dozen.
+PACES = 10
 
 
 class Prefetch:
-    """What ends during two round trips to the store or two of its paces."""
+    """What ends during two round trips to the store, or in some of its paces."""
 
     def __init__(self, clock: Clock, pace: float = 0.0) -> None:
         self._clock = clock
-        self._pace = pace
+        self._least = pace * PACES
         self._since = clock.monotonic()
         self._finished = 0
         self._rate = 0.0
@@ -40,4 +42,4 @@ class Prefetch:
 
     def places(self, slots: int) -> int:
         """Places in the local queue."""
-        return min(max(slots, MOST), int(self._rate * 2 * max(self._round_trip, self._pace)))
+        return min(max(slots, MOST), int(self._rate * max(2 * self._round_trip, self._least)))

@@ -52,8 +52,7 @@ class Recorder:
         if type(outcome) is Failed:
             _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
-        later = attempt.early and type(outcome) is Succeeded and not change.touches
-        haste = Haste.LATER if later else Haste.SOON
+        haste = _haste(attempt, change) if type(outcome) is Succeeded else Haste.SOON
         self._batcher.post(change, partial(self._stored, attempt, outcome, change), haste)
 
     def _stored(self, attempt: Attempt, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
@@ -184,6 +183,15 @@ class Recorder:
         while self._pending:
             await asyncio.wait(self._pending)
             await self._batcher.flush()
+
+
+def _haste(attempt: Attempt, change: Change) -> Haste:
+    """Of a success: it may wait if nothing waits behind it, and a crash meanwhile only repeats the run."""
+    if change.touches:
+        return Haste.SOON
+    if attempt.early:
+        return Haste.LATER
+    return Haste.SOON if change.releases or _at_most_once(attempt) else Haste.EASY
 
 
 def _at_most_once(attempt: Attempt) -> bool:

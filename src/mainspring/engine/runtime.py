@@ -196,7 +196,7 @@ class Runtime:
             self.executors["process"] = Lazily(self._process_executor)
         self.bus.bind(handler_loop, lambda event, error: self._post(self._note_subscriber, event, error))
         self.batcher.listening = self._telling.listening
-        self.worker = Worker(
+        self.worker = worker = Worker(
             self.store,
             self.recorder,
             self.time,
@@ -209,7 +209,8 @@ class Runtime:
         self.worker.hear, self.worker.heard = self._take_outcomes, self.time.heard
         if watchdog is not None:
             watchdog.worker = self.worker
-        self.batcher.rider = self.worker
+        self.batcher.rider = worker
+        self.batcher.crowded = lambda: len(worker.running) >= self.settings.concurrency and not self._ends.waiting
         self._handler_loop = handler_loop
         return self.worker
 
