@@ -9,7 +9,7 @@ import pytest
 from mainspring.model.change import Change
 from mainspring.ports.store import Offer, Wish
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.marks import BEGINNING
+from mainspring.stores.postgres.marks import BEGINNING, Marks
 from mainspring.testing.factories import T0, Ids, enqueue_change, finish_change, make_run
 from servers.for_tests import fresh_store
 
@@ -87,3 +87,30 @@ async def test_another_offer_begins_at_the_beginning(store: PostgresStore, ids: 
     await store.apply(due(ids, *range(T0, T0 + 10)))
     await claimed(store, 2, LATER)
     assert store._db.marks.begin(Offer("w", ("default/default",), ("t", "u"), 30_000)) == BEGINNING
+
+
+async def test_a_claim_that_met_another_looks_behind_it_for_a_second(store: PostgresStore, ids: Ids) -> None:
+    await store.apply(due(ids, *range(T0, T0 + 20)))
+    marks = store._db.marks
+    async with store._db.transaction("test") as other:
+        await other.fetch("SELECT id FROM §run ORDER BY ready_at LIMIT 3 FOR UPDATE")
+        assert await claimed(store, 3, LATER) == [T0 + 3, T0 + 4, T0 + 5]
+        assert marks.depth(3) == 6
+        wish = Wish(OFFER, 2)
+        (ended,) = (await store.claim(OFFER, 1, now=LATER)).claims
+        applied = await store.apply([finish_change(ids, ended.run)], wish=wish, now=LATER)
+        assert applied.claimed is not None
+        assert [claim.run.ready_at for claim in applied.claimed.claims] == [T0 + 7, T0 + 8]
+    await claimed(store, 2, LATER + 999)
+    assert marks.depth(3) > 3
+    await claimed(store, 2, LATER + 1_000)
+    assert marks.depth(3) == 3
+
+
+async def test_who_meets_others_again_and_again_looks_farther_but_not_without_end() -> None:
+    marks = Marks()
+    seen = []
+    for _ in range(5):
+        marks.met(T0, others=True)
+        seen.append(marks.depth(10))
+    assert seen == [20, 40, 80, 80, 80]

@@ -18,7 +18,7 @@ from mainspring.model.gate import Gate
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Agenda, Bodies, Events, Gates, Offer, Retention, Runs
-from mainspring.stores.postgres import PostgresStore, apply_sql, births_sql, claim
+from mainspring.stores.postgres import PostgresStore, apply_sql, births_sql, claim, due
 from mainspring.stores.postgres.database import Session
 from mainspring.testing.factories import (
     T0,
@@ -351,7 +351,12 @@ async def test_plans_made_for_empty_tables_go_by_the_right_indexes(stores: tuple
     statements = {
         "claim": claim._CLAIM,
         "finish and claim": claim._FINISH_AND_CLAIM,
+        "claim through gates": claim._CLAIM_THROUGH,
+        "claim early": claim._CLAIM_EARLY,
+        "claim named": claim._CLAIM_NAMED,
         "candidates": claim._CANDIDATES,
+        "due": due._DUE_SCHEDULES,
+        "touched": due._TOUCHED,
         "renew": claim._RENEW,
         "move": apply_sql.MOVE_RUNS,
         "births": births_sql.statement((0, 5, 9), with_bodies=True),

@@ -229,7 +229,7 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
             claimed = await _early(db, session, offer, limit, db.now(now))
         return claimed if claimed is not None else await hard_way(db, offer, limit, ids, now)
     found: list[Claim] = []
-    depth = limit
+    depth = db.marks.depth(limit)
     lows = db.marks.begin(offer)
     way: Gated = db.gated  # others claim meanwhile
     while True:
@@ -249,10 +249,12 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
             return Claimed(about["now"], found, about["now"])
         _ease(db, claims)
         found += claims
+        others = about["got"] < min(wanted, about["due"])
+        db.marks.met(about["now"], others)
         if lows != BEGINNING and len(found) < limit:
             lows = BEGINNING
             continue
-        if about["got"] >= min(wanted, about["due"]):
+        if not others:
             return Claimed(about["now"], found, about["next_at"])
         # Another claimer has a hand on the first of them; it may be stopped, so look behind, and do not spin.
         if depth >= DEEPEST:
@@ -290,14 +292,17 @@ async def claim_with_successes(
     """Plain successes and the next claim in one statement: the time, which held, and an easy claim."""
     lows = db.marks.begin(wish.offer)
     async with db.single("apply") as session:
-        records = await session.fetch(_FINISH_AND_CLAIM, now, *_args(wish.offer, wish.limit, 0, lows), *done)
+        asked = _args(wish.offer, wish.limit, db.marks.depth(wish.limit), lows)
+        records = await session.fetch(_FINISH_AND_CLAIM, now, *asked, *done)
     about, claims = _read(records)
     db.remember(claims)
     db.marks.seen(lows, about["now"], claims, wish.limit)
     if about["hard"]:
         db.gated = Gated.PASS
         return about["now"], about["ids"], None
-    more = about["got"] < (wish.limit if lows != BEGINNING else min(wish.limit, about["due"]))
+    others = about["got"] < min(wish.limit, about["due"])
+    db.marks.met(about["now"], others)
+    more = others or (lows != BEGINNING and about["got"] < wish.limit)
     return about["now"], about["ids"], Claimed(about["now"], claims, about["now"] if more else about["next_at"])
 
 
