@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from mainspring import Mainspring
 from mainspring.engine import batcher as module
 from mainspring.engine.batcher import Batcher, Haste
 from mainspring.model.change import Change, Result, RunAbsent
@@ -17,6 +18,7 @@ from mainspring.model.ids import IdFactory
 from mainspring.ports.store import Applied, Runs, Wish
 from mainspring.rules.lifecycle import born
 from mainspring.stores.memory import MemoryStore
+from mainspring.testing import travel
 
 ids = IdFactory(random.Random(1))
 
@@ -269,3 +271,38 @@ async def test_a_crowded_worker_commits_its_outcomes_in_the_end() -> None:
     batcher.post(enqueue(), lambda result: None, Haste.EASY)
     await once_idle(batcher)
     assert store.batches == [1]
+
+
+async def test_how_long_an_outcome_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a success that nothing waits behind, and that may be repeated when it is lost."""
+    seen: dict[str, Haste] = {}
+    post = Batcher.post
+
+    def noting(
+        self: Batcher, change: Change, answer: asyncio.Future[Result] | module.Answer, haste: Haste = Haste.NOW
+    ) -> None:
+        if change.run is not None and change.run.attempt:
+            seen[change.run.task] = haste
+        post(self, change, answer, haste)
+
+    monkeypatch.setattr(Batcher, "post", noting)
+    ms = Mainspring("memory://")
+
+    @ms.task(name="plain")
+    async def plain() -> None: ...
+
+    @ms.task(name="limited", limit=1)
+    async def limited() -> None: ...
+
+    @ms.task(name="once", recovery="fail")
+    async def once() -> None: ...
+
+    @ms.task(name="fails")
+    async def fails() -> None:
+        raise ValueError("no")
+
+    async with travel(ms) as t:
+        for task in (plain, limited, once, fails):
+            await task.enqueue()
+        await t.advance("1s")
+    assert seen == {"plain": Haste.EASY, "limited": Haste.SOON, "once": Haste.SOON, "fails": Haste.SOON}
