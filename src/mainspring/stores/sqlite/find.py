@@ -109,7 +109,7 @@ def _find_runs(db: Database, q: Runs) -> list[Run]:
                 where.terms.append("r.state = 'running'")
                 index = "INDEXED BY run_lease"
     elif q.states is not None and UNHAPPY.issuperset(q.states) and q.id is None and q.ids is None:
-        where.terms.append("r.state IN ('failed', 'lost', 'cancelled', 'skipped')")
+        where.terms.append("r.ended_at IS NOT NULL AND r.state <> 'succeeded'")
         index = "INDEXED BY run_unhappy" if q.schedule_id is None else ""
     order = "ASC" if q.oldest_first else "DESC"
     text = db.value(
