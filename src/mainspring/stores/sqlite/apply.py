@@ -32,7 +32,7 @@ from mainspring.stores.sqlite.segment import Segment, moves_by_run, new_run, seg
 from mainspring.stores.sqlite.successes import successes
 
 _pairs = msgspec.json.Decoder(list[tuple[int, int]])
-_refused_runs = msgspec.json.Decoder(list[tuple[int, int, Run]])
+_refused_runs = msgspec.json.Decoder(list[tuple[int, int, Run]], strict=False)
 _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 
 

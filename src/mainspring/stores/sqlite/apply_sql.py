@@ -28,12 +28,24 @@ FROM j WHERE {_HELD}
 #: [id, epoch, mark, moves, values…]: it stays where it is.
 STAY = f"{GIVEN} UPDATE run AS r SET {_VALUES}, ended_at = NULL FROM j WHERE {_HELD}"  # noqa: S608
 
+
+def _succeed(began_at: str, ms: str, result: str, mark: str, wall: str) -> str:
+    return f"""
+UPDATE run AS r SET mark = {mark}, n = r.n + 1, state = 'succeeded', reason = NULL, error = NULL, result = {result},
+    began_at = {began_at}, ms = {ms}, ended_at = {wall},
+    owner = NULL, lease_until = NULL, parked_on = NULL, progress = NULL"""  # noqa: S608
+
+
 #: mark, ended at, then [rid, epoch, began at, ms, result], bound: the plain success of runs claimed here.
 SUCCEED = f"""
-UPDATE run AS r SET mark = ?1, n = r.n + 1, state = 'succeeded', reason = NULL, error = NULL, result = {bound(4)},
-    began_at = {bound(2)}, ms = {bound(3)}, ended_at = ?2,
-    owner = NULL, lease_until = NULL, parked_on = NULL, progress = NULL
+{_succeed(bound(2), bound(3), bound(4), "?1", "?2")}
 FROM {BOUND} WHERE r.rid = {bound(0)} AND r.state = 'running' AND r.epoch = {bound(1)}
+"""
+#: [rid], mark, ended at, epoch, began at, ms, result: the same of runs of which all this is alike. Without a FROM a row
+#: is written as it is found; with one, all of them are put aside first.
+SUCCEED_ALIKE = f"""
+{_succeed("?5", "?6", "?7", "?2", "?3")}
+WHERE r.rid IN (SELECT value FROM json_each(?1)) AND r.state = 'running' AND r.epoch = ?4
 """  # noqa: S608
 #: [rid]: those that the mark says were written.
 SUCCEEDED = "SELECT json_group_array(r.rid) FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value AND r.mark = ?2"

@@ -14,7 +14,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.store import Claim, Claimed, Offer, Renewed
 from mainspring.stores.sqlite.database import Database
-from mainspring.stores.sqlite.rows import GIVEN, RUN_JSON, item, pack, read_runs
+from mainspring.stores.sqlite.rows import GIVEN, RUN_JSON, item, pack, read_runs, run_json
 
 _CLAIMABLE = "c.state IN ('waiting', 'retrying') AND c.parked_on IS NULL"
 _OFFERED = "c.task IN (SELECT value FROM json_each(?2))"
@@ -59,6 +59,27 @@ FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value
 _TAKEN = f"""
 SELECT json_group_array({RUN_JSON}) FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value
 """  # noqa: S608
+#: What `_START` makes of a row.
+_STARTED_AS = run_json(
+    state="'running'",
+    n="r.n + 1",
+    epoch="r.epoch + 1",
+    attempt="r.attempt + 1",
+    owner="?5",
+    lease_until="?6",
+    started_at="max(?7, r.ready_at)",
+)
+_HEAD = f"""
+SELECT * FROM (
+    SELECT c.rid FROM run c INDEXED BY run_claim
+    WHERE {_CLAIMABLE} AND c.lane = ?1 AND c.priority = %s AND c.ready_at <= ?3 AND {_OFFERED}
+    ORDER BY c.ready_at, c.id LIMIT ?4)
+"""  # noqa: S608
+#: lane, tasks, now, limit, owner, lease, wall → the first of a lane in the order of claims, as if they had started.
+_FIRST = f"""
+SELECT json_group_array({_STARTED_AS}), json_group_array(r.rid)
+FROM ({" UNION ALL ".join(_HEAD % priority for priority in range(4))} LIMIT ?4) h CROSS JOIN run r WHERE r.rid = h.rid
+"""  # noqa: S608
 _BODIES = (
     "SELECT json_group_array(json_array(b.id, b.data)) FROM json_each(?1) j CROSS JOIN body b WHERE b.id = j.value"
 )
@@ -91,6 +112,7 @@ class _Candidate(Struct, array_like=True, frozen=True, order=True):
 _heads = msgspec.json.Decoder(list[list[_Candidate]])
 _gate_rows = msgspec.json.Decoder(list[tuple[str, int | None, int | None, Ms | None, tuple[int, Ms, RunId] | None]])
 _body_rows = msgspec.json.Decoder(list[tuple[str, str]])
+_numbers = msgspec.json.Decoder(list[int])
 
 
 def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
@@ -110,14 +132,41 @@ def claim_here(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], wal
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
     db.reach("claim:begin")
     named = pack(ids) if ids else None
+    claims = None
+    if named is None and not db.met_gates and len(offer.lanes) == 1:
+        claims = _claim_plain(db, offer, tasks, limit, wall, lease_now)
+    if claims is None:
+        claims = _claim_any(db, offer, lanes, tasks, limit, named, wall, lease_now)
+    return Claimed(wall, claims, db.value(_NEXT_READY, lanes, tasks))
+
+
+def _claim_plain(db: Database, offer: Offer, tasks: str, limit: int, wall: Ms, lease_now: Ms) -> list[Claim] | None:
+    """Runs that nothing keeps back, in one look at each; None if there is another one among them."""
+    given = (offer.lanes[0], tasks, wall + offer.ahead, limit, offer.owner, lease_now + offer.ttl, wall)
+    text, numbers = db.run(_FIRST, *given).fetchone()
+    runs = read_runs(text)
+    if any(run.gates or run.crashes for run in runs):
+        return None
+    if runs:
+        _start(db, numbers, offer, wall, lease_now)
+    return _claims(db, runs, _numbers.decode(numbers))
+
+
+def _claim_any(
+    db: Database, offer: Offer, lanes: str, tasks: str, limit: int, named: str | None, wall: Ms, lease_now: Ms
+) -> list[Claim]:
     found = _candidates(db, lanes, tasks, wall, offer.ahead, limit, named)
     chosen = found[:limit]
-    if any(candidate.gates or candidate.crashes for candidate in chosen):
+    db.met_gates = any(candidate.gates or candidate.crashes for candidate in chosen)
+    if db.met_gates:
         if len(found) >= limit and named is None:
             found = _candidates(db, lanes, tasks, wall, offer.ahead, 4 * limit, named)
         chosen = _through_gates(db, _considered(found, limit), limit, wall)
-    claims = _start(db, chosen, offer, wall, lease_now) if chosen else []
-    return Claimed(wall, claims, db.value(_NEXT_READY, lanes, tasks))
+    if not chosen:
+        return []
+    rids = pack([candidate.rid for candidate in chosen])
+    _start(db, rids, offer, wall, lease_now)
+    return _claims(db, read_runs(db.value(_TAKEN, rids)), [candidate.rid for candidate in chosen])
 
 
 def _candidates(
@@ -167,19 +216,22 @@ def _through_gates(db: Database, candidates: list[_Candidate], limit: int, wall:
     return [by_id[run.id] for run in verdict.taken]
 
 
-def _start(db: Database, chosen: list[_Candidate], offer: Offer, wall: Ms, lease_now: Ms) -> list[Claim]:
-    rids = pack([candidate.rid for candidate in chosen])
+def _start(db: Database, rids: str, offer: Offer, wall: Ms, lease_now: Ms) -> None:
     db.run(_START, rids, offer.owner, lease_now + offer.ttl, wall)
     db.reach("claim:after_update")
     db.run(_STARTED, rids)
     db.reach("claim:after_events")
-    runs = read_runs(db.value(_TAKEN, rids))
+
+
+def _claims(db: Database, runs: list[Run], rids: list[int]) -> list[Claim]:
+    """Runs that were started, with their bodies; the store remembers where their rows are."""
     if len(db.claimed) > MOST_CLAIMED:  # of leases that were lost
         db.claimed.clear()
-    rid_of = {candidate.id: candidate.rid for candidate in chosen}
-    db.claimed.update((run.id, (rid_of[run.id], run)) for run in runs)
+    db.claimed.update((run.id, (rid, run)) for run, rid in zip(runs, rids, strict=True))
     wanted = {run.body for run in runs if run.body is not None}
-    bodies = dict(_body_rows.decode(db.value(_BODIES, pack(list(wanted))))) if wanted else {}
+    if not wanted:
+        return [Claim(run, None) for run in runs]
+    bodies = dict(_body_rows.decode(db.value(_BODIES, pack(list(wanted)))))
     return [Claim(run, bodies.get(run.body) if run.body is not None else None) for run in runs]
 
 

@@ -57,6 +57,8 @@ class Database:
         self.held: dict[str, Ms] = {}
         #: Runs claimed here with the numbers of their rows, which never change: the quickest way back to them.
         self.claimed: dict[str, tuple[int, Run]] = {}
+        #: Whether the last claim met a gate or a crash; the next one then does not try the way that knows of none.
+        self.met_gates = False
         self._synchronous = synchronous.upper()
         self._force = force
         self._failpoint = failpoint

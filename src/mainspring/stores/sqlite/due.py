@@ -55,7 +55,7 @@ _LEASE_HELD = """
 SELECT json_group_array(json_array(r.id, ifnull(r.lease_until, 0))) FROM json_each(?1) j CROSS JOIN run r
 WHERE r.id = j.value AND r.state = 'running'
 """
-_schedules = msgspec.json.Decoder(list[DueSchedule])
+_schedules = msgspec.json.Decoder(list[DueSchedule], strict=False)
 _pairs = msgspec.json.Decoder(list[tuple[str, Ms]])
 
 

@@ -84,17 +84,20 @@ _LIFE = astuple(Run(id="", task=""))[len(_BORN_WITH) :]
 _N, _STATE, _GATES, _OPTIONS = (_AT[name] for name in ("n", "state", "gates", "options"))
 
 
-_AS_JSON = {
-    "gates": "json(ifnull(r.gates, '[]'))",
-    "options": "json(r.options)",
-    "catch_up": "json(iif(r.catch_up, 'true', 'false'))",
-    "dead": "json(iif(r.dead, 'true', 'false'))",
-}
-#: A run as one JSON array, of the table alias `r`.
-RUN_JSON = "json_array(" + ", ".join(_AS_JSON.get(name, "r." + name) for name in RUN_FIELDS) + ")"
+_AS_JSON = {"gates": "iif(r.gates IS NULL, json_array(), json(r.gates))", "options": "json(r.options)"}
+
+
+def run_json(**others: str) -> str:
+    """SQL: a run as one JSON array, of the table alias `r`; the named fields as said, not as they are stored."""
+    values = {name: f"r.{name}" for name in RUN_FIELDS} | _AS_JSON | others
+    return f"json_array({', '.join(values[name] for name in RUN_FIELDS)})"
+
+
+RUN_JSON = run_json()
 #: By far the quickest way from a state to its text.
 STATE_TEXT = {state: str(state.value) for state in State}
-_runs = msgspec.json.Decoder(list[Run])
+#: Not strict: true is 1 in a row, and JSON's own word for it would have to be parsed.
+_runs = msgspec.json.Decoder(list[Run], strict=False)
 
 
 def read_runs(text: str) -> list[Run]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,8 @@ from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.rows import pack
 
 _ACCEPTED = Result("accepted")
+#: As many runs to a statement make up for its start.
+_WORTH_GROUPING = 8
 _rids = msgspec.json.Decoder(list[int])
 
 
@@ -36,12 +39,7 @@ def successes(db: Database, changes: Sequence[Change], results: list[Result], ma
             plain.append((index, rid, change))
     if not plain or _entangled(plain, rest):
         return list(enumerate(changes))
-    rows = []
-    for _, rid, change in plain:
-        run = change.run
-        assert run is not None
-        rows.append((rid, run.epoch, run.began_at, run.ms, run.result))
-    if db.run_rows(sql.SUCCEED, rows, mark, wall) != len(plain):
+    if _write(db, plain, mark, wall) != len(plain):
         written = set(_rids.decode(db.value(sql.SUCCEEDED, pack([rid for _, rid, _ in plain]), mark)))
         refused = [(index, change) for index, rid, change in plain if rid not in written]
         plain = [one for one in plain if one[1] in written]
@@ -59,6 +57,19 @@ def successes(db: Database, changes: Sequence[Change], results: list[Result], ma
         db.run_rows(sql.SUCCESSES, [(rid, change.id) for _, rid, change in plain], wall, owner)
     db.reach("apply:after_events")
     return rest
+
+
+def _write(db: Database, plain: list[tuple[int, int, Change]], mark: int, wall: Ms) -> int:
+    """The rows; how many there were. Short runs of one batch began and ended together, so many are written alike."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for _, rid, change in plain:
+        run = change.run
+        assert run is not None
+        groups.setdefault((run.epoch, run.began_at, run.ms, run.result), []).append(rid)
+    if len(plain) < _WORTH_GROUPING * len(groups):
+        rows = [(rid, *values) for values, rids in groups.items() for rid in rids]
+        return db.run_rows(sql.SUCCEED, rows, mark, wall)
+    return sum(db.run(sql.SUCCEED_ALIKE, pack(rids), mark, wall, *values).rowcount for values, rids in groups.items())
 
 
 def _plain_success(db: Database, change: Change) -> int | None:

@@ -1,0 +1,191 @@
+"""The short ways of SQLite's claims and successes give and write what the long ones do, row for row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from mainspring.model.change import Change
+from mainspring.model.gate import Gate
+from mainspring.model.policies import RunOptions
+from mainspring.model.run import Run, State
+from mainspring.ports.store import Claimed, Offer, Wish
+from mainspring.stores.sqlite import apply, claim, successes
+from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.store import SqliteStore
+from mainspring.testing.factories import T0, Ids, enqueue_change, finish_change, make_run
+
+OFFER = Offer("w", ("default/default",), ("t", "tâche"), 30_000)
+
+
+def success(ids: Ids, run: Run, **values: Any) -> Change:
+    """A success forgets the error before it."""
+    return finish_change(ids, replace(run, error=None), **values)
+
+
+class Told:
+    """What a store answered, and what it holds in the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = SqliteStore(path)
+        self.ids = Ids()
+        self.said: list[Any] = []
+
+    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int = T0) -> Claimed | None:
+        applied = await self.store.apply(changes, wish=wish, now=now)
+        self.said.append(applied)
+        return applied.claimed
+
+    async def claim(self, limit: int, *, offer: Offer = OFFER, now: int = T0 + 50) -> list[Run]:
+        claimed = await self.store.claim(offer, limit, now=now)
+        self.said.append(claimed)
+        return [one.run for one in claimed.claims]
+
+    def rows(self) -> list[Any]:
+        dump: list[Any] = []
+        for table in ("run", "event", "gate", "body"):
+            cursor = self.store._db.connection.execute(f"SELECT * FROM {table} ORDER BY 1")
+            kept = [i for i, column in enumerate(cursor.description) if column[0] != "mark"]
+            dump.append([[row[i] for i in kept] for row in cursor])
+        return dump
+
+
+def queue(ids: Ids) -> list[Change]:
+    """Runs of all kinds, none of which is kept back by anything."""
+    changes = []
+    for number in range(60):
+        run = make_run(
+            ids,
+            priority=number % 4,
+            due_at=T0 + number * 7 % 90,
+            task=("t", "tâche", "another's")[number % 3 if number % 5 else 0],
+            lane="another/lane" if number % 11 == 5 else "default/default",
+            catch_up=number % 6 == 0,
+            unique_key=f"k{number}" if number % 8 == 1 else None,
+            options=RunOptions(timeout=5, tz="null") if number % 7 == 2 else None,
+            origin="trigger" if number % 9 == 4 else "enqueue",
+        )
+        changes.append(enqueue_change(ids, run, body=f'{{"k":{{"x":{number % 4}}}}}' if number % 2 else None))
+    return changes
+
+
+def gated(ids: Ids) -> list[Change]:
+    gates = [Gate("g", 1)]
+    return [
+        enqueue_change(ids, make_run(ids, priority=2, due_at=T0 + 3 * number, gates=("g",)), gates=gates)
+        for number in range(3)
+    ]
+
+
+async def claims(told: Told, *, gates: bool, ahead: int) -> None:
+    """Claims alone and with a write, to the end of the queue, with retries and other tasks in between."""
+    offer = replace(OFFER, ahead=ahead)
+    await told.apply(queue(told.ids) + (gated(told.ids) if gates else []))
+    for turn in range(20):
+        now = T0 + 20 + 5 * turn
+        runs = await told.claim(turn % 5, offer=offer, now=now)
+        ended = [
+            finish_change(told.ids, run, State.RETRYING)
+            if turn % 4 == 2 and not run.failures
+            else success(told.ids, run)
+            for run in runs
+        ]
+        granted = await told.apply(ended, wish=Wish(offer, 3), now=now + 1)
+        assert granted is not None
+        await told.apply([success(told.ids, one.run) for one in granted.claims], now=now + 2)
+
+
+@pytest.mark.parametrize("ahead", [0, 30])
+@pytest.mark.parametrize("gates", [False, True])
+async def test_claims_are_given_and_written_alike(
+    gates: bool, ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def plain(*args: Any) -> Any:
+        found = original(*args)
+        taken.append(-1 if found is None else len(found))
+        return found
+
+    original = claim._claim_plain
+    ways = []
+    for way in (plain, lambda *_: None):
+        with monkeypatch.context() as patched:
+            patched.setattr(claim, "_claim_plain", way)
+            told = Told(tmp_path / f"{len(ways)}.db")
+            await told.store.open()
+            await claims(told, gates=gates, ahead=ahead)
+            ways.append((told.said, told.rows()))
+            await told.store.close()
+    assert ways[0] == ways[1]
+    assert max(taken) > 1
+    assert (-1 in taken) == gates
+    assert "succeeded" in {row[16] for row in ways[0][1][0]}
+
+
+async def test_the_short_way_of_claims_is_left_where_gates_are_met_and_found_again(tmp_path: Path) -> None:
+    told = Told(tmp_path / "one.db")
+    await told.store.open()
+    database: Database = told.store._db
+    await told.apply([*gated(told.ids)[:1], enqueue_change(told.ids, make_run(told.ids, due_at=T0 + 1))])
+    met = []
+    for _ in range(2):
+        assert len(await told.claim(1)) == 1
+        met.append(database.met_gates)
+    assert met == [True, False]
+    await told.store.close()
+
+
+async def successful(told: Told) -> None:
+    """Batches whose runs are alike, or all different, or both, some of them under a lease that is lost."""
+    ids = told.ids
+    await told.apply([enqueue_change(ids, make_run(ids, due_at=T0 + number % 3)) for number in range(300)])
+    same = await told.claim(100)
+    await told.apply([success(ids, run) for run in same], now=T0 + 60)
+    different = await told.claim(20)
+    await told.apply(
+        [success(ids, run, result=f'"{number}"') for number, run in enumerate(different)],
+        now=T0 + 61,
+    )
+    both = await told.claim(60)
+    lost = [success(ids, replace(run, epoch=run.epoch + number % 2)) for number, run in enumerate(both[:8])]
+    again = [success(ids, run) for run in different[:2]]
+    await told.apply([*lost, *(success(ids, run, result="3") for run in both[8:]), *again], now=T0 + 62)
+    retried = await told.claim(30)
+    await told.apply([finish_change(ids, run, State.RETRYING) for run in retried], now=T0 + 63)
+    await told.apply([success(ids, run) for run in await told.claim(200)], now=T0 + 64)
+
+
+async def test_successes_are_written_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grouped: list[str] = []
+    ways = []
+    original = Database.run
+
+    def run(self: Database, sql: str, *parameters: Any) -> Any:
+        if sql == successes.sql.SUCCEED_ALIKE:
+            grouped.append(sql)
+        return original(self, sql, *parameters)
+
+    for way in ("as it is", "one by one", "long"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "run", run)
+            if way == "one by one":
+                patched.setattr(successes, "_WORTH_GROUPING", 1_000)
+            if way == "long":
+                patched.setattr(apply, "successes", lambda db, changes, *_: list(enumerate(changes)))
+            told = Told(tmp_path / f"{way}.db")
+            await told.store.open()
+            await successful(told)
+            ways.append((told.said, told.rows()))
+            await told.store.close()
+        grouped.append(way)
+    assert ways[0] == ways[1]
+    assert ways[0] == ways[2]
+    assert len(grouped) > 5
+    assert grouped[-3:] == ["as it is", "one by one", "long"]
+    statuses = {result.status for said in ways[0][0] if hasattr(said, "results") for result in said.results}
+    assert statuses == {"accepted", "refused"}
