@@ -48,13 +48,13 @@ def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | 
         db.reach("apply:begin")
         mark = first + len(changes)
         rest = successes(db, changes, results, mark, wall)
+        for _, change in rest if db.claimed else ():
+            if isinstance(change.guard, RunLease):
+                db.claimed.pop(change.guard.id, None)
         rest = plans(db, rest, results, mark, wall) if rest else rest
         if rest and not (births(db, rest, results, mark, wall) or new_schedules(db, rest, results, mark, wall)):
             for segment in segments(rest, first, wall):
                 _apply_segment(db, segment, results)
-        for change in changes if db.claimed else ():
-            if isinstance(change.guard, RunLease):
-                db.claimed.pop(change.guard.id, None)
         if wish is not None:
             claimed = claim_here(db, wish.offer, wish.limit, (), wall, lease_now)
     for change, result in zip(changes, results, strict=True) if db.held else ():

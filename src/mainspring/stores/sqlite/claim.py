@@ -156,6 +156,8 @@ def _claim_any(
     db: Database, offer: Offer, lanes: str, tasks: str, limit: int, named: str | None, wall: Ms, lease_now: Ms
 ) -> list[Claim]:
     found = _candidates(db, lanes, tasks, wall, offer.ahead, limit, named)
+    if not found:
+        return []
     chosen = found[:limit]
     db.met_gates = any(candidate.gates or candidate.crashes for candidate in chosen)
     if db.met_gates:

@@ -77,7 +77,7 @@ def _plain_success(db: Database, change: Change) -> int | None:
     guard, run, events = change.guard, change.run, change.events
     if type(guard) is not RunLease or run is None or run.state is not State.SUCCEEDED or len(events) != 1:
         return None
-    known = db.claimed.get(run.id)
+    known = db.claimed.pop(run.id, None)  # for whatever becomes of it, the claim is over
     if known is None or change.touches or change.runs or change.spans or change.bodies or change.gates:
         return None
     rid, claimed = known
@@ -89,9 +89,13 @@ def _plain_success(db: Database, change: Change) -> int | None:
         and event.attempt == run.attempt == claimed.attempt
         and event.ns == claimed.ns
         and event.schedule_id == claimed.schedule_id
-        and (event.began_at, event.ms, event.result) == (run.began_at, run.ms, run.result)
-        and (run.failures, run.crashes, run.ready_at, run.dead)
-        == (claimed.failures, claimed.crashes, claimed.ready_at, False)
+        and event.began_at == run.began_at
+        and event.ms == run.ms
+        and event.result == run.result
+        and run.failures == claimed.failures
+        and run.crashes == claimed.crashes
+        and run.ready_at == claimed.ready_at
+        and not run.dead
         and run.began_at is not None
         and run.ms is not None
         and event.actor is None
@@ -105,9 +109,8 @@ def _plain_success(db: Database, change: Change) -> int | None:
 
 def _entangled(plain: list[tuple[int, int, Change]], rest: Indexed) -> bool:
     """True when the order of the changes could matter: two of them speak of one run."""
-    mine = {rid for _, rid, _ in plain}
-    if len(mine) < len(plain):
-        return True
+    if not rest:
+        return False  # a run's second change is never among the plain ones
     ids = {change.run.id for _, _, change in plain if change.run is not None}
     return any(
         (change.guard is not None and change.guard.id in ids) or any(run.id in ids for run in change.runs)
