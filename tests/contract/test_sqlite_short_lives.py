@@ -145,7 +145,8 @@ async def successful(told: Told) -> None:
     ids = told.ids
     await told.apply([enqueue_change(ids, make_run(ids, due_at=T0 + number % 3)) for number in range(300)])
     same = await told.claim(100)
-    await told.apply([success(ids, run) for run in same], now=T0 + 60)
+    named = [replace(success(ids, run), id=f'"ü" {number}') for number, run in enumerate(same)]
+    await told.apply(named, now=T0 + 60)
     different = await told.claim(20)
     await told.apply(
         [success(ids, run, result=f'"{number}"') for number, run in enumerate(different)],

@@ -49,14 +49,14 @@ WHERE r.rid IN (SELECT value FROM json_each(?1)) AND r.state = 'running' AND r.e
 """  # noqa: S608
 #: [rid]: those that the mark says were written.
 SUCCEEDED = "SELECT json_group_array(r.rid) FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value AND r.mark = ?2"
-#: at, owner, then [rid, change], bound: what their rows do not say is said here.
-SUCCESSES = f"""
+#: rid → change, at, owner: what their rows do not say is said here.
+SUCCESSES = """
 INSERT INTO event (at, ns, schedule_id, rid, n, type, v, change, epoch, attempt, owner, data)
-SELECT ?1, r.ns, r.schedule_id, r.rid, r.n, 'RunSucceeded', 1, {bound(1)}, r.epoch, r.attempt, ?2,
-       iif(r.result IS NULL, printf('{{"began_at":%d,"ms":%d}}', r.began_at, r.ms),
+SELECT ?2, r.ns, r.schedule_id, r.rid, r.n, 'RunSucceeded', 1, j.value, r.epoch, r.attempt, ?3,
+       iif(r.result IS NULL, '{"began_at":' || r.began_at || ',"ms":' || r.ms || '}',
            json_object('began_at', r.began_at, 'ms', r.ms, 'result', r.result))
-FROM {BOUND} CROSS JOIN run r WHERE r.rid = {bound(0)}
-"""  # noqa: S608
+FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = CAST(j.key AS INTEGER)
+"""
 
 #: [id, n, mark, moves, values…, cancel, ns, unique key]: the stream is at n; re-opening takes no key that is in use.
 UPDATE_AT = f"""

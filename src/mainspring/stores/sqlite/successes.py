@@ -54,7 +54,7 @@ def successes(db: Database, changes: Sequence[Change], results: list[Result], ma
         db.run(sql.RELEASE_GATES, pack(list(releases.items())))
     db.reach("apply:after_rows")
     if plain:
-        db.run_rows(sql.SUCCESSES, [(rid, change.id) for _, rid, change in plain], wall, owner)
+        db.run(sql.SUCCESSES, pack({rid: change.id for _, rid, change in plain}), wall, owner)
     db.reach("apply:after_events")
     return rest
 
