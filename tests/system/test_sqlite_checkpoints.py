@@ -61,8 +61,18 @@ async def test_who_writes_little_has_no_thread(tmp_path: Path) -> None:
     before = len(threads())
     store = SqliteStore(str(tmp_path / "a.db"))
     await store.open()
-    await commit(store, checkpoints.EVERY - 1)
+    await commit(store, checkpoints.EVERY * 9 // 10)
     assert len(threads()) == before
+    await store.close()
+
+
+async def test_many_rows_count_as_commits(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "a.db"))
+    await store.open()
+    rows = [Kept(kind="test", id=str(number), data="x") for number in range(checkpoints.ROWS * checkpoints.EVERY // 10)]
+    for _ in range(10):
+        await store.keep(rows, replace=True)
+    until(lambda: rounds(store))
     await store.close()
 
 

@@ -88,7 +88,8 @@ class Inline:
             return None
         began = self._stopwatch()
         try:
-            result = _ended(self._apply(change))
+            store = self._store or _ended(self._open())
+            result = _ended(store.apply([change])).results[0]
         except StoreUnavailable:  # somebody else writes, or nobody can: the other way waits, and tells
             return None
         except StoreError as error:
@@ -103,12 +104,11 @@ class Inline:
             self._wait, self._patience = self._patience, min(2 * self._patience, MOST)
         return result
 
-    async def _apply(self, change: Change) -> Result:
-        if self._store is None:
-            store = self._another()
-            await store.open()
-            self._store = store
-        return (await self._store.apply([change])).results[0]
+    async def _open(self) -> Store:
+        store = self._another()
+        await store.open()
+        self._store = store
+        return store
 
 
 def _ended(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -15,7 +15,7 @@ from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Applied, Claimed, Wish
 from mainspring.stores.sqlite import apply_sql as sql
-from mainspring.stores.sqlite.births import births
+from mainspring.stores.sqlite.births import birth, births
 from mainspring.stores.sqlite.claim import claim, claim_here
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.new_schedules import new_schedules
@@ -47,7 +47,11 @@ def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | 
     with db.write("apply"):
         db.reach("apply:begin")
         mark = first + len(changes)
-        rest = successes(db, changes, results, mark, wall)
+        alone = birth(db, changes[0], mark, wall) if len(changes) == 1 else None
+        if alone is not None:
+            results[0], rest = alone, []
+        else:
+            rest = successes(db, changes, results, mark, wall)
         for _, change in rest if db.claimed else ():
             if isinstance(change.guard, RunLease):
                 db.claimed.pop(change.guard.id, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mainspring.model.change import Change, Result, RunAbsent
 from mainspring.model.events import RunScheduled, encode_data
 from mainspring.model.instant import Ms
@@ -11,7 +9,7 @@ from mainspring.model.run import OPEN, Run
 from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
-from mainspring.stores.sqlite.rows import INSERT_FRESH, INSERT_ONE, is_fresh, pack, plain_text, run_row
+from mainspring.stores.sqlite.rows import INSERT_FRESH, insert_run, is_fresh, pack, plain_text, run_row
 
 Birth = tuple[Run, RunScheduled, str]
 
@@ -27,7 +25,8 @@ def births(db: Database, changes: Indexed, results: list[Result], mark: int, wal
     rows = [run_row(run, 1, None, mark, None) for run, _, _ in found]
     if not all(map(is_fresh, rows)):
         return False
-    count, last = _insert(db, rows, wall)
+    count = db.run_rows(INSERT_FRESH, rows, wall)
+    last: int = db.value("SELECT last_insert_rowid()") if count else 0
     if count < len(rows):  # one exists already, by id, fire or unique key: the long way says which
         db.run(sql.UNBORN, last - len(rows), last, mark)
         return False
@@ -45,23 +44,34 @@ def births(db: Database, changes: Indexed, results: list[Result], mark: int, wal
         number += 1
         actor = plain_text(event.actor)
         events.append((run.ns, run.schedule_id, number, run.id, event.v, actor, change_id, encode_data(event)))
-    if len(events) == 1:
-        db.run(sql.BIRTH, wall, *events[0])
-    else:
-        db.run_rows(sql.BIRTHS, events, wall)
+    db.run_rows(sql.BIRTHS, events, wall)
     db.reach("apply:after_events")
     for index, change in changes:
         results[index] = Result("accepted", 1 if change.guard is not None else 0)
     return True
 
 
-def _insert(db: Database, rows: list[list[Any]], wall: Ms) -> tuple[int, int]:
-    """How many are new, and the number of the last of them."""
-    if len(rows) == 1:
-        cursor = db.run(INSERT_ONE, wall, *rows[0][:-1])
-        return cursor.rowcount, cursor.lastrowid or 0
-    count = db.run_rows(INSERT_FRESH, rows, wall)
-    return count, db.value("SELECT last_insert_rowid()") if count else 0
+def birth(db: Database, change: Change, mark: int, wall: Ms) -> Result | None:
+    """The same for a single one: what most callers wait for."""
+    found: list[Birth] = []
+    if change.gates or not _plain_births(change, found) or len(found) != 1:
+        return None
+    run, event, change_id = found[0]
+    row = run_row(run, 1, None, mark, None)
+    if not is_fresh(row):
+        return None
+    statement, values = insert_run(row, wall)
+    inserted = db.run(statement, *values)
+    if inserted.rowcount != 1:
+        return None
+    db.reach("apply:after_guard")
+    if change.bodies:
+        db.run(sql.INSERT_BODIES, pack([(body.id, body.data) for body in change.bodies]))
+    db.reach("apply:after_rows")
+    about = run.ns, run.schedule_id, inserted.lastrowid, run.id, event.v, plain_text(event.actor), change_id
+    db.run(sql.BIRTH, wall, *about, encode_data(event))
+    db.reach("apply:after_events")
+    return Result("accepted", 1 if change.guard is not None else 0)
 
 
 def _plain_births(change: Change, found: list[Birth]) -> bool:

@@ -9,8 +9,11 @@ import urllib.parse
 
 from mainspring.ports.threads import SystemThreads
 
-#: After so many commits there is something worth moving; a program that writes less never has the thread.
-EVERY = 64
+#: After so many small commits (some 2,400 pages) there is something worth moving; a program that writes less never has
+#: the thread. Commits wait for the disk while it moves, so sooner would cost more than it gains.
+EVERY = 400
+#: So many rows weigh as much as a commit.
+ROWS = 72
 #: Commits go on meanwhile. What they added is moved by another round, each shorter than the last; a round that leaves
 #: nothing lets the log begin anew.
 ROUNDS = 5
@@ -25,15 +28,17 @@ class Checkpoints:
         #: Held by whoever uses the connection.
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._commits = 0
+        self._commits = 0.0
+        self._rows = 0
         self._started = self._ended = False
         self.rounds = 0
 
-    def committed(self) -> None:
-        """Count a commit; called by the one that made it."""
-        self._commits += 1
+    def committed(self, rows: int) -> None:
+        """Count a commit; called by the one that made it, with the rows that its connection changed so far."""
+        self._commits += 1 + max(0, rows - self._rows) / ROWS  # a connection made anew counts from 0
+        self._rows = rows
         if self._commits >= EVERY:
-            self._commits = 0
+            self._commits = 0.0
             self._due.set()
             if not self._started:
                 self._started = True

@@ -180,18 +180,20 @@ class Database:
     def write(self, verb: str) -> Iterator[None]:
         """One write transaction: all of it or, on any exception, nothing."""
         self.look_for_file()
-        with self.read():
+        with self._lock:
             connection = self.connection
-            connection.execute("BEGIN IMMEDIATE")
             try:
+                connection.execute("BEGIN IMMEDIATE")
                 yield
                 self.reach(f"{verb}:before_commit")
                 connection.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 self._rollback(connection)
+                if isinstance(error, sqlite3.Error):
+                    raise translate(error, self.path) from error
                 raise
             if self._checkpoints is not None:
-                self._checkpoints.committed()
+                self._checkpoints.committed(connection.total_changes)
         self.reach(f"{verb}:after_commit")
 
     def _rollback(self, connection: sqlite3.Connection) -> None:

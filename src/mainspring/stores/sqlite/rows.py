@@ -130,12 +130,23 @@ WHERE {bound(_AT["id"])} IS NOT NULL AND ({bound(_AT["guard_key"])} IS NULL OR N
 
 _INSERT_RUNS = _insert(map(_run_value, RUN_FIELDS))
 INSERT_FRESH = _insert(map(_fresh_value, RUN_FIELDS))
-#: created_at, then a fresh row without its guard's key: for a single one, this is half of what `INSERT_FRESH` costs.
-INSERT_ONE = f"""
-INSERT OR IGNORE INTO run ({", ".join(RUN_FIELDS)}, mark) VALUES ({
-    ", ".join(f"?{_AT[name] + 2}" if _AT[name] < _FRESH else _fresh_value(name) for name in (*RUN_FIELDS, "mark"))
-})
-"""  # noqa: S608 - field names, no input
+
+
+def insert_run(row: list[Any], created_at: int) -> tuple[str, list[Any]]:
+    """The statement for a single fresh row, and its values: what is empty is not even named, which SQLite thanks."""
+    row[-1] = created_at  # in the place of the guard's key
+    given = tuple([index for index, value in enumerate(row) if value is not None])
+    return _insert_given(given), [row[index] for index in given]
+
+
+@cache
+def _insert_given(given: tuple[int, ...]) -> str:
+    names = [*_ROW[: _FRESH - 1], "created_at"]
+    values = dict.fromkeys([names[index] for index in given], "?")
+    for name in RUN_FIELDS[len(_BORN_WITH) :]:
+        if name != "created_at" and (value := _fresh_value(name)) != "NULL":
+            values[name] = value
+    return f"INSERT OR IGNORE INTO run ({', '.join(values)}) VALUES ({', '.join(values.values())})"  # noqa: S608
 
 
 def is_fresh(row: list[Any]) -> bool:
