@@ -57,6 +57,18 @@ async def test_the_log_is_moved_while_commits_go_on(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_the_log_begins_anew_though_commits_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = SqliteStore(str(path), synchronous="normal")
+    await store.open()
+    store._db.run("PRAGMA wal_autocheckpoint = 0")
+    await commit(store, checkpoints.EVERY)
+    once = path.with_suffix(".db-wal").stat().st_size
+    await commit(store, 9 * checkpoints.EVERY)
+    assert path.with_suffix(".db-wal").stat().st_size < 5 * once
+    await store.close()
+
+
 async def test_who_writes_little_has_no_thread(tmp_path: Path) -> None:
     before = len(threads())
     store = SqliteStore(str(tmp_path / "a.db"))
@@ -106,8 +118,8 @@ async def test_a_file_that_was_removed_is_not_made_again(tmp_path: Path) -> None
     await store.open()
     for end in ("", "-wal", "-shm"):
         os.unlink(f"{path}{end}")
-    moving = checkpoints.Checkpoints(str(path))
-    assert moving._move()
+    moving = checkpoints.Checkpoints(str(path), threading.Lock())
+    moving._move()
     assert not path.exists()
     store._db.lost = True
     await store.close()

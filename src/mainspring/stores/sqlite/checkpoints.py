@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import threading
 import urllib.parse
+from contextlib import AbstractContextManager
 
 from mainspring.ports.threads import SystemThreads
 
@@ -14,16 +15,19 @@ from mainspring.ports.threads import SystemThreads
 EVERY = 400
 #: So many rows weigh as much as a commit.
 ROWS = 72
-#: Commits go on meanwhile. What they added is moved by another round, each shorter than the last; a round that leaves
-#: nothing lets the log begin anew.
-ROUNDS = 5
+#: Commits go on meanwhile. What they added is moved by another round, which is shorter; before the last one the commits
+#: of this process are held up, so that nothing is left and the log begins anew. In a log that only grows, every commit
+#: waits for the file system to make it longer.
+ROUNDS = 3
 
 
 class Checkpoints:
     """A thread with a connection of its own, which does nothing but PASSIVE checkpoints: they wait for nobody."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, writing: AbstractContextManager[object]) -> None:
         self._uri = f"file:{urllib.parse.quote(path)}?mode=rw"  # never makes a file
+        #: Held by whoever commits in this process; to be taken before the other lock.
+        self._writing = writing
         self._due = threading.Event()
         #: Held by whoever uses the connection.
         self._lock = threading.Lock()
@@ -63,23 +67,22 @@ class Checkpoints:
         while True:
             self._due.wait()
             self._due.clear()
-            for _ in range(ROUNDS):
-                if self._ended or self._move():
-                    break
+            for _ in range(ROUNDS - 1):
+                if not self._ended:
+                    self._move()
+            with self._writing:
+                self._move()
             if self._ended:
                 return
 
-    def _move(self) -> bool:
-        """One round; True when nothing is left, or nothing can be done about it here."""
+    def _move(self) -> None:
         with self._lock, contextlib.suppress(sqlite3.Error):  # a disk that is full is told by the next commit
             if self._ended:
-                return True
+                return
             if self._connection is None:
                 self._connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False, isolation_level=None)
-            busy, written, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             self.rounds += 1
-            return bool(busy) or moved >= written
-        return True
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

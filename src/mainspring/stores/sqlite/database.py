@@ -215,7 +215,7 @@ class Database:
             try:
                 self._connection = self._connect()
                 self._reopen = True
-                self._checkpoints = self._checkpoints or Checkpoints(os.path.abspath(self.path))
+                self._checkpoints = self._checkpoints or Checkpoints(os.path.abspath(self.path), self._lock)
                 return
             except sqlite3.Error as error:
                 # Two processes that create one file meet here; SQLite does not wait when the journal mode changes.
