@@ -46,12 +46,26 @@ def test_slow_work_is_never_claimed_ahead() -> None:
 def test_quick_work_is_claimed_by_the_dozen_however_fast_the_store() -> None:
     clock = VirtualClock(0)
     ahead = Prefetch(clock, pace=0.005)
-    for _ in range(50):
+    for _ in range(200):
         ahead.finished(10)
         began = clock.monotonic() + 0.009
         clock.move_to(began + 0.001)
         ahead.answered(began)
     assert ahead.places(10) == pytest.approx(1_000 * 0.005 * PACES, abs=1)
+
+
+def test_claims_that_come_in_pairs_and_ends_by_the_handful_do_not_change_the_rate() -> None:
+    clock = VirtualClock(0)
+    ahead = Prefetch(clock)
+    seen = []
+    for _ in range(50):
+        for wait, ended in ((0.196, 20), (0.004, 0), (0.1, 8), (0.1, 12)):
+            ahead.finished(ended)
+            clock.move_to(clock.monotonic() + wait)
+            ahead.answered(clock.monotonic())
+            seen.append(ahead.during(1.0))
+    assert min(seen[60:]) >= 90
+    assert max(seen[60:]) <= 110
 
 
 @asynccontextmanager

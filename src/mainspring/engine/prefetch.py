@@ -6,6 +6,8 @@ from mainspring.ports.clock import Clock
 
 #: The weight of the newest measurement.
 NEWEST = 0.3
+#: A rate is measured over so many seconds, or so many runs: claims may come a millisecond apart, ends by the handful.
+LONG, MANY = 0.15, 50
 #: So many at most, or as many as there are slots: what is quick enough to need more is waited for no longer than the
 #: round trips that it spares.
 MOST = 100
@@ -32,8 +34,9 @@ class Prefetch:
         """The store answered a claim that was sent at `began`, in monotonic seconds."""
         now = self._clock.monotonic()
         self._round_trip += NEWEST * (now - began - self._round_trip)
-        if now > self._since:
-            self._rate += NEWEST * (self._finished / (now - self._since) - self._rate)
+        seconds = now - self._since
+        if seconds >= LONG or (self._finished >= MANY and seconds > 0):
+            self._rate += NEWEST * (self._finished / seconds - self._rate)
             self._since, self._finished = now, 0
 
     def during(self, seconds: float) -> int:
