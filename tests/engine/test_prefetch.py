@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from support import START
 
 from mainspring import Mainspring, State
-from mainspring.engine.prefetch import MOST, PACES, Prefetch
+from mainspring.engine.prefetch import MOST, PACES, SLOW, Prefetch
 from mainspring.engine.worker import Worker
 from mainspring.model.events import RunHandedBack
 from mainspring.testing import Travel, manual
@@ -66,6 +66,18 @@ def test_claims_that_come_in_pairs_and_ends_by_the_handful_do_not_change_the_rat
             seen.append(ahead.during(1.0))
     assert min(seen[60:]) >= 90
     assert max(seen[60:]) <= 110
+
+
+def test_slower_work_is_not_for_what_is_urgent_must_not_wait_behind_it() -> None:
+    clock = VirtualClock(0)
+    ahead = Prefetch(clock, pace=0.005)
+    for _ in range(200):
+        ahead.finished(2)  # ten slots of 50 ms work
+        began = clock.monotonic() + 0.009
+        clock.move_to(began + 0.001)
+        ahead.answered(began)
+    assert ahead.places(10) == pytest.approx(200 * 0.005 * SLOW, abs=1)
+    assert ahead.places(3) == pytest.approx(200 * 0.005 * PACES, abs=1)
 
 
 @asynccontextmanager

@@ -11,8 +11,9 @@ LONG, MANY = 0.15, 50
 #: So many at most, or as many as there are slots: what is quick enough to need more is waited for no longer than the
 #: round trips that it spares.
 MOST = 100
-#: So many paces of the store, so that quick runs come and go by the dozen.
-PACES = 10
+#: So many paces of the store, so that quick runs come and go by the dozen: those that hold a slot for no more than four.
+#: What waits here stands before whatever is more urgent and comes later, so slower ones get two.
+PACES, QUICK, SLOW = 10, 4, 2
 
 
 class Prefetch:
@@ -20,7 +21,7 @@ class Prefetch:
 
     def __init__(self, clock: Clock, pace: float = 0.0) -> None:
         self._clock = clock
-        self._least = pace * PACES
+        self._pace = pace
         self._since = clock.monotonic()
         self._finished = 0
         self._rate = 0.0
@@ -45,4 +46,6 @@ class Prefetch:
 
     def places(self, slots: int) -> int:
         """Places in the local queue."""
-        return min(max(slots, MOST), int(self._rate * max(2 * self._round_trip, self._least)))
+        paces = PACES if slots <= self._rate * self._pace * QUICK else SLOW
+        seconds = max(2 * self._round_trip, self._pace * paces)
+        return min(max(slots, MOST), int(self._rate * seconds))

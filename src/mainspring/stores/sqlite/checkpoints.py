@@ -13,8 +13,8 @@ from mainspring.ports.threads import SystemThreads
 #: After so many small commits (some 2,400 pages) there is something worth moving; a program that writes less never has
 #: the thread. Commits wait for the disk while it moves, so sooner would cost more than it gains.
 EVERY = 400
-#: So many rows weigh as much as a commit.
-ROWS = 72
+#: So many rows weigh as much as a commit: less where they are all over the file, more where they follow each other.
+ROWS = 36
 #: Commits go on meanwhile. What they added is moved by another round, which is shorter; before the last one the commits
 #: of this process are held up, so that nothing is left and the log begins anew. In a log that only grows, every commit
 #: waits for the file system to make it longer.

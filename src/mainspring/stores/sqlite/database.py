@@ -320,7 +320,7 @@ class Database:
                 "foreign_keys = OFF",
                 "temp_store = MEMORY",
                 "cache_size = -16384",
-                "wal_autocheckpoint = 8000",  # for what `Checkpoints` could not keep up with
+                "wal_autocheckpoint = 16000",  # for what `Checkpoints` could not keep up with
                 "journal_size_limit = 67108864",
                 "secure_delete = FAST",
             ):
