@@ -11,7 +11,7 @@ LONG, MANY = 0.15, 50
 #: So many at most, or as many as there are slots: what is quick enough to need more is waited for no longer than the
 #: round trips that it spares.
 MOST = 100
-#: So many paces of the store, so that quick runs come and go by the dozen: those that hold a slot for no more than four.
+#: So many paces of the store, so that quick runs come and go by the dozen: those that hold a slot for four at most.
 #: What waits here stands before whatever is more urgent and comes later, so slower ones get two.
 PACES, QUICK, SLOW = 10, 4, 2
 
