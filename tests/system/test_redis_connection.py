@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
@@ -15,7 +16,7 @@ from mainspring.ports.store import Runs
 from mainspring.stores.redis import RedisStore
 from mainspring.testing.factories import Ids, enqueue_change, make_run
 from mainspring.verify import verify
-from servers.for_tests_redis import fresh_url, server_url, skipping
+from servers.for_tests_redis import fresh_url, server_url, skipping, tls_url
 from servers.proxy import Proxy
 from servers.redis import RedisServer, Sentineled
 
@@ -162,3 +163,18 @@ async def test_behind_a_sentinel_the_store_goes_on_with_the_new_primary(kind: st
         assert done == [1, 2]
     finally:
         group.remove()
+
+
+@pytest.mark.parametrize("url", [server_url, tls_url], ids=["plain", "tls"])
+def test_who_goes_while_it_begins_to_listen_leaves_no_socket(url: Callable[[], str]) -> None:
+    """TLS takes its time to say good-bye, and the driver does not wait for it when a call is given up."""
+
+    async def visit(seconds: float) -> None:
+        store = RedisStore(fresh_url(url()))
+        await store.open()
+        await store.wait(seconds)
+        await store.close()
+
+    for seconds in (0.0005, 0.001, 0.003, 0.01, 0.05) * 2:
+        asyncio.run(visit(seconds))
+        gc.collect()  # what was left is told now, as an error

@@ -193,8 +193,13 @@ class Database:
         connection = self.route.connection(await self.route.primary())
         try:
             await connect(connection)
-            await connection.send_command("SUBSCRIBE", channel)
-            yield connection
+            writer = connection._writer  # the driver has no public name for it
+            try:
+                await connection.send_command("SUBSCRIBE", channel)
+                yield connection
+            finally:
+                if writer is not None:  # the driver forgets it when a read is given up, and TLS would take its time
+                    writer.transport.abort()
         finally:
             await connection.disconnect()
 

@@ -16,6 +16,8 @@ from mainspring.stores.redis.settings import RedisSettings
 
 _SLOTS = 16_384
 _CONNECT_SECONDS = 5.0
+#: One that is under way when nobody wants it any more gets so many seconds to end.
+_LOGIN_SECONDS = 1.0
 
 Address = tuple[str, int]
 
@@ -135,6 +137,21 @@ class Route:
 
 async def connect(connection: Connection) -> None:
     """Connect, log in, choose the database."""
+    # Given up on the way, driver and asyncio leave a socket that speaks TLS to the garbage collector: so it is waited
+    # for, and whoever gave up disconnects.
+    doing = asyncio.ensure_future(_connect(connection))
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait({doing}, timeout=_LOGIN_SECONDS)
+        if doing.done() and not doing.cancelled():
+            doing.exception()  # nobody asks for it any more
+        raise
+    finally:
+        doing.cancel()
+
+
+async def _connect(connection: Connection) -> None:
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
