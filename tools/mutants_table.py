@@ -46,7 +46,7 @@ MUTANTS = (
         S + "stores/sqlite/rows.py",
         "INSERT OR IGNORE INTO run ({', '.join(values)})",
         "INSERT OR REPLACE INTO run ({', '.join(values)})",
-        (SQLITE + "test_run_absent_refused_by_id",),
+        ("tests/contract/test_sqlite_short_ways.py::test_a_single_run_that_is_there_already_is_refused",),
     ),
     Mutant(
         "unique-key-ignored",
