@@ -39,7 +39,7 @@ class Inline:
         self._crossing = crossing
         self._stopwatch = stopwatch
         self._store: Store | None = None
-        self._using = threading.Lock()
+        self._using, self._counting = threading.Lock(), threading.Lock()
         self._asked = 0
         self._elsewhere = 0
         self._wait = OFTEN
@@ -56,11 +56,11 @@ class Inline:
             result = self._write(change) if mine == self._asked else None
             if result is not None:
                 return result
-        self._elsewhere += 1
+        self._went(1)
         try:
             return await self._crossing.apply(change)
         finally:
-            self._elsewhere -= 1
+            self._went(-1)
 
     def apply_blocking(self, change: Change) -> Result:
         """The same for a thread without a loop."""
@@ -69,11 +69,11 @@ class Inline:
             self._wait -= 1
         elif (result := self._write(change)) is not None:
             return result
-        self._elsewhere += 1
+        self._went(1)
         try:
             return self._crossing.apply_blocking(change)
         finally:
-            self._elsewhere -= 1
+            self._went(-1)
 
     async def close(self) -> None:
         """Let go of the file; the next run that comes often enough opens it again."""
@@ -81,6 +81,11 @@ class Inline:
             store, self._store, self._wait = self._store, None, OFTEN
             if store is not None:
                 await store.close()
+
+    def _went(self, by: int) -> None:
+        """Count who is under way elsewhere; one that got lost between threads would close the short way for ever."""
+        with self._counting:
+            self._elsewhere += by
 
     def _write(self, change: Change) -> Result | None:
         """None when it has to go the other way; nothing was written then."""

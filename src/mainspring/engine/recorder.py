@@ -163,7 +163,7 @@ class Recorder:
                 return run.snooze(now + outcome.delay, now)
             case Cancelled():
                 return run.cancel(outcome.reason, now)
-            case HandedBack(began=True) if _at_most_once(attempt):
+            case HandedBack(began=True) if attempt.at_most_once:
                 return run.expire(Expire(max_crashes=1, recovery="fail"), now)  # it must not be called again
             case HandedBack():
                 return run.hand_back(outcome.reason, now, began=outcome.began)
@@ -191,13 +191,7 @@ def _haste(attempt: Attempt, change: Change) -> Haste:
         return Haste.SOON
     if attempt.early:
         return Haste.LATER
-    return Haste.SOON if change.releases or _at_most_once(attempt) else Haste.EASY
-
-
-def _at_most_once(attempt: Attempt) -> bool:
-    options = attempt.run.options
-    recovery = options.recovery if options is not None else None
-    return (recovery or attempt.handler.recovery) == "fail"
+    return Haste.SOON if change.releases or attempt.at_most_once else Haste.EASY
 
 
 def _say(attempt: Attempt, outcome: Failed, change: Change) -> None:

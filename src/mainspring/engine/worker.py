@@ -311,9 +311,10 @@ class Worker(Service):
         timeout = handler.timeout
         if options is not None:
             timeout = timeout if options.timeout is None else options.timeout
-        if run.crashes or (handler.recovery if options is None else options.recovery or handler.recovery) == "fail":
+        attempt = Attempt(run, claim.body, handler, timeout or None, trust)
+        if run.crashes or attempt.at_most_once:
             self._impatient = True
-        return Attempt(run, claim.body, handler, timeout or None, trust)
+        return attempt
 
     # ── outcomes ───────────────────────────────────────────────────────────
 
@@ -431,9 +432,7 @@ def _alone(claimed: Claimed) -> bool:
 
 def _never_waits(attempt: Attempt) -> bool:
     """Runs that a crash of this process would harm before they have begun."""
-    options = attempt.run.options
-    recovery = options.recovery if options is not None and options.recovery is not None else attempt.handler.recovery
-    return not attempt.done and (recovery == "fail" or attempt.run.crashes > 0)
+    return not attempt.done and (attempt.at_most_once or attempt.run.crashes > 0)
 
 
 def _max_crashes(attempt: Attempt) -> int:

@@ -96,6 +96,12 @@ class Attempt(Struct, eq=False):
     not_before: float = 0.0  # in monotonic seconds: it was given ahead of its time, too
     abandoned: bool = False
 
+    @property
+    def at_most_once(self) -> bool:
+        """True when a crash must not make the run be called again: what it is enqueued with wins over its task."""
+        options = self.run.options
+        return ((None if options is None else options.recovery) or self.handler.recovery) == "fail"
+
 
 Done = Callable[[Attempt, Outcome], None]
 
