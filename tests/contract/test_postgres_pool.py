@@ -139,3 +139,37 @@ async def test_closing_waits_for_what_is_out(server: Server) -> None:
     await closing
     assert all(line.closed for line in server.lines)
     assert pool.size == 0
+
+
+async def test_what_comes_back_after_the_end_is_cut(server: Server) -> None:
+    pool = Pool(server.connect, 2)
+    held = await pool.acquire(1)
+    pool.terminate()
+    pool.release(held)
+    assert held.closed
+    assert pool.size == 0
+
+
+async def test_what_was_being_opened_at_the_end_is_cut(server: Server) -> None:
+    pool = Pool(server.connect, 1)
+    server.gate = asyncio.Event()
+    opening = asyncio.create_task(pool.acquire(5))
+    await asyncio.sleep(0)
+    pool.terminate()
+    server.gate.set()
+    with pytest.raises(ConnectionAbortedError, match="closed meanwhile"):
+        await opening
+    assert [line.closed for line in server.lines] == [True]
+
+
+async def test_who_waits_in_line_at_the_end_is_told(server: Server) -> None:
+    pool = Pool(server.connect, 1)
+    held = await pool.acquire(1)
+    waiting = [asyncio.create_task(pool.acquire(5)) for _ in range(3)]
+    await asyncio.sleep(0)
+    pool.terminate()
+    for one in waiting:
+        with pytest.raises(ConnectionAbortedError):
+            await one
+    pool.release(held)
+    assert len(server.lines) == 1

@@ -61,6 +61,9 @@ class AdvisoryLocks:
         except DRIVER as error:
             await self._drop()
             raise translate(error, self._db.settings.where) from error
+        except BaseException:  # whoever asked is gone: the lock must not stay with a connection that nobody knows
+            await self._drop()
+            raise
         try:
             async with self._db.single("lease") as session:
                 row = await session.row(_NUMBER, self._db.now(None), _row(name), owner, ttl, plain_text(data))

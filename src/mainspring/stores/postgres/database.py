@@ -229,6 +229,10 @@ class Database:
             return "BEGIN"
         return "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SESSION.items())
 
+    def is_open(self) -> bool:
+        """True between `open` and `close`."""
+        return self._pool is not None
+
     def _usable(self) -> Pool:
         if self._pool is None:
             raise StoreError(f"{self.settings.where} is not open. Call open() first")
@@ -261,9 +265,10 @@ class Database:
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
             try:
-                async with asyncio.timeout(5.0):
-                    await pool.close()
-            except DRIVER:
+                with contextlib.suppress(*DRIVER):
+                    async with asyncio.timeout(5.0):
+                        await pool.close()
+            finally:  # also when whoever closes it gives up
                 pool.terminate()
 
     async def connect(self, address: str | None = None, *, unhurried: bool = False) -> Any:

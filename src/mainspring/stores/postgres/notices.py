@@ -85,22 +85,36 @@ class Notices:
 
     async def _listen(self) -> None:
         settings = self._db.settings
-        if settings.listen == "no" or (self._connection is not None and not self._connection.is_closed()):
+        if settings.listen == "no" or not self._db.is_open():
+            return
+        if self._connection is not None and not self._connection.is_closed():
             return
         now = asyncio.get_running_loop().time()
         if now < self._retry_at:
             return
         self._retry_at = now + _PATIENCE
         try:
-            connection = await self._db.connect(None if settings.listen == "yes" else settings.listen)
-            await connection.add_listener(self._channel, self._on_notice)
+            connection = await self._connect()
         except DRIVER as error:
             log.warning("no hints for now, polling goes on: %s", translate(error, settings.where))
+            return
+        if not self._db.is_open():  # closed meanwhile
+            connection.terminate()
             return
         if self._connection is not None:
             self._heard = True  # something may have been said while nobody listened
         self._connection = connection
         connection.add_termination_listener(lambda _: self._hints.notify())
+
+    async def _connect(self) -> Any:
+        settings = self._db.settings
+        connection = await self._db.connect(None if settings.listen == "yes" else settings.listen)
+        try:
+            await connection.add_listener(self._channel, self._on_notice)
+        except BaseException:  # whoever waits may be gone, and nobody else knows of it
+            connection.terminate()
+            raise
+        return connection
 
     def _on_notice(self, connection: Any, pid: int, channel: str, payload: object) -> None:
         if payload != self._me:

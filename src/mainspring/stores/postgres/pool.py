@@ -9,6 +9,7 @@ from typing import Any
 
 #: A connection that nobody used for so many seconds may be gone without a word: firewalls forget.
 STALE = 300.0
+_CLOSED = "its connections were closed meanwhile"
 
 
 class Pool:
@@ -21,6 +22,7 @@ class Pool:
         self._out: set[Any] = set()
         self._opening = 0
         self._line: deque[asyncio.Future[None]] = deque()
+        self._ended = False
 
     @property
     def size(self) -> int:
@@ -33,18 +35,21 @@ class Pool:
         if connection is not None:
             return connection
         async with asyncio.timeout(timeout):
-            while True:
+            while not self._ended:
                 connection = self._take()
                 if connection is not None:
                     return connection
                 if self.size < self._size:
                     return await self._open()
                 await self._wait()
+        raise ConnectionAbortedError(_CLOSED)
 
     def release(self, connection: Any) -> None:
         """Give one back; a closed one is forgotten."""
         self._out.discard(connection)
-        if not connection.is_closed():
+        if self._ended:
+            connection.terminate()
+        elif not connection.is_closed():
             self._idle.append((connection, asyncio.get_running_loop().time()))
         self._next()
 
@@ -55,13 +60,16 @@ class Pool:
                 await self._idle.pop()[0].close()
             if self._out or self._opening:
                 await self._wait()
-        self._next()
+        self.terminate()
 
     def terminate(self) -> None:
-        """Cut every connection."""
+        """Cut every connection, and those that come back or open later; whoever waits for one is told."""
+        self._ended = True
         for connection in [*(idle for idle, _ in self._idle), *self._out]:
             connection.terminate()
         self._idle.clear()
+        while self._line:
+            self._next()
 
     def _take(self) -> Any:
         now = asyncio.get_running_loop().time()
@@ -83,6 +91,9 @@ class Pool:
         finally:
             self._opening -= 1
             self._next()  # if it failed, the next in line may try; if not, it finds no room and waits again
+        if self._ended:
+            connection.terminate()
+            raise ConnectionAbortedError(_CLOSED)
         self._out.add(connection)
         return connection
 

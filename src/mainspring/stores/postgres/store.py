@@ -67,8 +67,12 @@ class PostgresStore:
 
     async def open(self) -> None:
         await self._db.open()
-        async with self._db.reading() as session:
-            identity = await session.value(HOME)
+        try:
+            async with self._db.reading() as session:
+                identity = await session.value(HOME)
+        except BaseException:  # what did not open is closed by nobody
+            await self._db.close()
+            raise
         self._home = Home(identity, self.settings.schema, channel_of(self.settings), self.settings.where)
 
     async def close(self) -> None:
