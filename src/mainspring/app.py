@@ -23,7 +23,7 @@ from mainspring.engine.runtime import Runtime
 from mainspring.handle import RunHandle
 from mainspring.idle import until_idle as until_nothing_is_due
 from mainspring.locks import Coordination
-from mainspring.model.errors import InvalidInput
+from mainspring.model.errors import InvalidInput, RunsAlready
 from mainspring.model.events import Event, type_names
 from mainspring.model.health import Health
 from mainspring.model.http import HTTP_TASK, HttpAgent, HttpResult
@@ -339,6 +339,7 @@ class Mainspring(AgentDoor, Coordination):
             await stopper.first_of(self._reached())
             if stopper.requests:  # while a server was waited for that is not there
                 self._stopper = None
+                await self.close()
                 return
             await self._start(role)
             try:
@@ -437,7 +438,13 @@ class Mainspring(AgentDoor, Coordination):
             if role == "planner":
                 await runtime.take_nothing()
 
-        await self.call(start)
+        try:
+            await self.call(start)
+        except RunsAlready:
+            raise
+        except BaseException:  # what has begun must not go on without anybody to stop it
+            await self._stop(Stopper())
+            raise
 
     async def _reached(self) -> None:
         await self.opened()

@@ -216,7 +216,11 @@ class EngineHost:
         if isinstance(self.broker, str) and self.broker.startswith("memory:"):
             self.broker = broker  # the same of it
         runtime = Runtime(store, self.clock, self._rng, self.settings, self._handlers, self._bus, self._threads, broker)
-        await runtime.open()
+        try:
+            await runtime.open()
+        except BaseException:  # what did not open is closed by nobody
+            await store.close()
+            raise
         if store.capabilities.remote and self._given_store is None:
             runtime.direct = Direct(lambda: open_store(self.url, self.clock), runtime.crossing)
         elif isinstance(store, Inlines):
@@ -225,12 +229,21 @@ class EngineHost:
         return runtime
 
     async def close(self) -> None:
-        """Close the store; the next call opens it again."""
+        """Close the store, also one that is being opened; the next call opens it again."""
+        if self._engine.begun:
+            await self._engine.call(self._open_no_more())
         runtime, self._runtime = self._runtime, None
         if runtime is not None and self._runtime_pid == os.getpid():
             if runtime.direct is not None:
                 await runtime.direct.close()
             await self._engine.call(runtime.close())
+
+    async def _open_no_more(self) -> None:
+        """Whoever asked for the store gave up; a server that is not there is waited for no longer."""
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.get_loop() is asyncio.get_running_loop():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
 
     def now(self) -> Ms:
         """The store's time as far as it is known here, else this machine's."""

@@ -48,12 +48,14 @@ class Stopper:
         """Return when the work is done or at the first request."""
         done = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._first.wait())
-        await asyncio.wait([done, stop], return_when=asyncio.FIRST_COMPLETED)
-        for task in (done, stop):
-            if not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        try:
+            await asyncio.wait([done, stop], return_when=asyncio.FIRST_COMPLETED)
+        finally:  # also when whoever waits gives up
+            for task in (done, stop):
+                if not task.done():
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
         if done.done() and not done.cancelled():
             done.result()
 

@@ -26,6 +26,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 class EngineLoop(Protocol):
     """Where the engine's coroutines run."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was called in this process yet."""
+        ...
+
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on the engine's loop, wait on the caller's."""
         ...
@@ -74,6 +79,10 @@ class ThreadLoop:
         self._threads.start(body, "mainspring-engine")
         ready.wait()
 
+    @property
+    def begun(self) -> bool:
+        return self.thread_loop is not None
+
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run on the engine's loop; the answer is for any thread."""
         return asyncio.run_coroutine_threadsafe(work, self._running())
@@ -102,6 +111,7 @@ class SameLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.begun = True
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         return await work

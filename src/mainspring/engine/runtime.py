@@ -39,7 +39,7 @@ from mainspring.executors.lazily import Lazily
 from mainspring.executors.outcomes import timed_out
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.change import Change
-from mainspring.model.errors import MainspringError, StoreError
+from mainspring.model.errors import RunsAlready, StoreError
 from mainspring.model.events import Event, InstanceJoined, InstanceLeft, SubscriberFailed
 from mainspring.model.health import Health
 from mainspring.model.http import HTTP_TASK, AgentSettings
@@ -272,7 +272,7 @@ class Runtime:
     ) -> None:
         """Start every loop; without `plans` neither schedules nor housekeeping, but rescue and gates as everywhere."""
         if self.worker is not None:
-            raise MainspringError("this Mainspring runs already: one run(), running() or lifespan() at a time")
+            raise RunsAlready
         if self.settings.lease_ttl < SHORT_LEASE:
             log.warning("lease_ttl of %d ms is short: a busy machine may lose leases", self.settings.lease_ttl)
         self._loop = asyncio.get_running_loop()

@@ -12,6 +12,10 @@ class MainspringError(Exception):
         super().__init__(message or type(self).__doc__ or type(self).__name__)
 
 
+class RunsAlready(MainspringError):
+    """this Mainspring runs already: one run(), running() or lifespan() at a time"""
+
+
 class InvalidInput(MainspringError, ValueError):
     """A value is not acceptable: `field` says where, `fix` what would be right."""
 
