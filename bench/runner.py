@@ -145,6 +145,7 @@ class Runner:
         self, contender: str, job: str, folder: str, parameters: dict[str, Any], timeout: float
     ) -> dict[str, Any]:
         python = self._python(contender)
+        os.sync()  # what was copied for this one, or left by the last, is not written at its expense
         ours = CONTENDERS[contender].kind == "ours"
         path = os.pathsep.join((self._source, str(ROOT)) if ours else (str(ROOT),))
         environment = {**os.environ, "PYTHONPATH": path, "MAINSPRING_SRC": self._source, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -16,7 +16,7 @@ from bench.contenders.floor import Floor, schema
 from bench.contenders.rows import cell_bytes
 from bench.plan import Part, Scenario, plan
 from bench.report import BEGIN, END, cell, update_readme
-from bench.runner import Measured, Results, Runner
+from bench.runner import Failed, Measured, Results, Runner
 from bench.stats import condensed, median, percentile, spread
 from bench.suites import SUITES
 from bench.targets import Verdict, verdicts
@@ -152,6 +152,22 @@ def test_a_contender_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     results = Runner(tmp_path, here=True).run([scenario], 1, lambda *_: None)
     assert results["x"][0].runs == []
     assert "no scenario 'no-such-job' here" in str(results["x"][0].not_run)
+
+
+def test_the_disk_is_quiet_before_a_contender_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    run = subprocess.run
+
+    def started(*given: Any, **options: Any) -> Any:
+        order.append("starts")
+        return run(*given, **options)
+
+    monkeypatch.setattr("bench.runner.os.sync", lambda: order.append("flushed"))
+    monkeypatch.setattr("bench.runner.subprocess.run", started)
+    runner = Runner(tmp_path, here=True)
+    with pytest.raises(Failed):
+        runner._spawn("floor", "nothing", str(tmp_path), {}, 60)
+    assert order[-2:] == ["flushed", "starts"]
 
 
 def test_only_what_stands_between_the_marks_is_replaced(tmp_path: Path) -> None:
