@@ -111,6 +111,14 @@ MUTANTS = (
         S + "stores/sqlite/claim.py",
         "c.priority = q.p AND c.ready_at <= ?3 AND {_OFFERED}",
         "c.priority = q.p AND ?3 IS NOT NULL AND {_OFFERED}",
+        (SQLITE + "test_future_runs_with_gates_wait_for_their_time",),
+    ),
+    Mutant(
+        "short-claim-ignores-time",
+        "a run that nothing keeps back can be claimed before it is due (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "c.priority = %s AND c.ready_at <= ?3 AND {_OFFERED}",
+        "c.priority = %s AND ?3 IS NOT NULL AND {_OFFERED}",
         (SQLITE + "test_future_runs_wait_for_their_time",),
     ),
     Mutant(
@@ -296,6 +304,15 @@ MUTANTS = (
         S + "stores/sqlite/births.py",
         "    db.run_rows(sql.BIRTHS, events, wall)\n",
         '    db.run("COMMIT")\n    db.run("BEGIN IMMEDIATE")\n    db.run_rows(sql.BIRTHS, events, wall)\n',
+        ("tests/system/test_sqlite_files.py::test_a_failure_at_any_point_leaves_a_usable_store",),
+    ),
+    Mutant(
+        "birth-outside-the-transaction",
+        "a single new run is committed before its event (SQLite's shortest way)",
+        S + "stores/sqlite/births.py",
+        "    db.run(sql.BIRTH, wall, *about, encode_data(event))\n",
+        '    db.run("COMMIT")\n    db.run("BEGIN IMMEDIATE")\n'
+        "    db.run(sql.BIRTH, wall, *about, encode_data(event))\n",
         ("tests/system/test_sqlite_files.py::test_a_failure_at_any_point_leaves_a_usable_store",),
     ),
     Mutant(

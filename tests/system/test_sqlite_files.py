@@ -373,7 +373,8 @@ class Stop(Exception):
 
 async def through(store: SqliteStore, ids: IdFactory, way: str) -> None:
     """A life in which every verb writes."""
-    await store.apply([enqueue(ids, key="k" if way == "long" else None)])
+    others = [enqueue(ids)] if way == "together" else []
+    await store.apply([enqueue(ids, key="k" if way == "long" else None), *others])
     (claim,) = (await store.claim(OFFER, 1)).claims
     await store.renew("w", [(claim.run.id, claim.run.epoch)], 30_000)
     await store.due(Agenda.SCHEDULES, 10)
@@ -391,7 +392,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("way", ["short", "long"])
+@pytest.mark.parametrize("way", ["short", "together", "long"])
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_failure_at_any_point_leaves_a_usable_store(tmp_path: Path, point: str, way: str) -> None:
     armed = True

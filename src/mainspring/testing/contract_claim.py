@@ -115,6 +115,13 @@ class Claims(ContractBase):
         assert (await b.claim(T0 + 300)).next_at is None
 
     @on_store
+    async def test_future_runs_with_gates_wait_for_their_time(self, b: Bench) -> None:
+        runs = [await b.enqueue(made=[Gate("g", 9)], gates=("g",), due_at=T0 + at) for at in (100, 300)]
+        assert (await b.claim(T0 + 99)).claims == []
+        for run in runs:
+            assert [claim.run.id for claim in (await b.claim(run.due_at)).claims] == [run.id]
+
+    @on_store
     async def test_next_at_looks_at_what_is_offered(self, b: Bench) -> None:
         await b.enqueue(due_at=T0 + 10, task="other")
         await b.enqueue(due_at=T0 + 20, lane="other/lane")
