@@ -74,11 +74,18 @@ def queue(ids: Ids) -> list[Change]:
 
 
 def gated(ids: Ids) -> list[Change]:
-    gates = [Gate("g", 1)]
-    return [
-        enqueue_change(ids, make_run(ids, priority=2, due_at=T0 + 3 * number, gates=("g",)), gates=gates)
-        for number in range(3)
-    ]
+    """Three that keep each other out, and more that pass gates of their own, some of them two; one is closed."""
+    changes = []
+    for number in range(3):
+        run = make_run(ids, priority=2, due_at=T0 + 3 * number, gates=("g",))
+        changes.append(enqueue_change(ids, run, gates=[Gate("g", 1)]))
+    for number in range(12):
+        own = Gate(f"schedule:{number}", 1 + number % 2, closed_until=T0 + 60 if number == 7 else 0)
+        wide = [Gate(f"wide {number}", 5)] if number % 3 == 0 else []
+        names = tuple(gate.name for gate in (own, *wide))
+        run = make_run(ids, priority=1, due_at=T0 + 6 * number, gates=names)
+        changes.append(enqueue_change(ids, run, gates=[own, *wide]))
+    return changes
 
 
 async def claims(told: Told, *, gates: bool, ahead: int) -> None:
@@ -127,16 +134,39 @@ async def test_claims_are_given_and_written_alike(
     assert "succeeded" in {row[16] for row in ways[0][1][0]}
 
 
-async def test_the_short_way_of_claims_is_left_where_gates_are_met_and_found_again(tmp_path: Path) -> None:
+async def test_the_short_way_of_claims_is_left_where_gates_refuse_and_found_again(tmp_path: Path) -> None:
     told = Told(tmp_path / "one.db")
     await told.store.open()
     database: Database = told.store._db
-    await told.apply([*gated(told.ids)[:1], enqueue_change(told.ids, make_run(told.ids, due_at=T0 + 1))])
+    await told.apply([*gated(told.ids)[:2], enqueue_change(told.ids, make_run(told.ids, due_at=T0 + 90))])
     met = []
-    for _ in range(2):
-        assert len(await told.claim(1)) == 1
-        met.append(database.met_gates)
-    assert met == [True, False]
+    for limit, now in ((1, T0 + 50), (1, T0 + 60), (1, T0 + 100)):
+        met.append((len(await told.claim(limit, now=now)), database.refused))
+    assert met == [(1, False), (0, True), (1, False)]  # it passes; it is parked; and one that meets no gate
+    await told.store.close()
+
+
+async def test_a_gate_that_nobody_holds_has_no_row_for_it(tmp_path: Path) -> None:
+    told = Told(tmp_path / "one.db")
+    await told.store.open()
+
+    def held() -> list[Any]:
+        return told.store._db.connection.execute("SELECT name, held FROM gate_held ORDER BY name").fetchall()
+
+    await told.apply(
+        [
+            enqueue_change(told.ids, make_run(told.ids, gates=names), gates=[Gate("a", 3), Gate("b", 2)])
+            for names in (("a",), ("a", "b"), ("a",))
+        ]
+    )
+    assert held() == []
+    runs = await told.claim(10)
+    assert held() == [("a", 3), ("b", 1)]
+    await told.apply([success(told.ids, run) for run in runs[:1]])
+    await told.apply([success(told.ids, run) for run in runs[1:2]])
+    assert held() == [("a", 1)]
+    await told.apply([success(told.ids, run) for run in runs[2:]])
+    assert held() == []
     await told.store.close()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring.model.change import Body, Change, Result
+from mainspring.model.events import ScheduleFinished
 from mainspring.model.ids import IdFactory, body_id
 from mainspring.model.schedule import Origin, ScheduleSpec
 from mainspring.model.trigger import AtSpec, EverySpec
@@ -119,10 +120,10 @@ async def test_the_same_batch_again_is_known_as_repeated(tmp_path: Path, monkeyp
 
 
 def planned(created: Sequence[Change], now: int) -> list[Change]:
-    """What the settler makes of these schedules at an instant; those that end by it are left out."""
+    """What the settler makes of these schedules at an instant: they move on, and some come to their end."""
     ids = IdFactory(random.Random(8))
     drafts = [settle(change.schedule, OpenRuns(), now) for change in created if change.schedule is not None]
-    return [draft.change(ids.uuid7(now)) for draft in drafts if draft.runs and draft.schedule.state == "active"]
+    return [draft.change(ids.uuid7(now)) for draft in drafts if draft.runs]
 
 
 async def with_plans(
@@ -148,12 +149,15 @@ async def test_plans_are_written_alike(count: int, tmp_path: Path, monkeypatch: 
     created = creations([f"s{number}" for number in range(count)])
     first = planned(created, NOW + 1_500)
     second = planned(first, NOW + 2_700)
-    batches = [created, first, second]
+    ends = planned([c for c in created if c.schedule and isinstance(c.schedule.spec.trigger, AtSpec)], NOW + 9_000)
+    batches = [created, [*ends[::2], *first, *ends[1::2]], second]
     short = await with_plans(tmp_path / "short.db", batches, short=True, monkeypatch=monkeypatch)
     long = await with_plans(tmp_path / "long.db", batches, short=False, monkeypatch=monkeypatch)
     assert short[:2] == long[:2]
-    assert (short[2], long[2]) == (len(first) + len(second), 0)
-    assert len(first) + len(second) > 0
+    assert (short[2], long[2]) == (len(first) + len(second) + len(ends), 0)
+    assert len(second) > 0
+    assert all(isinstance(change.events[-1], ScheduleFinished) for change in ends)
+    assert len(ends) > 0
 
 
 async def test_a_plan_of_a_schedule_that_was_changed_meanwhile_is_refused_alone(

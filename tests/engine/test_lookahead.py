@@ -143,3 +143,19 @@ def test_what_matters_is_looked_at_in_time() -> None:
     assert ahead.look_at(1_000, 5_000) == 5_000 - AHEAD
     assert ahead.look_at(1_000, 1_000 + AHEAD) == 1_000 + AHEAD // 2  # in steps
     assert ahead.look_at(1_000, 1_010) == 1_010  # and never too late
+
+
+async def test_a_rush_is_seen_at_once_and_its_end_after_a_while() -> None:
+    clock = VirtualClock(0)
+    ahead = Lookahead(clock)
+    for _ in range(5):
+        ahead.counted(1)
+    assert ahead.ms == 0
+    ahead.counted(1)  # six in no time are more than twenty in a second
+    assert ahead.ms == AHEAD
+    clock.move_to(0.2)
+    ahead.counted(1)
+    assert ahead.ms == AHEAD
+    clock.move_to(0.4)
+    ahead.counted(1)  # two in 0.4 s
+    assert ahead.ms == 0

@@ -324,7 +324,7 @@ def test_a_deleted_payload(t: Tampered) -> None:
 
 
 def test_a_wrong_gate(t: Tampered) -> None:
-    t.sql("UPDATE gate SET held = 2 WHERE name = 'g'")
+    t.sql("INSERT OR REPLACE INTO gate_held (name, held) VALUES ('g', 2)")
     t.assert_named("gate g", "held is 2 in the row, 1 running", by="verify")
 
 

@@ -27,10 +27,10 @@ class Lookahead:
         self.ms: Ms = 0
 
     def counted(self, count: int) -> None:
-        """So many came by this look."""
+        """So many came by this look. A rush is seen at once, its end after a while."""
         self._count += count
         seconds = self._clock.monotonic() - self._since
-        if seconds >= COUNTED:
+        if seconds >= COUNTED or self._count >= BUSY * COUNTED:
             self.ms = AHEAD if self._count >= BUSY * seconds else 0
             self._since, self._count = self._since + seconds, 0
 

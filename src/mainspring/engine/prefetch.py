@@ -40,6 +40,11 @@ class Prefetch:
             self._rate += NEWEST * (self._finished / seconds - self._rate)
             self._since, self._finished = now, 0
 
+    @property
+    def knows(self) -> bool:
+        """True when it has been measured how quickly runs end here."""
+        return self._rate > 0
+
     def during(self, seconds: float) -> int:
         """What ends in so many seconds."""
         return int(self._rate * seconds)

@@ -214,6 +214,8 @@ class Worker(Service):
         """How far ahead of their time runs are claimed: not at all, unless there are many and none has to wait."""
         if self._left_behind or self._waiting or self.inbox is not None or self.under_way is not None:
             return 0
+        if not self._prefetch.knows:  # then what is held would take every slot
+            return 0
         return min(self._lookahead.ms, self._settings.lease_ttl // 4) if not self._careful() else 0
 
     def _offer(self) -> Offer:

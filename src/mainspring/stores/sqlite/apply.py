@@ -18,6 +18,7 @@ from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.births import birth, births
 from mainspring.stores.sqlite.claim import claim, claim_here
 from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.gates import leave_gates, put_gates
 from mainspring.stores.sqlite.new_schedules import new_schedules
 from mainspring.stores.sqlite.plans import plans
 from mainspring.stores.sqlite.rows import (
@@ -139,7 +140,7 @@ def _write_rows(db: Database, holding: list[tuple[int, Change]], segment: Segmen
     bodies: dict[str, str] = {}
     gates: list[Any] = []
     touches: Counter[str] = Counter()
-    releases: Counter[str] = Counter()
+    left: list[str] = []
     for index, change in holding:
         moves = moves_by_run(change) if change.runs else {}
         for run in change.runs:
@@ -152,20 +153,19 @@ def _write_rows(db: Database, holding: list[tuple[int, Change]], segment: Segmen
             gates.append((gate.name, gate.max, gate.held, gate.closed_until))
         if change.touches:
             touches.update(change.touches)
-        if change.releases:
-            releases.update(change.releases)
+        left += change.releases
     if bodies:
         db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
     if gates:
-        db.run(sql.UPSERT_GATES, pack(gates))
+        put_gates(db, gates)
     if runs:
         db.run_rows(*insert_runs(runs), segment.wall)
     if spans:
         db.run(sql.INSERT_SPANS, pack(spans))
     if touches:
         db.run(sql.TOUCH_SCHEDULES, pack(list(touches.items())))
-    if releases:
-        db.run(sql.RELEASE_GATES, pack(list(releases.items())))
+    if left:
+        leave_gates(db, left)
 
 
 def _append_events(db: Database, holding: list[tuple[int, Change]], segment: Segment, accepted: dict[int, int]) -> None:

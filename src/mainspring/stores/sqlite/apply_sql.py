@@ -159,12 +159,25 @@ FROM j
 WHERE s.id = {_I["id"]} AND s.revision = {item(_END)} AND s.cursor = {item(_END + 1)} AND s.n = {item(_END + 2)}
 """  # noqa: S608
 
-#: mark, then [id, revision, cursor, n, new cursor, next at, fired, state, anchor, reason, until], bound: a schedule
-#: that is where the caller saw it comes further, and nothing else of it changes: fewer indexes are written.
+#: The schedule of a bound row [sid, id, revision, cursor, n, …], where the caller saw it. Its number spares a search.
+_SEEN = f"""s.sid = ifnull({bound(0)}, (SELECT o.sid FROM schedule o WHERE o.id = {bound(1)}))
+  AND s.id = {bound(1)} AND s.revision = {bound(2)} AND s.cursor = {bound(3)} AND s.n = {bound(4)} AND s.touched = 0"""  # noqa: S608
+#: mark, then […, new cursor, next at, fired, state, anchor, reason, until], bound: it comes further, and nothing else
+#: of it changes: fewer indexes are written.
 MOVE_SCHEDULES = f"""
-UPDATE schedule AS s SET mark = ?1, cursor = {bound(4)}, next_at = {bound(5)}, fired = {bound(6)} FROM {BOUND}
-WHERE s.id = {bound(0)} AND s.revision = {bound(1)} AND s.cursor = {bound(2)} AND s.n = {bound(3)} AND s.touched = 0
-  AND s.state = {bound(7)} AND s.anchor = {bound(8)} AND s.reason IS {bound(9)} AND s.until IS {bound(10)}
+UPDATE schedule AS s SET mark = ?1, cursor = {bound(5)}, next_at = {bound(6)}, fired = {bound(7)} FROM {BOUND}
+WHERE {_SEEN} AND s.state = {bound(8)} AND s.anchor = {bound(9)} AND s.reason IS {bound(10)} AND s.until IS {bound(11)}
+"""  # noqa: S608
+#: mark, at, then […, new cursor, fired, anchor, reason, until], bound: it comes to its end.
+FINISH_SCHEDULES = f"""
+UPDATE schedule AS s SET mark = ?1, n = s.n + 1, updated_at = ?2, state = 'finished', next_at = NULL,
+    cursor = {bound(5)}, fired = {bound(6)}, reason = {bound(8)} FROM {BOUND}
+WHERE {_SEEN} AND s.anchor = {bound(7)} AND s.until IS {bound(9)}
+"""  # noqa: S608
+#: at, then [ns, schedule, rid, id, n, type, v, actor, change, data], bound: events of plans of all kinds, in order.
+PLANNED = f"""
+INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change, data)
+SELECT ?1, {", ".join(map(bound, range(10)))} FROM {BOUND} WHERE {bound(1)} IS NOT NULL
 """  # noqa: S608
 #: [id]: those that the mark says were written.
 MOVED_BY = (
@@ -205,10 +218,10 @@ SELECT ?1, ?2, {bound(0)}, 1, 'ScheduleCreated', ?3, ?4, {bound(1)}, {bound(2)}
 FROM {BOUND} WHERE {bound(0)} IS NOT NULL
 """  # noqa: S608
 
-#: max, held, closed until, then [name], bound: a known gate only takes the new maximum.
+#: max, closed until, then [name], bound: a known gate only takes the new maximum.
 UPSERT_BOUND_GATES = f"""
-INSERT INTO gate (name, max, held, closed_until)
-SELECT {bound(0)}, ?1, ?2, ?3 FROM {BOUND} WHERE {bound(0)} IS NOT NULL
+INSERT INTO gate_limit (name, max, closed_until)
+SELECT {bound(0)}, ?1, ?2 FROM {BOUND} WHERE {bound(0)} IS NOT NULL
 ON CONFLICT (name) DO UPDATE SET max = excluded.max
 """  # noqa: S608
 
@@ -235,11 +248,17 @@ WHERE s.sid = ifnull((SELECT o.sid FROM schedule o WHERE o.id = {item(1)}),
 #: [id, data]
 INSERT_BODIES = f"{GIVEN} INSERT OR IGNORE INTO body (id, data) SELECT {item(0)}, {item(1)} FROM j"  # noqa: S608
 
-#: [name, max, held, closed until]: a known gate only takes the new maximum.
+#: [name, max, held, closed until]: new gates that are held from the beginning; to be said before the gates are there.
+HOLD_NEW_GATES = f"""
+{GIVEN}
+INSERT OR REPLACE INTO gate_held (name, held) SELECT {item(0)}, {item(2)} FROM j
+WHERE {item(2)} > 0 AND NOT EXISTS (SELECT 1 FROM gate_limit l WHERE l.name = {item(0)})
+"""  # noqa: S608
+#: The same rows: a known gate only takes the new maximum.
 UPSERT_GATES = f"""
 {GIVEN}
-INSERT INTO gate (name, max, held, closed_until)
-SELECT {", ".join(map(item, range(4)))} FROM j WHERE true
+INSERT INTO gate_limit (name, max, closed_until)
+SELECT {item(0)}, {item(1)}, {item(3)} FROM j WHERE true
 ON CONFLICT (name) DO UPDATE SET max = excluded.max
 """  # noqa: S608
 
@@ -255,8 +274,13 @@ TOUCH_SCHEDULES = f"""
 UPDATE schedule AS s SET touched = s.touched + {item(1)} FROM j WHERE s.id = {item(0)}
 """  # noqa: S608
 
-#: [gate, times]
-RELEASE_GATES = f"""
+#: [gate]: each is left once, and nobody holds it any more.
+FREE_GATES = "DELETE FROM gate_held WHERE held <= 1 AND name IN (SELECT value FROM json_each(?1))"
+#: [gate], of those that were not: one less.
+LEAVE_EACH = "UPDATE gate_held SET held = held - 1 WHERE name IN (SELECT value FROM json_each(?1))"
+#: [gate, times], then the same rows: whoever held it more often holds it still.
+LEAVE_GATES = f"""
 {GIVEN}
-UPDATE gate AS g SET held = max(0, g.held - {item(1)}) FROM j WHERE g.name = {item(0)}
+UPDATE gate_held AS g SET held = g.held - {item(1)} FROM j WHERE g.name = {item(0)}
 """  # noqa: S608
+FREE_LEFT_GATES = f"{GIVEN} DELETE FROM gate_held WHERE held <= 0 AND name IN (SELECT {item(0)} FROM j)"  # noqa: S608

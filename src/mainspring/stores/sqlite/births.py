@@ -9,6 +9,7 @@ from mainspring.model.run import OPEN, Run
 from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.gates import put_gates
 from mainspring.stores.sqlite.rows import INSERT_FRESH, insert_run, is_fresh, pack, plain_text, run_row
 
 Birth = tuple[Run, RunScheduled, str]
@@ -36,7 +37,7 @@ def births(db: Database, changes: Indexed, results: list[Result], mark: int, wal
         db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
     gates = [(g.name, g.max, g.held, g.closed_until) for _, change in changes for g in change.gates]
     if gates:
-        db.run(sql.UPSERT_GATES, pack(gates))
+        put_gates(db, gates)
     db.reach("apply:after_rows")
     number = last - count
     events = []

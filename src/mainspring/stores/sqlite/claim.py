@@ -90,8 +90,17 @@ SELECT json_group_array(json_array(j.value, g.max, g.held, g.closed_until,
      WHERE f.parked_on = j.value AND f.parked_on IS NOT NULL ORDER BY f.priority, f.ready_at, f.id LIMIT 1)))
 FROM json_each(?1) j LEFT JOIN gate g ON g.name = j.value
 """
+#: gate names, now → how many of them let one more run pass at once, with nobody in line before it.
+_PASSABLE = """
+SELECT count(*) FROM json_each(?1) j CROSS JOIN gate_limit g
+WHERE g.name = j.value AND g.closed_until <= ?2
+  AND g.max > ifnull((SELECT h.held FROM gate_held h WHERE h.name = g.name), 0)
+  AND NOT EXISTS (SELECT 1 FROM run f INDEXED BY run_parked WHERE f.parked_on = g.name AND f.parked_on IS NOT NULL)
+"""
+_HELD_MORE = "ON CONFLICT (name) DO UPDATE SET held = held + excluded.held"
+_PASS = f"INSERT INTO gate_held (name, held) SELECT value, 1 FROM json_each(?1) WHERE true {_HELD_MORE}"  # noqa: S608
 _PARK = f"{GIVEN} UPDATE run AS r SET parked_on = {item(1)} FROM j WHERE r.rid = {item(0)}"  # noqa: S608
-_HOLD = f"{GIVEN} UPDATE gate AS g SET held = g.held + {item(1)} FROM j WHERE g.name = {item(0)}"  # noqa: S608
+_HOLD = f"{GIVEN} INSERT INTO gate_held (name, held) SELECT {item(0)}, {item(1)} FROM j WHERE true {_HELD_MORE}"  # noqa: S608
 
 
 #: More than any worker holds.
@@ -133,7 +142,7 @@ def claim_here(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], wal
     db.reach("claim:begin")
     named = pack(ids) if ids else None
     claims = None
-    if named is None and not db.met_gates and len(offer.lanes) == 1:
+    if named is None and not db.refused and len(offer.lanes) == 1:
         claims = _claim_plain(db, offer, tasks, limit, wall, lease_now)
     if claims is None:
         claims = _claim_any(db, offer, lanes, tasks, limit, named, wall, lease_now)
@@ -145,11 +154,25 @@ def _claim_plain(db: Database, offer: Offer, tasks: str, limit: int, wall: Ms, l
     given = (offer.lanes[0], tasks, wall + offer.ahead, limit, offer.owner, lease_now + offer.ttl, wall)
     text, numbers = db.run(_FIRST, *given).fetchone()
     runs = read_runs(text)
-    if any(run.gates or run.crashes for run in runs):
+    names: list[str] = []
+    for run in runs:
+        if run.crashes or not (run.ready_at <= wall or may_be_early(run.gates, 0)):
+            return None
+        names += run.gates
+    if names and not _pass(db, names, wall):
         return None
     if runs:
         _start(db, numbers, offer, wall, lease_now)
     return _claims(db, runs, _numbers.decode(numbers))
+
+
+def _pass(db: Database, names: list[str], wall: Ms) -> bool:
+    """Take a slot in each of these gates, if each is named once and lets one pass; else nothing is changed."""
+    packed = pack(names)
+    if len(set(names)) < len(names) or db.value(_PASSABLE, packed, wall) < len(names):
+        return False
+    db.run(_PASS, packed)
+    return True
 
 
 def _claim_any(
@@ -159,8 +182,8 @@ def _claim_any(
     if not found:
         return []
     chosen = found[:limit]
-    db.met_gates = any(candidate.gates or candidate.crashes for candidate in chosen)
-    if db.met_gates:
+    db.refused = False
+    if any(candidate.gates or candidate.crashes for candidate in chosen):
         if len(found) >= limit and named is None:
             found = _candidates(db, lanes, tasks, wall, offer.ahead, 4 * limit, named)
         chosen = _through_gates(db, _considered(found, limit), limit, wall)
@@ -211,6 +234,8 @@ def _through_gates(db: Database, candidates: list[_Candidate], limit: int, wall:
         for c in candidates
     )
     verdict = admit(runs, gates, limit, wall, first)
+    shared = any(count > 1 for count in verdict.slots.values())
+    db.refused = shared or bool(verdict.parked) or any(run.crashes for run in verdict.taken)
     if verdict.parked:
         db.run(_PARK, pack([(by_id[run.id].rid, gate) for run, gate in verdict.parked]))
     if verdict.slots:

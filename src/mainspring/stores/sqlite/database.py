@@ -26,7 +26,7 @@ from mainspring.model.errors import (
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.clock import Clock, SystemClock
-from mainspring.stores.sqlite.checkpoints import Checkpoints
+from mainspring.stores.sqlite.checkpoints import MOVED, Checkpoints
 from mainspring.stores.sqlite.errors import BUSY, damaged, primary_code, translate
 from mainspring.stores.sqlite.mounts import filesystem_of, is_network
 from mainspring.stores.sqlite.rows import MOST_ROWS, size_for, sized
@@ -57,8 +57,13 @@ class Database:
         self.held: dict[str, Ms] = {}
         #: Runs claimed here with the numbers of their rows, which never change: the quickest way back to them.
         self.claimed: dict[str, tuple[int, Run]] = {}
-        #: Whether the last claim met a gate or a crash; the next one then does not try the way that knows of none.
-        self.met_gates = False
+        #: Schedules that moved on since the file was opened.
+        self.moved = 0
+        #: Where the rows of the schedules are that were due at the last look.
+        self.sids: dict[str, int] = {}
+        #: Whether the last claim met a gate that refused, or that several wanted, or a crash; the next one then does
+        #: not try the way on which everybody passes.
+        self.refused = False
         self._synchronous = synchronous.upper()
         self._force = force
         self._failpoint = failpoint
@@ -193,7 +198,7 @@ class Database:
                     raise translate(error, self.path) from error
                 raise
             if self._checkpoints is not None:
-                self._checkpoints.committed(connection.total_changes)
+                self._checkpoints.committed(connection.total_changes + MOVED * self.moved)
         self.reach(f"{verb}:after_commit")
 
     def _rollback(self, connection: sqlite3.Connection) -> None:

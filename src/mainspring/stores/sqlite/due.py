@@ -16,14 +16,15 @@ _PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
 _NOT_HELD = "s.id NOT IN (SELECT value FROM json_each(?1))"
 _OPEN = "o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
 
-#: A schedule with its open runs: how many, how many of them wait, how often touched, the two oldest.
-_WITH_RUNS = f"""json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched,
+#: The number of a schedule's row, and the schedule with its open runs: how many, how many of them wait, how often it
+#: was touched, the two oldest.
+_WITH_RUNS = f"""json_array(s.sid, json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched,
     'open', (SELECT count(*) FROM run o INDEXED BY run_open_of_schedule WHERE o.schedule_id = s.id AND {_OPEN}),
     'waiting', (SELECT count(*) FROM run o INDEXED BY run_open_of_schedule
                 WHERE o.schedule_id = s.id AND {_OPEN} AND o.state <> 'running'),
     'oldest', (SELECT json_group_array({RUN_JSON}) FROM (
         SELECT * FROM run o INDEXED BY run_open_of_schedule
-        WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r))"""  # noqa: S608
+        WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r)))"""  # noqa: S608
 
 #: held ids, until when, limit → the due schedules; the next instant at which one is due; when the held ones are.
 _DUE_SCHEDULES = f"""
@@ -55,7 +56,7 @@ _LEASE_HELD = """
 SELECT json_group_array(json_array(r.id, ifnull(r.lease_until, 0))) FROM json_each(?1) j CROSS JOIN run r
 WHERE r.id = j.value AND r.state = 'running'
 """
-_schedules = msgspec.json.Decoder(list[DueSchedule], strict=False)
+_schedules = msgspec.json.Decoder(list[tuple[int, DueSchedule]], strict=False)
 _pairs = msgspec.json.Decoder(list[tuple[str, Ms]])
 
 
@@ -73,10 +74,12 @@ def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms |
     held = pack(list(db.held))
     with db.read():
         if agenda is Agenda.TOUCHED:
-            found, free, waiting = _schedules.decode(db.value(_TOUCHED, held, limit)), None, []
+            rows, free, waiting = _schedules.decode(db.value(_TOUCHED, held, limit)), None, []
         else:
             text, free, holding = db.run(_DUE_SCHEDULES, held, wall + ahead, limit).fetchone()
-            found, waiting = _schedules.decode(text), _pairs.decode(holding)
+            rows, waiting = _schedules.decode(text), _pairs.decode(holding)
+    found = [row for _, row in rows]
+    db.sids = {row.schedule.id: sid for sid, row in rows}
     times = [max(at, db.held[key]) for key, at in waiting]  # a held one is due when its hold ends
     if free is not None:
         times.append(free)

@@ -15,6 +15,7 @@ from mainspring.model.instant import Ms
 from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.gates import put_gates
 from mainspring.stores.sqlite.rows import pack, plain_text
 
 _ACCEPTED = Result("accepted", 1)
@@ -65,8 +66,11 @@ def _write_beside(db: Database, changes: Indexed) -> None:
             gates[gate.name] = gate.max, gate.held, gate.closed_until
     if bodies:
         db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
-    for shared, group in groupby(gates.items(), _second):
-        db.run_rows(sql.UPSERT_BOUND_GATES, [(plain_text(name),) for name, _ in group], *shared)
+    if any(held for _, held, _ in gates.values()):
+        put_gates(db, [(name, *values) for name, values in gates.items()])
+        return
+    for (most, _, closed_until), group in groupby(gates.items(), _second):
+        db.run_rows(sql.UPSERT_BOUND_GATES, [(plain_text(name),) for name, _ in group], most, closed_until)
 
 
 def _data(event: ScheduleCreated, spec: bytes) -> str | None:

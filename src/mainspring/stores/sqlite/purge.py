@@ -92,7 +92,8 @@ _FORGET = (
        WHERE t.schedule_id IN (SELECT value FROM json_each(?1)) GROUP BY 2, 3
        ON CONFLICT DO UPDATE SET count = count + excluded.count""",
     "DELETE FROM tally WHERE schedule_id IN (SELECT value FROM json_each(?1))",
-    "DELETE FROM gate WHERE held = 0 AND name IN (SELECT 'schedule:' || value FROM json_each(?1))",
+    """DELETE FROM gate_limit WHERE name IN (SELECT 'schedule:' || value FROM json_each(?1))
+         AND NOT EXISTS (SELECT 1 FROM gate_held h WHERE h.name = gate_limit.name)""",
     "DELETE FROM schedule WHERE id IN (SELECT value FROM json_each(?1))",
 )
 _PAST_LEASES = f"""

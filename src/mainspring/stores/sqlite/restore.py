@@ -31,7 +31,9 @@ def _put(table: str, fields: Sequence[str], key: str) -> str:
 
 _PUT_RUNS = _put("run", RUN_FIELDS, "id")
 _PUT_SCHEDULES = _put("schedule", _SCHEDULE_FIELDS, "id")
-_PUT_GATES = _put("gate", ("name", "max", "held", "closed_until"), "name")
+_PUT_GATES = _put("gate_limit", ("name", "max", "closed_until"), "name")
+_FREE_GATES = "DELETE FROM gate_held WHERE name = ?"
+_HOLD_GATES = "INSERT INTO gate_held (name, held) VALUES (?, ?)"
 _PUT_TALLIES = _put("tally", ("schedule_id", "day", "outcome", "count"), "schedule_id, day, outcome")
 _PUT_BODIES = "INSERT OR IGNORE INTO body (id, data) VALUES (?, ?)"
 _ADD_SPANS = (
@@ -56,7 +58,9 @@ def restore(db: Database, page: Page) -> bool:
         many(_PUT_RUNS, map(_run, sorted(page.runs, key=lambda run: run.ended_at is None)))
         many(_PUT_SCHEDULES, (_schedule(row, page.touched.get(row.id, 0)) for row in page.schedules))
         many(_ADD_SPANS, (_plain(astuple(span)) for span in page.spans))
-        many(_PUT_GATES, (_plain(astuple(gate)) for gate in page.gates))
+        many(_PUT_GATES, (_plain((gate.name, gate.max, gate.closed_until)) for gate in page.gates))
+        many(_FREE_GATES, (_plain((gate.name,)) for gate in page.gates))
+        many(_HOLD_GATES, (_plain((gate.name, gate.held)) for gate in page.gates if gate.held > 0))
         many(_PUT_TALLIES, ((row.schedule_id or "", row.day, row.outcome, row.count) for row in page.tallies))
         many(_ADD_EVENTS, map(_event, page.events))
     return True

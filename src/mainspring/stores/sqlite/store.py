@@ -32,7 +32,7 @@ from mainspring.stores.hints import Hints
 from mainspring.stores.sqlite import apply, claim, due, find, kept, leases, purge, restore
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.joining import guest
-from mainspring.stores.sqlite.watch import Watch
+from mainspring.stores.sqlite.watch import ALONG, Watch
 
 T = TypeVar("T")
 
@@ -59,6 +59,8 @@ class SqliteStore:
         self._db = db
         self._hints = Hints()
         self._watch = Watch(self._db)
+        #: Looks for what other processes wrote, while somebody waits for it; and again after so many seconds or later.
+        self._look: Callable[[float], None] | None = None
 
     @property
     def path(self) -> str:
@@ -80,7 +82,10 @@ class SqliteStore:
         self._hints.notify()
 
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
-        return due.due(self._db, agenda, limit, hold, ahead, now)
+        found = due.due(self._db, agenda, limit, hold, ahead, now)
+        if ahead and self._look is not None:  # it is busy, and awake: that spares whoever waits a turn of its own
+            self._look(ALONG)
+        return found
 
     async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: Ms | None = None) -> Applied:
         return apply.apply(self._db, changes, wish, now)
@@ -137,17 +142,21 @@ class SqliteStore:
         if self._watch.changed():
             return True
         loop = asyncio.get_running_loop()
-        timer: asyncio.TimerHandle
+        timer: asyncio.TimerHandle | None = None
 
-        def look() -> None:
+        def look(least: float = 0.0) -> None:
             nonlocal timer
+            if timer is not None:
+                timer.cancel()
             if self._watch.changed():
                 self._hints.notify()
             else:
-                timer = loop.call_later(self._watch.interval(), look)
+                timer = loop.call_later(max(least, self._watch.interval()), look)
 
         timer = loop.call_later(self._watch.interval(), look)
+        self._look = look
         try:
             return await self._hints.wait(timeout)
         finally:
+            self._look = None
             timer.cancel()

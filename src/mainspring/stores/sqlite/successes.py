@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from mainspring.model.run import State
 from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
+from mainspring.stores.sqlite.gates import leave_gates
 from mainspring.stores.sqlite.rows import pack
 
 _ACCEPTED = Result("accepted")
@@ -45,13 +45,12 @@ def successes(db: Database, changes: Sequence[Change], results: list[Result], ma
         plain = [one for one in plain if one[1] in written]
         rest = sorted(rest + refused, key=lambda one: one[0])  # they are looked at again, to be told why
     db.reach("apply:after_guard")
-    releases: Counter[str] = Counter()
+    left: list[str] = []
     for index, _, change in plain:
         results[index] = _ACCEPTED
-        if change.releases:
-            releases.update(change.releases)
-    if releases:
-        db.run(sql.RELEASE_GATES, pack(list(releases.items())))
+        left += change.releases
+    if left:
+        leave_gates(db, left)
     db.reach("apply:after_rows")
     if plain:
         db.run(sql.SUCCESSES, pack({rid: change.id for _, rid, change in plain}), wall, owner)
