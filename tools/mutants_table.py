@@ -381,6 +381,22 @@ MUTANTS = (
         "        pass\n",
         (SQLITE + "test_gate_admits_max", SQLITE + "test_concurrent_claimers_respect_a_gate"),
     ),
+    Mutant(
+        "gate-not-taken-in-passing",
+        "a claim of runs that all pass does not count what it takes at their gates (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "    db.run(_PASS, packed)\n",
+        "",
+        ("tests/contract/test_sqlite_short_lives.py",),
+    ),
+    Mutant(
+        "gate-passed-though-full",
+        "a claim of runs that all pass does not ask whether their gates have room (SQLite)",
+        S + "stores/sqlite/claim.py",
+        "    if len(set(names)) < len(names) or db.value(_PASSABLE, packed, wall) < len(names):\n",
+        "    if len(set(names)) < len(names):\n",
+        ("tests/contract/test_sqlite_short_lives.py::test_claims_are_given_and_written_alike",),
+    ),
     # ── time ──
     Mutant(
         "sleep-uncapped",

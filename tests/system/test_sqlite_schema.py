@@ -5,7 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from mainspring.ports.store import Runs
+import pytest
+
+from mainspring.model.gate import Gate
+from mainspring.ports.store import Gates, Runs
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite.database import APPLICATION_ID, _migrations, _statements
 from mainspring.testing.factories import Ids, enqueue_change, make_run
@@ -26,8 +29,26 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) 
     kept = await store.find(Runs())
     indexes = {name for (name,) in store._db.run("SELECT name FROM sqlite_master WHERE type = 'index'")}
     assert {"event_note", "schedule_deleted"} <= indexes
-    assert store._db.value("PRAGMA user_version") == len(_migrations()) == 7
+    assert store._db.value("PRAGMA user_version") == len(_migrations()) == 8
     await store.close()
     await store.open()
     assert await store.find(Runs()) == kept
+    await store.close()
+
+
+@pytest.mark.tampers
+async def test_gates_of_an_earlier_schema_keep_their_limits_and_who_holds_them(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    for migration in _migrations()[:7]:
+        for statement in _statements(migration):
+            connection.execute(statement)
+    gates = [("closed", 2, 0, 99), ("free", 1, 0, 0), ("held", 3, 2, 0)]
+    connection.executemany("INSERT INTO gate (name, max, held, closed_until) VALUES (?, ?, ?, ?)", gates)
+    connection.execute("PRAGMA user_version = 7")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.close()
+    store = SqliteStore(path)
+    await store.open()
+    assert await store.find(Gates()) == [Gate(*gate) for gate in gates]
     await store.close()
