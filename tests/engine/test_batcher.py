@@ -279,11 +279,15 @@ async def test_how_long_an_outcome_may_wait(monkeypatch: pytest.MonkeyPatch) -> 
     post = Batcher.post
 
     def noting(
-        self: Batcher, change: Change, answer: asyncio.Future[Result] | module.Answer, haste: Haste = Haste.NOW
+        self: Batcher,
+        change: Change,
+        answer: asyncio.Future[Result] | module.Answer,
+        haste: Haste = Haste.NOW,
+        waited: float = 0.0,
     ) -> None:
         if change.run is not None and change.run.attempt:
             seen[change.run.task] = haste
-        post(self, change, answer, haste)
+        post(self, change, answer, haste, waited)
 
     monkeypatch.setattr(Batcher, "post", noting)
     ms = Mainspring("memory://")

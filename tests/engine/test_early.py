@@ -14,8 +14,9 @@ from support import START, beside
 
 from mainspring import Context, Every, Mainspring
 from mainspring.engine import batcher, lookahead
-from mainspring.engine.early import HANDED, Early
+from mainspring.engine.early import HEAR, Early
 from mainspring.engine.lookahead import AHEAD
+from mainspring.engine.slots import Slots
 from mainspring.ledger import ledger
 from mainspring.model.events import RunHandedBack, RunStarted
 from mainspring.model.run import Run, State
@@ -122,7 +123,7 @@ async def test_at_a_stop_what_is_held_goes_back_and_keeps_its_time() -> None:
     ms, begun = an_app(store)
     async with crowded(ms) as t:
         early = await until_held(t)
-        given = {run.id for run in early if run.ready_at > t.clock.now() + HANDED * 1000}
+        given = {run.id for run in early}
         assert given
         worker = t.runtime.worker
         assert worker is not None
@@ -213,8 +214,8 @@ def _attempt(ready_at: int) -> Attempt:
     return Attempt(Run(id=f"r{ready_at}", task="t", ready_at=ready_at), None, handler, None, 1 << 60)
 
 
-@pytest.mark.parametrize("spare", [0, 1, 3])
-async def test_as_many_are_handed_over_as_there_is_room_and_the_rest_begins_in_time(spare: int) -> None:
+@pytest.mark.parametrize("spare", [None, False, True])
+async def test_all_are_handed_over_unless_every_slot_is_taken(spare: bool | None) -> None:
     clock = VirtualClock(1_000_000)
     begun: list[tuple[list[str], list[str]]] = []
     heard: list[float] = []
@@ -228,16 +229,17 @@ async def test_as_many_are_handed_over_as_there_is_room_and_the_rest_begins_in_t
         early.hold(_attempt(now + wait))
     early.look()
     in_order = [f"r{now + wait}" for wait in (10, 20, 30)]
-    assert begun == [([], in_order[:spare])]
+    in_order.append(f"r{now + 500}")
+    assert begun == [([], in_order if spare else [])]
     assert early.hears is bool(spare)
-    assert {a.run.id for a in early.give_up()} == {f"r{now + wait}" for wait in (10, 20, 30, 500)[spare:]}
+    assert {a.run.id for a in early.give_up()} == (set() if spare else set(in_order))
     assert not early.hears
     assert len(heard) == 2
 
 
 async def test_what_was_handed_over_is_heard_at_the_next_look_unless_others_wait_for_its_slot() -> None:
     clock = VirtualClock(1_000_000)
-    spare: list[int | None] = [2]
+    spare: list[bool | None] = [True]
     looks = 0
 
     def hear() -> None:
@@ -252,14 +254,66 @@ async def test_what_was_handed_over_is_heard_at_the_next_look_unless_others_wait
     for wait in (40, 60, 90):
         early.hold(_attempt(clock.now() + wait))
     early.look()
-    await asyncio.sleep(0.005)
-    assert looks == 1, "the next look is shortly before the next one's time"
+    early.hold(_attempt(clock.now() + 50))
     hears = []
-    for spare[0] in (0, None):
+    for spare[0] in (False, None):
         early.look()
         hears.append(early.hears)
     assert hears == [True, False], "no slot is spare, and nobody needs one; then somebody does"
+    assert looks == 3
     assert len(early.give_up()) == 1
+
+
+async def test_what_has_ended_is_heard_of_though_others_are_still_to_come() -> None:
+    ms, begun = an_app(MemoryStore())
+    async with crowded(ms) as t:
+        await until_held(t)
+        for _ in range(40):
+            await t.advance("25ms")
+            unheard = {run.id: run for run in await t.runs() if run.state is State.RUNNING}
+            least = t.clock.now() - (HEAR + batcher.LINGER) * 1000 - 5
+            assert not [run_id for run_id, at in begun if run_id in unheard and at < least]
+
+
+def test_a_slot_is_taken_once_and_given_to_nobody_who_is_over() -> None:
+    slots = Slots(1)
+    first, second, third = (_attempt(number) for number in range(3))
+    assert slots.take(first)
+    assert not slots.take(second)
+    assert not slots.withhold(first)
+    assert slots.withhold(second)
+    slots.leave(first)
+    slots.leave(first)
+    assert (slots.taken, first.given) == (0, False)
+    assert not slots.take(second), "it was withheld"
+    assert slots.take(third)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_no_more_run_at_once_than_there_are_slots_though_more_are_handed_over(slots: int) -> None:
+    ms = Mainspring(store=MemoryStore(), concurrency=slots)
+    running: set[str] = set()
+    begun: Begun = []
+    most = 0
+
+    @ms.task(name="work", timeout=None)
+    async def work(ctx: Context) -> None:
+        nonlocal most
+        running.add(ctx.run_id)
+        begun.append((ctx.run_id, ms.clock.now()))
+        most = max(most, len(running))
+        # Quick for a while, so that runs are held; then each takes longer than there is time for.
+        await asyncio.sleep(0.001 if len(begun) < 3 * MANY else 0.2)
+        running.discard(ctx.run_id)
+
+    async with crowded(ms) as t:
+        await t.advance("8s")
+        worker = t.runtime.worker
+        assert worker is not None
+        assert worker.slots.taken <= slots
+    assert most == slots
+    assert len(begun) > 3 * MANY
+    assert len(begun) == len({run_id for run_id, _ in begun})
 
 
 # ── on threads ─────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from support import START
 
 from mainspring import Mainspring, State
 from mainspring.engine.prefetch import MOST, PACES, SLOW, Prefetch
+from mainspring.engine.slots import Slots
 from mainspring.engine.worker import Worker
 from mainspring.model.events import RunHandedBack
 from mainspring.testing import Travel, manual
@@ -198,7 +199,7 @@ async def test_nothing_is_claimed_beside_a_run_on_its_last_chance(monkeypatch: p
             await worker.run_once()
             await t.settle()
             worker.running.clear()  # the process died
-            worker._given, worker._waiting = 0, []
+            worker.slots, worker._waiting = Slots(10), []
             worker._last_chances.clear()
             await t.advance("31s")
             await t.runtime.settler.rescue()

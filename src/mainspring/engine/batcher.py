@@ -44,6 +44,8 @@ class Haste(IntEnum):
 
 #: What is lost with a crash is done again, so this is how much of it.
 LINGER = 0.25
+#: Seconds that no timer is exact to: waiting for less may end before it began.
+GRAIN = 0.0005
 #: In paces. While runs wait in its queue, a worker gains nothing by a commit, and quick handlers lose the CPU that it
 #: takes; when a slot stays free, the outcomes go along with the claim that fills the queue again.
 CROWDED = 20
@@ -154,15 +156,21 @@ class Batcher:
         self.post(change, future)
         return future
 
-    def post(self, change: Change, answer: asyncio.Future[Result] | Answer, haste: Haste = Haste.NOW) -> None:
-        """The same with a plain call for an answer."""
+    def post(
+        self,
+        change: Change,
+        answer: asyncio.Future[Result] | Answer,
+        haste: Haste = Haste.NOW,
+        waited: float = 0.0,
+    ) -> None:
+        """The same with a plain call for an answer. It may have waited for so many seconds already."""
         rows = 1 + len(change.runs) + len(change.spans) + len(change.events)
         size = 200 * rows
         for body in change.bodies:
             size += len(body.data)
         if change.run is not None and change.run.result is not None:
             size += 2 * len(change.run.result)
-        since = asyncio.get_running_loop().time() if haste is Haste.LATER else 0.0
+        since = asyncio.get_running_loop().time() - waited if haste is Haste.LATER else 0.0
         self._queue.append(_Waiting(change, answer, rows, size, haste, since))
         self._hastes[haste] += 1
         if len(self._queue) >= ENOUGH or self._sooner(haste):
@@ -211,7 +219,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         while not (self._hastes[Haste.NOW] or self._flushing) and len(self._queue) < ENOUGH:
             wait = self._until() - loop.time()
-            if wait <= 0:
+            if wait <= GRAIN:
                 break
             self._hurry.clear()
             with contextlib.suppress(TimeoutError):

@@ -1,7 +1,8 @@
 """Runs that were claimed a moment before their time.
 
-They hold no slot while they wait. A few at a time go to the handlers' loop, which begins each at its very moment, and
-what becomes of them is heard when the next few go: at a hundred fires a second that is one look for several of them.
+They hold no slot while they wait. Those that need the handlers' loop go there at once, and it begins each at its very
+moment, in a slot that it takes then. What becomes of them is heard when the next ones go: at a hundred fires a second
+that is one look for twenty of them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from mainspring.engine.watchdog import ON_LOOP
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 
-#: Seconds ahead of its time that a run may go to the handlers' loop. It holds its slot from then on.
-HANDED = 0.1
 #: Seconds before the next one's time at which to look, and after the last one's at which to hear of it.
 LEAD, TAIL = 0.005, 0.02
+#: Seconds after which to hear of those that have ended, whoever is still to come.
+HEAR = 0.25
 #: Seconds that no timer is exact to.
 GRAIN = 0.001
 
@@ -31,7 +32,7 @@ class Early:
         self,
         clock: Clock,
         hear: Callable[[], None],
-        spare: Callable[[], int | None],
+        spare: Callable[[], bool | None],
         begin: Callable[[Sequence[Attempt], Sequence[Attempt]], None],
     ) -> None:
         self._clock = clock
@@ -65,14 +66,13 @@ class Early:
         ripe: list[Attempt] = []
         soon: list[Attempt] = []
         spare = self._spare()
-        room = spare or 0
         while self._held:
             at, _, attempt = self._held[0]
             if not attempt.done:
                 if at <= now:
                     ripe.append(attempt)
-                elif len(soon) < room and at <= now + HANDED and attempt.handler.kind in ON_LOOP:
-                    attempt.not_before = at
+                elif spare and attempt.handler.kind in ON_LOOP:
+                    attempt.handed, attempt.not_before = True, at
                     self._ends_at = max(self._ends_at, at + TAIL)
                     soon.append(attempt)
                 else:
@@ -96,7 +96,7 @@ class Early:
             self._timer = None
 
     def _arm(self, now: float, *, hears: bool) -> None:
-        looks = [self._ends_at] if hears else []
+        looks = [min(self._ends_at, now + HEAR)] if hears else []
         if self._held:
             at = self._held[0][0]
             looks.append(at - LEAD if at - LEAD > now else at)

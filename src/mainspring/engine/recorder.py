@@ -53,7 +53,10 @@ class Recorder:
             _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
         haste = _haste(attempt, change) if type(outcome) is Succeeded else Haste.SOON
-        self._batcher.post(change, partial(self._stored, attempt, outcome, change), haste)
+        waited = 0.0
+        if haste is Haste.LATER and attempt.handed:
+            waited = self._clock.monotonic() - attempt.started - (attempt.ms or 0) / 1000
+        self._batcher.post(change, partial(self._stored, attempt, outcome, change), haste, waited)
 
     def _stored(self, attempt: Attempt, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
         if isinstance(result, StoreError):

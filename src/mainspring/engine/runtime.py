@@ -183,7 +183,8 @@ class Runtime:
 
     def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
         """Make worker and executors for handlers that run on this loop; `inline` keeps every kind on it."""
-        on_loop: Executor = CoroutineExecutor(handler_loop, self.time, self._finished)
+        coroutines = CoroutineExecutor(handler_loop, self.time, self._finished)
+        on_loop: Executor = coroutines
         watchdog: Watchdog | None = None
         if handler_loop is not asyncio.get_running_loop():
             given_up = functools.partial(timed_out, abandoned=True)
@@ -206,7 +207,9 @@ class Runtime:
             self.executors,
             self._telling.publish if self._telling.listening else None,
         )
-        self.worker.hear, self.worker.heard = self._take_outcomes, self.time.heard
+        worker.hear, worker.heard = self._take_outcomes, self.time.heard
+        coroutines.take = worker.slots.take
+        coroutines.no_slot = lambda attempt: self._post(worker.no_slot, attempt)
         if watchdog is not None:
             watchdog.worker = self.worker
         self.batcher.rider = worker
@@ -428,8 +431,12 @@ class Runtime:
     def _finished(self, attempt: Attempt, outcome: Outcome) -> None:
         """Called by executors on any thread; one hop for all that end together."""
         self._done.append((attempt, outcome))
-        if attempt.early and self.worker is not None and self.worker.early.hears:
-            return
+        worker = self.worker
+        if attempt.early and worker is not None:
+            if attempt.handed:
+                worker.slots.leave(attempt)  # after it is noted: who sees it without a slot finds its end
+            if worker.early.hears:
+                return
         if not self._done_posted:  # whoever takes clears this first, so what is appended now is taken by that hop
             self._done_posted = True
             self._post(self._take_outcomes)

@@ -15,6 +15,7 @@ from mainspring.engine.lookahead import Lookahead
 from mainspring.engine.prefetch import Prefetch
 from mainspring.engine.recorder import Recorder
 from mainspring.engine.service import Service
+from mainspring.engine.slots import Slots
 from mainspring.model.change import Change
 from mainspring.model.errors import StoreError
 from mainspring.model.events import Event, RunStarted
@@ -69,7 +70,8 @@ class Worker(Service):
         self._superseded: set[Attempt] = set()
         #: Whether something may be among the waiting that must not wait.
         self._impatient = False
-        self._given = 0
+        #: Handlers that run now; who waits for its moment on the handlers' loop takes its slot there.
+        self.slots = Slots(settings.concurrency)
         self._waiting: list[tuple[int, int, float, Attempt]] = []
         self._taken = 0
         self._prefetch = Prefetch(clock, settings.pace / 1000)
@@ -196,7 +198,7 @@ class Worker(Service):
     def _wanted(self) -> int:
         """How many runs to ask for; none beside a run on its last chance, whose crash would be blamed on them."""
         slots = self._settings.concurrency
-        if self.draining or not self._handlers or self._last_chances or self._given >= slots:
+        if self.draining or not self._handlers or self._last_chances or self.slots.taken >= slots:
             return 0
         if self.under_way is not None:
             waiting = len(self.running) - self.under_way()
@@ -257,12 +259,9 @@ class Worker(Service):
         if self.early.holds:
             self.early.look()
 
-    def _spare(self) -> int | None:
-        """Slots that runs which begin a moment from now may hold until then: four fifths of the free ones.
-
-        None when every end must be heard of at once, because others wait for the slot.
-        """
-        return None if self._waiting or self.draining else (self._settings.concurrency - self._given) * 4 // 5
+    def _spare(self) -> bool | None:
+        """Whether there are free slots; None when every end must be heard of at once, because others wait for one."""
+        return None if self._waiting or self.draining else self.slots.taken < self.slots.total
 
     def _begin_early(self, ripe: Sequence[Attempt], soon: Sequence[Attempt]) -> None:
         now = self._clock.monotonic()
@@ -272,21 +271,27 @@ class Worker(Service):
             heappush(self._waiting, (attempt.run.priority, self._taken, now, attempt))
         if ripe:
             self._begin()
-        for attempt in soon:
-            attempt.given = True
-            self._given += 1
         if soon:
             self._executors["async"].start(soon)
+
+    def no_slot(self, attempt: Attempt) -> None:
+        """Its time had come on the handlers' loop, and all slots were taken: it waits for one like everybody."""
+        if self.running.get(attempt.run.id) is attempt:
+            attempt.handed = False
+            self._begin_early((attempt,), ())
 
     def _begin(self) -> None:
         """Give waiting attempts to their executors while slots are free, the most urgent first."""
         starts: dict[Kind, list[Attempt]] = {}
-        while self._waiting and not self.draining and self._given < self._settings.concurrency:
-            attempt = heappop(self._waiting)[3]
+        while self._waiting and not self.draining:
+            attempt = self._waiting[0][3]
             if not attempt.done:
-                attempt.given = True
-                self._given += 1
+                if not self.slots.take(attempt):
+                    break
                 starts.setdefault(attempt.handler.kind, []).append(attempt)
+            heappop(self._waiting)
+        if self._waiting:
+            self.early.hears = False
         for kind, attempts in starts.items():
             self._executors[kind].start(attempts)
         if self._waiting and self._impatient:
@@ -297,8 +302,10 @@ class Worker(Service):
     def _give_up_waiting(self, after: float = NOT_BEGUN) -> None:
         """Hand back what found no slot."""
         if after == 0.0:
-            for attempt in self.early.give_up():
-                self._end(attempt, HandedBack("not_begun"))
+            handed = [attempt for attempt in self.running.values() if attempt.handed]
+            for attempt in [*self.early.give_up(), *handed]:
+                if self.running.get(attempt.run.id) is attempt and self.slots.withhold(attempt):
+                    self._end(attempt, HandedBack("not_begun"))
         if self._waiting:
             latest = self._clock.monotonic() - after
             for _, _, since, attempt in self._waiting:
@@ -354,9 +361,7 @@ class Worker(Service):
         attempt.done = True
         if attempt.timer is not None:
             attempt.timer.cancel()
-        if attempt.given:
-            attempt.given = False
-            self._given -= 1
+        self.slots.leave(attempt)
         if self._last_chances:
             self._last_chances.discard(attempt.run.id)
 
@@ -390,10 +395,14 @@ class Worker(Service):
         """Tell the executor; the attempt ends through `finished` as always. One that only waits here ends at once."""
         attempt.stop = why
         attempt.cancelled.set()
-        if attempt.given:
-            self._executors[attempt.handler.kind].stop(attempt)
-        elif self.running.get(attempt.run.id) is attempt:
+        if attempt.handed:
+            self.hear()  # it may be over
+        if self.running.get(attempt.run.id) is not attempt:
+            return
+        if self.slots.withhold(attempt):
             self._end(attempt, why)
+        else:
+            self._executors[attempt.handler.kind].stop(attempt)
 
     async def drain(self, timeout: float) -> None:
         """Take nothing more, let what runs finish within `timeout` seconds, hand the rest back."""

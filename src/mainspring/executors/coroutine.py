@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mainspring.executors.deadlines import Deadlines
 from mainspring.executors.moment import Moment
@@ -26,6 +26,9 @@ class CoroutineExecutor:
         self._live: set[Attempt] = set()  # asyncio itself keeps no task alive
         self._deadlines = Deadlines(loop, self._cancel)
         self._grain = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else GRAIN
+        #: Takes a slot for an attempt that was handed over ahead of its time; and who is told that there was none.
+        self.take: Callable[[Attempt], bool] = lambda attempt: True
+        self.no_slot: Callable[[Attempt], None] = lambda attempt: None
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         try:
@@ -55,6 +58,7 @@ class CoroutineExecutor:
 
     async def _run(self, attempt: Attempt) -> None:
         CURRENT.set(attempt)
+        outcome: Outcome | None
         try:
             outcome = await self._outcome(attempt)
         except asyncio.CancelledError as error:
@@ -67,13 +71,19 @@ class CoroutineExecutor:
             outcome = raised(error)
         self._live.discard(attempt)
         attempt.handle = None  # the task's context holds the attempt: as a circle they would be the collector's to find
-        self._done(attempt, outcome)
+        if outcome is None:
+            self.no_slot(attempt)
+        else:
+            self._done(attempt, outcome)
 
-    async def _outcome(self, attempt: Attempt) -> Outcome:
-        if attempt.not_before:
+    async def _outcome(self, attempt: Attempt) -> Outcome | None:
+        """What becomes of it; None when its time has come and there is no slot for it."""
+        if attempt.handed:
             wait = attempt.not_before - self._clock.monotonic()
             if wait > 0:
                 await Moment(self._loop, wait + self._grain)
+            if not self.take(attempt):
+                return None
         # In this order: the engine sets `stop`, then looks whether it began; so one of the two always gives way.
         begin(attempt, self._clock)
         stop = attempt.stop

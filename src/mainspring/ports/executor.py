@@ -90,7 +90,8 @@ class Attempt(Struct, eq=False):
     #: Runs a coroutine on the handlers' loop and waits for it, from a thread.
     hop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
     timer: asyncio.TimerHandle | None = None  # the time-out, where the executor keeps one
-    given: bool = False  # to the executor: it holds a slot
+    given: bool = False  # a slot
+    handed: bool = False  # to the handlers' loop, ahead of its time: it takes its slot there
     done: bool = False
     early: bool = False  # claimed ahead of its time
     not_before: float = 0.0  # in monotonic seconds: it was given ahead of its time, too
