@@ -158,7 +158,15 @@ class EngineHost:
     async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
         """Their ids. One commit for up to a thousand, beyond that in chunks; while one is stored the next is made."""
         runtime = await self.opened()
-        store = self._beside(runtime) if runtime.store.capabilities.remote else runtime.crossing.apply
+        if runtime.store.capabilities.remote:
+            # Made here, the next chunk would hold the interpreter while the last one waits for it to be sent.
+            return await self._engine.call(self._in_chunks(runtime, many, runtime.batcher.apply_beside))
+        return await self._in_chunks(runtime, many, runtime.crossing.apply)
+
+    async def _in_chunks(
+        self, runtime: Runtime, many: Iterable[NewRun], store: Callable[[Change], Coroutine[Any, Any, Result]]
+    ) -> list[str]:
+        """`AHEAD` of them are under way at once; a server has a connection for each."""
         ids: list[str] = []
         pending: list[asyncio.Task[Result]] = []
         left = iter(many)
@@ -175,14 +183,6 @@ class EngineHost:
         finally:
             await asyncio.gather(*pending, return_exceptions=True)
         return ids
-
-    def _beside(self, runtime: Runtime) -> Callable[[Change], Coroutine[Any, Any, Result]]:
-        """A server has a connection for each of the chunks that are under way."""
-
-        async def store(change: Change) -> Result:
-            return await self._engine.call(runtime.batcher.apply_beside(change))
-
-        return store
 
     def enqueue_blocking(self, new: NewRun) -> tuple[Run, bool] | None:
         """The same from a thread without a loop; None when the engine is not open yet."""
@@ -254,6 +254,12 @@ class EngineHost:
         self._after_fork()
         with self._ids_lock:
             return self._ids.uuid7(now)
+
+    def new_ids(self, now: Ms, count: int) -> list[str]:
+        """So many of them, in order."""
+        self._after_fork()
+        with self._ids_lock:
+            return self._ids.uuid7s(now, count)
 
     def _after_fork(self) -> None:
         """A forked child begins with its parent's random state: siblings would make the same ids."""

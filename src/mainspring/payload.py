@@ -18,6 +18,7 @@ from mainspring.model.errors import InvalidInput, PayloadNotSerialisable, Payloa
 from mainspring.model.ids import body_id
 
 _encoder = msgspec.json.Encoder()
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 
 
@@ -41,6 +42,8 @@ class Signature:
         #: Names and required names when each parameter takes one value by name; None when `inspect` has to bind.
         self._names = tuple(self._payload.parameters)
         self._required = frozenset(n for n, p in self._payload.parameters.items() if p.default is p.empty)
+        #: Whether a call without arguments fits.
+        self._optional = self._required <= {n for n, p in self._payload.parameters.items() if p.kind in _ANY_NUMBER}
         self._simple = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
         self.plain = not self._full.parameters
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -53,7 +56,7 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Body | None:
         """The arguments as a payload; nothing for no arguments. Refused before anything is stored."""
-        wire = self._wire(args, kwargs)
+        wire = self._wire(args, kwargs) if args or kwargs or not self._optional else None
         if wire is None:
             return None
         data = encode_json(wire, "arguments")

@@ -36,7 +36,7 @@ from mainspring.rules.declaring import Live, judge, version_key
 from mainspring.rules.definition import digest_of
 from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import touches_of
-from mainspring.rules.lifecycle import Command, Discard, Reopen, RequestCancel, born, decide, evolve
+from mainspring.rules.lifecycle import Command, Discard, Reopen, RequestCancel, all_born, born, decide, evolve
 from mainspring.rules.planning import OpenRuns
 from mainspring.rules.scheduling import changed_fields, create, delete, manual_run, pause, resume, update
 
@@ -398,7 +398,7 @@ class Commands:
         """The change that stores up to `CHUNK` runs without unique keys; from any thread."""
         return Change(
             id=self._change_id(),
-            runs=tuple([born(new.event) for new in chunk]),
+            runs=tuple(all_born([new.event for new in chunk])),
             bodies=tuple({body.id: body for new in chunk for body in new.bodies}.values()),
             gates=tuple({gate.name: gate for new in chunk for gate in new.gates}.values()),
             events=tuple([new.event for new in chunk]),

@@ -165,6 +165,7 @@ class BaseTask(Generic[P, R]):
         return [RunHandle(run.id, self.app.call, self.signature.result, created=created) for run, created in joined]
 
     def _bodies(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[Body | None]:
+        """All of them before the first is stored: wrong arguments in any refuse the whole."""
         encode, limit = self.signature.encode, self.app.settings.payload_limit
         return [encode((), i, limit) if isinstance(i, dict) else encode(tuple(i), {}, limit) for i in items]
 
@@ -220,31 +221,37 @@ class BaseTask(Generic[P, R]):
 
     def _new_runs(self, bodies: Sequence[Body | None]) -> Iterator[NewRun]:
         """What is stored in one commit is due at one instant: a server is told once, not for each of them."""
+        gates = self.gates()
         for start in range(0, len(bodies), CHUNK):
-            now = self.app.now()
-            for body in bodies[start : start + CHUNK]:
-                yield self._new_run(body, now)
+            now, chunk = self.app.now(), bodies[start : start + CHUNK]
+            ids = self.app.new_ids(now, len(chunk))
+            event = self._scheduled(ids[0], now, gates, None)
+            for run_id, body in zip(ids, chunk, strict=True):
+                if body is None:
+                    yield NewRun(replace(event, run_id=run_id), (), gates)
+                else:
+                    yield NewRun(replace(event, run_id=run_id, body=body.id), (body,), gates)
 
-    def _new_run(self, body: Body | None, now: Ms | None = None) -> NewRun:
+    def _new_run(self, body: Body | None) -> NewRun:
+        now, gates = self.app.now(), self.gates()
+        event = self._scheduled(self.app.new_id(now), now, gates, None if body is None else body.id)
+        return NewRun(event, () if body is None else (body,), gates)
+
+    def _scheduled(self, run_id: str, now: Ms, gates: tuple[Gate, ...], body: str | None) -> RunScheduled:
         settings = self.app.settings
         own, call = self.options, self._call_options
-        now = self.app.now() if now is None else now
-        due = call.at if call.at is not None else now + (call.delay or 0)
-        gates = self.gates()
-        unique = None if call.unique is None else f"{self.name}:{plain(call.unique)}"
-        event = RunScheduled(
+        return RunScheduled(
             ns=settings.namespace,
-            run_id=self.app.new_id(now),
+            run_id=run_id,
             task=self.name,
-            due_at=due,
+            due_at=call.at if call.at is not None else now + (call.delay or 0),
             lane=lane_of(settings.namespace, call.queue or own.queue),
             priority=int(own.priority if call.priority is None else call.priority),
             gates=tuple([gate.name for gate in gates]),
-            body=None if body is None else body.id,
-            unique_key=unique,
+            body=body,
+            unique_key=None if call.unique is None else f"{self.name}:{plain(call.unique)}",
             options=None if call is _NO_OPTIONS else call.for_run(),
         )
-        return NewRun(event, () if body is None else (body,), gates)
 
     def gates(self) -> tuple[Gate, ...]:
         """The gate of this task's own limit, if it has one."""

@@ -23,6 +23,7 @@ from mainspring.testing.factories import (
     plan_change,
 )
 from servers.for_tests import fresh_store
+from tests.contract.bulks import bulk_change, mixed_bulks
 
 TABLES = ("run", "event", "schedule", "gate", "body", "span")
 OFFER = Offer("w", ("default/default",), ("t",), 30_000)
@@ -50,6 +51,17 @@ async def enqueued(store: PostgresStore, ids: Ids) -> list[Any]:
     for batch in ([one], alike, differ, [again], [*alike, enqueue_change(ids, make_run(ids))]):
         said += await plain(store, ids, batch)
     return said
+
+
+async def enqueued_together(store: PostgresStore, ids: Ids) -> list[Any]:
+    """Many in one change: alike, with other payloads, with none, with other options, with a text that holds U+0000."""
+    said = []
+    for runs, bodies in mixed_bulks(ids):
+        said += await plain(store, ids, [bulk_change(ids, runs, bodies)])
+    (runs, _), many, *_ = mixed_bulks(ids)
+    batch = [*[enqueue_change(ids, run) for run in runs], bulk_change(ids, *many)]
+    said += await plain(store, ids, batch)
+    return said + await plain(store, ids, [enqueue_change(ids, runs[0])])
 
 
 async def planned(store: PostgresStore, ids: Ids) -> list[Any]:
@@ -102,7 +114,7 @@ async def rows(store: PostgresStore) -> dict[str, list[Any]]:
 
 
 @pytest.mark.tampers
-@pytest.mark.parametrize("story", [enqueued, planned, finished])
+@pytest.mark.parametrize("story", [enqueued, enqueued_together, planned, finished])
 async def test_the_short_way_writes_what_the_long_one_writes(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     async def told() -> tuple[list[Any], dict[str, list[Any]]]:
         store = fresh_store()
@@ -131,7 +143,8 @@ async def test_the_short_way_writes_what_the_long_one_writes(story: Story, monke
         for name in ("births", "plans", "successes"):
             spy(name)
         quick = await told()
-    assert {enqueued: "births", planned: "plans", finished: "successes"}[story] in taken
+    ways = {enqueued: "births", enqueued_together: "births", planned: "plans", finished: "successes"}
+    assert ways[story] in taken
 
     async def no(*_: Any) -> None:
         return None

@@ -19,6 +19,7 @@ from mainspring.rules.scheduling import create, pause
 from mainspring.stores.sqlite import apply as module
 from mainspring.stores.sqlite.store import SqliteStore
 from mainspring.testing.factories import Ids, enqueue_change, make_run
+from tests.contract.bulks import bulk_change, mixed_bulks
 
 NOW = 1_700_000_000_000
 BODY = Body(body_id(b'{"k":{"x":1}}'), '{"k":{"x":1}}')
@@ -254,6 +255,28 @@ async def test_births_are_written_alike(count: int, tmp_path: Path, monkeypatch:
         long = await written(tmp_path / "long.db", batches, short=True, monkeypatch=monkeypatch)
     assert short == long
     assert len(short[1]["run"]) == 40
+
+
+async def test_births_in_one_change_are_written_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = Ids()
+    batches = [[bulk_change(ids, runs, bodies)] for runs, bodies in mixed_bulks(ids)]
+    batches.append([bulk_change(ids, runs, bodies) for runs, bodies in mixed_bulks(ids)])
+    taken: list[bool] = []
+
+    def births(*args: Any) -> bool:
+        taken.append(original(*args))
+        return taken[-1]
+
+    original = module.births
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "births", births)
+        short = await written(tmp_path / "short.db", batches, short=True, monkeypatch=monkeypatch)
+        patched.setattr(module, "births", lambda *args: False)
+        patched.setattr(module, "birth", lambda *args: None)
+        long = await written(tmp_path / "long.db", batches, short=True, monkeypatch=monkeypatch)
+    assert short == long
+    assert taken == [True] * (len(batches) - 1), "a single one has a way of its own"
+    assert len(short[1]["run"]) == len(short[1]["event"]) == 2 * sum(len(runs) for runs, _ in mixed_bulks(ids))
 
 
 async def test_a_single_run_that_is_there_already_is_refused(tmp_path: Path) -> None:

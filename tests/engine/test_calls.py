@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from support import START, WAIT, Make, beside
@@ -16,7 +17,7 @@ from mainspring import (
     RunNotSuccessful,
     State,
 )
-from mainspring.model.errors import IllegalTransition
+from mainspring.model.errors import IllegalTransition, WrongArguments
 from mainspring.model.events import (
     CancelRequested,
     RunCancelled,
@@ -118,6 +119,33 @@ async def test_enqueue_many_is_one_commit(ms: Mainspring) -> None:
     assert await work.enqueue_many([]) == []
     async with beside(ms):
         assert [await handle.result(timeout=WAIT) for handle in handles] == ["a", "bbb", "cc"]
+
+
+@pytest.mark.parametrize("wrong", [("b", "x"), (), {"copies": 2}, ("a", 1, 2)])
+async def test_one_wrong_call_of_many_refuses_them_all_before_anything_is_stored(ms: Mainspring, wrong: Any) -> None:
+    @ms.task
+    async def work(customer: str, copies: int = 1) -> None: ...
+
+    with pytest.raises(WrongArguments):
+        await work.enqueue_many([*[("a",)] * 2_500, wrong])
+    assert await ms.events(types=[RunScheduled]) == []
+    assert await ms.runs() == []
+
+
+async def test_calls_without_arguments_are_told_from_those_that_lack_some(ms: Mainspring) -> None:
+    @ms.task
+    async def optional(copies: int = 1, *rest: int, **named: int) -> int:
+        return copies + len(rest) + len(named)
+
+    @ms.task
+    async def needed(*rest: int, key: int) -> None: ...
+
+    handles = await optional.enqueue_many([(), (4, 5), {}, {"other": 1}, ()])
+    assert [(await handle.run()).body is None for handle in handles] == [True, False, True, False, True]
+    async with beside(ms):
+        assert [await handle.result(timeout=WAIT) for handle in handles] == [1, 5, 1, 2, 1]
+    with pytest.raises(WrongArguments, match="'key'"):
+        await needed.enqueue_many([()])
 
 
 async def test_a_thousand_at_once_are_one_commit_and_more_are_chunks(ms: Mainspring) -> None:

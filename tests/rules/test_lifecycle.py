@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mainspring.model.errors import IllegalTransition
 from mainspring.model.events import (
+    BirthData,
     CancelRequested,
     LeaseExpired,
     RunCancelled,
@@ -28,6 +29,7 @@ from mainspring.model.events import (
     RunStarted,
     RunSucceeded,
     RunUnblocked,
+    encode_data,
 )
 from mainspring.model.run import ENDED, OPEN, Run, State
 from mainspring.rules.lifecycle import (
@@ -43,6 +45,7 @@ from mainspring.rules.lifecycle import (
     Skip,
     SnoozeUntil,
     StopCancelled,
+    all_born,
     born,
     decide,
     diagram,
@@ -139,6 +142,27 @@ def test_every_state_can_be_reached() -> None:
 
 def test_a_run_with_parents_is_born_blocked() -> None:
     assert born(RunScheduled(run_id="r", task="t", due_at=T0, parents=("p",))).state is State.BLOCKED
+
+
+def test_many_are_born_as_each_alone() -> None:
+    first = RunScheduled(run_id="a", task="t", due_at=T0)
+    others: list[dict[str, Any]] = [
+        {},
+        {"body": "x"},
+        {"body": "y"},
+        {"body": "y", "priority": 0},
+        {"priority": 0},
+        {"parents": ("p",)},
+        {"parents": ("p",), "body": "x"},
+        {"gates": ("g",)},
+        {"at": T0 + 1},
+    ]
+    events = [replace(first, run_id=f"r{i}", **each) for i, each in enumerate(others)]
+    assert all_born([first, *events, *events[::-1]]) == [born(event) for event in (first, *events, *events[::-1])]
+    assert all_born([]) == []
+    data = BirthData()
+    told = [data.next(event) if data.follows(event) else data.first(event) for event in [first, *events]]
+    assert told == [encode_data(event) for event in (first, *events)]
 
 
 def test_cancelled_from_any_open_state() -> None:

@@ -453,7 +453,7 @@ class Runtime:
             if done:
                 self.worker.finished(done)
             return
-        for attempt, _ in done:
+        for attempt in [attempt for attempt, _ in done if not attempt.done]:  # those were handed back before
             log.error("run %s ended after its worker had stopped; it will be repeated", attempt.run.id)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:

@@ -415,14 +415,52 @@ def _own_fields(cls: type[Event]) -> tuple[tuple[str, ...], tuple[Any, ...], Cal
     return names, tuple(field.default for field in own), read
 
 
-def encode_data(event: Event) -> str | None:
-    """The event's own fields as JSON text, or nothing when there is nothing to say."""
+def _own_data(event: Event) -> dict[str, Any]:
     names, defaults, read = _own_fields(type(event))
     data = {}
     for name, default, value in zip(names, defaults, read(event), strict=False):
         if value is not default and (default is msgspec.NODEFAULT or value != default):
             data[name] = value
+    return data
+
+
+def encode_data(event: Event) -> str | None:
+    """The event's own fields as JSON text, or nothing when there is nothing to say."""
+    data = _own_data(event)
     return _encoder.encode(data).decode() if data else None
+
+
+def alike(event: RunScheduled, model: RunScheduled) -> bool:
+    """True when they differ in no more than the run and the name of its payload, if it has one."""
+    if (event.body is None) is not (model.body is None):
+        return False
+    return replace(event, run_id=model.run_id, body=model.body) == model
+
+
+class BirthData:
+    """The data of first events, as `encode_data` gives it: one is worked out, those that are like it follow it."""
+
+    def __init__(self) -> None:
+        self._model: RunScheduled | None = None
+        self._data: dict[str, Any] = {}
+        self._text = ""
+
+    def follows(self, event: RunScheduled) -> bool:
+        """True when it is like the last one that did not follow."""
+        return self._model is not None and alike(event, self._model)
+
+    def first(self, event: RunScheduled) -> str:
+        """The data of one that others may follow."""
+        self._model, self._data = event, _own_data(event)
+        self._text = _encoder.encode(self._data).decode()
+        return self._text
+
+    def next(self, event: RunScheduled) -> str:
+        """The data of one that follows."""
+        assert self._model is not None
+        if event.body == self._model.body:
+            return self._text
+        return _encoder.encode({**self._data, "body": event.body}).decode()
 
 
 def decode_event(type_name: str, columns: dict[str, Any], data: str | bytes | None) -> Event:

@@ -12,6 +12,9 @@ ScheduleId = str
 RunId = str
 
 _MASK_48 = (1 << 48) - 1
+_MASK_62 = (1 << 62) - 1
+#: Of an id's text: the time, the version and what does not fit behind them.
+_FRONT = 19
 
 
 def fire_id(schedule_id: ScheduleId, fire_key: str, fire_time: Ms) -> RunId:
@@ -36,11 +39,25 @@ class IdFactory:
             self._last = (last_ms, last_tail + 1 + self._rng.getrandbits(24))
         return _uuid(self._last[0], 7, self._last[1])
 
+    def uuid7s(self, now: Ms, count: int) -> list[str]:
+        """So many of them, the same that one by one would be."""
+        made = [self.uuid7(now)] if count else []
+        ms, tail = self._last
+        top, front, getrandbits = -1, "", self._rng.getrandbits
+        for _ in range(count - 1):
+            tail += 1 + getrandbits(24)
+            if tail >> 62 != top:  # hardly ever
+                top, front = tail >> 62, _uuid(ms, 7, tail)[:_FRONT]
+            low = 1 << 63 | tail & _MASK_62
+            made.append(f"{front}{low >> 48:04x}-{low & _MASK_48:012x}")
+        self._last = ms, tail
+        return made
+
 
 def _uuid(ms: Ms, version: int, tail: int) -> str:
     """48 bits of time, then version and variant with 74 bits of `tail` around them."""
     tail &= (1 << 74) - 1
-    value = (ms & _MASK_48) << 80 | version << 76 | (tail >> 62) << 64 | 0b10 << 62 | (tail & ((1 << 62) - 1))
+    value = (ms & _MASK_48) << 80 | version << 76 | (tail >> 62) << 64 | 0b10 << 62 | (tail & _MASK_62)
     text = value.to_bytes(16, "big").hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

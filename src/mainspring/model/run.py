@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.model.ids import RunId, ScheduleId
 from mainspring.model.instant import Ms
@@ -80,3 +81,8 @@ class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     def idempotency_key(self) -> str:
         """The same for every attempt of this run."""
         return self.id
+
+
+def alike(run: Run, model: Run) -> bool:
+    """True when they differ in no more than id and payload: of a bulk, one is worked out and the others copy it."""
+    return replace(run, id=model.id, body=model.body) == model

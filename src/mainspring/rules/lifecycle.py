@@ -31,6 +31,7 @@ from mainspring.model.events import (
     RunStarted,
     RunSucceeded,
     RunUnblocked,
+    alike,
 )
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, Run, State
@@ -283,6 +284,19 @@ def born(event: RunEvent) -> Run:
         reason=event.reason,
         ended_at=event.at,
     )
+
+
+def all_born(events: Iterable[RunScheduled]) -> list[Run]:
+    """The same for many; those that are like the one before take what it was worked out to."""
+    runs: list[Run] = []
+    model: RunScheduled | None = None
+    for event in events:
+        if model is not None and alike(event, model):
+            runs.append(replace(runs[-1], id=event.run_id or "", body=event.body))
+        else:
+            model = event
+            runs.append(born(event))
+    return runs
 
 
 def evolve(run: Run | None, event: RunEvent) -> Run:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mainspring.model.change import Change, Result, RunAbsent
-from mainspring.model.events import RunScheduled, encode_data
+from mainspring.model.events import BirthData, RunScheduled
 from mainspring.model.instant import Ms
-from mainspring.model.run import OPEN, Run
+from mainspring.model.run import OPEN, Run, alike
 from mainspring.stores.batch import Indexed
 from mainspring.stores.postgres.births_sql import bind
 from mainspring.stores.postgres.database import Session
-from mainspring.stores.postgres.rows import body_rows, fresh_row, plain_text
+from mainspring.stores.postgres.rows import BODY, ID, body_rows, fresh_row, plain_text
 
 _ACCEPTED, _BORN = Result("accepted"), Result("accepted", 1)
 
@@ -43,8 +43,7 @@ class Births:
 
 def births(changes: Sequence[Change]) -> Births | None:
     """The batch, if it is nothing but births of fresh runs and their payloads."""
-    rows: list[Any] = []
-    ids: set[str] = set()
+    rows = BirthRows()
     for change in changes:
         guard, born = change.guard, change.runs
         if change.spans or change.touches or change.releases or change.gates or change.schedule is not None:
@@ -57,25 +56,47 @@ def births(changes: Sequence[Change]) -> Births | None:
             return None
         if len(born) != len(change.events) or not _carried(change, (run.body for run in born)):
             return None
-        if not add_births(rows, ids, change, born):
+        if not rows.add(change, born):
             return None
-    return Births(changes, rows)
+    return Births(changes, rows.rows)
 
 
-def add_births(rows: list[Any], ids: set[str], change: Change, born: Iterable[Run]) -> bool:
-    """Add a row of `BIRTH_COLUMNS` for each run; False when one of them is not simply born."""
-    for run, event in zip(born, change.events, strict=True):
+class BirthRows:
+    """Rows of `BIRTH_COLUMNS`; of runs that are alike the first is looked at, the others copy its row."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self.ids: set[str] = set()
+        self._data = BirthData()
+        self._model: Run | None = None
+        self._row: list[Any] = []
+
+    def add(self, change: Change, born: Sequence[Run]) -> bool:
+        """A row for each of the change's runs; False when one of them is not simply born."""
+        change_id = plain_text(change.id)
+        for run, event in zip(born, change.events, strict=True):
+            if type(event) is not RunScheduled or event.run_id != run.id or run.id in self.ids:
+                return False
+            if self._model is not None and alike(run, self._model) and self._data.follows(event):
+                row = self._row.copy()
+                row[ID], row[BODY] = plain_text(run.id), plain_text(run.body)
+                row += (change_id, self._data.next(event))
+            elif self._look_at(run, event):
+                row = [*self._row, change_id, self._data.first(event)]
+            else:
+                return False
+            self.ids.add(run.id)
+            self.rows.append(row)
+        return True
+
+    def _look_at(self, run: Run, event: RunScheduled) -> bool:
         row = fresh_row(run, 1)
-        if row is None or run.id in ids or run.state not in OPEN or type(event) is not RunScheduled:
-            return False
-        if (event.run_id, event.ns, event.schedule_id) != (run.id, run.ns, run.schedule_id):
+        if row is None or run.state not in OPEN or (event.ns, event.schedule_id) != (run.ns, run.schedule_id):
             return False
         if event.v != 1 or event.epoch is not None or event.attempt is not None or event.owner is not None:
             return False
-        ids.add(run.id)
-        row += (plain_text(event.actor), plain_text(change.id), encode_data(event))
-        rows.append(row)
-    return True
+        self._model, self._row = run, [*row, plain_text(event.actor)]
+        return True
 
 
 def _carried(change: Change, named: Iterable[str | None]) -> bool:

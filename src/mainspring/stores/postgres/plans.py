@@ -8,7 +8,7 @@ from typing import Any
 from mainspring.model.change import Change, Result, ScheduleAt
 from mainspring.model.instant import Ms
 from mainspring.stores.batch import Indexed
-from mainspring.stores.postgres.births import add_births
+from mainspring.stores.postgres.births import BirthRows
 from mainspring.stores.postgres.births_sql import PLAN, PLAN_COLUMNS, POSITION, bind
 from mainspring.stores.postgres.database import Session
 from mainspring.stores.postgres.rows import arrays, plain_text
@@ -43,7 +43,7 @@ class Plans:
 def plans(changes: Sequence[Change]) -> Plans | None:
     """The batch, if each change moves a schedule of its own and brings nothing but fresh runs of it."""
     found: list[Any] = []
-    born: list[Any] = []
+    born = BirthRows()
     ids: set[str] = set()
     for index, change in enumerate(changes):
         guard, schedule = change.guard, change.schedule
@@ -55,16 +55,16 @@ def plans(changes: Sequence[Change]) -> Plans | None:
             return None
         if any(run.schedule_id != guard.id for run in change.runs):
             return None
-        first = len(born)
-        if not add_births(born, ids, change, change.runs):
+        first = len(born.rows)
+        if not born.add(change, change.runs):
             return None
-        for row in born[first:]:
+        for row in born.rows[first:]:
             row.append(index)
         ids.add(guard.id)
         position = (plain_text(value) if isinstance(value, str) else value for value in _position(schedule))
         found.append((index, guard.id, *position, guard.revision, guard.cursor, guard.n, guard.touched))
     found.sort(key=lambda row: row[1])  # rows are locked in the order of ids
-    return Plans(changes, found, born)
+    return Plans(changes, found, born.rows)
 
 
 def _position(schedule: Any) -> tuple[Any, ...]:

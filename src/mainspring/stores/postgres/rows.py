@@ -64,6 +64,7 @@ def plain_text(text: str | None) -> str | None:
 # ── runs ────────────────────────────────────────────────────────────────────
 
 RUN_FIELDS = Run.__struct_fields__
+ID, BODY = RUN_FIELDS.index("id"), RUN_FIELDS.index("body")
 _GATES, _OPTIONS, _STATE = (RUN_FIELDS.index(name) for name in ("gates", "options", "state"))
 _INTEGERS = ("revision", "priority", "n", "epoch", "attempt", "failures", "crashes")
 _INSTANTS = (

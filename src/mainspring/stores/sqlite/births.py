@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from mainspring.model.change import Change, Result, RunAbsent
-from mainspring.model.events import RunScheduled, encode_data
+from mainspring.model.events import BirthData, RunScheduled, encode_data
 from mainspring.model.instant import Ms
 from mainspring.model.run import OPEN, Run
 from mainspring.stores.batch import Indexed
 from mainspring.stores.sqlite import apply_sql as sql
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.gates import put_gates
-from mainspring.stores.sqlite.rows import INSERT_FRESH, insert_run, is_fresh, pack, plain_text, run_row
+from mainspring.stores.sqlite.rows import INSERT_FRESH, fresh_rows, insert_run, is_fresh, pack, plain_text, run_row
 
 Birth = tuple[Run, RunScheduled, str]
 
@@ -23,8 +23,8 @@ def births(db: Database, changes: Indexed, results: list[Result], mark: int, wal
             return False
     if len({run.id for run, _, _ in found}) < len(found):
         return False
-    rows = [run_row(run, 1, None, mark, None) for run, _, _ in found]
-    if not all(map(is_fresh, rows)):
+    rows = fresh_rows([run for run, _, _ in found], mark)
+    if rows is None:
         return False
     count = db.run_rows(INSERT_FRESH, rows, wall)
     last: int = db.value("SELECT last_insert_rowid()") if count else 0
@@ -40,12 +40,13 @@ def births(db: Database, changes: Indexed, results: list[Result], mark: int, wal
         put_gates(db, gates)
     db.reach("apply:after_rows")
     number = last - count
-    events = []
+    said = []
+    data = BirthData()
     for run, event, change_id in found:
         number += 1
-        actor = plain_text(event.actor)
-        events.append((run.ns, run.schedule_id, number, run.id, event.v, actor, change_id, encode_data(event)))
-    db.run_rows(sql.BIRTHS, events, wall)
+        text = data.next(event) if data.follows(event) else data.first(event)
+        said.append((run.ns, run.schedule_id, number, run.id, event.v, plain_text(event.actor), change_id, text))
+    db.run_rows(sql.BIRTHS, said, wall)
     db.reach("apply:after_events")
     for index, change in changes:
         results[index] = Result("accepted", 1 if change.guard is not None else 0)
@@ -77,7 +78,7 @@ def birth(db: Database, change: Change, mark: int, wall: Ms) -> Result | None:
 
 def _plain_births(change: Change, found: list[Birth]) -> bool:
     """Add the births of a change that brings nothing else."""
-    guard, runs, events = change.guard, change.runs, change.events
+    guard, runs = change.guard, change.runs
     if change.spans or change.touches or change.releases or change.schedule is not None:
         return False
     if type(guard) is RunAbsent:
@@ -86,9 +87,9 @@ def _plain_births(change: Change, found: list[Birth]) -> bool:
         runs = (change.run,)
     elif guard is not None or change.run is not None or not runs:
         return False
-    if len(runs) != len(events):
+    if len(runs) != len(change.events):
         return False
-    for run, event in zip(runs, events, strict=True):
+    for run, event in zip(runs, change.events, strict=True):
         if type(event) is not RunScheduled or event.run_id != run.id or run.state not in OPEN:
             return False
         if (

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from mainspring.model.events import Event, decode_event, encode_data
-from mainspring.model.run import Run, State
+from mainspring.model.run import Run, State, alike
 from mainspring.model.schedule import Schedule
 
 _encoder = msgspec.json.Encoder()
@@ -81,6 +81,7 @@ _ROW = (*_BORN_WITH, "mark", "guard_key", *RUN_FIELDS[len(_BORN_WITH) :])
 _AT = {name: i for i, name in enumerate(_ROW)}
 _FRESH = _AT["guard_key"] + 1
 _LIFE = astuple(Run(id="", task=""))[len(_BORN_WITH) :]
+_ID, _BODY = _AT["id"], _AT["body"]
 _N, _STATE, _GATES, _OPTIONS = (_AT[name] for name in ("n", "state", "gates", "options"))
 
 
@@ -175,6 +176,22 @@ def run_row(run: Run, n: int, ended_at: int | None, mark: int, guard_key: str | 
         row += life
         row[_AT["ended_at"]] = ended_at
     return row
+
+
+def fresh_rows(runs: Iterable[Run], mark: int) -> list[list[Any]] | None:
+    """Rows for `INSERT_FRESH`, or None when one is not fresh; of runs that are alike the others copy the first's."""
+    rows: list[list[Any]] = []
+    model: Run | None = None
+    for run in runs:
+        if model is not None and alike(run, model):
+            row = rows[-1].copy()
+            row[_ID], row[_BODY] = run.id, run.body
+        else:
+            model, row = run, run_row(run, 1, None, mark, None)
+            if not is_fresh(row):
+                return None
+        rows.append(row)
+    return rows
 
 
 def mark_of(row: list[Any]) -> int:
