@@ -118,6 +118,25 @@ async def test_outcomes_share_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(run_id in ended for run_id, at in begun if at < t.clock.now() - batcher.LINGER * 1000 - 50)
 
 
+async def test_a_steady_crowd_costs_one_commit_for_each_look_ahead() -> None:
+    ms, begun = an_app(MemoryStore())
+    async with crowded(ms) as t:
+        await t.advance("2s")
+        commits = 0
+        apply = t.runtime.store.apply
+
+        async def counted(changes: Sequence[object], **options: object) -> object:
+            nonlocal commits
+            commits += 1
+            return await apply(changes, **options)  # type: ignore[arg-type]  # passed on as it came
+
+        t.runtime.store.apply = counted  # type: ignore[method-assign,assignment]
+        before = len(begun)
+        await t.advance("6s")
+        assert len(begun) - before >= 5 * MANY
+        assert commits <= 6 * 1_000 / (AHEAD * 3 // 5) + 5, "plans, claims and successes go together"
+
+
 async def test_at_a_stop_what_is_held_goes_back_and_keeps_its_time() -> None:
     store = MemoryStore()
     ms, begun = an_app(store)

@@ -69,6 +69,16 @@ def test_claims_that_come_in_pairs_and_ends_by_the_handful_do_not_change_the_rat
     assert max(seen[60:]) <= 110
 
 
+def test_the_first_measurement_is_believed() -> None:
+    clock = VirtualClock(0)
+    ahead = Prefetch(clock)
+    assert not ahead.knows
+    ahead.finished(15)
+    clock.move_to(0.15)
+    ahead.answered(0.149)
+    assert (ahead.knows, ahead.during(1.0)) == (True, 100)
+
+
 def test_slower_work_is_not_for_what_is_urgent_must_not_wait_behind_it() -> None:
     clock = VirtualClock(0)
     ahead = Prefetch(clock, pace=0.005)

@@ -43,7 +43,7 @@ class Haste(IntEnum):
 
 
 #: What is lost with a crash is done again, so this is how much of it.
-LINGER = 0.25
+LINGER = 0.35
 #: Seconds that no timer is exact to: waiting for less may end before it began.
 GRAIN = 0.0005
 #: In paces. While runs wait in its queue, a worker gains nothing by a commit, and quick handlers lose the CPU that it

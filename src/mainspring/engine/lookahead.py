@@ -12,7 +12,7 @@ from mainspring.ports.clock import Clock
 #: From so many fires a second on.
 BUSY = 20.0
 #: So many milliseconds ahead. Who pauses or edits a schedule in this time comes too late for that one fire.
-AHEAD: Ms = 400
+AHEAD: Ms = 500
 #: Seconds over which fires are counted.
 COUNTED = 0.3
 
@@ -35,5 +35,5 @@ class Lookahead:
             self._since, self._count = self._since + seconds, 0
 
     def look_at(self, now: Ms, matters: Ms) -> Ms:
-        """When to look for what will matter then: that long before, in steps of half of it, and never too late."""
-        return min(matters, max(matters - self.ms, now + self.ms // 2))
+        """When to look for what will matter then: that long before, in steps of 300 ms, and never too late."""
+        return min(matters, max(matters - self.ms, now + self.ms * 3 // 5))

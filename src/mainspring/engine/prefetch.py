@@ -37,7 +37,8 @@ class Prefetch:
         self._round_trip += NEWEST * (now - began - self._round_trip)
         seconds = now - self._since
         if seconds >= LONG or (self._finished >= MANY and seconds > 0):
-            self._rate += NEWEST * (self._finished / seconds - self._rate)
+            rate = self._finished / seconds
+            self._rate += (NEWEST if self._rate else 1.0) * (rate - self._rate)  # the first is all there is
             self._since, self._finished = now, 0
 
     @property

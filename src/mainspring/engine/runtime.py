@@ -65,7 +65,6 @@ log = logging.getLogger("mainspring.engine")
 
 #: So long one call to the store may take, in seconds, before the store counts as silent.
 SILENT = 2.0
-
 #: Below this a lease may end because the machine is busy, not because the worker is dead.
 SHORT_LEASE = 5_000
 
@@ -197,21 +196,16 @@ class Runtime:
             self.executors["process"] = Lazily(self._process_executor)
         self.bus.bind(handler_loop, lambda event, error: self._post(self._note_subscriber, event, error))
         self.batcher.listening = self._telling.listening
+        publish = self._telling.publish if self._telling.listening else None
         self.worker = worker = Worker(
-            self.store,
-            self.recorder,
-            self.time,
-            self.settings,
-            self.owner,
-            self.handlers,
-            self.executors,
-            self._telling.publish if self._telling.listening else None,
+            self.store, self.recorder, self.time, self.settings, self.owner, self.handlers, self.executors, publish
         )
-        worker.hear, worker.heard = self._take_outcomes, self.time.heard
+        worker.heard, worker.hear = self.time.heard, self._take_outcomes
+        self.settler.hear = worker.hear
         coroutines.take = worker.slots.take
         coroutines.no_slot = lambda attempt: self._post(worker.no_slot, attempt)
         if watchdog is not None:
-            watchdog.worker = self.worker
+            watchdog.worker = worker
         self.batcher.rider = worker
         self.batcher.crowded = lambda: len(worker.running) >= self.settings.concurrency and not self._ends.waiting
         self._handler_loop = handler_loop
@@ -363,9 +357,8 @@ class Runtime:
         failing = {service.name: service.trouble for service in self._services if service.trouble is not None}
         loops = [service for worker in self.workers() for service in (worker, worker.heart)]
         for service in (self.presence, *loops):  # whose work is one call
-            since = service.since
-            if since is not None and now - since > SILENT:
-                failing.setdefault(service.name, f"the store has not answered for {now - since:.0f} s")
+            if service.since is not None and (silence := now - service.since) > SILENT:
+                failing.setdefault(service.name, f"the store has not answered for {silence:.0f} s")
         if self.brokering is not None and self.brokering.line.trouble is not None:
             failing["broker"] = self.brokering.line.trouble
         return Health("degraded" if failing else "ok", failing, warnings)
@@ -433,8 +426,8 @@ class Runtime:
         self._done.append((attempt, outcome))
         worker = self.worker
         if attempt.early and worker is not None:
-            if attempt.handed:
-                worker.slots.leave(attempt)  # after it is noted: who sees it without a slot finds its end
+            if attempt.handed:  # after it is noted: who sees it without a slot finds its end
+                worker.slots.leave(attempt)
             if worker.early.hears:
                 return
         if not self._done_posted:  # whoever takes clears this first, so what is appended now is taken by that hop

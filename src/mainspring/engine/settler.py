@@ -74,6 +74,8 @@ class Settler(Service):
         self.plans = True
         #: Told the store's now at each look.
         self.heard: Callable[[Ms], None] = lambda now: None
+        #: Takes what has ended and is not heard of yet: it goes along with the commit that plans.
+        self.hear: Callable[[], None] = lambda: None
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
             Agenda.SCHEDULES: self.plan,
             Agenda.TOUCHED: self.look_again,
@@ -141,6 +143,8 @@ class Settler(Service):
         due = await self._store.due(Agenda.SCHEDULES, BATCH, ahead=self._lookahead.ms)
         looked = self._clock.monotonic()
         self.heard(due.now)
+        if due.schedules:
+            self.hear()
         more = False
         fires = 0
         futures = []

@@ -111,6 +111,8 @@ class Worker(Service):
         3. Consume those outside their window or too late; begin the rest as slots are free.
         """
         self._give_up_waiting()
+        if self.early.hears:
+            self.hear()  # what has ended counts: it makes room, and tells how quickly runs end here
         self._more = True
         self._looks_at = self._clock.monotonic() + self.poll
         if self.claiming:  # one rides along with a commit; two at once could not be told apart, nor kept to the slots
