@@ -302,8 +302,8 @@ MUTANTS = (
         "births-outside-the-transaction",
         "new runs are committed before their events (SQLite's short way)",
         S + "stores/sqlite/births.py",
-        "    db.run_rows(sql.BIRTHS, events, wall)\n",
-        '    db.run("COMMIT")\n    db.run("BEGIN IMMEDIATE")\n    db.run_rows(sql.BIRTHS, events, wall)\n',
+        "    db.run_rows(sql.BIRTHS, said, wall)\n",
+        '    db.run("COMMIT")\n    db.run("BEGIN IMMEDIATE")\n    db.run_rows(sql.BIRTHS, said, wall)\n',
         ("tests/system/test_sqlite_files.py::test_a_failure_at_any_point_leaves_a_usable_store",),
     ),
     Mutant(

@@ -137,6 +137,17 @@ async def test_a_steady_crowd_costs_one_commit_for_each_look_ahead() -> None:
         assert commits <= 6 * 1_000 / (AHEAD * 3 // 5) + 5, "plans, claims and successes go together"
 
 
+@pytest.mark.parametrize("every", ["50ms", "100ms", "320ms"])
+async def test_a_fire_is_not_skipped_because_the_last_success_waits_for_company(every: str) -> None:
+    store = MemoryStore()
+    ms, _ = an_app(store)
+    async with crowded(ms) as t:
+        await ms.schedule("quick", ms.tasks["work"], every=every)
+        await t.advance("5s")
+        book = await ledger(store, t.clock.now())
+        assert (book.behind, book.unexplained, book.skipped) == (0, 0, {})
+
+
 async def test_at_a_stop_what_is_held_goes_back_and_keeps_its_time() -> None:
     store = MemoryStore()
     ms, begun = an_app(store)

@@ -14,7 +14,7 @@ from mainspring.model.events import RunEvent, RunRetrying, StaleResultRejected
 from mainspring.model.ids import plain
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Accepted, Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
-from mainspring.model.run import Run
+from mainspring.model.run import ENDED, Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt
 from mainspring.rules.lanes import touches_of
@@ -43,6 +43,8 @@ class Recorder:
         self._pending: set[asyncio.Task[None]] = set()
         #: Attempts whose outcome is not stored yet: their leases must be kept, and they are no strays.
         self.unstored: dict[str, Attempt] = {}
+        #: Of those, the runs that are over when it is.
+        self.ending: set[str] = set()
         #: Outcomes that could not be stored in time: if the lease turns out to hold all the same, they still count.
         self._given_up: dict[tuple[str, int], tuple[Attempt, Outcome]] = {}
 
@@ -52,6 +54,8 @@ class Recorder:
         if type(outcome) is Failed:
             _say(attempt, outcome, change)
         self.unstored[attempt.run.id] = attempt
+        if change.run is not None and change.run.state in ENDED:
+            self.ending.add(attempt.run.id)
         haste = _haste(attempt, change) if type(outcome) is Succeeded else Haste.SOON
         waited = 0.0
         if haste is Haste.LATER and attempt.handed:
@@ -73,6 +77,7 @@ class Recorder:
         """The outcome is stored, or given up."""
         if self.unstored.get(attempt.run.id) is attempt:
             del self.unstored[attempt.run.id]
+            self.ending.discard(attempt.run.id)
 
     async def _again(self, attempt: Attempt, outcome: Outcome, change: Change) -> None:
         """The same change id, so an answer that was only lost counts as accepted."""

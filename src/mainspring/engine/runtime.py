@@ -201,7 +201,7 @@ class Runtime:
             self.store, self.recorder, self.time, self.settings, self.owner, self.handlers, self.executors, publish
         )
         worker.heard, worker.hear = self.time.heard, self._take_outcomes
-        self.settler.hear = worker.hear
+        self.settler.hear, self.settler.ending = worker.hear, self.recorder.ending
         coroutines.take = worker.slots.take
         coroutines.no_slot = lambda attempt: self._post(worker.no_slot, attempt)
         if watchdog is not None:

@@ -7,7 +7,7 @@ Any instance settles; no lock is open while Python decides, the guard of the cha
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 
 from mainspring.engine.batcher import Batcher
 from mainspring.engine.lookahead import Lookahead
@@ -76,6 +76,8 @@ class Settler(Service):
         self.heard: Callable[[Ms], None] = lambda now: None
         #: Takes what has ended and is not heard of yet: it goes along with the commit that plans.
         self.hear: Callable[[], None] = lambda: None
+        #: Runs that ended here, and whose end goes into the next commit.
+        self.ending: Container[str] = ()
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
             Agenda.SCHEDULES: self.plan,
             Agenda.TOUCHED: self.look_again,
@@ -199,7 +201,7 @@ class Settler(Service):
         schedule = row.schedule
         if schedule.state == "paused":
             return resume(schedule, now, reason="until")
-        draft = settle(schedule, _opened(row), now)
+        draft = settle(schedule, _opened(row, self.ending), now)
         self._delete_if_terminal(draft, row.open)
         return draft
 
@@ -323,5 +325,11 @@ def _may_be_early(row: DueSchedule, draft: Draft) -> bool:
     return fires and not draft.spans and all(run.state is State.WAITING for run in draft.runs)
 
 
-def _opened(row: DueSchedule) -> OpenRuns:
-    return OpenRuns(row.open, row.waiting, row.oldest[0].id if row.oldest else None)
+def _opened(row: DueSchedule, ending: Container[str] = ()) -> OpenRuns:
+    """What is open of a schedule. A run whose end is on its way is not: it is stored before the fire, or with it.
+
+    Should that end be refused, the new run meets the schedule's gate.
+    """
+    open_still = [run for run in row.oldest if run.id not in ending]
+    over = len(row.oldest) - len(open_still)
+    return OpenRuns(row.open - over, row.waiting, open_still[0].id if open_still else None)
