@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,19 @@ async def test_successes_are_written_alike(tmp_path: Path, monkeypatch: pytest.M
     assert grouped[-3:] == ["as it is", "one by one", "long"]
     statuses = {result.status for said in ways[0][0] if hasattr(said, "results") for result in said.results}
     assert statuses == {"accepted", "refused"}
+
+
+async def test_no_lease_is_shorter_than_it_says(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "one.db")
+    await store.open()
+    ids = Ids()
+    for _ in range(20):  # on the real clock, of which a lease counts whole milliseconds
+        await store.apply([enqueue_change(ids, make_run(ids))])
+        before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        (one,) = (await store.claim(OFFER, 1)).claims
+        assert (one.run.lease_until or 0) * 1_000_000 >= before + OFFER.ttl * 1_000_000
+        before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        await store.renew(OFFER.owner, [(one.run.id, one.run.epoch)], OFFER.ttl)
+        until = store._db.value("SELECT lease_until FROM run WHERE id = ?", one.run.id)
+        assert until * 1_000_000 >= before + OFFER.ttl * 1_000_000
+    await store.close()

@@ -39,7 +39,7 @@ _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 
 def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None) -> Applied:
     """One transaction for the batch; each change all or nothing."""
-    wall, lease_now = db.clocks(now)
+    wall, lease_now = db.granting(now)
     if not changes:
         return Applied(wall, [], None if wish is None else claim(db, wish.offer, wish.limit, (), now))
     claimed: Claimed | None = None

@@ -126,7 +126,7 @@ _numbers = msgspec.json.Decoder(list[int])
 
 def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
     """Due runs in the offered lanes, by priority then time, through their gates."""
-    wall, lease_now = db.clocks(now)
+    wall, lease_now = db.granting(now)
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
     with db.read():
         next_at: Ms | None = db.value(_NEXT_READY, lanes, tasks)
@@ -291,7 +291,7 @@ def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms
         with db.write("renew"):
             kept = _kept_rows.decode(db.value(_KEPT, pack(leases), owner, lease_now))
             if kept:
-                db.run(_EXTEND, pack([row[2] for row in kept]), lease_now + ttl)
+                db.run(_EXTEND, pack([row[2] for row in kept]), db.granting(now)[1] + ttl)
             strays = read_runs(db.value(_STRAYS, owner, pack(named)))
     else:
         with db.read():

@@ -92,6 +92,11 @@ class Database:
         """(wall time, lease time); a test's `now` stands for both."""
         return (self.clock.now(), self.clock.boot()) if now is None else (now, now)
 
+    def granting(self, now: Ms | None) -> tuple[Ms, Ms]:
+        """The same for giving leases: they count whole milliseconds, and none is to be shorter than it says."""
+        wall, lease_now = self.clocks(now)
+        return wall, lease_now + (now is None and self.on_system_clock)
+
     def marks(self, count: int) -> int:
         """The first of `count` numbers that no row carries."""
         if self._mark + count > _MARK_MASK:
