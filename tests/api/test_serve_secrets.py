@@ -64,6 +64,7 @@ def test_no_canary_sings(tmp_path: Path, agent: str) -> None:
 
         stream = threading.Thread(target=follow)
         stream.start()
+        wait_for(lambda: ": open" in streamed, "the stream")
         body = {
             "name": "telltale",
             "cronExpression": "0 0 1 1 *",
