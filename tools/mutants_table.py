@@ -111,7 +111,7 @@ MUTANTS = (
         S + "stores/sqlite/claim.py",
         "c.priority = q.p AND c.ready_at <= ?3 AND {_OFFERED}",
         "c.priority = q.p AND ?3 IS NOT NULL AND {_OFFERED}",
-        (SQLITE + "test_future_runs_with_gates_wait_for_their_time",),
+        ("tests/contract/test_sqlite_short_lives.py::test_claims_are_given_and_written_alike",),
     ),
     Mutant(
         "short-claim-ignores-time",
