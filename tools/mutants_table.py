@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutants_agents import AGENT_MUTANTS
+from mutants_begun import BEGUN_MUTANTS
 from mutants_early import EARLY_MUTANTS
 from mutants_kind import Mutant
 from mutants_postgres import POSTGRES_MUTANTS
@@ -489,6 +490,7 @@ MUTANTS = (
     ),
     *POSTGRES_MUTANTS,
     *REDIS_MUTANTS,
+    *BEGUN_MUTANTS,
     *EARLY_MUTANTS,
     *SERVICE_MUTANTS,
     *AGENT_MUTANTS,

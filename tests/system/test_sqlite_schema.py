@@ -29,7 +29,7 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) 
     kept = await store.find(Runs())
     indexes = {name for (name,) in store._db.run("SELECT name FROM sqlite_master WHERE type = 'index'")}
     assert {"event_note", "schedule_deleted"} <= indexes
-    assert store._db.value("PRAGMA user_version") == len(_migrations()) == 8
+    assert store._db.value("PRAGMA user_version") == len(_migrations()) == 9
     await store.close()
     await store.open()
     assert await store.find(Runs()) == kept

@@ -326,12 +326,13 @@ class Gated(ContractBase):
 
     @on_store
     async def test_a_closed_gate_admits_none_until_its_time(self, b: Bench) -> None:
-        run = await b.enqueue(made=[Gate("g", 5, closed_until=T0 + 100)], gates=("g",))
-        assert (await b.claim(T0 + 1)).claims == []
-        assert (await b.run(run.id)).parked_on == "g"
-        assert (await b.store.due(Agenda.GATES, 10, now=T0 + 99)).unparked == 0
-        assert (await b.store.due(Agenda.GATES, 10, now=T0 + 100)).unparked == 1
-        assert (await b.start(T0 + 100)).id == run.id
+        for name in ("g", "schedule:g"):
+            run = await b.enqueue(made=[Gate(name, 5, closed_until=T0 + 100)], gates=(name,))
+            assert (await b.claim(T0 + 1)).claims == []
+            assert (await b.run(run.id)).parked_on == name
+            assert (await b.store.due(Agenda.GATES, 10, now=T0 + 99)).unparked == 0
+            assert (await b.store.due(Agenda.GATES, 10, now=T0 + 100)).unparked == 1
+            assert (await b.start(T0 + 100)).id == run.id
 
     @on_store
     async def test_unpark_in_order_up_to_the_room(self, b: Bench) -> None:

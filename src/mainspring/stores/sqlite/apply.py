@@ -15,6 +15,7 @@ from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Applied, Claimed, Wish
 from mainspring.stores.sqlite import apply_sql as sql
+from mainspring.stores.sqlite.begun import Surprised, begun
 from mainspring.stores.sqlite.births import birth, births
 from mainspring.stores.sqlite.claim import claim, claim_here
 from mainspring.stores.sqlite.database import Database
@@ -39,9 +40,18 @@ _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 
 def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None) -> Applied:
     """One transaction for the batch; each change all or nothing."""
-    wall, lease_now = db.granting(now)
     if not changes:
-        return Applied(wall, [], None if wish is None else claim(db, wish.offer, wish.limit, (), now))
+        claimed = None if wish is None else claim(db, wish.offer, wish.limit, (), now)
+        return Applied(db.clocks(now)[0] if claimed is None else claimed.now, [], claimed)
+    try:
+        return _apply(db, changes, wish, now, begins=not db.refused)
+    except Surprised:
+        return _apply(db, changes, wish, now, begins=False)
+
+
+def _apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | None, *, begins: bool) -> Applied:
+    """`begins`: fires may be planned and claimed by the shortest way."""
+    wall, lease_now = db.granting(now)
     claimed: Claimed | None = None
     first = db.marks(len(changes) + 1)
     results: list[Result] = [Result("refused")] * len(changes)
@@ -56,11 +66,15 @@ def apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms | 
         for _, change in rest if db.claimed else ():
             if isinstance(change.guard, RunLease):
                 db.claimed.pop(change.guard.id, None)
+        if begins and rest and wish is not None and len(wish.offer.lanes) == 1:
+            claimed = begun(db, rest, results, mark, wall, lease_now, wish)
+        if claimed is not None:
+            rest = []
         rest = plans(db, rest, results, mark, wall) if rest else rest
         if rest and not (births(db, rest, results, mark, wall) or new_schedules(db, rest, results, mark, wall)):
             for segment in segments(rest, first, wall):
                 _apply_segment(db, segment, results)
-        if wish is not None:
+        if wish is not None and claimed is None:
             claimed = claim_here(db, wish.offer, wish.limit, (), wall, lease_now)
     for change, result in zip(changes, results, strict=True) if db.held else ():
         if result.status == "accepted" and isinstance(change.guard, RunLease | RunAt | ScheduleAt):

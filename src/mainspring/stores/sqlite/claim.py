@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from mainspring.model.gate import Gate, admit, may_be_early
+from mainspring.model.gate import OWN, Gate, admit, may_be_early
 from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
@@ -90,13 +90,17 @@ SELECT json_group_array(json_array(j.value, g.max, g.held, g.closed_until,
      WHERE f.parked_on = j.value AND f.parked_on IS NOT NULL ORDER BY f.priority, f.ready_at, f.id LIMIT 1)))
 FROM json_each(?1) j LEFT JOIN gate g ON g.name = j.value
 """
-#: gate names, now → how many of them let one more run pass at once, with nobody in line before it.
-_PASSABLE = """
-SELECT count(*) FROM json_each(?1) j CROSS JOIN gate_limit g
-WHERE g.name = j.value AND g.closed_until <= ?2
-  AND g.max > ifnull((SELECT h.held FROM gate_held h WHERE h.name = g.name), 0)
-  AND NOT EXISTS (SELECT 1 FROM run f INDEXED BY run_parked WHERE f.parked_on = g.name AND f.parked_on IS NOT NULL)
-"""
+#: gate names, now → how many of them let one more run pass at once, with nobody in line before it. A schedule has its
+#: own gate as long as it has runs; one that nobody holds lets one pass unless it is known to be shut.
+_PASSABLE = f"""
+SELECT count(*) FROM json_each(?1) j
+WHERE NOT EXISTS (SELECT 1 FROM run f INDEXED BY run_parked WHERE f.parked_on = j.value AND f.parked_on IS NOT NULL)
+  AND CASE WHEN j.value >= '{OWN}' AND j.value < '{OWN[:-1]};' AND j.value NOT IN (SELECT h.name FROM gate_held h)
+      THEN NOT EXISTS (SELECT 1 FROM gate_limit s INDEXED BY gate_shut
+                       WHERE s.name = j.value AND (s.closed_until > 0 OR s.max < 1))
+      ELSE EXISTS (SELECT 1 FROM gate_limit g WHERE g.name = j.value AND g.closed_until <= ?2
+                   AND g.max > ifnull((SELECT h.held FROM gate_held h WHERE h.name = g.name), 0)) END
+"""  # noqa: S608
 _HELD_MORE = "ON CONFLICT (name) DO UPDATE SET held = held + excluded.held"
 _PASS = f"INSERT INTO gate_held (name, held) SELECT value, 1 FROM json_each(?1) WHERE true {_HELD_MORE}"  # noqa: S608
 _PARK = f"{GIVEN} UPDATE run AS r SET parked_on = {item(1)} FROM j WHERE r.rid = {item(0)}"  # noqa: S608
@@ -129,7 +133,7 @@ def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms 
     wall, lease_now = db.granting(now)
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
     with db.read():
-        next_at: Ms | None = db.value(_NEXT_READY, lanes, tasks)
+        next_at = next_ready(db, lanes, tasks)
     if limit <= 0 or next_at is None or next_at > wall + offer.ahead:
         return Claimed(wall, [], next_at)
     with db.write("claim"):
@@ -146,7 +150,13 @@ def claim_here(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], wal
         claims = _claim_plain(db, offer, tasks, limit, wall, lease_now)
     if claims is None:
         claims = _claim_any(db, offer, lanes, tasks, limit, named, wall, lease_now)
-    return Claimed(wall, claims, db.value(_NEXT_READY, lanes, tasks))
+    return Claimed(wall, claims, next_ready(db, lanes, tasks))
+
+
+def next_ready(db: Database, lanes: str, tasks: str) -> Ms | None:
+    """When the first of these becomes claimable, or did."""
+    found: Ms | None = db.value(_NEXT_READY, lanes, tasks)
+    return found
 
 
 def _claim_plain(db: Database, offer: Offer, tasks: str, limit: int, wall: Ms, lease_now: Ms) -> list[Claim] | None:
@@ -159,14 +169,14 @@ def _claim_plain(db: Database, offer: Offer, tasks: str, limit: int, wall: Ms, l
         if run.crashes or not (run.ready_at <= wall or may_be_early(run.gates, 0)):
             return None
         names += run.gates
-    if names and not _pass(db, names, wall):
+    if names and not pass_gates(db, names, wall):
         return None
     if runs:
         _start(db, numbers, offer, wall, lease_now)
-    return _claims(db, runs, _numbers.decode(numbers))
+    return claims_of(db, runs, _numbers.decode(numbers))
 
 
-def _pass(db: Database, names: list[str], wall: Ms) -> bool:
+def pass_gates(db: Database, names: list[str], wall: Ms) -> bool:
     """Take a slot in each of these gates, if each is named once and lets one pass; else nothing is changed."""
     packed = pack(names)
     if len(set(names)) < len(names) or db.value(_PASSABLE, packed, wall) < len(names):
@@ -191,7 +201,7 @@ def _claim_any(
         return []
     rids = pack([candidate.rid for candidate in chosen])
     _start(db, rids, offer, wall, lease_now)
-    return _claims(db, read_runs(db.value(_TAKEN, rids)), [candidate.rid for candidate in chosen])
+    return claims_of(db, read_runs(db.value(_TAKEN, rids)), [candidate.rid for candidate in chosen])
 
 
 def _candidates(
@@ -245,12 +255,17 @@ def _through_gates(db: Database, candidates: list[_Candidate], limit: int, wall:
 
 def _start(db: Database, rids: str, offer: Offer, wall: Ms, lease_now: Ms) -> None:
     db.run(_START, rids, offer.owner, lease_now + offer.ttl, wall)
+    write_started(db, rids)
+
+
+def write_started(db: Database, rids: str) -> None:
+    """The event of each run that was started."""
     db.reach("claim:after_update")
     db.run(_STARTED, rids)
     db.reach("claim:after_events")
 
 
-def _claims(db: Database, runs: list[Run], rids: list[int]) -> list[Claim]:
+def claims_of(db: Database, runs: list[Run], rids: list[int]) -> list[Claim]:
     """Runs that were started, with their bodies; the store remembers where their rows are."""
     if len(db.claimed) > MOST_CLAIMED:  # of leases that were lost
         db.claimed.clear()

@@ -16,15 +16,14 @@ _PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
 _NOT_HELD = "s.id NOT IN (SELECT value FROM json_each(?1))"
 _OPEN = "o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
 
-#: The number of a schedule's row, and the schedule with its open runs: how many, how many of them wait, how often it
-#: was touched, the two oldest.
-_WITH_RUNS = f"""json_array(s.sid, json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched,
-    'open', (SELECT count(*) FROM run o INDEXED BY run_open_of_schedule WHERE o.schedule_id = s.id AND {_OPEN}),
-    'waiting', (SELECT count(*) FROM run o INDEXED BY run_open_of_schedule
-                WHERE o.schedule_id = s.id AND {_OPEN} AND o.state <> 'running'),
-    'oldest', (SELECT json_group_array({RUN_JSON}) FROM (
-        SELECT * FROM run o INDEXED BY run_open_of_schedule
-        WHERE o.schedule_id = s.id AND {_OPEN} ORDER BY o.id LIMIT 2) r)))"""  # noqa: S608
+#: The number of a schedule's row, and the schedule with its open runs, if there are any: how many, how many of them
+#: wait, how often it was touched, the two oldest.
+_OPEN_OF_IT = f"FROM run o INDEXED BY run_open_of_schedule WHERE o.schedule_id = s.id AND {_OPEN}"
+_ALONE = f"'schedule', {SCHEDULE_JSON}, 'touched', s.touched, 'open', 0, 'waiting', 0"
+_WITH_RUNS = f"""json_array(s.sid, CASE WHEN NOT EXISTS (SELECT 1 {_OPEN_OF_IT}) THEN json_object({_ALONE}) ELSE
+    json_object('schedule', {SCHEDULE_JSON}, 'touched', s.touched, 'open', (SELECT count(*) {_OPEN_OF_IT}),
+    'waiting', (SELECT count(*) {_OPEN_OF_IT} AND o.state <> 'running'),
+    'oldest', (SELECT json_group_array({RUN_JSON}) FROM (SELECT * {_OPEN_OF_IT} ORDER BY o.id LIMIT 2) r)) END)"""  # noqa: S608
 
 #: held ids, until when, limit → the due schedules; the next instant at which one is due; when the held ones are.
 _DUE_SCHEDULES = f"""

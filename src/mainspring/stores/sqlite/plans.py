@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mainspring.model.change import Change, Result, ScheduleAt
-from mainspring.model.events import RunEvent, RunScheduled, ScheduleFinished, encode_data
+from mainspring.model.events import Event, RunEvent, RunScheduled, ScheduleFinished, encode_data
 from mainspring.model.instant import Ms
 from mainspring.model.run import OPEN
 from mainspring.stores.batch import Indexed
@@ -25,7 +25,7 @@ def plans(db: Database, changes: Indexed, results: list[Result], mark: int, wall
     finished: list[tuple[Any, ...]] = []
     ids: set[str] = set()
     for _, change in changes:
-        row = _plain_plan(db, change, rows, mark)
+        row = plain_plan(db, change, rows, mark)
         if row is None:
             return changes
         guard, schedule = change.guard, change.schedule
@@ -61,16 +61,15 @@ def plans(db: Database, changes: Indexed, results: list[Result], mark: int, wall
             continue
         n = guard.n
         for event in change.events:
-            said = event.v, plain_text(event.actor), change.id, encode_data(event)
             if not finished:
                 before += 1
-                births.append((event.ns, guard.id, before, event.run_id, *said))
+                births.append(birth_row(event, change, before))
             elif isinstance(event, RunEvent):
                 before += 1
-                others.append((event.ns, guard.id, before, event.run_id, 1, "RunScheduled", *said))
+                others.append((event.ns, guard.id, before, event.run_id, 1, "RunScheduled", *_said(event, change)))
             else:
                 n += 1
-                others.append((event.ns, guard.id, None, None, n, "ScheduleFinished", *said))
+                others.append((event.ns, guard.id, None, None, n, "ScheduleFinished", *_said(event, change)))
         results[index] = Result("accepted", n)
     db.reach("apply:after_rows")
     if births:
@@ -81,7 +80,16 @@ def plans(db: Database, changes: Indexed, results: list[Result], mark: int, wall
     return rest
 
 
-def _plain_plan(db: Database, change: Change, rows: list[list[Any]], mark: int) -> tuple[Any, ...] | None:
+def birth_row(event: Event, change: Change, rid: int) -> tuple[Any, ...]:
+    """A row for `BIRTHS`: the first event of a run that has this number."""
+    return event.ns, event.schedule_id, rid, event.run_id, *_said(event, change)
+
+
+def _said(event: Event, change: Change) -> tuple[Any, ...]:
+    return event.v, plain_text(event.actor), change.id, encode_data(event)
+
+
+def plain_plan(db: Database, change: Change, rows: list[list[Any]], mark: int) -> tuple[Any, ...] | None:
     """The schedule's row, if the change says only how far it has come, and that this was all; its fires are added."""
     guard, schedule = change.guard, change.schedule
     if type(guard) is not ScheduleAt or schedule is None or schedule.id != guard.id or change.run is not None:

@@ -131,6 +131,17 @@ WHERE {bound(_AT["id"])} IS NOT NULL AND ({bound(_AT["guard_key"])} IS NULL OR N
 
 _INSERT_RUNS = _insert(map(_run_value, RUN_FIELDS))
 INSERT_FRESH = _insert(map(_fresh_value, RUN_FIELDS))
+#: created_at, owner, lease; then fresh rows, which are written as a claim of them leaves them.
+_BEGUN = {
+    "state": "'running'",
+    "n": "2",
+    "epoch": "1",
+    "attempt": "1",
+    "started_at": f"max(?1, {bound(_AT['ready_at'])})",
+    "owner": "?2",
+    "lease_until": "?3",
+}
+INSERT_BEGUN = _insert(_BEGUN.get(name) or _fresh_value(name) for name in RUN_FIELDS)
 
 
 def insert_run(row: list[Any], created_at: int) -> tuple[str, list[Any]]:
