@@ -164,6 +164,23 @@ async def test_a_failure_among_many_is_raised_when_the_others_are_stored() -> No
     assert len(await store.find(Runs())) == 2
 
 
+async def test_several_that_are_queued_are_answered_together_and_in_order() -> None:
+    store = Recording()
+    batcher = await make(store)
+    changes = [enqueue() for _ in range(1_200)]
+    results = await batcher.submit_all([*changes, changes[3]])
+    assert [result.status for result in results] == ["accepted"] * 1_200 + ["repeated"]
+    assert len(store.batches) <= 4
+
+
+async def test_a_failure_among_several_is_raised_when_the_others_are_stored() -> None:
+    store = Recording()
+    batcher = await make(store)
+    with pytest.raises(StoreError, match="cannot encode this"):
+        await batcher.submit_all([enqueue(), enqueue("poison"), enqueue()])
+    assert len(await store.find(Runs())) == 2
+
+
 async def paced(store: Recording) -> Batcher:
     """A batcher that has just made a commit, and would wait for hours before one that nobody waits for."""
     batcher = await make(store)

@@ -143,12 +143,22 @@ class Batcher:
         """The same for many small ones in one commit; the first failure is raised when all are told."""
         told: list[Result | StoreError] = []
         await self._commit([_Waiting(change, told.append, 1, 0, Haste.NOW) for change in changes])
-        results: list[Result] = []
-        for result in told:
-            if isinstance(result, StoreError):
-                raise result
-            results.append(result)
-        return results
+        return _results(told)
+
+    async def submit_all(self, changes: Sequence[Change]) -> list[Result]:
+        """Queue some without waiting for room, and wait for all; the first failure is raised when all are told."""
+        told: list[Result | StoreError] = []
+        done = asyncio.get_running_loop().create_future()
+
+        def answer(result: Result | StoreError) -> None:
+            told.append(result)
+            if len(told) == len(changes) and not done.done():
+                done.set_result(None)
+
+        for change in changes:
+            self.post(change, answer)
+        await done
+        return _results(told)
 
     def submit(self, change: Change) -> asyncio.Future[Result]:
         """Queue a change without waiting for room."""
@@ -287,6 +297,15 @@ class Batcher:
                         self._publish(replace(event, at=applied.now, change=change.id))
         if rider is not None and claimed is not None:
             rider.granted(claimed)
+
+
+def _results(told: Sequence[Result | StoreError]) -> list[Result]:
+    results: list[Result] = []
+    for result in told:
+        if isinstance(result, StoreError):
+            raise result
+        results.append(result)
+    return results
 
 
 def _tell(waiting: _Waiting, result: Result | StoreError) -> None:

@@ -149,7 +149,7 @@ class Settler(Service):
             self.hear()
         more = False
         fires = 0
-        futures = []
+        drafts: list[Draft] = []
         for row in due.schedules:
             next_at = row.schedule.next_at or 0
             try:
@@ -163,10 +163,11 @@ class Settler(Service):
             more = more or draft.more
             fires += len(draft.runs)
             if draft.changed:
-                futures.append((self._batcher.submit(draft.change(self._change_id())), draft))
-        for future, draft in futures:
-            result = await future  # refused means another instance was first: nothing to do
-            if draft.cancels_open and result.ok:
+                drafts.append(draft)
+        changes = [draft.change(self._change_id()) for draft in drafts]
+        results = await self._batcher.submit_all(changes) if changes else []
+        for draft, result in zip(drafts, results, strict=True):
+            if draft.cancels_open and result.ok:  # refused means another instance was first: nothing to do
                 await self._cancel_older(draft)
         self._lookahead.counted(fires)
         if more or len(due.schedules) >= BATCH:
@@ -275,9 +276,8 @@ class Settler(Service):
         """A worker fell silent: its runs go back, or end where their budget says so."""
         due = await self._store.due(Agenda.EXPIRED, BATCH)
         self.heard(due.now)
-        futures = [self._batcher.submit(self._expire(run, due.now)) for run in due.runs]
-        for future in futures:
-            await future
+        if due.runs:
+            await self._batcher.submit_all([self._expire(run, due.now) for run in due.runs])
         return 0.0 if len(due.runs) >= BATCH else self._until(due)
 
     def _expire(self, run: Run, now: Ms) -> Change:

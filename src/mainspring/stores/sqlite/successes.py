@@ -111,7 +111,10 @@ def _entangled(plain: list[tuple[int, int, Change]], rest: Indexed) -> bool:
     if not rest:
         return False  # a run's second change is never among the plain ones
     ids = {change.run.id for _, _, change in plain if change.run is not None}
-    return any(
-        (change.guard is not None and change.guard.id in ids) or any(run.id in ids for run in change.runs)
-        for _, change in rest
-    )
+    for _, change in rest:
+        if change.guard is not None and change.guard.id in ids:
+            return True
+        for run in change.runs:
+            if run.id in ids:
+                return True
+    return False
