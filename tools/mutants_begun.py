@@ -26,6 +26,14 @@ BEGUN_MUTANTS = (
         (SQLITE + "test_a_closed_gate_admits_none_until_its_time",),
     ),
     Mutant(
+        "parked-unseen",
+        "whoever leaves a gate believes that nobody waits at one (SQLite)",
+        S + "stores/sqlite/apply.py",
+        " or db.value(sql.ANY_PARKED) == 1\n",
+        "\n",
+        ("tests/contract/test_sqlite_short_lives.py::test_whoever_leaves_a_gate_is_told_whether_anybody_waits_at_one",),
+    ),
+    Mutant(
         "begun-before-others",
         "a fire that is planned goes before a run that waits already (SQLite)",
         S + "stores/sqlite/begun.py",

@@ -14,7 +14,7 @@ from mainspring.model.change import Change
 from mainspring.model.gate import Gate
 from mainspring.model.policies import RunOptions
 from mainspring.model.run import Run, State
-from mainspring.ports.store import Claimed, Offer, Wish
+from mainspring.ports.store import Agenda, Claimed, Offer, Wish
 from mainspring.stores.sqlite import apply, claim, successes
 from mainspring.stores.sqlite.database import Database
 from mainspring.stores.sqlite.store import SqliteStore
@@ -168,6 +168,26 @@ async def test_a_gate_that_nobody_holds_has_no_row_for_it(tmp_path: Path) -> Non
     assert held() == [("a", 1)]
     await told.apply([success(told.ids, run) for run in runs[2:]])
     assert held() == []
+    await told.store.close()
+
+
+async def test_whoever_leaves_a_gate_is_told_whether_anybody_waits_at_one(tmp_path: Path) -> None:
+    told = Told(tmp_path / "one.db")
+    await told.store.open()
+    runs = [make_run(told.ids, gates=("a",)), make_run(told.ids, gates=("b",)), make_run(told.ids, gates=("b",))]
+    await told.apply(
+        [enqueue_change(told.ids, run, gates=[Gate("a", 1), Gate("b", 1)]) for run in runs], wish=Wish(OFFER, 9)
+    )
+    assert told.said[-1].parked, "nobody asked"
+    started = [one.run for one in told.said[-1].claimed.claims]
+    assert len(started) == 2
+    left_a, left_b = (success(told.ids, run) for run in sorted(started, key=lambda run: run.gates))
+    await told.apply([left_a])
+    assert told.said[-1].parked, "one waits, if not at this gate"
+    await told.apply([left_b])
+    assert (await told.store.due(Agenda.GATES, 10, now=T0 + 60)).unparked == 1
+    await told.apply([success(told.ids, run) for run in await told.claim(9, now=T0 + 70)])
+    assert not told.said[-1].parked
     await told.store.close()
 
 

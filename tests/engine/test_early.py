@@ -134,7 +134,7 @@ async def test_a_steady_crowd_costs_one_commit_for_each_look_ahead() -> None:
         before = len(begun)
         await t.advance("6s")
         assert len(begun) - before >= 5 * MANY
-        assert commits <= 6 * 1_000 / (AHEAD * 3 // 5) + 5, "plans, claims and successes go together"
+        assert commits <= 6 * 1_000 / (AHEAD * lookahead.STEP // 100) + 5, "plans, claims and successes go together"
 
 
 @pytest.mark.parametrize("every", ["50ms", "100ms", "320ms"])

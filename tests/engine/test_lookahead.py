@@ -141,7 +141,7 @@ def test_what_matters_is_looked_at_in_time() -> None:
     assert ahead.look_at(1_000, 5_000) == 5_000
     ahead.ms = AHEAD
     assert ahead.look_at(1_000, 5_000) == 5_000 - AHEAD
-    assert ahead.look_at(1_000, 1_000 + AHEAD) == 1_000 + AHEAD * 3 // 5  # in steps
+    assert ahead.look_at(1_000, 1_000 + AHEAD) == 1_000 + AHEAD * lookahead.STEP // 100  # in steps
     assert ahead.look_at(1_000, 1_010) == 1_010  # and never too late
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from mainspring import Mainspring, State
 from mainspring.engine.settler import COMPANY, IN_VAIN, Settler
 from mainspring.ports.store import Agenda, Due
+from mainspring.testing import travel
 from mainspring.testing.virtual import VirtualClock
 
 
@@ -86,3 +91,30 @@ async def test_without_a_round_under_way_several_share_a_look_when_nobody_waited
     looks.clock.move_to(looks.clock.monotonic() + COMPANY)
     await looks.settler.run_once()
     assert len(looks.at) == 1
+
+
+@pytest.mark.parametrize("overlap", ["forbid", "queue_all"])
+async def test_nobody_looks_for_whom_to_let_in_where_nobody_waits(overlap: Any, tmp_path: Path) -> None:
+    ms = Mainspring(f"sqlite:///{tmp_path}/x.db")
+    looked = 0
+
+    @ms.every("10s", overlap=overlap)
+    async def tick() -> None:
+        await asyncio.sleep(15 if overlap == "queue_all" else 0)
+
+    async with travel(ms, "2026-03-28T22:00Z") as t:
+        assert ms._runtime is not None
+        open_gates = ms._runtime.settler.open_gates
+
+        async def counted() -> float:
+            nonlocal looked
+            looked += 1
+            await open_gates()
+            return 3_600.0
+
+        ms._runtime.settler._steps[Agenda.GATES] = counted
+        ms._runtime.settler.poll = 3_600.0
+        await t.advance("61s")
+        ended = [run for run in await t.runs() if run.state is State.SUCCEEDED]
+    assert len(ended) == (6 if overlap == "forbid" else 3)
+    assert (looked > 1) == (overlap == "queue_all")

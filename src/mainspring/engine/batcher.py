@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mainspring.model.change import Change, Result
 from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import Event
-from mainspring.ports.store import Claimed, Store, Wish
+from mainspring.ports.store import Applied, Claimed, Store, Wish
 
 MAX_ROWS = 1_000
 MAX_BYTES = 512 * 1024
@@ -43,7 +43,7 @@ class Haste(IntEnum):
 
 
 #: What is lost with a crash is done again, so this is how much of it.
-LINGER = 0.35
+LINGER = 0.45
 #: Seconds that no timer is exact to: waiting for less may end before it began.
 GRAIN = 0.0005
 #: In paces. While runs wait in its queue, a worker gains nothing by a commit, and quick handlers lose the CPU that it
@@ -78,7 +78,7 @@ class Batcher:
     def __init__(
         self,
         store: Store,
-        committed: Callable[[Sequence[Change], bool], None],
+        committed: Callable[[Sequence[Change], Applied], None],
         publish: Callable[[Event], None],
         pace: float = 0.0,
     ) -> None:
@@ -290,7 +290,7 @@ class Batcher:
                 accepted.append(waiting.change)
             _tell(waiting, result)
         if accepted:
-            self._committed(accepted, claimed is not None)
+            self._committed(accepted, applied)
             if self.listening:
                 for change in accepted:
                     for event in change.events:

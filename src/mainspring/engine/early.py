@@ -20,7 +20,7 @@ from mainspring.ports.executor import Attempt
 #: Seconds before the next one's time at which to look, and after the last one's at which to hear of it.
 LEAD, TAIL = 0.005, 0.02
 #: Seconds after which to hear of those that have ended, whoever is still to come.
-HEAR = 0.35
+HEAR = 0.45
 #: Seconds that no timer is exact to.
 GRAIN = 0.001
 

@@ -13,6 +13,8 @@ from mainspring.ports.clock import Clock
 BUSY = 20.0
 #: So many milliseconds ahead. Who pauses or edits a schedule in this time comes too late for that one fire.
 AHEAD: Ms = 500
+#: How much of that passes before the next look, in percent: the rest is for one that is late.
+STEP = 80
 #: Seconds over which fires are counted.
 COUNTED = 0.3
 
@@ -35,5 +37,5 @@ class Lookahead:
             self._since, self._count = self._since + seconds, 0
 
     def look_at(self, now: Ms, matters: Ms) -> Ms:
-        """When to look for what will matter then: that long before, in steps of 300 ms, and never too late."""
-        return min(matters, max(matters - self.ms, now + self.ms * 3 // 5))
+        """When to look for what will matter then: that long before, in steps of 400 ms, and never too late."""
+        return min(matters, max(matters - self.ms, now + self.ms * STEP // 100))

@@ -52,7 +52,7 @@ from mainspring.model.settings import Settings
 from mainspring.ports.broker import Broker
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Executor, Handler, Kind
-from mainspring.ports.store import Agenda, Store
+from mainspring.ports.store import Agenda, Applied, Store
 from mainspring.ports.threads import Threads
 from mainspring.service import Commands
 
@@ -390,7 +390,7 @@ class Runtime:
         for worker in self.workers():
             worker.wake()
 
-    def _committed(self, changes: Sequence[Change], claimed: bool) -> None:
+    def _committed(self, changes: Sequence[Change], applied: Applied) -> None:
         """Wake precisely: who has work because of what was just committed here."""
         to_run = touched = released = False
         for change in changes:
@@ -412,11 +412,11 @@ class Runtime:
         if self.brokering is not None:
             self.brokering.committed(changes)
         self._telling.grown()
-        if to_run and (not claimed or self.agents is not None):  # the claim that rode along has seen its own already
+        if to_run and (applied.claimed is None or self.agents is not None):  # one that rode along has seen its own
             self._wake_worker()
         if touched:
             self.settler.wake(Agenda.TOUCHED)
-        if released:
+        if released and applied.parked:
             self.settler.released()
 
     # ── outcomes from other threads ────────────────────────────────────────

@@ -107,6 +107,8 @@ class Applied(Struct, frozen=True):
     now: Ms
     results: list[Result]
     claimed: Claimed | None = None
+    #: False when it is known that no run waits at any gate: whoever left one need not look for somebody to let in.
+    parked: bool = True
 
 
 class Renewed(Struct, frozen=True):

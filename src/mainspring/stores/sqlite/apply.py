@@ -76,10 +76,11 @@ def _apply(db: Database, changes: Sequence[Change], wish: Wish | None, now: Ms |
                 _apply_segment(db, segment, results)
         if wish is not None and claimed is None:
             claimed = claim_here(db, wish.offer, wish.limit, (), wall, lease_now)
+        parked = not any(change.releases for change in changes) or db.value(sql.ANY_PARKED) == 1
     for change, result in zip(changes, results, strict=True) if db.held else ():
         if result.status == "accepted" and isinstance(change.guard, RunLease | RunAt | ScheduleAt):
             db.held.pop(change.guard.id, None)
-    return Applied(wall, results, claimed)
+    return Applied(wall, results, claimed, parked)
 
 
 def _apply_segment(db: Database, segment: Segment, results: list[Result]) -> None:

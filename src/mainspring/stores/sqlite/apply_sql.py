@@ -274,6 +274,7 @@ TOUCH_SCHEDULES = f"""
 UPDATE schedule AS s SET touched = s.touched + {item(1)} FROM j WHERE s.id = {item(0)}
 """  # noqa: S608
 
+ANY_PARKED = "SELECT EXISTS (SELECT 1 FROM run INDEXED BY run_parked WHERE parked_on IS NOT NULL)"
 #: [gate]: each is left once, and nobody holds it any more.
 FREE_GATES = "DELETE FROM gate_held WHERE held <= 1 AND name IN (SELECT value FROM json_each(?1))"
 #: [gate], of those that were not: one less.

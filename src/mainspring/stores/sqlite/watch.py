@@ -10,7 +10,7 @@ from mainspring.stores.sqlite.database import Database
 #: How often to look, in seconds: often for a while after another process wrote, seldom when none does.
 EAGER, LAZY, LIVELY = 0.025, 0.15, 1.0
 #: An instance that plans ahead looks whenever it does that, which is sooner than this.
-ALONG = 0.35
+ALONG = 0.45
 #: Under a virtual clock there is seldom another process.
 VIRTUAL = 1.0
 
