@@ -84,6 +84,8 @@ F = TypeVar("F", bound=Callable[..., None])
 def _said(applied: Applied) -> Applied:
     """What every store must answer alike; whether runs wait at gates is for a store to know or not."""
     return replace(applied, parked=True)
+
+
 ALL = 100_000
 TTL: Ms = 15_000
 OWNERS = ("w1", "w2", "w3")
