@@ -54,6 +54,8 @@ async def _calls(folder: str, n: int, store: str) -> Figures:
     reader.close()
     if count != n:
         raise SystemExit(f"{count} calls came of {n}")
+    if not planned or not late:
+        raise SystemExit(f"{n} calls were over before {TICK}, when another is due; ask for more of them")
     return {
         "n": n,
         "per_second": rate(n, seconds),

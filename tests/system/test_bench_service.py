@@ -33,8 +33,8 @@ def test_a_tiny_run_asks_every_list(tmp_path: Path) -> None:
 
 
 def test_a_tiny_run_calls_an_agent(tmp_path: Path) -> None:
-    ours, bare = tiny_run(tmp_path, "calls", 300)["parts"]
-    assert ours["runs"][0]["n"] == bare["runs"][0]["n"] == 300
+    ours, bare = tiny_run(tmp_path, "calls", 2_000)["parts"]
+    assert ours["runs"][0]["n"] == bare["runs"][0]["n"] == 2_000
     assert ours["runs"][0]["ticks"] > 0
     assert bare["runs"][0]["per_second"] > 0
 
