@@ -20,7 +20,7 @@ MUTANTS = (
     Mutant(
         "drop-unique",
         "two runs for one fire time are possible (SQLite)",
-        S + "stores/sqlite/sql/0001_init.sql",
+        S + "stores/sqlite/sql/0010_fire.sql",
         "CREATE UNIQUE INDEX run_fire ",
         "CREATE INDEX run_fire ",
         (SQLITE + "test_planned_run_that_exists_is_skipped",),

@@ -9,6 +9,7 @@ import pytest
 
 from mainspring.model.run import State
 from mainspring.ports.store import Query, Runs, Schedules
+from mainspring.stores.sqlite.apply_sql import REFUSED_RUNS
 from mainspring.stores.sqlite.due import _DUE_SCHEDULES
 from mainspring.stores.sqlite.store import SqliteStore
 
@@ -51,3 +52,13 @@ async def test_what_is_due_is_read_in_the_order_of_its_time_and_age(tmp_path: Pa
     await store.close()
     assert "USING INDEX schedule_next (next_at>? AND next_at<?)" in plan
     assert "TEMP B-TREE" not in plan
+
+
+async def test_a_fire_is_found_by_both_its_columns(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    plan = " ".join(str(row) for row in store._db.connection.execute("EXPLAIN QUERY PLAN " + REFUSED_RUNS, ("[]",)))
+    columns = [name for _, _, name in store._db.connection.execute("PRAGMA index_info(run_fire)")]
+    await store.close()
+    assert "INDEX run_fire (fire_key=? AND schedule_id=?)" in plan
+    assert columns == ["fire_key", "schedule_id"]  # fires of one moment are written side by side

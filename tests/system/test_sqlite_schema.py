@@ -6,12 +6,21 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mainspring.model.gate import Gate
 from mainspring.ports.store import Gates, Runs
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite.database import APPLICATION_ID, _migrations, _statements
-from mainspring.testing.factories import Ids, enqueue_change, make_run
+from mainspring.testing.factories import (
+    T0,
+    Ids,
+    create_schedule_change,
+    enqueue_change,
+    fire_run,
+    make_run,
+    make_schedule,
+)
 
 
 async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -29,7 +38,7 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) 
     kept = await store.find(Runs())
     indexes = {name for (name,) in store._db.run("SELECT name FROM sqlite_master WHERE type = 'index'")}
     assert {"event_note", "schedule_deleted"} <= indexes
-    assert store._db.value("PRAGMA user_version") == len(_migrations()) == 9
+    assert store._db.value("PRAGMA user_version") == len(_migrations()) == 10
     await store.close()
     await store.open()
     assert await store.find(Runs()) == kept
@@ -51,4 +60,28 @@ async def test_gates_of_an_earlier_schema_keep_their_limits_and_who_holds_them(t
     store = SqliteStore(path)
     await store.open()
     assert await store.find(Gates()) == [Gate(*gate) for gate in gates]
+    await store.close()
+
+
+@pytest.mark.tampers
+async def test_fires_of_an_earlier_schema_are_still_unique(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    ids = Ids()
+    schedule = make_schedule(ids)
+    fire = fire_run(schedule, T0)
+    store = SqliteStore(path)
+    await store.open()
+    await store.apply([create_schedule_change(ids, schedule)], now=T0)
+    await store.apply([enqueue_change(ids, fire)], now=T0)
+    await store.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("DROP INDEX run_fire")
+    connection.execute("CREATE UNIQUE INDEX run_fire ON run (schedule_id, fire_key) WHERE schedule_id IS NOT NULL")
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    await store.open()
+    assert store._db.value("PRAGMA user_version") == len(_migrations())
+    again = await store.apply([enqueue_change(ids, replace(fire, id=ids.next()))], now=T0)
+    assert [result.status for result in again.results] == ["refused"]
+    assert [run.id for run in await store.find(Runs())] == [fire.id]
     await store.close()

@@ -15,7 +15,7 @@ from mainspring.ports.threads import SystemThreads
 EVERY = 400
 #: So many rows weigh as much as a commit: less where they are all over the file, more where they follow each other.
 ROWS = 36
-#: A schedule that moves on is so many rows more: a page of its own, and two of the indexes by schedule.
+#: A schedule that moves on is so many rows more: a page of its own, and one of the index by schedule.
 MOVED = 18
 #: Commits go on meanwhile. What they added is moved by another round, which is shorter; before the last one the commits
 #: of this process are held up, so that nothing is left and the log begins anew. In a log that only grows, every commit
