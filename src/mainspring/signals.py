@@ -51,11 +51,11 @@ class Stopper:
         try:
             await asyncio.wait([done, stop], return_when=asyncio.FIRST_COMPLETED)
         finally:  # also when whoever waits gives up
-            for task in (done, stop):
-                if not task.done():
-                    task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await task
+            rest = [task for task in (done, stop) if not task.done()]
+            for task in rest:
+                task.cancel()
+            if rest:  # to await one of them would take a cancellation from outside for its own
+                await asyncio.gather(*rest, return_exceptions=True)
         if done.done() and not done.cancelled():
             done.result()
 

@@ -15,6 +15,7 @@ import pytest
 from mainspring import Mainspring
 from mainspring.engine.runtime import Runtime
 from mainspring.model.errors import RunsAlready, StoreFull
+from mainspring.signals import Stopper
 from servers import for_tests_redis
 from servers.for_tests import fresh_url
 
@@ -52,6 +53,23 @@ async def _give_up(url: str, moment: float) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await work
     await ms.close()
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_who_waits_for_a_start_can_be_cancelled_at_every_turn_of_the_loop(turns: int) -> None:
+    stopper = Stopper()
+
+    async def runs() -> None:
+        await stopper.first_of(asyncio.sleep(0))
+        await stopper.wait()
+
+    work = asyncio.ensure_future(runs())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    work.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert work.cancelled()
 
 
 async def test_closing_waits_no_longer_for_a_server_that_is_not_there() -> None:

@@ -299,8 +299,8 @@ async def test_a_reader_of_the_log_misses_nothing_when_a_transaction_commits_lat
             assert gone.id not in {event.run_id for event in rest}
             await store.apply([enqueue_change(ids, own[3])])
             assert [event.run_id for event in await follower.next(100)] == [own[3].id]
-            assert await follower.next(100) == []
-            assert follower.holes == 0
+            while follower.holes:  # a number taken back is given up when all older transactions of the server are over
+                assert await follower.next(100) == []
     finally:
         await store.close()
 
