@@ -17,7 +17,7 @@ from mainspring.engine.inline import Inline
 from mainspring.engine.loop import EngineLoop, ThreadLoop
 from mainspring.engine.runtime import Runtime, open_broker, open_store
 from mainspring.model.change import Change, Result
-from mainspring.model.errors import StoreError
+from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.http import AgentSettings
 from mainspring.model.ids import IdFactory
 from mainspring.model.instant import Duration, Ms, zone
@@ -117,6 +117,7 @@ class EngineHost:
         self._runtime: Runtime | None = None
         self._runtime_pid = 0
         self._progress: dict[Attempt, str] = {}
+        self._progressing: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[Runtime] | None = None
 
     def use_broker(self, broker: str | Broker | None) -> None:
@@ -201,8 +202,14 @@ class EngineHost:
             return self._runtime
         if self._opening is None or self._opening.get_loop() is not asyncio.get_running_loop():
             self._opening = asyncio.get_running_loop().create_task(self._open())
+        opening = self._opening
         try:
-            return await asyncio.shield(self._opening)
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if opening.cancelled() and asking is not None and not asking.cancelling():
+                raise StoreUnavailable("the store was closed before it was open; nothing was stored") from None
+            raise
         finally:
             if self._opening is not None and self._opening.done():
                 self._opening = None
@@ -229,17 +236,21 @@ class EngineHost:
         return runtime
 
     async def close(self) -> None:
-        """Close the store, also one that is being opened; the next call opens it again."""
+        """Close the store, also one that is being opened, and end the engine's thread; the next call opens it again."""
         if self._engine.begun:
-            await self._engine.call(self._open_no_more())
+            await self._engine.call(self._begin_no_more())
         runtime, self._runtime = self._runtime, None
         if runtime is not None and self._runtime_pid == os.getpid():
             if runtime.direct is not None:
                 await runtime.direct.close()
             await self._engine.call(runtime.close())
+        await self._engine.rest(lambda: self._runtime is None)  # another thread may have opened it again
 
-    async def _open_no_more(self) -> None:
+    async def _begin_no_more(self) -> None:
         """Whoever asked for the store gave up; a server that is not there is waited for no longer."""
+        self._progress.clear()
+        if self._progressing is not None:
+            self._progressing.cancel()
         opening, self._opening = self._opening, None
         if opening is not None and opening.get_loop() is asyncio.get_running_loop():
             opening.cancel()

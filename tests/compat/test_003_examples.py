@@ -224,7 +224,7 @@ async def test_example_execution_guard_one_run_for_each_occurrence(tmp_path: Pat
         assert report.state.trigger_count == 6
         assert [run.scheduled_at for run in report.history] == fires
     for app, _ in pairs:
-        await asyncio.to_thread(app._engine.stop)
+        await app.close()
 
 
 # ── Core concepts: the kinds of task ──
@@ -249,7 +249,7 @@ async def test_from_async_from_sync_and_from_blocking_run_where_they_should(stor
     here = threading.get_ident()
     assert (where["async"], where["sync"]) == (here, here)
     assert where["blocking"] != here
-    await asyncio.to_thread(store._engine.stop)
+    await store.close()
 
 
 async def test_a_failing_task_is_recorded_and_the_schedule_goes_on(store: Mainspring) -> None:

@@ -387,7 +387,7 @@ async def test_the_handle_stops_from_inside_the_task_and_from_a_thread(store: Ma
     report = await asyncio.wait_for(scheduler.run(job), 30)
     assert "success" in {run.status for run in report.history}
     assert report.state.next_run_at is not None
-    await asyncio.to_thread(store._engine.stop)
+    await store.close()
 
 
 async def test_jobs_share_one_engine_and_the_last_one_stops_it(store: Mainspring) -> None:
@@ -410,7 +410,7 @@ async def test_run_returns_when_the_app_it_runs_beside_stops() -> None:
             await asyncio.sleep(0.001)
     report = await asyncio.wait_for(running, 30)
     assert report.state.next_run_at is not None
-    await asyncio.to_thread(store._engine.stop)
+    await store.close()
 
 
 def test_a_scheduler_may_be_used_on_one_loop_after_another() -> None:
@@ -420,7 +420,7 @@ def test_a_scheduler_may_be_used_on_one_loop_after_another() -> None:
         job = Job.without_deps("job", Schedule.interval("5ms"), Task.from_sync(lambda context: None))
         report = asyncio.run(Scheduler(store).run(job.with_max_runs(n)))
         assert report.state.trigger_count == n
-    store._engine.stop()
+    asyncio.run(store.close())
 
 
 def test_jobs_and_schedules_are_values() -> None:

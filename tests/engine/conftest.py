@@ -42,7 +42,6 @@ def make(url: str) -> Iterator[Make]:
     yield build
     for app in made:
         app.sync.close()
-        app._engine.stop()
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
     sys.modules.pop("child_program", None)
     module = importlib.import_module("child_program")
     yield module
-    module.ms._engine.stop()
+    module.ms.sync.close()
     sys.modules.pop("child_program", None)
 
 
@@ -144,4 +143,3 @@ async def plain_ms() -> AsyncIterator[Mainspring]:
     app = Mainspring("memory://", shutdown_timeout="5s")
     yield app
     await app.close()
-    app._engine.stop()

@@ -21,7 +21,6 @@ def pair() -> Iterator[tuple[Mainspring, Mainspring]]:
     yield apps
     for app in apps:
         app.sync.close()
-        app._engine.stop()
 
 
 async def test_one_holder_in_all_processes_and_a_token_that_grows(pair: tuple[Mainspring, Mainspring]) -> None:

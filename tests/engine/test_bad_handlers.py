@@ -51,7 +51,6 @@ def beside(app: Mainspring) -> Iterator[None]:
         app.stop()
         thread.join(LONG)
         app.sync.close()
-        app._engine.stop()
         assert not errors
         assert not thread.is_alive()
 
@@ -213,7 +212,6 @@ def test_what_cannot_begin_for_a_second_is_handed_back_and_taken_by_another_inst
     run = app.sync.find_by_id(first.id)
     assert (run.state, run.attempt) == (State.SUCCEEDED, 1)
     app.sync.close()
-    app._engine.stop()
 
 
 def test_a_blocked_loop_delays_only_coroutines_and_claims_no_more_of_them(app: Mainspring, named: Named) -> None:

@@ -48,7 +48,6 @@ async def ms(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ma
     await app.schedule("nightly", send, cron="0 2 * * *", args=("acme",))
     yield app
     await app.close()
-    app._engine.stop()
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -34,12 +35,16 @@ PLACES: dict[str, Callable[[Path], str]] = {
 @pytest.mark.parametrize("place", PLACES)
 def test_an_instance_given_up_at_any_moment_leaves_nothing_open(place: str, tmp_path: Path) -> None:
     url = PLACES[place](tmp_path)
+    before = set(threading.enumerate())
     with warnings.catch_warnings(record=True) as left:
         warnings.simplefilter("always")
         for moment in MOMENTS * ROUNDS:
             asyncio.run(_give_up(url, moment))
             gc.collect()
             assert not left, f"given up after {moment * 1000:g} ms: {[str(one.message) for one in left]}"
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive(), thread.name
 
 
 async def _give_up(url: str, moment: float) -> None:

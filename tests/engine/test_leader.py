@@ -305,8 +305,6 @@ async def test_on_a_real_store_a_leader_that_falls_silent_is_followed_by_another
             leader = await heir.leader()
             assert leader is not None
             assert (leader.instance, leader.term, leader.live) == (heir._runtime.owner, 2, True)  # type: ignore[union-attr]
-    for app in (silent, heir):
-        app._engine.stop()
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -43,7 +43,6 @@ async def test_a_blocked_handler_loop_keeps_its_leases() -> None:
         run = await handle.run()
         assert (run.attempt, run.crashes) == (1, 0)
         assert not await ms.events(types=[LeaseExpired])
-    ms._engine.stop()
 
 
 async def test_a_lost_lease_means_a_refused_result(caplog: pytest.LogCaptureFixture) -> None:
@@ -221,7 +220,6 @@ async def test_more_is_claimed_only_into_free_slots() -> None:
         await handles[0].result(timeout=WAIT)
         assert most == 2
         assert len(await ms.events(types=[RunStarted])) == 20
-    ms._engine.stop()
 
 
 Handlers = Callable[..., Any]

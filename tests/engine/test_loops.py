@@ -455,4 +455,4 @@ async def test_the_engine_runs_on_uvloop_where_it_is_installed(
     try:
         assert await engine.call(kind()) == ("uvloop" if installed else "asyncio")
     finally:
-        engine.stop()
+        await engine.rest(lambda: True)

@@ -139,7 +139,6 @@ async def filled(db: Path, count: int, wal: Path | None = None) -> list[Event]:
             shutil.copy(path, wal / path.name)
     events = await ms.events(limit=100_000)
     await ms.close()
-    ms._engine.stop()
     return events
 
 

@@ -48,7 +48,6 @@ def ms(tmp_path: Path) -> Iterator[Mainspring]:
     app = Mainspring(f"sqlite:///{tmp_path}/x.db")
     yield app
     app.sync.close()
-    app._engine.stop()
 
 
 def run_as_a_supervisor_does(folder: Path) -> int:

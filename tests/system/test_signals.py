@@ -124,7 +124,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
             program.process.kill()
         program.process.communicate()
     here.ms.sync.close()
-    here.ms._engine.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -132,7 +132,6 @@ def somewhere(folder: Path) -> Iterator[Place]:
                 process.kill()
             process.communicate()
         here.ms.sync.close()
-        here.ms._engine.stop()
 
 
 def now() -> int:

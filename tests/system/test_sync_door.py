@@ -36,7 +36,6 @@ def ms(tmp_path: Path) -> Iterator[Mainspring]:
 
     yield app
     app.sync.close()
-    app._engine.stop()
 
 
 def test_the_door_is_short() -> None:
@@ -228,7 +227,6 @@ def example(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     module: ModuleType = importlib.import_module(name)
     yield module
     module.ms.sync.close()
-    module.ms._engine.stop()
     sys.modules.pop(name, None)
 
 

@@ -118,7 +118,7 @@ def pool(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pool]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    pool.ms._engine.stop()
+    pool.ms.sync.close()
 
 
 @pytest.mark.parametrize("pool", ["6s"], indirect=True)

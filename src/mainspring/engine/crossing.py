@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any
 
 from mainspring.engine.batcher import Batcher
 from mainspring.model.change import Change, Result
-from mainspring.model.errors import StoreError
+from mainspring.model.errors import StoreError, StoreUnavailable
 
 _Asked = asyncio.Future[Result] | concurrent.futures.Future[Result]
 
@@ -24,7 +25,8 @@ class Crossing:
         self._batcher = batcher
         self._post = post
         self._asked: deque[tuple[Change, _Asked]] = deque()
-        self._posted = False
+        self._asking = threading.RLock()  # a signal may come while its thread has it
+        self._posted = self._closed = False
         self._answers: dict[asyncio.AbstractEventLoop, list[tuple[_Asked, Result | StoreError]]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
 
@@ -40,11 +42,21 @@ class Crossing:
         self._ask(change, future)
         return future.result()
 
+    async def close(self) -> None:
+        """Hand on what was asked for, and take nothing more: who asks a loop that ended would never hear."""
+        with self._asking:
+            self._closed = True
+        self._take()
+        await asyncio.gather(*self._waiting)
+
     def _ask(self, change: Change, future: _Asked) -> None:
-        self._asked.append((change, future))
-        if not self._posted:  # whoever takes clears this first, so what is appended now is taken by that hop
-            self._posted = True
-            self._post(self._take)
+        with self._asking:
+            if self._closed:
+                raise StoreUnavailable("the store was closed meanwhile; nothing was stored")
+            self._asked.append((change, future))
+            if not self._posted:  # whoever takes clears this first, so what is appended now is taken by that hop
+                self._posted = True
+                self._post(self._take)
 
     def _take(self) -> None:
         """On the engine's loop."""

@@ -35,6 +35,7 @@ class _Door:
         self.batcher: Batcher | None = None
         self.opening: asyncio.Task[None] | None = None
         self.life: AsyncGenerator[Batcher, None] | None = None
+        self.shutting: asyncio.Task[None] | None = None
 
 
 class Direct:
@@ -73,7 +74,7 @@ class Direct:
                 await _shut(door)
             elif not loop.is_closed():
                 with contextlib.suppress(RuntimeError):  # it was closed just now
-                    asyncio.run_coroutine_threadsafe(_shut(door), loop)
+                    loop.call_soon_threadsafe(_shut_soon, door)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, door: _Door) -> None:
         # A loop that ends closes the generators that live on it: so the connection goes with it, whoever forgot it.
@@ -95,6 +96,11 @@ class Direct:
             self._doors.pop(loop, None)
             await batcher.flush()
             await store.close()
+
+
+def _shut_soon(door: _Door) -> None:
+    """On its loop; one that ends before it comes to this closes the connection by itself."""
+    door.shutting = asyncio.get_running_loop().create_task(_shut(door))
 
 
 async def _shut(door: _Door) -> None:

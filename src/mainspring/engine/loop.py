@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
-from collections.abc import Coroutine
+import weakref
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from mainspring.ports.threads import SystemThreads, Threads
 
 T = TypeVar("T")
+
+#: What was cancelled ends within so many turns of the loop.
+TURNS = 20
+
+_all: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for one in _all:
+        one.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -36,74 +53,107 @@ class EngineLoop(Protocol):
         ...
 
     def post(self, callback: Any, *args: Any) -> None:
-        """Call a function on the engine's loop soon; from any thread."""
+        """Call a function on the engine's loop soon, if there is one; from any thread."""
         ...
 
-    def stop(self) -> None: ...
+    async def rest(self, unused: Callable[[], bool]) -> None:
+        """Let go of the thread, unless it is used, once nothing is under way on it; the next call begins again."""
+        ...
 
 
 class ThreadLoop:
-    """A loop in a daemon thread, started at the first call and again in a forked child."""
+    """A loop in a daemon thread, started at the first call: also at the first after a rest, and in a forked child."""
 
     def __init__(self, threads: Threads | None = None) -> None:
         self._threads = threads or SystemThreads()
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
-        self._ended = threading.Event()
+        self.forget()
+        _all.add(self)
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None or self._pid != os.getpid():
-            with self._lock:
-                if self._loop is None or self._pid != os.getpid():
-                    self._start()
-        assert self._loop is not None
-        return self._loop
+    def forget(self) -> None:
+        """Begin anew, as in a forked child: the thread stayed with the parent, and so did whoever held the lock."""
+        self._lock = threading.RLock()  # a signal may come while its thread has it
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._asked = 0
 
     def _start(self) -> None:
         ready = threading.Event()
-        self._ended = ended = threading.Event()
+        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._ended = ended
 
         def body() -> None:
-            loop = _new_loop()
-            self._loop = loop
+            self._loop = loop = _new_loop()
             asyncio.set_event_loop(loop)
             loop.call_soon(ready.set)
             try:
                 loop.run_forever()
+                loop.run_until_complete(loop.shutdown_asyncgens())
+                loop.run_until_complete(loop.shutdown_default_executor())
             finally:
                 loop.close()
-                ended.set()
+                ended.set_result(None)
 
-        self._pid = os.getpid()
         self._threads.start(body, "mainspring-engine")
         ready.wait()
 
     @property
     def begun(self) -> bool:
-        return self.thread_loop is not None
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run on the engine's loop; the answer is for any thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._running())
+        return self._loop is not None
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(self.submit(work))
+        with self._lock:
+            if self._loop is None:
+                self._start()
+            assert self._loop is not None
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._asked += 1
+        future.add_done_callback(self._answered)
+        return await asyncio.wrap_future(future)
+
+    def _answered(self, _: object) -> None:
+        with self._lock:
+            self._asked -= 1
 
     def post(self, callback: Any, *args: Any) -> None:
-        self._running().call_soon_threadsafe(callback, *args)
+        if (loop := self._loop) is not None:
+            with contextlib.suppress(RuntimeError):  # it went to rest just now
+                loop.call_soon_threadsafe(callback, *args)
 
-    @property
-    def thread_loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop, if it runs in this process."""
-        return self._loop if self._pid == os.getpid() else None
+    async def rest(self, unused: Callable[[], bool]) -> None:
+        told: concurrent.futures.Future[bool] = concurrent.futures.Future()
+        with self._lock:
+            loop, ended = self._loop, self._ended
+            if loop is None:
+                return
+            loop.call_soon_threadsafe(self._try_to_end, loop, unused, told, TURNS)
+        if await asyncio.wrap_future(told):
+            await asyncio.wrap_future(ended)
 
-    def stop(self) -> None:
-        """End the thread; a later call starts a new one."""
-        loop, self._loop = self.thread_loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            self._ended.wait(5)
+    def _try_to_end(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        unused: Callable[[], bool],
+        told: concurrent.futures.Future[bool],
+        turns: int,
+    ) -> None:
+        """On the loop. With the lock nobody can ask, and who asked before is counted."""
+        with self._lock:
+            over = self._loop is not loop
+            wanted = not over and unused()
+            tasks = asyncio.all_tasks(loop)
+            if wanted and not tasks and not self._asked:
+                self._loop = None
+                loop.stop()
+                over = True
+        if (over or not wanted or turns == 0) and not told.done():
+            told.set_result(over)
+        if over or not wanted:
+            return
+        if turns > 0 or not tasks:
+            loop.call_soon(self._try_to_end, loop, unused, told, max(turns - 1, 0))
+        else:  # nobody waits any more: whatever is under way ends the thread when it ends
+            again = partial(self._try_to_end, loop, unused, told, 0)
+            tasks.pop().add_done_callback(lambda _: again())
 
 
 class SameLoop:
@@ -119,5 +169,5 @@ class SameLoop:
     def post(self, callback: Any, *args: Any) -> None:
         self._loop.call_soon(callback, *args)
 
-    def stop(self) -> None:
-        """Nothing of its own to stop."""
+    async def rest(self, unused: Callable[[], bool]) -> None:
+        """It has no thread."""

@@ -342,7 +342,8 @@ class Runtime:
         return self.direct if self.direct is not None and alone else self.crossing
 
     async def close(self) -> None:
-        """Close the store."""
+        """Close the store, after what callers on other loops asked for."""
+        await self.crossing.close()
         await self.batcher.flush()
         if self.brokering is not None:
             await self.brokering.close()
@@ -442,16 +443,16 @@ class Runtime:
             if called:
                 self.agents.finished(called)
                 done = [ended for ended in done if ended[0].handler.kind != "http"]
-        if self.worker is not None:
-            if done:
-                self.worker.finished(done)
-            return
-        for attempt in [attempt for attempt, _ in done if not attempt.done]:  # those were handed back before
-            log.error("run %s ended after its worker had stopped; it will be repeated", attempt.run.id)
+        if self.worker is None:
+            for attempt in [attempt for attempt, _ in done if not attempt.done]:  # those were handed back before
+                log.error("run %s ended after its worker had stopped; it will be repeated", attempt.run.id)
+        elif done:
+            self.worker.finished(done)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, *args)
+        with contextlib.suppress(RuntimeError):  # it was closed
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(callback, *args)
 
     # ── small things ───────────────────────────────────────────────────────
 
@@ -462,9 +463,8 @@ class Runtime:
     def _note_subscriber(self, event: Event, error: str) -> None:
         if isinstance(event, SubscriberFailed):
             return  # a subscriber of failures that fails must not feed itself
-        note = SubscriberFailed(
-            run_id=event.run_id, schedule_id=event.schedule_id, event=type(event).__name__, error=error[:500]
-        )
+        name = type(event).__name__
+        note = SubscriberFailed(run_id=event.run_id, schedule_id=event.schedule_id, event=name, error=error[:500])
         self._note_soon(note)
 
     def _note_soon(self, event: Event) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -169,7 +169,7 @@ class Home:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *args)
 
-    def stop(self) -> None:
+    async def rest(self, unused: Callable[[], bool]) -> None:
         """The loop is the test's, or closed when we leave."""
 
     async def _ready(self) -> None:
