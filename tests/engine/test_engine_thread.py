@@ -196,6 +196,25 @@ def test_who_stores_runs_while_others_close_is_always_answered(place: str, tmp_p
     assert not ms._engine.begun
 
 
+async def test_who_asks_is_told_why_no_loop_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> asyncio.AbstractEventLoop:
+        raise OSError("too many open files")
+
+    async def asks() -> int:
+        return 7
+
+    engine, before = ThreadLoop(), threads()
+    with monkeypatch.context() as patch:
+        patch.setattr("mainspring.engine.loop._new_loop", refuses)
+        refused = asks()
+        with pytest.raises(OSError, match="too many open files"):
+            await engine.call(refused)
+        refused.close()
+    assert (engine.begun, threads()) == (False, before)
+    assert await engine.call(asks()) == 7
+    await engine.rest(lambda: True)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_forked_while_others_ask_has_a_thread_of_its_own(tmp_path: Path) -> None:
     ms = Mainspring(f"sqlite:///{tmp_path}/x.db")
@@ -205,6 +224,7 @@ def test_a_child_forked_while_others_ask_has_a_thread_of_its_own(tmp_path: Path)
         while not over.is_set():
             ms.sync.runs()
 
+    ms.sync.runs()  # SQLite believes that a lock held at the fork, as for the schema, is held in the child for ever
     others = [threading.Thread(target=asks) for _ in range(2)]
     for other in others:
         other.start()

@@ -77,12 +77,10 @@ class ThreadLoop:
         self._asked = 0
 
     def _start(self) -> None:
-        ready = threading.Event()
+        loop, ready = _new_loop(), threading.Event()
         ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._ended = ended
 
         def body() -> None:
-            self._loop = loop = _new_loop()
             asyncio.set_event_loop(loop)
             loop.call_soon(ready.set)
             try:
@@ -95,6 +93,7 @@ class ThreadLoop:
 
         self._threads.start(body, "mainspring-engine")
         ready.wait()
+        self._loop, self._ended = loop, ended
 
     @property
     def begun(self) -> bool:
@@ -104,7 +103,7 @@ class ThreadLoop:
         with self._lock:
             if self._loop is None:
                 self._start()
-            assert self._loop is not None
+                assert self._loop is not None
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
             self._asked += 1
         future.add_done_callback(self._answered)
