@@ -196,6 +196,26 @@ def test_who_stores_runs_while_others_close_is_always_answered(place: str, tmp_p
     assert not ms._engine.begun
 
 
+async def test_who_gives_up_waiting_for_its_end_does_not_disturb_it() -> None:
+    engine, before, gate = ThreadLoop(), threads(), threading.Event()
+
+    async def begins() -> None:  # the thread's end waits for this
+        asyncio.get_running_loop().run_in_executor(None, gate.wait, 10)
+
+    await engine.call(begins())
+    mine = threads() - before
+    resting = asyncio.ensure_future(engine.rest(lambda: True))
+    while engine.begun:  # noqa: ASYNC110 - until it is told to end
+        await asyncio.sleep(0.001)
+    for _ in range(5):
+        await asyncio.sleep(0.001)  # the answer comes, and the end is waited for
+    resting.cancel()
+    await asyncio.gather(resting, return_exceptions=True)
+    assert resting.cancelled()
+    gate.set()
+    await asyncio.to_thread(until_gone, mine)  # an error in the thread fails the test
+
+
 async def test_who_asks_is_told_why_no_loop_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses() -> asyncio.AbstractEventLoop:
         raise OSError("too many open files")

@@ -125,8 +125,8 @@ class ThreadLoop:
             if loop is None:
                 return
             loop.call_soon_threadsafe(self._try_to_end, loop, unused, told, TURNS)
-        if await asyncio.wrap_future(told):
-            await asyncio.wrap_future(ended)
+        if await asyncio.shield(asyncio.wrap_future(told)):  # not ours alone to cancel: the thread sets them, too
+            await asyncio.shield(asyncio.wrap_future(ended))
 
     def _try_to_end(
         self,
