@@ -26,7 +26,7 @@ from bench.runner import Results, Runner
 from bench.server import Databases, Unavailable
 from bench.suites import SUITES, Suite
 
-#: A load average above this when the run begins is worth a word.
+#: Load average at the start of a run above which a warning is printed.
 BUSY = 0.5
 
 
@@ -57,12 +57,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _suite(
     suite: Suite, scenarios: list[Scenario], options: argparse.Namespace, console: Console
 ) -> tuple[dict[str, Any], bool]:
-    """Run one part, show it, keep its results; what was found, and whether every target was met."""
+    """Run one suite, print it and write its results; return the results and True if every target was met."""
     PLACE.mkdir(exist_ok=True)
     began = time.monotonic()
     databases = Databases()
     with tempfile.TemporaryDirectory(dir=options.dir or PLACE, prefix="scratch-") as scratch:
-        # a server keeps its files where temporary files are
+        # a server writes its files below the temporary folder
         where = Path(tempfile.gettempdir() if suite.on_server or suite.on_redis else scratch)
         about = machine(where) | {"quick": options.quick}
         if about["load_before"] > BUSY:

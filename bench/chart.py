@@ -1,4 +1,4 @@
-"""A chart of the result, as SVG; readable on light and on dark pages."""
+"""Charts of the results as SVG, readable on light and on dark pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WIDTH, _LEFT, _BARS, _ROW = 830, 320, 400, 22
 
 
 class Panel(NamedTuple):
-    """A scenario's figure as bars."""
+    """One figure of a scenario, drawn as bars."""
 
     scenario: str
     figure: str
@@ -36,7 +36,7 @@ class Panel(NamedTuple):
 
 
 def chart(document: dict[str, Any], panels: Sequence[Panel], durability: str) -> str:
-    """One panel of bars for each scenario that was measured; each panel has its own scale."""
+    """Return the SVG: one panel of bars, with its own scale, for each scenario that was measured."""
     y = 10
     drawn: list[str] = []
     for key, figure, title, form in panels:

@@ -1,4 +1,4 @@
-"""A virtual environment for each contender, with pinned versions; made once and used again."""
+"""Virtual environments with pinned versions, one for each contender, created once and reused."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-#: Environments, prepared files and scratch space; not in `bench/`, so that no tool takes them for sources.
+#: Folder of environments, prepared files and scratch space; outside `bench/`, where tools would read them as sources.
 PLACE = ROOT / ".bench"
-#: Drivers, the same for all that use them.
+#: Versions of the drivers, equal for all contenders that use them.
 ASYNCPG, PSYCOPG, UVLOOP = "asyncpg==0.32.0", "psycopg[binary,pool]==3.3.8", "uvloop==0.23.0"
 REDIS, HIREDIS = "redis==8.1.0", "hiredis==3.5.0"
-#: The one that has both servers.
+#: The contender that uses both servers.
 PAIR = "bench.contenders.redis.mainspring_pair"
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Who takes part: its module, what its environment needs, how it is called in tables."""
+    """One participant of the benchmark: its module, the packages of its environment, its name in tables."""
 
     key: str
     label: str
     module: str
     packages: tuple[str, ...] = ()
-    #: The least Python it runs on.
+    #: The oldest Python version that it runs on.
     least: tuple[int, int] = (3, 11)
-    #: What its bar in a chart stands for: ours, floor or other.
+    #: Kind of its bar in a chart: ours, floor or other.
     kind: str = "other"
 
     @property
     def on_server(self) -> bool:
-        """True when it is given a database of PostgreSQL."""
+        """True if it uses a PostgreSQL database."""
         return self.module.startswith("bench.contenders.postgres.") or self.module == PAIR
 
     @property
     def on_redis(self) -> bool:
-        """True when it is given a Redis or Valkey."""
+        """True if it uses a Redis or Valkey server."""
         return self.module.startswith("bench.contenders.redis.")
 
 
@@ -141,11 +141,11 @@ CONTENDERS = {
 
 
 class NotInstalled(Exception):
-    """The environment could not be made; the message is the reason."""
+    """Raised if an environment could not be created; the message has the reason."""
 
 
 def python_of(contender: Contender, *, here: bool = False) -> str:
-    """The interpreter that runs a contender; its environment is made when it is missing or its pins have changed."""
+    """Return the interpreter of a contender; create its environment if it is missing or its pins have changed."""
     if here:
         return sys.executable
     base = interpreter(contender.least)
@@ -168,14 +168,14 @@ def python_of(contender: Contender, *, here: bool = False) -> str:
 
 @cache
 def interpreter(least: tuple[int, int]) -> str:
-    """A Python that is new enough: this one, or one that is found on PATH or under pyenv."""
+    """Return a Python that is new enough: this one, or one on PATH or under pyenv."""
     if sys.version_info >= least:
         return sys.executable
     names = [f"python3.{minor}" for minor in range(least[1], least[1] + 4)]
     places = [found for name in names if (found := shutil.which(name))]
     for name in names:
         places += map(str, sorted(Path.home().glob(f".pyenv/versions/*/bin/{name}")))
-    for place in places:  # a shim of a version that is switched off is there and fails
+    for place in places:  # a pyenv shim of a version that is not enabled exists, but fails
         test = f"import sys, venv; sys.exit(sys.version_info < {least})"
         if subprocess.run([place, "-c", test], capture_output=True, check=False).returncode == 0:
             return place

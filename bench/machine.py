@@ -1,4 +1,4 @@
-"""What a figure depends on: the machine, the file system, the versions, the commit."""
+"""The conditions of a measurement: machine, file system, versions, commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.envs import ROOT
 
 
 def machine(folder: Path) -> dict[str, Any]:
-    """Everything a reader needs to judge the figures taken in `folder`."""
+    """Describe the conditions under which figures are measured in `folder`."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
@@ -33,7 +33,7 @@ def machine(folder: Path) -> dict[str, Any]:
 
 
 def fsync_us(folder: Path, times: int = 200) -> float:
-    """What a 4 KiB append and its fdatasync cost here, in microseconds."""
+    """Measure a 4 KiB append with its fdatasync, in microseconds."""
     with tempfile.TemporaryFile(dir=folder) as file:
         costs = []
         for _ in range(times):
@@ -68,7 +68,7 @@ def _cpu_name() -> str:
 
 
 def _filesystem(folder: Path) -> str:
-    """The type of the mount that a folder lies on."""
+    """Return the type of the file system that contains a folder."""
     path = folder.resolve()
     best, kind = "", "unknown"
     try:

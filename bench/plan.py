@@ -1,4 +1,4 @@
-"""What is measured: the scenarios, who takes part in each, and with how many items."""
+"""The plan of the benchmark on SQLite: the scenarios, their contenders, and the number of items."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Part:
     label: str
     job: str
     parameters: dict[str, Any] = field(default_factory=dict)
-    #: A job and its parameters whose folder every run begins with a copy of.
+    #: A job with parameters that prepares a folder; every run begins with a copy of that folder.
     prepare: tuple[str, dict[str, Any]] | None = None
-    #: Fewer runs than the scenario's, for what is only there for orientation.
+    #: Number of runs, if fewer than the scenario's: for parts that only give orientation.
     runs: int | None = None
     timeout: float = 240
-    #: Other labels of the same contender are settings; the best of a group counts.
+    #: Parts of one contender in one group differ in settings; the best part counts.
     group: str = ""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A question, who answers it, and which figures its table shows."""
+    """One question of the benchmark: the parts that answer it, and the figures of its table."""
 
     key: str
     title: str
@@ -40,19 +40,19 @@ class Scenario:
 
 
 def part(contender: str, job: str, label: str = "", **more: Any) -> Part:
-    """`label` is added to the contender's name; unknown keywords are the job's parameters."""
+    """Return one part; `label` is added to the contender's name, other keywords are parameters of the job."""
     own = {key: more.pop(key) for key in ("prepare", "runs", "timeout") if key in more}
     name = CONTENDERS[contender].label
     return Part(contender, f"{name}, {label}" if label else name, job, more, group=name, **own)
 
 
-RATE = ("per_second", "per second", 0)
-CPU = ("cpu_us", "µs CPU each", 1)
-LATE = (("p50_ms", "p50 ms", 2), ("p99_ms", "p99 ms", 2), ("max_ms", "max ms", 1))
+RATE_FIGURE = ("per_second", "per second", 0)
+CPU_FIGURE = ("cpu_us", "µs CPU each", 1)
+LATENCY_FIGURES = (("p50_ms", "p50 ms", 2), ("p99_ms", "p99 ms", 2), ("max_ms", "max ms", 1))
 
 
 def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
-    """Every scenario; `quick` takes fewer items and runs, `n` overrides the items where one number says it all."""
+    """Return every scenario; `quick` lowers items and runs, `n` overrides the items where they are one number."""
 
     def size(full: int, less: int, most: int | None = None) -> int:
         chosen = n if n is not None else less if quick else full
@@ -74,7 +74,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("apscheduler3", "drain", n=aps3_n),
                 part("apscheduler4", "drain", n=aps4_n),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE),
             runs=2 if quick else 5,
             note="Enqueued first, then the worker is started; the clock stops when the last outcome is committed.",
         ),
@@ -82,14 +82,14 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "priority",
             "Critical enqueued behind low ones, all slots busy with 50 ms work",
             (part("mainspring", "priority", low=3_000 if quick else 10_000, critical=size(200, 60, 200)),),
-            (("n", "critical", 0), ("low", "low", 0), *LATE),
+            (("n", "critical", 0), ("low", "low", 0), *LATENCY_FIGURES),
             runs=runs,
         ),
         Scenario(
             "busy-thread",
             "One CPU-bound thread handler beside it",
             (part("mainspring", "busy_thread", seconds=5 if quick else 15, n=size(10_000, 5_000)),),
-            (("fires", "fires", 0), *LATE, ("n", "drained", 0), ("per_second", "drain per second", 0)),
+            (("fires", "fires", 0), *LATENCY_FIGURES, ("n", "drained", 0), ("per_second", "drain per second", 0)),
             runs=runs,
             note="Run as `mainspring run` runs it: a switch interval of 0.5 ms.",
         ),
@@ -105,7 +105,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("huey", "enqueue_one", "one by one", n=size(3_000, 1_000)),
                 part("apscheduler3", "enqueue_one", "one by one", n=aps3_n),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE),
             runs=runs,
             note="SqliteHuey and APScheduler have no bulk call. A run of ours is a row and an event.",
         ),
@@ -117,7 +117,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("huey", "latency", "defaults", n=size(250, 100, 250), runs=1),
                 part("huey", "latency", "polling every 5 ms", n=size(250, 100, 250), poll=0.005, runs=1),
             ),
-            (("n", "N", 0), *LATE, CPU),
+            (("n", "N", 0), *LATENCY_FIGURES, CPU_FIGURE),
             runs=runs,
         ),
         Scenario(
@@ -162,7 +162,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("apscheduler3", "add_schedules", n=size(3_000, 1_000, 3_000)),
                 part("apscheduler4", "add_schedules", n=size(500, 200, 500)),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE),
             runs=runs,
             note="Ours in bulk; APScheduler has no bulk call.",
         ),
@@ -174,7 +174,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("apscheduler3", "drain", n=size(10_000, 10_000), store="memory"),
                 part("apscheduler4", "drain", n=size(3_000, 1_000, 3_000), store="memory"),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE),
             runs=runs,
             note="Ours keeps every event.",
         ),
@@ -190,7 +190,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 ("expected", "of", 0),
                 ("doubled", "doubled", 0),
                 ("within_10ms", "within 10 ms", 0),
-                *LATE,
+                *LATENCY_FIGURES,
             ),
             runs=runs,
         ),
@@ -215,7 +215,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
 
 
 def chosen(scenarios: Iterable[Scenario], only: list[str], contenders: list[str]) -> list[Scenario]:
-    """Those scenarios and contenders that were asked for; all when none were named."""
+    """Return the named scenarios and contenders; all if none is named."""
     kept = []
     for scenario in scenarios:
         if only and scenario.key not in only:

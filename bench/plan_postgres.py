@@ -1,15 +1,15 @@
-"""What is measured on PostgreSQL: the scenarios, who takes part in each, and with how many items."""
+"""The plan of the benchmark on PostgreSQL: the scenarios, their contenders, and the number of items."""
 
 from __future__ import annotations
 
-from bench.plan import CPU, LATE, RATE, Part, Scenario, part
+from bench.plan import CPU_FIGURE, LATENCY_FIGURES, RATE_FIGURE, Part, Scenario, part
 
-#: Rounds of a drain, in which contenders take turns; the target counts in how many we are ahead.
+#: Rounds of a drain, in which contenders alternate; the target counts the rounds that Mainspring wins.
 ROUNDS = 5
 
 
 def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
-    """Every scenario; `quick` takes fewer items and runs, `n` overrides the items where one number says it all."""
+    """Return every scenario; `quick` lowers items and runs, `n` overrides the items where they are one number."""
 
     def size(full: int, less: int, most: int | None = None) -> int:
         chosen = n if n is not None else less if quick else full
@@ -34,7 +34,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("dbos", "drain", n=size(1_000, 500, 1_000), runs=runs),
                 part("saq", "drain", n=size(1_000, 300, 1_000), runs=runs),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE),
             runs=2 if quick else ROUNDS,
             note="Enqueued first, then the worker is started; the clock stops when the last outcome is committed.",
         ),
@@ -45,9 +45,9 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("mainspring-pg", "drain", "no snapshot", n=twenty, earlier=earlier),
                 part("mainspring-pg", "drain", "snapshot held", n=twenty, earlier=earlier, held=True),
             ),
-            (("n", "N", 0), ("earlier", "earlier", 0), RATE, CPU),
+            (("n", "N", 0), ("earlier", "earlier", 0), RATE_FIGURE, CPU_FIGURE),
             runs=runs,
-            note="As long as somebody's snapshot is open, no dead row of the earlier runs can be removed.",
+            note="As long as a snapshot is open, no dead row of the earlier runs can be removed.",
         ),
         Scenario(
             "pg-workers",
@@ -57,7 +57,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 *_workers("mainspring-pg", "1 ms of CPU each", n=size(4_000, 2_000), cpu_ms=1),
                 *_workers("pgqueuer", "no-op", n=twenty),
             ),
-            (("n", "N", 0), RATE, CPU, ("twice", "twice", 0), ("least_share", "least share", 2)),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE, ("twice", "twice", 0), ("least_share", "least share", 2)),
             runs=runs,
             note="Workers are ready and let go together; CPU is that of all workers.",
         ),
@@ -77,7 +77,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("procrastinate", "enqueue_bulk", "bulk", n=size(10_000, 5_000, 10_000), runs=1),
                 part("oban", "enqueue_bulk", "bulk", n=size(10_000, 5_000, 10_000), runs=1),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE),
             runs=runs,
             note="A run of ours is a row and an event; the bare insert is the row alone.",
         ),
@@ -90,7 +90,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("procrastinate", "latency", n=size(250, 100, 250), runs=1),
                 part("oban", "latency", n=size(250, 100, 250), runs=1),
             ),
-            (("n", "N", 0), *LATE, CPU),
+            (("n", "N", 0), *LATENCY_FIGURES, CPU_FIGURE),
             runs=runs,
         ),
         Scenario(

@@ -1,12 +1,12 @@
-"""What is measured on Redis or Valkey: the scenarios, who takes part in each, and with how many items."""
+"""The plan of the benchmark on Redis or Valkey: the scenarios, their contenders, and the number of items."""
 
 from __future__ import annotations
 
-from bench.plan import CPU, LATE, RATE, Scenario, part
+from bench.plan import CPU_FIGURE, LATENCY_FIGURES, RATE_FIGURE, Scenario, part
 
 
 def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
-    """Every scenario; `quick` takes fewer items and runs, `n` overrides the items where one number says it all."""
+    """Return every scenario; `quick` lowers items and runs, `n` overrides the items where they are one number."""
 
     def size(full: int, less: int, most: int | None = None) -> int:
         chosen = n if n is not None else less if quick else full
@@ -31,7 +31,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("celery", "drain", n=size(3_000, 1_000, 3_000)),
                 part("rq", "drain", n=size(1_000, 300, 1_000), runs=1),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE),
             runs=runs,
             note="Enqueued first, then the worker is started; the clock stops when the server has the last outcome. "
             "Huey takes a task away before it runs it: at most once.",
@@ -55,7 +55,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("arq", "enqueue_coroutines", "100 coroutines", n=size(5_000, 2_000), runs=1),
                 part("mainspring-redis", "enqueue_bulk", "bulk", n=twenty),
             ),
-            (("n", "N", 0), RATE, CPU),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE),
             runs=runs,
             note="A run of ours is a row, its places in the indexes and an event; the bare Lua call writes the same.",
         ),
@@ -69,7 +69,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                     for peer in ("taskiq", "saq-redis", "arq", "dramatiq", "huey-redis", "celery", "rq")
                 ),
             ),
-            (("n", "N", 0), *LATE, CPU),
+            (("n", "N", 0), *LATENCY_FIGURES, CPU_FIGURE),
             runs=runs,
         ),
         Scenario(
@@ -79,7 +79,7 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
                 part("mainspring-pair", "drain", "PostgreSQL", n=twenty, streams=False),
                 part("mainspring-pair", "drain", "PostgreSQL + Redis Streams", n=twenty, streams=True),
             ),
-            (("n", "N", 0), RATE, CPU, ("told", "messages", 0)),
+            (("n", "N", 0), RATE_FIGURE, CPU_FIGURE, ("told", "messages", 0)),
             runs=2 if quick else 5,
             note="PostgreSQL with fsync=on and synchronous_commit=on; messages name runs, the rows are in PostgreSQL.",
         ),

@@ -1,8 +1,8 @@
-"""What is measured of the service."""
+"""The plan of the benchmark of the service."""
 
 from __future__ import annotations
 
-from bench.plan import CPU, LATE, RATE, Scenario, part
+from bench.plan import CPU_FIGURE, LATENCY_FIGURES, RATE_FIGURE, Scenario, part
 
 COLUMNS = (
     ("schedules_p50_ms", "schedules p50 ms", 1),
@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
-    """`n` is the number of runs in the store."""
+    """Return every scenario; `n` is the number of runs in the store."""
     runs = n if n is not None else 100_000 if quick else 1_000_000
     stored = {"schedules": max(10, runs // 10), "runs": runs}
     calls = n if n is not None else 3_000 if quick else 15_000
@@ -25,7 +25,14 @@ def plan(*, quick: bool, n: int | None = None) -> list[Scenario]:
             "calls",
             "Calls to an agent, 64 at once, and beside them one every 100 ms to another address",
             (part("service", "calls", n=calls), part("floor-calls", "bare", n=calls)),
-            (("n", "N", 0), RATE, CPU, ("ticks", "beside", 0), ("planned_p99_ms", "planned p99 ms", 0), *LATE),
+            (
+                ("n", "N", 0),
+                RATE_FIGURE,
+                CPU_FIGURE,
+                ("ticks", "beside", 0),
+                ("planned_p99_ms", "planned p99 ms", 0),
+                *LATENCY_FIGURES,
+            ),
             runs=1 if quick else 3,
             note="The call beside: how late it was planned, and how late it arrived. The load is of low priority.",
         ),

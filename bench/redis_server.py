@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from servers.postgres import Unavailable
 from servers.redis import Kind, RedisServer
 
-#: What the tables tell.
+#: Settings that the tables show.
 _SHOWN = ("appendonly", "appendfsync", "save", "maxmemory-policy", "io-threads")
 
 
 class Keyspaces:
-    """Starts a server for whoever asks, Valkey where there is one; nobody inherits another's memory or file."""
+    """Starts a server for each run, Valkey if it is installed: no run inherits the memory or the file of another."""
 
     def __init__(self) -> None:
         self._kind: Kind | None = None
 
     def about(self) -> dict[str, str]:
-        """The settings that matter, as a server tells them."""
+        """Return the settings that matter, as reported by a server."""
         server = self._start()
         try:
             with server.client() as client:
@@ -33,7 +33,7 @@ class Keyspaces:
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[str]:
-        """The URL of a server nobody has used; it is gone afterwards."""
+        """Yield the URL of an unused server; stop the server afterwards."""
         server = self._start()
         try:
             yield server.url

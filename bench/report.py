@@ -1,4 +1,4 @@
-"""Tables for the terminal and for bench/README.md."""
+"""Reports of the results: tables for the terminal and for bench/README.md, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.stats import median, spread
 from bench.targets import Verdict
 
 BEGIN, END = "<!-- results: written by `make bench` -->", "<!-- end of results -->"
-#: Where the results of each part belong in bench/README.md.
+#: Marks in bench/README.md between which the results of each suite are written.
 MARKS = {
     "embedded": (BEGIN, END),
     "service": ("<!-- results of the service: written by `make bench` -->", "<!-- end of results of the service -->"),
@@ -25,7 +25,7 @@ MARKS = {
 
 
 def cell(runs: Sequence[dict[str, Any]], figure: str, digits: int) -> str:
-    """A median, with its range where the runs differ."""
+    """Format a median, with the range of the runs if they differ."""
     middle, ends = median(runs, figure), spread(runs, figure)
     if middle is None or ends is None:
         return "–"
@@ -35,7 +35,7 @@ def cell(runs: Sequence[dict[str, Any]], figure: str, digits: int) -> str:
 
 
 def _durability(measured: Sequence[Measured]) -> str | None:
-    """What all of them ran with; None when they differ."""
+    """Return the durability that all parts have in common; None if they differ."""
     said = {str(run.get("durability")) for one in measured for run in one.runs}
     return said.pop() if len(said) == 1 else None
 
@@ -69,7 +69,7 @@ def _mark(verdict: Verdict) -> str:
 
 
 def show(console: Console, plan: Sequence[Scenario], results: Results, verdicts: Sequence[Verdict]) -> None:
-    """Everything, for people."""
+    """Print all tables to the terminal."""
     for scenario in plan:
         measured = results[scenario.key]
         table = Table(title=scenario.title, title_justify="left", caption=_note(scenario, measured))
@@ -97,7 +97,7 @@ def markdown(
     machine: dict[str, Any],
     suite: str = "embedded",
 ) -> str:
-    """The same as Markdown."""
+    """Return all tables as Markdown."""
     about = (
         f"Run of {machine['date']} at {machine['commit']}: {machine['cores']} cores ({machine['cpu']}), "
         f"Python {machine['python']}, {store(machine)}, {machine['filesystem']}, "
@@ -119,7 +119,7 @@ def markdown(
 
 
 def store(machine: dict[str, Any]) -> str:
-    """Where the rows were, and how the server was set."""
+    """Describe the store of the rows and the settings of its server."""
     server = machine.get("server")
     if server is None:
         return f"SQLite {machine['sqlite']}"
@@ -134,7 +134,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def update_readme(path: Path, text: str, suite: str = "embedded") -> None:
-    """Replace what stands between the marks; a page without them is refused."""
+    """Replace the text between the marks; raise an error for a page without them."""
     first, last = MARKS[suite]
     page = path.read_text(encoding="utf-8")
     before, begin, rest = page.partition(first)
@@ -147,7 +147,7 @@ def update_readme(path: Path, text: str, suite: str = "embedded") -> None:
 def document(
     plan: Sequence[Scenario], results: Results, verdicts: Sequence[Verdict], machine: dict[str, Any]
 ) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return all results as a JSON document."""
     return {
         "machine": machine,
         "scenarios": {
@@ -175,7 +175,7 @@ def document(
 
 
 def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The documents of several parts as one; their scenarios have different names."""
+    """Merge the documents of several suites, whose scenarios have different names."""
     whole: dict[str, Any] = {"machine": {}, "scenarios": {}, "targets": []}
     for one in documents:
         whole["machine"] |= one["machine"]

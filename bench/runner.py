@@ -1,4 +1,4 @@
-"""Runs every part of a plan in a process of its own, contenders alternating run by run."""
+"""The runner of a plan: each run of a part is a process of its own, and contenders alternate run by run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from bench.stats import condensed
 
 
 class Failed(Exception):
-    """A contender's process ended without figures."""
+    """Raised if a contender's process ended without figures."""
 
 
 @dataclass
 class Measured:
-    """A part of a scenario with the figures of its runs, or the reason why there are none."""
+    """A part of a scenario with the figures of its runs, or the reason why it was not run."""
 
     part: Part
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -39,7 +39,7 @@ Results = dict[str, list[Measured]]
 
 
 class Runner:
-    """Knows interpreters, folders and prepared files."""
+    """Runs the parts of a plan; owns their interpreters, folders, prepared files and servers."""
 
     def __init__(
         self, folder: Path, *, here: bool = False, reuse: bool = False, databases: Databases | None = None
@@ -52,11 +52,11 @@ class Runner:
         self._prepared: dict[str, tuple[Path, dict[str, Any]]] = {}
         self._databases = databases or Databases()
         self._keyspaces = Keyspaces()
-        #: How long each scenario took.
+        #: Scenario → seconds that it took.
         self.seconds: dict[str, float] = {}
 
     def run(self, plan: Sequence[Scenario], runs: int | None, tell: Callable[[str, int], None]) -> Results:
-        """All scenarios in order; `tell` hears what is about to run and how many steps are done."""
+        """Run all scenarios in order; call `tell` with the next step and the number of steps done."""
         results: Results = {}
         done = 0
         for scenario in plan:
@@ -115,10 +115,10 @@ class Runner:
                 return self._spawn(part.contender, part.job, folder, both, part.timeout)
 
     def _prepare(self, part: Part) -> tuple[Path, dict[str, Any]]:
-        """A file that several runs begin with; each gets a copy."""
+        """Create the prepared folder of a part, or reuse it; each run gets a copy."""
         assert part.prepare is not None
         job, parameters = part.prepare
-        schema = b"".join(path.read_bytes() for path in sorted(Path(self._source).rglob("stores/sqlite/sql/*.sql")))
+        schema = b"".join(path.read_bytes() for path in sorted(Path(self._source).rglob("backends/sqlite/sql/*.sql")))
         said = json.dumps([part.contender, job, parameters]).encode()
         key = hashlib.sha256(schema + said).hexdigest()[:16]
         if key in self._prepared:
@@ -134,7 +134,7 @@ class Runner:
         return self._prepared[key]
 
     def close(self) -> None:
-        """Remove prepared files unless they are to be used again, and prepared databases."""
+        """Drop prepared databases, and remove prepared files unless they will be reused."""
         self._databases.close()
         if not self._reuse:
             for folder, _ in self._prepared.values():
@@ -145,7 +145,7 @@ class Runner:
         self, contender: str, job: str, folder: str, parameters: dict[str, Any], timeout: float
     ) -> dict[str, Any]:
         python = self._python(contender)
-        os.sync()  # what was copied for this one, or left by the last, is not written at its expense
+        os.sync()  # pages written by the copy or by the last run must not be flushed during this run
         ours = CONTENDERS[contender].kind == "ours"
         path = os.pathsep.join((self._source, str(ROOT)) if ours else (str(ROOT),))
         environment = {**os.environ, "PYTHONPATH": path, "MAINSPRING_SRC": self._source, "PYTHONDONTWRITEBYTECODE": "1"}

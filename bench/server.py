@@ -1,4 +1,4 @@
-"""The benchmark's own PostgreSQL: one durable server for everybody, a fresh database for each contender and run."""
+"""The benchmark's own PostgreSQL: one durable server, and a new database for each contender and run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from servers.postgres import Unavailable, postgres_url
 __all__ = ["Databases", "Unavailable"]
 
 T = TypeVar("T")
-#: What every run stands on; read from the server, and again by each contender from its own session.
+#: Settings on which every run depends; read from the server, and again by each contender in its own session.
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 _SHOWN = (*DURABLE, "server_version", "shared_buffers", "max_wal_size", "autovacuum_naptime")
 
 
 class Databases:
-    """Starts the server when it is first asked for; it ends with this process."""
+    """Creates databases on a server that is started at the first use and ends with this process."""
 
     def __init__(self) -> None:
         self._url = ""
@@ -30,13 +30,13 @@ class Databases:
 
     @property
     def url(self) -> str:
-        """Of the server's own database."""
+        """URL of the server's own database."""
         if not self._url:
             self._url = postgres_url(f"bench-{os.getpid()}", durable=True)
         return self._url
 
     def about(self) -> dict[str, str]:
-        """The settings that matter, as the server tells them; a server that may lose a commit is refused."""
+        """Return the settings that matter, as reported by the server; exit if the server may lose a commit."""
         said = _wait(self._settings())
         weak = {name: said[name] for name, wanted in DURABLE.items() if said[name] != wanted}
         if weak:
@@ -45,7 +45,7 @@ class Databases:
 
     @contextlib.contextmanager
     def fresh(self, template: str = "") -> Iterator[str]:
-        """The URL of a database nobody has used, empty or a copy; it is dropped afterwards."""
+        """Yield the URL of a new database, empty or a copy of a template; drop the database afterwards."""
         name = f"mainspring_bench_{os.getpid()}_{next(self._numbers)}"
         _wait(self._create(name, template))
         try:
@@ -54,7 +54,7 @@ class Databases:
             _wait(self._drop(name))
 
     def template(self, key: str, fill: Callable[[str], dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-        """A database that others begin as a copy of, filled at the first time; its name and what `fill` answered."""
+        """Return the name of a template database and the result of `fill`, which is called once, to fill it."""
         if key not in self._templates:
             name = f"mainspring_bench_{os.getpid()}_{next(self._numbers)}"
             _wait(self._create(name, ""))
@@ -64,7 +64,7 @@ class Databases:
         return self._templates[key]
 
     def close(self) -> None:
-        """Drop what was kept: the server may be somebody else's."""
+        """Drop the templates: the server may be used for other purposes as well."""
         for name, _ in self._templates.values():
             _wait(self._drop(name))
         self._templates.clear()
@@ -82,12 +82,12 @@ class Databases:
             if template and connection.get_server_version().major >= 15:
                 how += " STRATEGY file_copy"
             await connection.execute(f'CREATE DATABASE "{name}" {how}')
-            # Nobody pays for the pages that the one before has left dirty.
+            # No run may pay for flushing the dirty pages of the run before.
             with contextlib.suppress(Exception):
                 await connection.execute("CHECKPOINT")
 
     async def _settle(self, url: str) -> None:
-        """As a table looks after a while: vacuumed and known to the planner."""
+        """Vacuum and analyze every table, as autovacuum would have done after a while."""
         async with _connected(url) as connection:
             await connection.execute("VACUUM ANALYZE")
 

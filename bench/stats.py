@@ -1,4 +1,4 @@
-"""The few statistics the tables need."""
+"""The statistics that the tables need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of them do not exceed (nearest rank); the values must be in order."""
+    """Return the smallest of the sorted values that at least `share` of them do not exceed (nearest rank)."""
     if not ordered:
         raise ValueError("no values, no percentile")
     rank = -(-len(ordered) * share // 1)
@@ -16,7 +16,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def condensed(figures: dict[str, Any]) -> dict[str, Any]:
-    """A run's figures with its list of milliseconds replaced by what is read from it."""
+    """Return the figures of a run with its list of milliseconds replaced by percentiles and counts."""
     kept = {key: value for key, value in figures.items() if key != "ms"}
     values = sorted(figures.get("ms", ()))
     if values:
@@ -30,12 +30,12 @@ def condensed(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def median(runs: Sequence[dict[str, Any]], key: str) -> float | None:
-    """Over the runs that have the figure; None when none has."""
+    """Return the median of a figure over the runs that have it; None if no run has it."""
     values = [run[key] for run in runs if isinstance(run.get(key), int | float)]
     return statistics.median(values) if values else None
 
 
 def spread(runs: Sequence[dict[str, Any]], key: str) -> tuple[float, float] | None:
-    """The least and the greatest."""
+    """Return the least and the greatest value of a figure."""
     values = [run[key] for run in runs if isinstance(run.get(key), int | float)]
     return (min(values), max(values)) if values else None

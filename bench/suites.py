@@ -1,4 +1,4 @@
-"""The parts of the benchmark: each has its scenarios, its targets, its chart and its place in bench/README.md."""
+"""The suites of the benchmark: each has its scenarios, its targets, its chart and its place in bench/README.md."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from bench.targets import Verdict
 
 
 class Planned(Protocol):
-    """A suite's scenarios."""
+    """Function that returns the scenarios of a suite."""
 
     def __call__(self, *, quick: bool, n: int | None = None) -> list[Scenario]: ...
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One part."""
+    """One suite of the benchmark."""
 
     key: str
     plan: Planned
     verdicts: Callable[[Results], list[Verdict]]
     panels: tuple[Panel, ...]
-    #: What every figure of the chart was measured with.
+    #: Durability setting under which every figure of the chart was measured.
     durability: str
-    #: True when it needs the harness's PostgreSQL.
+    #: True if it needs the PostgreSQL server of the harness.
     on_server: bool = False
-    #: True when it needs the harness's Redis or Valkey.
+    #: True if it needs the Redis or Valkey server of the harness.
     on_redis: bool = False
 
 

@@ -1,4 +1,4 @@
-"""The targets: what the figures must show, each read from one run of the benchmark."""
+"""The targets on SQLite: limits that the figures of one run of the benchmark must meet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.stats import median, spread
 
 @dataclass(frozen=True)
 class Verdict:
-    """One target: what, the goal, what was measured; `ok` is None when this run did not measure it."""
+    """One judged target: its name, the goal and the measured value; `ok` is None if this run did not measure it."""
 
     scenario: str
     what: str
@@ -21,7 +21,7 @@ class Verdict:
 
 
 class Read:
-    """Medians (or extremes) by contender, job and group; None for what was not run."""
+    """Reads medians or extremes by contender, job and group; the result is None for a part that was not run."""
 
     def __init__(self, results: Results) -> None:
         self._results = results
@@ -34,7 +34,7 @@ class Read:
         ]
 
     def median(self, scenario: str, contender: str, figure: str = "per_second", job: str = "") -> float | None:
-        """Of the best setting, where a contender was tried with several."""
+        """Return a median; if a contender was run with several settings, that of the best one."""
         found = [median(one.runs, figure) for one in self.parts(scenario, contender, job)]
         return max((value for value in found if value is not None), default=None)
 
@@ -51,7 +51,7 @@ class Read:
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Every target, in the order of the scenarios."""
+    """Judge every target, in the order of the scenarios."""
     read = Read(results)
     return [
         *_drain(read),
@@ -66,11 +66,11 @@ def verdicts(results: Results) -> list[Verdict]:
 def at_least(
     scenario: str, what: str, goal: float, value: float | None, unit: str = "", base: float | None = None
 ) -> Verdict:
-    """`base` makes it a ratio: value ÷ base."""
+    """Judge `value`, or the ratio value ÷ `base` if `base` is given, against a lower limit."""
     if base is not None and value is not None:
         return _verdict(scenario, what, f"≥ {goal:g} ×", value / base, value / base >= goal, " ×")
     if unit == " ×":
-        value = None  # a ratio to something that was not run
+        value = None  # the base of the ratio was not run
     return _verdict(scenario, what, f"≥ {goal:,g}{unit}", value, value is not None and value >= goal, unit)
 
 

@@ -1,4 +1,4 @@
-"""The targets on PostgreSQL: what the figures must show, each read from one run of the benchmark."""
+"""The targets on PostgreSQL: limits that the figures of one run of the benchmark must meet."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bench.stats import median
 from bench.targets import Read, Verdict, at_most, over, ratio, said
 
 OURS, FLOOR = "mainspring-pg", "floor-pg"
-#: The share of rounds in which we must be ahead: four of five.
-AHEAD = 0.8
+#: Fraction of the rounds that Mainspring must win.
+MIN_ROUNDS_AHEAD = 0.8
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Every target, in the order of the scenarios."""
+    """Judge every target, in the order of the scenarios."""
     read = Read(results)
     return [
         *_drain(read),
@@ -37,14 +37,14 @@ def _drain(read: Read) -> Iterator[Verdict]:
 
 
 def _ahead(read: Read, key: str) -> Verdict:
-    """Round by round, as they took turns."""
+    """Compare two contenders round by round, as they alternated; return the fraction of rounds that ours won."""
     ours, peer = read.parts(key, OURS), read.parts(key, "pgqueuer")
     what = "rounds ahead of pgqueuer"
     if not ours or not peer:
         return Verdict(key, what, "≥ 4 of 5", "not measured", None)
     rounds = list(zip(ours[0].runs, peer[0].runs, strict=False))
     ahead = sum(one["per_second"] > other["per_second"] for one, other in rounds)
-    return Verdict(key, what, "≥ 4 of 5", f"{ahead} of {len(rounds)}", ahead >= AHEAD * len(rounds))
+    return Verdict(key, what, "≥ 4 of 5", f"{ahead} of {len(rounds)}", ahead >= MIN_ROUNDS_AHEAD * len(rounds))
 
 
 def _held(read: Read) -> Iterator[Verdict]:

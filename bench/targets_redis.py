@@ -1,4 +1,4 @@
-"""The targets on Redis and Valkey: what the figures must show, each read from one run of the benchmark."""
+"""The targets on Redis and Valkey: limits that the figures of one run of the benchmark must meet."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bench.stats import median
 from bench.targets import Read, Verdict, at_most, ratio
 
 OURS, FLOOR, PAIR = "mainspring-redis", "floor-redis", "mainspring-pair"
-#: Peers that run a run again when its worker has died; RQ calls it failed then.
+#: Peers that repeat a run after its worker has died; RQ marks it as failed instead.
 AT_LEAST_ONCE = ("taskiq", "dramatiq", "saq-redis", "arq", "celery")
 ASYNCIO = ("taskiq", "saq-redis", "arq")
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Every target, in the order of the scenarios."""
+    """Judge every target, in the order of the scenarios."""
     read = Read(results)
     return [*_drain(read), *_enqueue(read), *_latency(read), *_pair(read)]
 

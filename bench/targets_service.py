@@ -1,4 +1,4 @@
-"""The targets of the service."""
+"""The targets of the service: limits that the figures of one run of the benchmark must meet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.targets import Read, Verdict, at_most, ratio
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Every target, in the order of the scenarios."""
+    """Judge every target, in the order of the scenarios."""
     read = Read(results)
     ours, bare = read.median("calls", "service"), read.median("calls", "floor-calls")
     late = read.median("calls", "service", "planned_p99_ms")

@@ -37,7 +37,7 @@ def create_invoice(request: HttpRequest, customer: str) -> JsonResponse:
 
 
 async def create_invoice_async(request: HttpRequest, customer: str) -> JsonResponse:
-    run = await send_invoice.enqueue(customer)  # an async view awaits; the sync door would refuse here
+    run = await send_invoice.enqueue(customer)  # an async view awaits; `.sync` would raise here
     return JsonResponse({"id": run.id}, status=202)
 
 

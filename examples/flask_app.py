@@ -3,7 +3,7 @@
     flask --app examples/flask_app run            # the web process: enqueues only
     mainspring run examples.flask_app:ms          # the worker process (or: python examples/flask_app.py)
 
-Views are plain functions in any number of threads or forked workers, so they use the sync door.
+Views are plain functions in any number of threads or forked workers, so they use `.sync`.
 """
 
 from __future__ import annotations

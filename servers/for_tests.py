@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from mainspring.stores.postgres import PostgresStore
+from mainspring.backends.postgres import PostgresStore
 from servers.pgbouncer import pgbouncer_url
 from servers.postgres import Unavailable, postgres_url
 

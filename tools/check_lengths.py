@@ -1,4 +1,4 @@
-"""A file over 500 lines holds more than one concept: name it and fail."""
+"""Print every source file of more than 500 lines and exit with 1 if there is one: it holds more than one concept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 LIMIT = 500
-FOLDERS = ("src", "tests", "bench", "tools", "examples", "servers")
+FOLDERS = ("src", "proof", "tests", "bench", "tools", "examples", "servers")
 
 
 def main() -> int:

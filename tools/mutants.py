@@ -1,13 +1,15 @@
-"""Make one mistake at a time in a copy of the code and show that the tests see it.
+"""Apply each mutant (one deliberate mistake) to a copy of the code and check that the tests it names fail.
 
     python tools/mutants.py                    every mutant, with a table at the end
     python tools/mutants.py --only NAME        one of them (may be given again)
-    python tools/mutants.py --by TEST          whether these tests see them, instead of those the table names
+    python tools/mutants.py --part core        those of one part of `make chaos`
+    python tools/mutants.py --by TEST          run this test instead of those that the table names
     python tools/mutants.py --json FILE        the results as JSON (- for standard output)
 
-Caught means: a test that passes without the mistake failed with an assertion, and which one is told. A patch that does
-not fit exactly once, code that cannot be imported or that mypy refuses, a test that cannot be collected: each fails the
-script, for it would look like a catch. So does a mutant that no test catches.
+A mutant is caught when a test that passes without the mistake fails with an assertion; the table names that test. It
+is broken when its text does not occur exactly once, when the changed module cannot be imported or is refused by mypy,
+or when a test cannot be collected: any of these would otherwise look like a catch. The exit code is 1 unless every
+mutant is caught.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("src", "tests", "servers", "pyproject.toml")
-CACHE = ".mypy"
-SECONDS = 300
+COPIED = ("src", "proof", "tests", "servers", "pyproject.toml")
+MYPY_CACHE = ".mypy"
+MAX_MUTANT_SECONDS = 300
+PARTS = ("core", "postgres", "redis", "service")
 
-#: Loaded by pytest in the copy: says which tests failed, how, and stops at the first failed assertion.
+#: A pytest plugin for the copy: reports which tests failed and how, and stops at the first failed assertion.
 PLUGIN = """
 import json, os
 import pytest
@@ -70,26 +73,26 @@ def pytest_sessionfinish():
 """
 
 
-class Broken(Exception):
-    """The mutant itself is wrong: it shows nothing."""
+class BrokenMutant(Exception):
+    """A mutant that proves nothing: it does not fit, does not run, or its tests cannot run."""
 
 
 @dataclass
 class Outcome:
-    """What became of one mutant."""
+    """The result of trying one mutant: its status, the test that caught it, and the failure or the reason."""
 
     name: str
     mistake: str
     file: str
     status: str  # caught, survived, broken
     by: str = ""
-    said: str = ""
+    detail: str = ""
     seconds: float = 0.0
 
 
 @dataclass
 class Report:
-    """What pytest found."""
+    """The result of one pytest run in a copy; the pairs are (test id, first line of the error)."""
 
     assertions: list[tuple[str, str]]
     errors: list[tuple[str, str]]
@@ -98,8 +101,8 @@ class Report:
 
 
 def copy_tree(to: Path, origin: Path = ROOT) -> None:
-    """The parts of the checkout that the tests need; from a copy also what mypy remembers of it."""
-    for name in COPIED if origin == ROOT else (*COPIED, CACHE):
+    """Copy what the tests need from `origin`; from another copy, copy its mypy cache as well."""
+    for name in COPIED if origin == ROOT else (*COPIED, MYPY_CACHE):
         source = origin / name
         if source.is_dir():
             shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -108,16 +111,16 @@ def copy_tree(to: Path, origin: Path = ROOT) -> None:
     (to / "mutant_report.py").write_text(PLUGIN, encoding="utf-8")
 
 
-def applied(mutant: Mutant, tree: Path) -> dict[str, str]:
-    """The texts of its files with the mistake in them."""
+def mutated_texts(mutant: Mutant, tree: Path) -> dict[str, str]:
+    """Return path → text, with the mistake applied, for each file of `tree` that the mutant changes."""
     texts: dict[str, str] = {}
     for file, old, new in mutant.edits:
         text = texts.get(file) or (tree / file).read_text(encoding="utf-8")
         times = text.count(old)
         if times != 1:
-            raise Broken(f"the text to change is in {file} {times} times, not once")
+            raise BrokenMutant(f"the text to change is in {file} {times} times, not once")
         if old == new:
-            raise Broken("it changes nothing")
+            raise BrokenMutant("it changes nothing")
         texts[file] = text.replace(old, new)
     return texts
 
@@ -127,7 +130,7 @@ def environment(tree: Path) -> dict[str, str]:
 
 
 def check_code(tree: Path, file: str, *, types: bool) -> None:
-    """The mutated module can be imported, and mypy finds nothing wrong with it."""
+    """Import the mutated module and, if `types`, check it with mypy; raise BrokenMutant if either fails."""
     if not file.endswith(".py"):
         return
     module = file.removeprefix("src/").removesuffix(".py").replace("/", ".")
@@ -136,15 +139,15 @@ def check_code(tree: Path, file: str, *, types: bool) -> None:
         [sys.executable, "-c", code], cwd=tree, env=environment(tree), capture_output=True, text=True, check=False
     )
     if asked.returncode:
-        raise Broken(f"it cannot be imported: {asked.stderr.strip().splitlines()[-1]}")
+        raise BrokenMutant(f"it cannot be imported: {asked.stderr.strip().splitlines()[-1]}")
     if types:
         check_types(tree, file)
 
 
 def check_types(tree: Path, what: str) -> None:
-    """Ask mypy."""
+    """Run mypy on `what` in the copy; raise BrokenMutant with its first complaint."""
     asked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--cache-dir", CACHE, what],
+        [sys.executable, "-m", "mypy", "--cache-dir", MYPY_CACHE, what],
         cwd=tree,
         env=environment(tree),
         capture_output=True,
@@ -152,16 +155,16 @@ def check_types(tree: Path, what: str) -> None:
         check=False,
     )
     if asked.returncode:
-        raise Broken(f"mypy refuses it: {asked.stdout.strip().splitlines()[0]}")
+        raise BrokenMutant(f"mypy refuses it: {asked.stdout.strip().splitlines()[0]}")
 
 
 def named_tests(mutants: Iterable[Mutant]) -> list[str]:
-    """Every test that a mutant names, once."""
+    """Return the tests that any of the mutants names, without repetitions."""
     return list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
 
 
 def run_tests(tree: Path, tests: Iterable[str]) -> Report:
-    """Run these tests in the copy."""
+    """Run the tests in the copy `tree`; raise BrokenMutant if pytest does not get as far as its report."""
     where = tree / "report.json"
     try:
         done = subprocess.run(
@@ -170,14 +173,14 @@ def run_tests(tree: Path, tests: Iterable[str]) -> Report:
             env={**environment(tree), "MUTANT_REPORT": str(where)},
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=MAX_MUTANT_SECONDS,
             check=False,
         )
         output = done.stdout + done.stderr
     except subprocess.TimeoutExpired:
-        raise Broken(f"the tests took more than {SECONDS} s") from None
+        raise BrokenMutant(f"the tests took more than {MAX_MUTANT_SECONDS} s") from None
     if not where.exists():
-        raise Broken(f"pytest did not come to its end: {output.strip()[-300:]}")
+        raise BrokenMutant(f"pytest did not come to its end: {output.strip()[-300:]}")
     found = json.loads(where.read_text())
     where.unlink()
     as_pairs = {key: [(test, said) for test, said in found[key]] for key in ("assertions", "errors")}
@@ -185,41 +188,41 @@ def run_tests(tree: Path, tests: Iterable[str]) -> Report:
 
 
 def try_mutant(mutant: Mutant, origin: Path = ROOT, *, types: bool = True) -> Outcome:
-    """Apply one mutant to a copy of its own and run its tests there."""
+    """Apply one mutant to a fresh copy of `origin`, run the tests it names there, and return the outcome."""
     begun = time.monotonic()
     outcome = Outcome(mutant.name, mutant.mistake, mutant.file, "broken")
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         copy_tree(tree, origin)
         try:
-            for file, text in applied(mutant, tree).items():
+            for file, text in mutated_texts(mutant, tree).items():
                 (tree / file).write_text(text, encoding="utf-8")
                 check_code(tree, file, types=types)
             report = run_tests(tree, mutant.tests)
             if report.assertions:
                 outcome.status = "caught"
-                outcome.by, outcome.said = report.assertions[0]
+                outcome.by, outcome.detail = report.assertions[0]
             elif report.errors:
-                raise Broken("no assertion failed, but {} says {}".format(*report.errors[0]))
+                raise BrokenMutant("no assertion failed, but {} says {}".format(*report.errors[0]))
             elif not report.passed:
-                raise Broken(f"no test ran: {report.output.strip()[-300:]}")
+                raise BrokenMutant(f"no test ran: {report.output.strip()[-300:]}")
             else:
-                outcome.status, outcome.said = "survived", f"{report.passed} tests pass with the mistake"
-        except Broken as error:
-            outcome.said = str(error)
+                outcome.status, outcome.detail = "survived", f"{report.passed} tests pass with the mistake"
+        except BrokenMutant as error:
+            outcome.detail = str(error)
     outcome.seconds = round(time.monotonic() - begun, 1)
     return outcome
 
 
 def check_baseline(tree: Path, mutants: list[Mutant], *, types: bool) -> str | None:
-    """Without a mistake every test that is named must pass, and mypy too; else what is wrong."""
+    """Run mypy and every named test without a mistake; return None if all pass, else what is wrong."""
     tests = named_tests(mutants)
     copy_tree(tree)
     try:
         if types:
             check_types(tree, "src")
         report = run_tests(tree, tests)
-    except Broken as error:
+    except BrokenMutant as error:
         return f"without a mistake: {error}"
     failed = [*report.assertions, *report.errors]
     if failed:
@@ -230,6 +233,7 @@ def check_baseline(tree: Path, mutants: list[Mutant], *, types: bool) -> str | N
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="try this mutant only")
+    parser.add_argument("--part", choices=PARTS, help="try the mutants of this part of `make chaos` only")
     parser.add_argument("--by", action="append", metavar="TEST", help="run this test instead of those in the table")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
@@ -242,6 +246,7 @@ def main() -> int:
             console.print(f"[red]no mutant is called {name!r}[/]; there are: {', '.join(names)}", highlight=False)
             return 2
     chosen = [mutant for mutant in MUTANTS if not options.only or mutant.name in options.only]
+    chosen = [mutant for mutant in chosen if not options.part or mutant.part == options.part]
     if options.by:
         chosen = [mutant._replace(tests=tuple(options.by)) for mutant in chosen]
     types = not options.no_types
@@ -261,7 +266,7 @@ def main() -> int:
 
 
 def try_all(mutants: list[Mutant], origin: Path, jobs: int, *, types: bool, console: Console) -> list[Outcome]:
-    """All of them, some at once; the outcomes in the order of the table."""
+    """Try all mutants, `jobs` at a time, and return their outcomes in the order of the table."""
     columns = (
         TextColumn("mutants"),
         BarColumn(),
@@ -280,12 +285,12 @@ def try_all(mutants: list[Mutant], origin: Path, jobs: int, *, types: bool, cons
 
 
 def table_of(outcomes: list[Outcome]) -> Table:
-    """One line for each mutant."""
+    """Return the printed table: one row per mutant."""
     table = Table("mutant", "the mistake", "", "seen by", "s")
     colours = {"caught": "green", "survived": "red", "broken": "yellow"}
     for outcome in outcomes:
         status = f"[{colours[outcome.status]}]{outcome.status}[/]"
-        seen = outcome.by or outcome.said
+        seen = outcome.by or outcome.detail
         table.add_row(outcome.name, outcome.mistake, status, seen.replace("[", "\\["), f"{outcome.seconds:.0f}")
     return table
 

@@ -1,20 +1,20 @@
-"""The mistakes of calls to HTTP agents: addresses, redirects, secrets, leases that agents hold."""
+"""Mutants of calls to HTTP agents: addresses, redirects, secrets, leases that agents hold."""
 
 from __future__ import annotations
 
 from mutants_kind import Mutant
 
-SSRF = "tests/api/test_ssrf.py::"
-CALLS = "tests/api/test_agent_calls.py::"
-BACK = "tests/api/test_agent_callbacks.py::"
-DOOR = "tests/api/test_agent_door.py::"
-PARTS = "tests/api/test_agent_parts.py::"
+SSRF = "tests/agents/test_ssrf.py::"
+CALLS = "tests/agents/test_agent_calls.py::"
+BACK = "tests/agents/test_agent_callbacks.py::"
+DOOR = "tests/agents/test_http_agents.py::"
+PARTS = "tests/agents/test_agent_parts.py::"
 S = "src/mainspring/"
 
 AGENT_MUTANTS = (
     Mutant(
         "first-address-judged",
-        "of a name's addresses only the first is judged",
+        "only the first address of a name is checked",
         S + "agents/guard.py",
         "return [self.check_address(text, host) for text in found]",
         "return [self.check_address(found[0], host)]",
@@ -22,7 +22,7 @@ AGENT_MUTANTS = (
     ),
     Mutant(
         "literals-not-judged",
-        "an address that is written in the URL is dialled unseen",
+        "an address in the URL is connected to without a check",
         S + "executors/http.py",
         "        self._guard.check_address(address[0], _HOST.get())\n",
         "",
@@ -30,7 +30,7 @@ AGENT_MUTANTS = (
     ),
     Mutant(
         "mapped-addresses-are-public",
-        "an IPv4 address inside an IPv6 one is not seen",
+        "an IPv4 address inside an IPv6 address is not recognised",
         S + "agents/addresses.py",
         "            return address.ipv4_mapped\n",
         "            return address\n",
@@ -54,8 +54,8 @@ AGENT_MUTANTS = (
     ),
     Mutant(
         "retry-after-ignored",
-        "an agent's wish for time is not heard",
-        S + "engine/recorder.py",
+        "an agent's `Retry-After` is ignored",
+        S + "engine/work/recorder.py",
         "again = max(again, now + outcome.retry_after)",
         "again = max(again, now)",
         (CALLS + "test_retry_after_is_honoured",),
@@ -64,40 +64,40 @@ AGENT_MUTANTS = (
         "gone-is-forgotten",
         "410 does not pause the schedule",
         S + "rules/lanes.py",
-        " or after.reason == GONE\n",
+        " or after.reason == AGENT_GONE\n",
         "\n",
         (CALLS + "test_gone_pauses_the_schedule_and_says_why",),
     ),
     Mutant(
         "bomb-unpacked",
-        "a compressed answer may grow as it likes",
+        "a compressed answer is unpacked without a limit",
         S + "agents/response.py",
-        "most = min(limit, max(SMALL, read * MAX_RATIO))",
+        "most = min(limit, max(RATIO_FREE_BYTES, read * MAX_COMPRESSION_RATIO))",
         "most = limit",
         (PARTS + "test_what_grows_too_much_is_left_and_rubbish_is_no_error",),
     ),
     Mutant(
         "answers-not-redacted",
-        "what an agent repeats of our secrets is kept",
+        "an agent's answer is stored with our secrets in it",
         S + "agents/response.py",
-        "                text = text.replace(part, BLACK)\n",
+        "                text = text.replace(part, REDACTED)\n",
         "                text = text.replace(part, part)\n",
         (CALLS + "test_an_agent_that_repeats_our_secrets_is_not_believed",),
     ),
     Mutant(
         "accepted-run-is-a-stray",
-        "a worker takes back what it left to an agent",
-        S + "engine/heart.py",
-        "            and (run.id, run.epoch) not in self._passed\n",
+        "a worker takes back a run that it left to an agent",
+        S + "engine/work/heartbeat.py",
+        "            and (run.id, run.epoch) not in self._handed_over\n",
         "",
         (BACK + "test_the_agent_keeps_its_lease_by_heartbeats_much_longer_than_a_worker_would",),
     ),
     Mutant(
         "accepted-run-is-not-passed-on",
         "the lease of an accepted run stays as short as a worker's",
-        S + "engine/heart.py",
-        "await self._worker._store.renew(self._worker._owner, leases, ttl)",
-        "await self._worker._store.renew(self._worker._owner, [], ttl)",
+        S + "engine/work/heartbeat.py",
+        "await self._store.renew(self._owner, leases, ttl)",
+        "await self._store.renew(self._owner, [], ttl)",
         (BACK + "test_an_agent_may_be_silent_longer_than_a_workers_lease",),
     ),
     Mutant(
@@ -110,7 +110,7 @@ AGENT_MUTANTS = (
     ),
     Mutant(
         "token-never-ends",
-        "a callback token is good for ever",
+        "a callback token never expires",
         S + "agents/signing.py",
         "return int(epoch) if right and now < int(expires) else None",
         "return int(epoch) if right else None",
@@ -118,7 +118,7 @@ AGENT_MUTANTS = (
     ),
     Mutant(
         "token-of-any-run",
-        "a callback token opens other runs",
+        "a callback token is accepted for other runs",
         S + "agents/signing.py",
         'f"{run_id}.{epoch}.{expires}".encode()',
         'f"{epoch}.{expires}".encode()',
@@ -126,18 +126,18 @@ AGENT_MUTANTS = (
     ),
     Mutant(
         "header-values-in-the-log",
-        "header values travel in the schedule's definition",
-        S + "service.py",
+        "header values are stored in the schedule's definition",
+        S + "service/commands.py",
         "http=replace(options.http, headers_ref=ref)",
         "http=replace(options.http, headers_ref=ref, agent_id=str(agent.headers))",
         (DOOR + "test_a_secret_canary_is_nowhere_but_where_it_is_kept",),
     ),
     Mutant(
         "slow-schedules-take-all",
-        "one slow schedule may take the turns kept for others",
-        S + "agents/turns.py",
-        "return self._used < self._most and mine < self._most / len(self._by_schedule)",
-        "return self._used < and_reserve(self._most)",
+        "one slow schedule may take the slots reserved for others",
+        S + "agents/fair_limiter.py",
+        "return self._used < self._limit and mine < self._limit / len(self._by_schedule)",
+        "return self._used < with_reserve(self._most)",
         (PARTS + "test_once_half_is_taken_nobody_has_more_than_a_share_and_newcomers_may",),
     ),
 )

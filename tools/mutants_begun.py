@@ -1,68 +1,68 @@
-"""The mistakes that become possible when fires are planned and claimed in one commit, and gates passed unread."""
+"""Mutants of commits that plan and claim fires together, and of claims that pass gates without reading them."""
 
 from __future__ import annotations
 
 from mutants_kind import Mutant
 
-BEGUN = "tests/contract/test_sqlite_begun.py::"
-SQLITE = "tests/contract/test_sqlite.py::TestSqlite::"
+BEGUN = "tests/backends/sqlite/test_sqlite_plan_and_claim.py::"
+SQLITE = "tests/backends/sqlite/test_sqlite_store.py::TestSqlite::"
 S = "src/mainspring/"
 
 BEGUN_MUTANTS = (
     Mutant(
         "own-gate-passed-though-held",
-        "a claim of runs that all pass takes a schedule's own gate though another run holds it (SQLite)",
-        S + "stores/sqlite/claim.py",
+        "the claim of runs at open gates passes a schedule's own gate that another run holds (SQLite)",
+        S + "backends/sqlite/claim.py",
         " AND j.value NOT IN (SELECT h.name FROM gate_held h)\n",
         "\n",
-        (BEGUN + "test_the_way_is_left_where_a_claim_would_take_others[behind_a_gate_that_is_held]",),
+        (BEGUN + "test_the_fast_path_is_not_taken_where_a_claim_would_take_other_runs[behind_a_gate_that_is_held]",),
     ),
     Mutant(
         "own-gate-passed-though-shut",
-        "a claim of runs that all pass does not ask whether a schedule's own gate is closed (SQLite)",
-        S + "stores/sqlite/claim.py",
+        "the claim of runs at open gates does not check whether a schedule's own gate is closed (SQLite)",
+        S + "backends/sqlite/claim.py",
         "WHERE s.name = j.value AND (s.closed_until > 0 OR s.max < 1))",
         "WHERE s.name IS NULL AND (s.closed_until > 0 OR s.max < 1))",
         (SQLITE + "test_a_closed_gate_admits_none_until_its_time",),
     ),
     Mutant(
         "parked-unseen",
-        "whoever leaves a gate believes that nobody waits at one (SQLite)",
-        S + "stores/sqlite/apply.py",
+        "a run that leaves a gate reports that no run is parked although one is (SQLite)",
+        S + "backends/sqlite/apply.py",
         " or db.value(sql.ANY_PARKED) == 1\n",
         "\n",
-        ("tests/contract/test_sqlite_short_lives.py::test_whoever_leaves_a_gate_is_told_whether_anybody_waits_at_one",),
+        ("tests/backends/sqlite/test_sqlite_fast_claims.py::test_a_release_answers_whether_any_run_is_parked",),
     ),
     Mutant(
         "begun-before-others",
-        "a fire that is planned goes before a run that waits already (SQLite)",
-        S + "stores/sqlite/begun.py",
+        "a planned fire is claimed before a run that already waits (SQLite)",
+        S + "backends/sqlite/fast/plan_and_claim.py",
         "    if next_at is not None and next_at <= wall + offer.ahead:\n        return None",
         "    if next_at is not None and next_at <= 0:\n        return None",
-        (BEGUN + "test_the_way_is_left_where_a_claim_would_take_others[waits_before]",),
+        (BEGUN + "test_the_fast_path_is_not_taken_where_a_claim_would_take_other_runs[waits_before]",),
     ),
     Mutant(
         "begun-though-moved",
-        "a fire begins though its schedule was changed meanwhile (SQLite)",
-        S + "stores/sqlite/begun.py",
-        "    if db.run_rows(sql.MOVE_SCHEDULES, moved, mark) < len(changes):\n        raise Surprised\n",
-        "    db.run_rows(sql.MOVE_SCHEDULES, moved, mark)\n",
-        (BEGUN + "test_a_schedule_that_was_changed_meanwhile_is_refused_alone",),
+        "a fire is claimed although its schedule was changed meanwhile (SQLite)",
+        S + "backends/sqlite/fast/plan_and_claim.py",
+        "    if db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) < len(plans.moved):\n        raise FastPathMissed\n",
+        "    db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark)\n",
+        (BEGUN + "test_only_the_plan_of_a_changed_schedule_is_refused",),
     ),
     Mutant(
         "begun-without-start",
-        "a fire that is planned and claimed at once has no RunStarted (SQLite)",
-        S + "stores/sqlite/begun.py",
-        "    write_started(db, pack(rids))\n",
+        "a fire that is planned and claimed in one commit has no RunStarted (SQLite)",
+        S + "backends/sqlite/fast/plan_and_claim.py",
+        "    append_started(db, pack(rids))\n",
         "",
-        (BEGUN + "test_they_are_given_and_written_alike",),
+        (BEGUN + "test_fires_are_leased_and_written_as_by_planning_and_claiming_separately",),
     ),
     Mutant(
         "begun-beyond-the-slots",
-        "more fires begin than the worker wished for (SQLite)",
-        S + "stores/sqlite/begun.py",
-        "    if len(runs) > wish.limit or not all(",
+        "more fires are claimed than the worker requested (SQLite)",
+        S + "backends/sqlite/fast/plan_and_claim.py",
+        "    if len(runs) > claim_request.limit or not all(",
         "    if not all(",
-        (BEGUN + "test_the_way_is_left_where_a_claim_would_take_others[no_room]",),
+        (BEGUN + "test_the_fast_path_is_not_taken_where_a_claim_would_take_other_runs[no_room]",),
     ),
 )

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from mainspring.rules.lifecycle import diagram
 
-PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 
 def main() -> None:
     block = f"<!-- diagram:begin -->\n```mermaid\n{diagram()}\n```\n<!-- diagram:end -->"
-    text = PAGE.read_text(encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8")
     marked = r"<!-- diagram:begin -->.*?<!-- diagram:end -->"
-    PAGE.write_text(re.sub(marked, lambda _: block, text, flags=re.S), encoding="utf-8")
+    DOCUMENT.write_text(re.sub(marked, lambda _: block, text, flags=re.S), encoding="utf-8")
 
 
 if __name__ == "__main__":

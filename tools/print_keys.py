@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from mainspring.config.keys import KEYS, value_of
+from mainspring.config.redaction import format_value
+from mainspring.config.schema import KEYS, get_value
 from mainspring.config.settings import ServeSettings
-from mainspring.config.shown import shown
 
 
 def table() -> str:
-    """Markdown: key, default, whether a running service takes it up."""
+    """Return the Markdown table: key, default, and whether a running service applies a change."""
     rows = ["| key | default | |", "|---|---|---|"]
     for key, known in KEYS.items():
-        rows.append(f"| `{key}` | {shown(key, value_of(ServeSettings(), key))} | {'•' if known.live else ''} |")
+        rows.append(f"| `{key}` | {format_value(key, get_value(ServeSettings(), key))} | {'•' if known.live else ''} |")
     return "\n".join(rows)
 
 

@@ -22,7 +22,7 @@ LEASE_MS = 30_000
 #: As wide as the marks of our store.
 MARK = 0x3FFF_0000_0000_0000
 
-#: As in `mainspring.stores.sqlite.database`.
+#: As in `mainspring.backends.sqlite.database`.
 PRAGMAS = (
     "busy_timeout = 5000",
     "journal_mode = WAL",
@@ -48,7 +48,7 @@ def connect(path: str) -> sqlite3.Connection:
 def schema() -> Path:
     """Where the SQL of our store is, in the checkout that is measured."""
     source = Path(os.environ.get("MAINSPRING_SRC") or Path(__file__).parents[2] / "src")
-    return source / "mainspring" / "stores" / "sqlite" / "sql"
+    return source / "mainspring" / "backends" / "sqlite" / "sql"
 
 
 def _now() -> int:

@@ -16,10 +16,11 @@ from bench.contenders.common import Figures, Meter, main, memory, path_in, rate,
 from bench.contenders.mainspring_kit import durability_in, ended_in_file, until, url_of
 from bench.contenders.rows import event_bytes
 from mainspring import Context, Mainspring
+from mainspring.app.internals import host_of
 
 #: Runs at once while draining; a worker that only drains wants more than the default of 10.
 DRAIN_CONCURRENCY = int(os.environ.get("MAINSPRING_CONCURRENCY", "200"))
-#: Beside a busy thread, enqueueing is given so long before the drain begins.
+#: Beside a busy thread: time for enqueueing before the drain begins.
 FILL_SECONDS = 5
 
 
@@ -82,7 +83,7 @@ async def events_kept(ms: Mainspring) -> int:
             seen, after = seen + len(page), page[-1].seq
         return seen
 
-    return await ms.call(count)
+    return await host_of(ms).call(count)
 
 
 def _check_ended(folder: str, n: int) -> Figures:
@@ -122,7 +123,7 @@ async def enqueue_one(folder: str, n: int, store: str = "sqlite") -> Figures:
 
 
 async def enqueue_coroutines(folder: str, n: int, store: str = "sqlite", coroutines: int = 100) -> Figures:
-    """So many coroutines, each enqueueing one after the other."""
+    """Enqueue from `coroutines` coroutines at once, each one run after the other."""
     ms, nothing = _enqueue_app(folder, store)
     for _ in range(100):
         await nothing.enqueue()
@@ -231,9 +232,9 @@ async def _busy_thread(folder: str, seconds: int, n: int) -> Figures:
 
     The process is run as `mainspring run` runs it, which means a shorter switch interval.
     """
-    from mainspring.cli.run import SWITCH_INTERVAL
+    from mainspring.cli.run import SWITCH_INTERVAL_SECONDS
 
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     ms = Mainspring(url_of(folder), concurrency=DRAIN_CONCURRENCY)
     stop = False
     rounds = 0

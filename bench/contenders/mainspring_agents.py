@@ -17,10 +17,11 @@ from bench.contenders.agent_calls import AT_ONCE, PAYLOAD, agent_process
 from bench.contenders.common import Figures, Meter, rate, sorted_ms, wait_until
 from bench.contenders.mainspring_kit import durability_in, open_reader, until, url_of
 from mainspring import AgentSettings, At, Every, Http, Mainspring
-from mainspring.cli.run import SWITCH_INTERVAL
+from mainspring.app.internals import host_of
+from mainspring.cli.run import SWITCH_INTERVAL_SECONDS
 from mainspring.model.instant import to_datetime
 
-#: Beside the load a call to another address is due so often.
+#: Interval of the calls to another address beside the load.
 TICK = "100ms"
 
 
@@ -30,10 +31,10 @@ def calls(folder: str, n: int, store: str = "sqlite") -> Figures:
 
 
 async def _calls(folder: str, n: int, store: str) -> Figures:
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     with agent_process() as there:
         ms = Mainspring(url_of(folder, store), agents=AgentSettings(per_host=AT_ONCE))
-        never = At(to_datetime(ms.now() + 86_400_000))
+        never = At(to_datetime(host_of(ms).now() + 86_400_000))
         load = await ms.schedule("load", Http(there.load), trigger=never, payload=PAYLOAD, priority="low")
         for start in range(0, n, 100):
             await asyncio.gather(*(ms.trigger("load") for _ in range(start, min(start + 100, n))))

@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.contenders.common import SETTINGS, committed, durable, path_in
 from mainspring import Mainspring
+from mainspring.app.internals import host_of
 
 
 def url_of(folder: str, store: str = "sqlite") -> str:
@@ -33,7 +34,7 @@ async def durability_in(ms: Mainspring) -> str:
         return "none (memory)"
     if ms.url.startswith(("redis", "valkey")):
         return await _durability_of_server(ms.url)
-    return await ms.call(ask_server if ms.url.startswith("postgresql") else ask)
+    return await host_of(ms).call(ask_server if ms.url.startswith("postgresql") else ask)
 
 
 async def _durability_of_server(url: str) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 from bench.contenders.common import Figures, Meter, memory, rate, sorted_ms
 from bench.contenders.mainspring_kit import durability_in, open_reader, url_of
 from mainspring import Context, Every, Mainspring
+from mainspring.app.internals import host_of
 from mainspring.ports.clock import SystemClock
 
-#: Schedules fire so many times in a second, ten milliseconds apart.
+#: Number of fires of each schedule per second, ten milliseconds apart.
 DUE_PER_SECOND = 100
 
 
@@ -77,7 +78,7 @@ async def _count_schedules(ms: Mainspring, folder: str) -> int:
             return count
 
     if ms.url.startswith("postgresql"):
-        return await ms.call(ask_server)
+        return await host_of(ms).call(ask_server)
     reader = open_reader(folder)
     count: int = reader.execute("SELECT count(*) FROM schedule WHERE next_at IS NOT NULL").fetchone()[0]
     reader.close()

@@ -17,10 +17,11 @@ from bench.contenders.common import Figures, main, rate, wait_until
 from bench.contenders.mainspring_agents import calls, idle
 from bench.contenders.mainspring_kit import durability_in, url_of
 from mainspring import Mainspring, State
+from mainspring.app.internals import host_of
 from mainspring.model.ids import fire_id
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
-from mainspring.paging import all_rows, log_end
+from mainspring.ports.paging import find_log_end, iterate_rows
 from mainspring.ports.store import Page, Schedules
 
 PAGE = 5_000
@@ -48,13 +49,13 @@ async def fill(folder: str, schedules: int, runs: int, store: str = "sqlite") ->
     await ms.schedule_many("nothing", items)
 
     async def write(runtime: Any) -> None:
-        found = [one async for one in all_rows(runtime.store, Schedules(limit=10_000), lambda one: one.id)]
-        past = _past(found, runs, ms.now())
+        found = [one async for one in iterate_rows(runtime.store, Schedules(limit=10_000), lambda one: one.id)]
+        past = _past(found, runs, host_of(ms).now())
         while page := tuple(islice(past, PAGE)):
-            if not await runtime.store.restore(Page(after=await log_end(runtime.store), runs=page)):
+            if not await runtime.store.restore(Page(after=await find_log_end(runtime.store), runs=page)):
                 raise SystemExit("the store's log ends elsewhere")
 
-    await ms.call(write)
+    await host_of(ms).call(write)
     await ms.close()
     seconds = time.perf_counter() - began
     return {"n": runs, "schedules": schedules, "per_second": rate(runs, seconds), "first_ms": 0}

@@ -1,6 +1,7 @@
-"""Mainspring runs work at the right time, once, and can prove it.
+"""Mainspring, a task scheduler. This package exports the public names, each imported when it is first used.
 
-PYTEST_DONT_REWRITE: else pytest, which knows our plugin, would warn a program that imports us before it.
+PYTEST_DONT_REWRITE in this docstring tells pytest not to rewrite the package's asserts: pytest loads our plugin by an
+entry point, and would warn a program that imported the package before.
 """
 
 from __future__ import annotations
@@ -8,154 +9,121 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
-    from mainspring.context import Context
-    from mainspring.depends import Depends
-    from mainspring.handle import RunHandle
-    from mainspring.locks import LockGuard, SyncLockGuard
-    from mainspring.model.errors import (
-        ExecutionTaken,
-        InvalidInput,
-        LockLost,
-        LockTaken,
-        MainspringError,
-        ResultTimeout,
-        RunNotSuccessful,
-        StoreError,
-        UnknownRun,
-        UnknownSchedule,
-        UnknownTask,
-        WrongArguments,
-    )
-    from mainspring.model.events import (
-        Event,
-        LeaderElected,
-        LeaderLost,
-        RunCancelled,
-        RunFailed,
-        RunRetrying,
-        RunScheduled,
-        RunSkipped,
-        RunStarted,
-        RunSucceeded,
-    )
-    from mainspring.model.http import AgentSettings, Http, HttpAgent, HttpResult
-    from mainspring.model.outcome import Cancel, Snooze
-    from mainspring.model.policies import Priority, Retry, RetryPolicy
-    from mainspring.model.run import Run, State
-    from mainspring.model.schedule import Schedule
-    from mainspring.ports.lock import ExecutionGuard
-    from mainspring.rules.triggers import At, Cron, Every
-    from mainspring.rules.windows import Window
-    from mainspring.telemetry.logging import LoggingHandler
+if TYPE_CHECKING:  # what a type checker reads; a test compares it with the table below
+    from mainspring.app.context import Context as Context
+    from mainspring.app.dependencies import Depends as Depends
+    from mainspring.app.locks import LockGuard as LockGuard
+    from mainspring.app.locks import SyncLockGuard as SyncLockGuard
+    from mainspring.app.mainspring import Mainspring as Mainspring
+    from mainspring.app.run_handle import RunHandle as RunHandle
+    from mainspring.model.errors import ExecutionTaken as ExecutionTaken
+    from mainspring.model.errors import InvalidInput as InvalidInput
+    from mainspring.model.errors import LockLost as LockLost
+    from mainspring.model.errors import LockTaken as LockTaken
+    from mainspring.model.errors import MainspringError as MainspringError
+    from mainspring.model.errors import ResultTimeout as ResultTimeout
+    from mainspring.model.errors import RunNotSuccessful as RunNotSuccessful
+    from mainspring.model.errors import StoreError as StoreError
+    from mainspring.model.errors import UnknownRun as UnknownRun
+    from mainspring.model.errors import UnknownSchedule as UnknownSchedule
+    from mainspring.model.errors import UnknownTask as UnknownTask
+    from mainspring.model.errors import WrongArguments as WrongArguments
+    from mainspring.model.events import Event as Event
+    from mainspring.model.events import LeaderElected as LeaderElected
+    from mainspring.model.events import LeaderLost as LeaderLost
+    from mainspring.model.events import RunCancelled as RunCancelled
+    from mainspring.model.events import RunFailed as RunFailed
+    from mainspring.model.events import RunRetrying as RunRetrying
+    from mainspring.model.events import RunScheduled as RunScheduled
+    from mainspring.model.events import RunSkipped as RunSkipped
+    from mainspring.model.events import RunStarted as RunStarted
+    from mainspring.model.events import RunSucceeded as RunSucceeded
+    from mainspring.model.http import AgentSettings as AgentSettings
+    from mainspring.model.http import Http as Http
+    from mainspring.model.http import HttpAgent as HttpAgent
+    from mainspring.model.http import HttpResult as HttpResult
+    from mainspring.model.outcome import Cancel as Cancel
+    from mainspring.model.outcome import Snooze as Snooze
+    from mainspring.model.policies import Priority as Priority
+    from mainspring.model.policies import Retry as Retry
+    from mainspring.model.policies import RetryPolicy as RetryPolicy
+    from mainspring.model.run import Run as Run
+    from mainspring.model.run import State as State
+    from mainspring.model.schedule import Schedule as Schedule
+    from mainspring.ports.lock import ExecutionGuard as ExecutionGuard
+    from mainspring.rules.lifecycle import Complete as Complete
+    from mainspring.rules.lifecycle import Fail as Fail
+    from mainspring.rules.triggers import At as At
+    from mainspring.rules.triggers import Cron as Cron
+    from mainspring.rules.triggers import Every as Every
+    from mainspring.rules.typestate import Blocked as Blocked
+    from mainspring.rules.typestate import Ended as Ended
+    from mainspring.rules.typestate import Moved as Moved
+    from mainspring.rules.typestate import Retrying as Retrying
+    from mainspring.rules.typestate import Running as Running
+    from mainspring.rules.typestate import RunState as RunState
+    from mainspring.rules.typestate import Waiting as Waiting
+    from mainspring.rules.windows import Window as Window
+    from mainspring.runtime.broker_url import open_broker as open_broker
+    from mainspring.telemetry.event_log import LoggingHandler as LoggingHandler
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "RunSucceeded": "model.events",
-    "RunStarted": "model.events",
-    "RunSkipped": "model.events",
-    "RunScheduled": "model.events",
-    "RunRetrying": "model.events",
-    "RunFailed": "model.events",
-    "RunCancelled": "model.events",
-    "Event": "model.events",
-    "StoreError": "model.errors",
-    "WrongArguments": "model.errors",
-    "UnknownTask": "model.errors",
-    "UnknownSchedule": "model.errors",
-    "UnknownRun": "model.errors",
-    "InvalidInput": "model.errors",
-    "AgentSettings": "model.http",
-    "Http": "model.http",
-    "HttpAgent": "model.http",
-    "HttpResult": "model.http",
-    "At": "rules.triggers",
-    "Cancel": "model.outcome",
-    "Context": "context",
-    "Cron": "rules.triggers",
-    "Depends": "depends",
-    "Every": "rules.triggers",
-    "ExecutionGuard": "ports.lock",
-    "ExecutionTaken": "model.errors",
-    "LeaderElected": "model.events",
-    "LeaderLost": "model.events",
-    "LockGuard": "locks",
-    "LockLost": "model.errors",
-    "LockTaken": "model.errors",
-    "SyncLockGuard": "locks",
-    "LoggingHandler": "telemetry.logging",
-    "Mainspring": "app",
-    "MainspringError": "model.errors",
-    "Priority": "model.policies",
-    "ResultTimeout": "model.errors",
-    "Retry": "model.policies",
-    "RetryPolicy": "model.policies",
-    "Run": "model.run",
-    "RunHandle": "handle",
-    "RunNotSuccessful": "model.errors",
-    "Schedule": "model.schedule",
-    "Snooze": "model.outcome",
-    "State": "model.run",
-    "Window": "rules.windows",
+#: Module of this package → the public names that it defines. It is imported when one of them is first used.
+_EXPORTS = {
+    "app.context": ("Context",),
+    "app.dependencies": ("Depends",),
+    "app.locks": ("LockGuard", "SyncLockGuard"),
+    "app.mainspring": ("Mainspring",),
+    "app.run_handle": ("RunHandle",),
+    "model.errors": (
+        "ExecutionTaken",
+        "InvalidInput",
+        "LockLost",
+        "LockTaken",
+        "MainspringError",
+        "ResultTimeout",
+        "RunNotSuccessful",
+        "StoreError",
+        "UnknownRun",
+        "UnknownSchedule",
+        "UnknownTask",
+        "WrongArguments",
+    ),
+    "model.events": (
+        "Event",
+        "LeaderElected",
+        "LeaderLost",
+        "RunCancelled",
+        "RunFailed",
+        "RunRetrying",
+        "RunScheduled",
+        "RunSkipped",
+        "RunStarted",
+        "RunSucceeded",
+    ),
+    "model.http": ("AgentSettings", "Http", "HttpAgent", "HttpResult"),
+    "model.outcome": ("Cancel", "Snooze"),
+    "model.policies": ("Priority", "Retry", "RetryPolicy"),
+    "model.run": ("Run", "State"),
+    "model.schedule": ("Schedule",),
+    "ports.lock": ("ExecutionGuard",),
+    "rules.lifecycle": ("Complete", "Fail"),
+    "rules.triggers": ("At", "Cron", "Every"),
+    "rules.typestate": ("Blocked", "Ended", "Moved", "Retrying", "RunState", "Running", "Waiting"),
+    "rules.windows": ("Window",),
+    "runtime.broker_url": ("open_broker",),
+    "telemetry.event_log": ("LoggingHandler",),
 }
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = [
-    "AgentSettings",
-    "At",
-    "Cancel",
-    "Context",
-    "Cron",
-    "Depends",
-    "Event",
-    "Every",
-    "ExecutionGuard",
-    "ExecutionTaken",
-    "Http",
-    "HttpAgent",
-    "HttpResult",
-    "InvalidInput",
-    "LeaderElected",
-    "LeaderLost",
-    "LockGuard",
-    "LockLost",
-    "LockTaken",
-    "LoggingHandler",
-    "Mainspring",
-    "MainspringError",
-    "Priority",
-    "ResultTimeout",
-    "Retry",
-    "RetryPolicy",
-    "Run",
-    "RunCancelled",
-    "RunFailed",
-    "RunHandle",
-    "RunNotSuccessful",
-    "RunRetrying",
-    "RunScheduled",
-    "RunSkipped",
-    "RunStarted",
-    "RunSucceeded",
-    "Schedule",
-    "Snooze",
-    "State",
-    "StoreError",
-    "SyncLockGuard",
-    "UnknownRun",
-    "UnknownSchedule",
-    "UnknownTask",
-    "Window",
-    "WrongArguments",
-    "__version__",
-]
+__all__ = [*sorted(_MODULE_OF), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first asked for: the command line does not pay for the engine."""
-    if name not in _HOME:
+    """Import and return a public name when it is first used, so that the command line does not import the engine."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"mainspring.{_HOME[name]}"), name)
+    value = getattr(importlib.import_module(f"mainspring.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

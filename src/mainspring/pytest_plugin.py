@@ -1,4 +1,4 @@
-"""The pytest plugin: one fixture. Nothing of Mainspring is loaded before a test asks for it."""
+"""Pytest plugin: the fixture `mainspring`. The test kit is imported only when a test requests the fixture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mainspring() -> Iterator[Kit]:
-    """A virtual clock, a memory store and a worker that runs what is due when the test says so."""
+    """Yield a test kit: a virtual clock, a store in memory, and a worker that runs due work when the test says so."""
     from mainspring.testing import Kit
 
     with Kit() as kit:

@@ -13,11 +13,12 @@ import httpx
 import pytest
 
 from mainspring import Mainspring
-from mainspring.api import stream
+from mainspring.api.routes import events as stream
+from mainspring.app.internals import host_of
+from mainspring.backends.postgres import PostgresStore, apply_sql
 from mainspring.model.events import InstanceJoined
-from mainspring.stores.postgres import PostgresStore, apply_sql
 from servers.for_tests import fresh_url
-from tests.api.serving import served
+from tests.server.serving import served
 
 EVENTS, CUTS = 2_000, 20
 
@@ -68,7 +69,7 @@ class Client:
 
 
 async def note(ms: Mainspring, name: str) -> None:
-    await ms.call(lambda runtime: runtime.note(InstanceJoined(instance=name)))
+    await host_of(ms).call(lambda runtime: runtime.notes.append(InstanceJoined(instance=name)))
 
 
 async def write(writers: list[Mainspring], names: list[str], reader: Client) -> None:
@@ -88,7 +89,7 @@ async def writers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         url = fresh_url() if request.param == "postgres" else f"sqlite:///{tmp_path}/m.db"
         found = [Mainspring(url) for _ in range(3)]
     for ms in found:
-        await ms.opened()
+        await host_of(ms).open_runtime()
     yield found
     for ms in found:
         await ms.close()
@@ -111,7 +112,7 @@ async def test_cut_twenty_times_while_events_flow(writers: list[Mainspring]) -> 
 
 
 @pytest.mark.tampers
-async def test_what_commits_late_is_not_lost_by_a_cut() -> None:
+async def test_an_event_committed_late_is_not_lost_by_a_cut() -> None:
     """A transaction took its number before others and commits after the client was cut off behind them."""
     url = fresh_url()
     ms, late = Mainspring(url), PostgresStore(url)
@@ -151,7 +152,7 @@ async def test_what_commits_late_is_not_lost_by_a_cut() -> None:
 
 
 async def test_from_now_on_filtered_and_with_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(stream, "PING_SECONDS", 0.05)
     ms = Mainspring("memory://")
     await note(ms, "before")
     with served(ms) as server:

@@ -18,18 +18,24 @@ from schemathesis.specs.openapi.checks import ignored_auth, negative_data_reject
 
 from mainspring import Mainspring
 from mainspring.api.openapi import EXAMPLES, document
-from tests.api.serving import served
+from tests.server.serving import served
 
 REQUESTS = int(os.environ.get("MAINSPRING_API_REQUESTS", "2000"))
 SEED = int(os.environ.get("MAINSPRING_API_SEED", "1"))
 OPERATIONS = [(method.upper(), path) for path, found in document()["paths"].items() for method in found]
-#: Who may ask is tested elsewhere.
+#: Without keys: tests/server/test_access.py tests them.
 SCHEMA = schemathesis.openapi.from_dict(document() | {"security": []})
-#: Each operation is asked well and badly, about things that exist and about others.
+#: Each operation gets valid and invalid requests, for rows that exist and for others.
 WAYS = [(mode, known) for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE) for known in (True, False)]
-#: Large bodies take long to make; some operations have little that could be varied, and are asked less than this.
+#: Large bodies take long to generate. Some operations have little to vary, and get fewer requests than the others.
 LARGE = {("POST", "/api/schedules"), ("PUT", "/api/schedules/{id}")}
-FEW = {("GET", "/api/schedules/{id}"), ("DELETE", "/api/schedules/{id}"), ("GET", "/api/executions/{id}")}
+FEW = {
+    ("GET", "/api/schedules/{id}"),
+    ("DELETE", "/api/schedules/{id}"),
+    ("GET", "/api/executions/{id}"),
+    ("POST", "/api/callbacks/{run_id}/heartbeat"),
+    ("POST", "/api/callbacks/{run_id}/complete"),
+}
 EACH = -(-REQUESTS // (len(WAYS) * (len(OPERATIONS) - len(FEW) - 2)))
 FORMATS = {
     "cron": ["* * * * *", "*/5 9-17 * * 1-5", "0 9 L * *", "61 * * * *"],
@@ -40,18 +46,18 @@ for _name, _words in FORMATS.items():
     schemathesis.openapi.format(_name, st.sampled_from(_words))
 
 
-class Asker:
-    """Asks one server, and makes the schedules and executions that requests are about."""
+class Client:
+    """Sends generated requests to one server, and creates the schedules and executions that they name."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.session = requests.Session()
-        self.asked = 0
+        self.sent = 0
 
     def known(self, path: str) -> dict[str, Any] | None:
         if "{id}" not in path:
             return None
-        body = EXAMPLES["ScheduleCreate"]["interval"] | {"name": f"known {self.asked}"}
+        body = EXAMPLES["ScheduleCreate"]["interval"] | {"name": f"known {self.sent}"}
         made = self._post("/api/schedules", json=body)
         if path.startswith("/api/schedules"):
             return {"id": made["id"]}
@@ -61,8 +67,8 @@ class Asker:
         answer: dict[str, Any] = self.session.post(self.url + path, **given).json()
         return answer
 
-    def ask(self, case: schemathesis.Case) -> None:
-        self.asked += 1
+    def send(self, case: schemathesis.Case) -> None:
+        self.sent += 1
         response = case.call(base_url=self.url, session=self.session)
         without = [positive_data_acceptance, ignored_auth]
         if response.status_code == 413:  # refused as well, and schemathesis does not count it
@@ -71,24 +77,24 @@ class Asker:
 
 
 @pytest.fixture
-def asker() -> Iterator[Asker]:
+def client() -> Iterator[Client]:
     ms = Mainspring("memory://")
     with served(ms) as server:
         server.app.state.api.closing.set()  # event streams end after their first word
-        asker = Asker(server.url)
-        yield asker
-        asker.session.close()
+        client = Client(server.url)
+        yield client
+        client.session.close()
     ms.sync.close()
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=[f"{method} {path}" for method, path in OPERATIONS])
-def test_every_answer_is_one_the_document_allows(asker: Asker, method: str, path: str) -> None:
+def test_every_answer_is_one_the_document_allows(client: Client, method: str, path: str) -> None:
     many = EACH // 2 if (method, path) in LARGE else 4 if (method, path) in FEW else EACH
     limits = settings(max_examples=many, deadline=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck])
     for mode, known in WAYS:
-        cases = SCHEMA[path][method].as_strategy(mode, path_parameters=asker.known(path) if known else None)
+        cases = SCHEMA[path][method].as_strategy(mode, path_parameters=client.known(path) if known else None)
         with contextlib.suppress(Unsatisfiable):
-            seed(SEED)(limits(given(case=cases)(asker.ask)))()
-    assert asker.asked >= len(WAYS) * many or (method, path) in FEW or path == "/api/health"
+            seed(SEED)(limits(given(case=cases)(client.send)))()
+    assert client.sent >= len(WAYS) * many or (method, path) in FEW or path == "/api/health"

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from mainspring import Mainspring
-from tests.api.serving import served
+from mainspring.app.internals import host_of
+from tests.server.serving import served
 
 #: The document's first create call, word for word.
 CREATE = """{
@@ -65,7 +66,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[httpx.Clie
     ms.sync.close()
 
 
-def test_the_documents_lines_answer_as_documented(client: httpx.Client) -> None:
+def test_the_curl_lines_of_source_002_answer_as_documented(client: httpx.Client) -> None:
     made = client.post("/api/schedules", content=CREATE, headers=JSON)
     assert made.status_code == 201
     schedule = made.json()
@@ -175,7 +176,7 @@ async def test_an_execution_has_the_fields_of_its_table(running: tuple[Mainsprin
         run = made.json()["id"]
         async with asyncio.timeout(30):
             while (await client.get(f"/api/executions/{run}")).json()["status"] in ("pending", "running"):
-                await ms.call(lambda runtime: runtime.wait_for_end(run, 1.0))
+                await host_of(ms).call(lambda runtime: runtime.wait_for_end(run, 1.0))
         (execution,) = (await client.get(f"/api/schedules/{schedule['id']}/executions?limit=50")).json()
         assert set(execution) >= EXECUTION_FIELDS
         assert execution["id"] == run

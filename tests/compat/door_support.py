@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from mainspring import Mainspring, Run, Schedule
-from mainspring.ledger import Ledger, ledger
-from mainspring.testing.travel import Travel, _taken_over
+from mainspring.testing.time_travel import Travel, _take_over
 
 START = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)  # a Monday
 
@@ -22,21 +21,10 @@ async def stored(t: Travel) -> tuple[list[Schedule], list[Run]]:
     return await t.app.schedules(), await t.runs()
 
 
-async def explained(app: Mainspring) -> Ledger:
-    """The books of a store; nothing in them may be unexplained."""
-
-    async def read(runtime: Any) -> Ledger:
-        return await ledger(runtime.store, app.clock.now())
-
-    book = await app.call(read)
-    assert book.unexplained == 0, book.differences
-    return book
-
-
 @asynccontextmanager
 async def virtual(app: Mainspring, start: datetime = START) -> AsyncIterator[Travel]:
     """Virtual time for an app that starts and stops its engine by itself."""
-    async with _taken_over(app, start) as machine:
+    async with _take_over(app, start) as machine:
         try:
             yield machine
         finally:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from door_support import START
 
 from mainspring import Context, Mainspring
 from mainspring.compat.handlers import (
@@ -15,6 +14,7 @@ from mainspring.compat.handlers import (
     TaskHandler,
 )
 from mainspring.testing import travel
+from tests.compat.door_support import START
 
 
 class ReportHandler(TaskHandler[Any]):

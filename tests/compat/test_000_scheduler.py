@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from door_support import START, stored
 
 from mainspring import Context, Mainspring, Retry, UnknownTask
 from mainspring.compat.scheduler import (
@@ -24,6 +23,7 @@ from mainspring.compat.scheduler import (
 )
 from mainspring.model.errors import InvalidCron, InvalidDuration, InvalidInput, NaiveDatetime, WrongArguments
 from mainspring.testing import travel
+from tests.compat.door_support import START, stored
 
 
 class World:

@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from door_support import explained, stored
-from handlers_world import EmailData, World, minutes
 
 from mainspring import Context, Mainspring
 from mainspring.compat.handlers import (
@@ -23,6 +21,9 @@ from mainspring.model.errors import (
     WrongArguments,
 )
 from mainspring.testing import travel
+from tests.compat.door_support import stored
+from tests.compat.handlers_world import EmailData, World, minutes
+from tests.ledger_checks import check_ledger_of
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ async def test_basic_example_a_daily_report_at_midnight(world: World) -> None:
         await t.advance("2d")
         assert world.report.fires == [datetime(2026, 3, 3, tzinfo=UTC), datetime(2026, 3, 4, tzinfo=UTC)]
         assert world.events == [TaskEvent("report_generated", [])] * 2
-        await explained(world.ms)
+        await check_ledger_of(world.ms)
 
 
 async def test_basic_example_run_returns_after_shutdown() -> None:

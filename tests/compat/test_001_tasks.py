@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from door_support import START, explained, stored
-from handlers_world import ReportHandler, World, minutes
 
 from mainspring import Context, Mainspring, RunRetrying, UnknownSchedule, UnknownTask
 from mainspring.compat.handlers import (
@@ -29,6 +27,9 @@ from mainspring.model.errors import (
     ScheduleConflict,
 )
 from mainspring.testing import travel
+from tests.compat.door_support import START, stored
+from tests.compat.handlers_world import ReportHandler, World, minutes
+from tests.ledger_checks import check_ledger_of
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ async def test_a_task_whose_retries_are_spent_is_disabled_and_that_is_visible(wo
         assert task.last_error == "RuntimeError: attempt 3 failed"
         assert task.retry_count == 3
         assert len(world.report.fires) == 24
-        await explained(world.ms)
+        await check_ledger_of(world.ms)
         await world.ms.resume("task-id")  # it was mended
         world.failing.left = 0
         await t.advance("2m")
@@ -257,7 +258,7 @@ async def test_durable_state_across_restarts_in_the_middle_of_a_backoff(tmp_path
         (retrying,) = (await again.ms.events(types=[RunRetrying]))[-1:]
         await t.advance("5m")
         assert [round(at.timestamp() * 1000) for at in again.failing.tried] == [retrying.next_attempt_at]  # type: ignore[attr-defined]
-        await explained(again.ms)
+        await check_ledger_of(again.ms)
 
 
 async def test_the_same_task_again_changes_nothing_and_another_one_is_a_conflict(world: World) -> None:
@@ -283,8 +284,8 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("bad hour", {"cron": "0 0 24 * * *"}, InvalidCron, "hour: .*24"),
     ("negative interval", {"interval": -300}, InvalidDuration, "interval: -300 is negative"),
     ("no interval", {"interval": 0}, InvalidDuration, "interval: 0 is too short"),
-    ("never", {}, InvalidInput, "schedule: it must be said once when to run. Give cron"),
-    ("twice", {"cron": "0 0 0 * * *", "interval": 5}, InvalidInput, "schedule: it must be said once"),
+    ("never", {}, InvalidInput, "schedule: exactly one option must say when to run. Give cron"),
+    ("twice", {"cron": "0 0 0 * * *", "interval": 5}, InvalidInput, "schedule: exactly one option must say when"),
     ("retries", {"immediate": True, "max_retries": -1}, InvalidInput, "max_retries: -1 is not a whole number"),
     ("timeout", {"immediate": True, "timeout_secs": -1}, InvalidDuration, "timeout: -1 is negative"),
     ("id", {"task_id": " ", "immediate": True}, EmptyName, "task_id: ' ' is empty"),

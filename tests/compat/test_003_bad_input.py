@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from door_support import during, virtual
 
 from mainspring import Mainspring
 from mainspring.compat.jobs import (
@@ -29,6 +28,7 @@ from mainspring.model.errors import (
     NaiveDatetime,
     UnknownZone,
 )
+from tests.compat.door_support import during, virtual
 
 
 @pytest.fixture

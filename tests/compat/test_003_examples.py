@@ -11,7 +11,6 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from door_support import START, during, explained, virtual
 
 from mainspring import Event, Mainspring
 from mainspring.compat.jobs import (
@@ -25,6 +24,8 @@ from mainspring.compat.jobs import (
     TaskContext,
     TimeWindowSegment,
 )
+from tests.compat.door_support import START, during, virtual
+from tests.ledger_checks import check_ledger_of
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 
@@ -54,7 +55,7 @@ async def test_example_async_task_without_dependencies(store: Mainspring) -> Non
         assert len(report.history) == 1
         assert ran == [seconds(5)]
         assert not store.is_running
-        await explained(store)
+        await check_ledger_of(store)
 
 
 async def test_example_observe_runtime_events(store: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +107,7 @@ async def test_example_job_execution_window(store: Mainspring, begin: str, ran: 
         report = await during(t, Scheduler(store).run(job))
         assert (len(report.history), report.last_skip_reason) == (ran, reason)
         assert report.state.trigger_count == 1  # consumed either way
-        await explained(store)
+        await check_ledger_of(store)
 
 
 async def test_example_task_with_run_context(store: Mainspring, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +182,7 @@ async def test_example_recover_state_across_restarts(kind: str, tmp_path: Path) 
         report = await during(t, Scheduler(again).run(job()), "1m")
         assert [run.scheduled_at for run in report.history] == [seconds(30)]
         assert report.state.next_run_at is None
-        await explained(again)
+        await check_ledger_of(again)
 
 
 async def test_example_recover_state_with_another_list_of_times_is_a_new_revision(store: Mainspring) -> None:
@@ -192,7 +193,7 @@ async def test_example_recover_state_with_another_list_of_times_is_a_new_revisio
             job = Job.without_deps("resume-me", later, Task.from_async(nothing))
             report = await during(t, Scheduler(store).run(job), "1m")
             assert (len(report.history), report.state.trigger_count) == (n, n)
-        await explained(store)
+        await check_ledger_of(store)
 
 
 async def test_example_persistent_state_next_run(tmp_path: Path) -> None:
@@ -265,4 +266,4 @@ async def test_a_failing_task_is_recorded_and_the_schedule_goes_on(store: Mainsp
             ("success", None),
         ]
         assert (report.state.last_error, report.state.last_success_at) == (None, seconds(120))
-        await explained(store)
+        await check_ledger_of(store)

@@ -15,7 +15,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from door_support import START, during, explained, virtual
 
 from mainspring import Mainspring
 from mainspring.compat.jobs import (
@@ -30,6 +29,8 @@ from mainspring.compat.jobs import (
     TimeWindowSegment,
 )
 from mainspring.testing import travel
+from tests.compat.door_support import START, during, virtual
+from tests.ledger_checks import check_ledger_of
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ async def test_max_runs_applies_to_every_kind_and_0_exits_immediately(
         report = await during(t, Scheduler(store).run(job), "0s" if max_runs == 0 else "2h")
         assert log.fires == [minutes(60), minutes(120)][:max_runs]
         assert report.state.trigger_count == max_runs
-        await explained(store)
+        await check_ledger_of(store)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ async def test_missed_run_policies_after_a_downtime(
             await t.advance(by)
             scheduler.handle().shutdown()
             await t.advance("1s")
-            await explained(store)
+            await check_ledger_of(store)
             return log, running.result()
 
     first, _ = await session(START, "90m")
@@ -174,7 +175,7 @@ async def test_overlap_policies(store: Mainspring, policy: Any, fires: list[int]
         assert log.fires == [minutes(n) for n in fires]
         assert log.most == most
         assert report.last_skip_reason == (None if policy == "allow_parallel" else "overlap")
-        await explained(store)
+        await check_ledger_of(store)
 
 
 async def test_time_window_outside_occurrences_are_consumed_skipped_and_reported(store: Mainspring) -> None:
@@ -185,7 +186,7 @@ async def test_time_window_outside_occurrences_are_consumed_skipped_and_reported
         report = await during(t, Scheduler(store).run(job), "2d")  # what is outside is counted when the next opens
         assert log.fires == [minutes(120), minutes(180)]  # 10:00 and 11:00
         assert (report.state.trigger_count, report.last_skip_reason) == (6, "outside_time_window")
-        await explained(store)
+        await check_ledger_of(store)
 
 
 async def test_time_window_without_a_zone_of_its_own_takes_the_schedulers(store: Mainspring) -> None:
@@ -212,7 +213,7 @@ async def test_state_is_resumed_from_the_stored_next_run_by_job_id(tmp_path: Pat
             await t.advance("1s")
             report = running.result()
             assert (await store.get("job")).revision == 1
-            await explained(store)
+            await check_ledger_of(store)
         fires.append(log.fires)
     assert fires == [[minutes(60)], [minutes(120), minutes(180)]]  # not 95 + 60 minutes; and the count went on
     assert report.state.trigger_count == 3
@@ -258,7 +259,7 @@ async def test_terminal_state_policy_delete_removes_the_state_and_the_job_starts
         second = await during(t, Scheduler(store, config).run(job), "1h")
         assert [run.scheduled_at for run in second.history] == [minutes(120)]
         assert second.state.trigger_count == 1
-        await explained(store)
+        await check_ledger_of(store)
 
 
 async def test_terminal_state_policy_delete_waits_for_the_last_run(store: Mainspring) -> None:
@@ -365,7 +366,7 @@ async def test_a_job_stopped_beside_a_running_app_is_paused_and_goes_on_when_run
         await t.advance("1h")
         assert again.result().state.trigger_count == 2
         assert log.fires == [minutes(60), minutes(240)]
-        await explained(store)
+        await check_ledger_of(store)
 
 
 async def test_a_stopped_scheduler_stays_stopped(store: Mainspring) -> None:

@@ -52,7 +52,7 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     (
         "a.yaml",
         "retry:\n  initial_delay: 1s\n  initial_delay_ms: 5\n",
-        "retry.initial_delay_ms: says the same",
+        "retry.initial_delay_ms: means the same",
         "Remove",
     ),
     ("a.yaml", "scheduler:\n  poll_interval: fast\n", "scheduler.poll_interval: 'fast' is not a duration", "30s"),
@@ -62,7 +62,7 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     ("a.yaml", "storage:\n  type: mongo\n", "storage.type: 'mongo' is not one of", "postgres"),
     ("a.yaml", "storage:\n  json_file: {path: x}\n", "storage.type: is missing", "sqlite"),
     ("a.yaml", "storage:\n  type: postgres\n", "storage.postgres.url: is missing", "postgresql://"),
-    ("a.yaml", "store: memory://\nstorage:\n  type: in_memory\n", "storage.type: says where", "Remove one"),
+    ("a.yaml", "store: memory://\nstorage:\n  type: in_memory\n", "storage.type: names a store", "Remove one"),
     ("a.yaml", "broker:\n  type: sqs\n", "broker.type: this version has no sqs broker", "redis or in_memory"),
     ("a.yaml", "broker:\n  type: redis\n", "broker.redis.url: is missing", "redis://"),
     ("a.yaml", "broker:\n  type: rabbit\n", "broker.type: 'rabbit' is not one of", "redis"),
@@ -72,7 +72,7 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     (
         "a.yaml",
         "agents:\n  keep_response: 64KiB\n  max_response: 1KiB\n",
-        "agents.keep_response: more is kept",
+        "agents.keep_response: more bytes are kept",
         "max_response",
     ),
     ("a.yaml", "limits:\n  burst: 5\n", "limits.burst: needs limits.requests_per_second", "both"),
@@ -80,13 +80,13 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     ("a.yaml", "logging:\n  level: chatty\n", "logging.level: 'chatty' is not one of debug", ""),
     ("a.yaml", "server:\n\tport: 1\n", "line 2", "spaces"),
     ("a.yaml", "server:\n  port: 1\n  port: 2\n", "line 3: 'port' is given twice", "Remove one"),
-    ("a.yaml", "a: &x 1\nserver: {port: *x}\n", "line 2: uses a reference", "Write the value out"),
+    ("a.yaml", "a: &x 1\nserver: {port: *x}\n", "line 2: uses a reference", "Write the value itself"),
     ("a.yaml", "app: !!python/object:os.system {}\n", "line 1: is not YAML", "key: value"),
     ("a.yaml", "- one\n- two\n", "holds no keys", "server"),
     ("a.yaml", "server:\n  host: ${NO_SUCH_THING}\n", "server.host: ${NO_SUCH_THING} is not set", "a default"),
     ("a.yaml", "server:\n  host: ${OPEN\n", "server.host", "${NAME}"),
     ("a.yaml", b"server:\n  host: caf\xe9\n", "line 2: is not UTF-8", "Save the file as UTF-8"),
-    ("a.yaml", "3: x\n", "3: is not a name", "words"),
+    ("a.yaml", "3: x\n", "3: is not a text", "word"),
     ("a.yaml", "x: 2026-99-99\n", "is not YAML", "quotes"),
     ("a.toml", "[server]\nport = \n", "line 2: is not TOML", "quotes"),
     ("a.toml", "[server]\nprot = 1\n", "server.prot: there is no such key", "'server.port'"),
@@ -113,12 +113,12 @@ def test_a_bad_file_is_one_line_that_names_the_key_and_the_fix(
     assert fix in lines[0], lines[0]
 
 
-def test_there_are_forty() -> None:
+def test_there_are_forty_bad_files() -> None:
     assert len(BAD) >= 40
 
 
 @pytest.mark.parametrize("kind", ["missing", "directory", "unreadable", "large"])
-def test_what_cannot_be_read_is_said_so(tmp_path: Path, kind: str) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.yaml"
     if kind == "directory":
         path.mkdir()
@@ -143,4 +143,4 @@ def test_two_files_in_one_place_are_refused(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mainspring.toml").touch()
     done = CliRunner().invoke(mainspring, ["config", "check"])
     assert done.exit_code == 2
-    assert "are both here" in done.output
+    assert "there are mainspring.yaml and mainspring.toml" in done.output

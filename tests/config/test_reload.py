@@ -82,7 +82,7 @@ def test_a_bad_file_keeps_the_old_settings_and_says_why(
     assert (reloader.settings.agents.per_host, reloader.refused) == (6, None)
 
 
-def test_a_file_that_goes_is_as_bad(tmp_path: Path) -> None:
+def test_a_removed_file_keeps_the_old_settings(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("agents: {per_host: 3}\n")
     reloader = reloader_on(tmp_path, path)
@@ -133,9 +133,9 @@ async def test_a_symlink_that_is_swapped_as_kubernetes_does_is_seen(tmp_path: Pa
             await following(seen, number)
 
 
-async def test_without_notices_it_looks_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_watchfiles_the_file_is_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "watchfiles", None)
-    monkeypatch.setattr("mainspring.config.reload.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("mainspring.config.reload.FILE_POLL_SECONDS", 0.01)
     path = tmp_path / "mainspring.yaml"
     path.write_text("agents: {per_host: 1}\n")
     async with watching(reloader_on(tmp_path)) as seen:
@@ -143,7 +143,7 @@ async def test_without_notices_it_looks_by_itself(tmp_path: Path, monkeypatch: p
         await following(seen, 2)
 
 
-async def test_a_reload_that_changes_nothing_tells_nobody(tmp_path: Path) -> None:
+async def test_a_reload_that_changes_nothing_calls_no_listener(tmp_path: Path) -> None:
     (tmp_path / "mainspring.yaml").write_text("agents: {per_host: 1}\n")
     reloader = reloader_on(tmp_path)
     reloader.listeners.append(lambda settings: pytest.fail("nothing changed"))

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from mainspring.cli.main import mainspring
-from mainspring.config.keys import KEYS, value_of, variable
-from mainspring.config.resolve import Resolved, Sources, adopted, resolve
+from mainspring.config.redaction import format_all
+from mainspring.config.resolve import Resolved, Sources, resolve, select_live
+from mainspring.config.schema import KEYS, get_value, variable
 from mainspring.config.settings import ServeSettings
-from mainspring.config.shown import shown_all
 from mainspring.model.errors import InvalidInput
 
 #: As source 000 writes it, §5.1.
@@ -65,7 +65,7 @@ def look(tmp_path: Path) -> Look:
     return resolved
 
 
-def test_without_anything_the_defaults_hold(look: Look) -> None:
+def test_without_any_source_the_defaults_apply(look: Look) -> None:
     found = look()
     assert found.settings == ServeSettings()
     assert set(found.origins.values()) == {"default"}
@@ -79,7 +79,7 @@ def test_without_anything_the_defaults_hold(look: Look) -> None:
 
 def test_every_key_has_a_place_in_the_settings() -> None:
     for key in KEYS:
-        value_of(ServeSettings(), key)
+        get_value(ServeSettings(), key)
 
 
 def test_the_file_of_source_000_is_understood(look: Look) -> None:
@@ -91,7 +91,7 @@ def test_the_file_of_source_000_is_understood(look: Look) -> None:
     assert (settings.retry.max_attempts, settings.retry.initial, settings.retry.max_delay) == (3, 1_000, 60_000)
     assert (settings.logging.level, settings.logging.format) == ("info", "json")
     assert (settings.metrics.enabled, settings.metrics.port) == (True, 9090)
-    assert any("json_file is kept as SQLite" in note for note in found.notes)
+    assert any("json_file is stored as SQLite" in note for note in found.notes)
 
 
 def test_the_broker_of_source_000_is_understood(look: Look) -> None:
@@ -105,7 +105,7 @@ def test_the_broker_of_source_000_is_understood(look: Look) -> None:
 
 def test_a_brokers_password_is_not_shown(look: Look) -> None:
     found = look("broker: redis://u:secret@h:6379/0\n")
-    assert shown_all(found.settings)["broker"] == "redis://u:***@h:6379/0"
+    assert format_all(found.settings)["broker"] == "redis://u:***@h:6379/0"
 
 
 def test_the_variables_of_source_002_are_understood(look: Look) -> None:
@@ -187,7 +187,7 @@ def test_every_key_can_be_given_by_a_variable_and_by_a_file(look: Look, key: str
         "limits.burst": "9",
         "scheduler.history": "9d",
     }
-    default = value_of(ServeSettings(), key)
+    default = get_value(ServeSettings(), key)
     text = texts.get(key) or ({True: "false", False: "true"}[default] if isinstance(default, bool) else "23s")
     if key in ("server.port", "scheduler.workers", "agents.concurrency", "agents.per_host", "metrics.port"):
         text = "77"
@@ -197,11 +197,11 @@ def test_every_key_can_be_given_by_a_variable_and_by_a_file(look: Look, key: str
         text = "true"
     more = {"MAINSPRING_LIMITS__REQUESTS_PER_SECOND": "1"} if key == "limits.burst" else {}
     by_variable = look(variables={variable(key): text, **more})
-    assert value_of(by_variable.settings, key) != default
+    assert get_value(by_variable.settings, key) != default
     section, _, name = key.rpartition(".")
     lines = f"{section}:\n  {name}: {text}\n" if section else f"{name}: {text}\n"
     by_file = look(lines + ("  requests_per_second: 1\n" if more else ""))
-    assert value_of(by_file.settings, key) == value_of(by_variable.settings, key)
+    assert get_value(by_file.settings, key) == get_value(by_variable.settings, key)
 
 
 def test_texts_take_variables_and_defaults(look: Look) -> None:
@@ -251,22 +251,22 @@ def test_show_says_where_each_value_comes_from(tmp_path: Path, monkeypatch: pyte
         'store = "postgresql://me:canary@db.example/app"\n[server]\nport = 3005\n'
     )
     monkeypatch.setenv("LOCK_TTL", "45000")
-    shown = CliRunner().invoke(mainspring, ["config", "show", "--origin"])
-    assert shown.exit_code == 0, shown.output
-    rows = {line.split()[0]: line.split(None, 2)[1:] for line in shown.output.splitlines()}
+    format_value = CliRunner().invoke(mainspring, ["config", "show", "--origin"])
+    assert format_value.exit_code == 0, format_value.output
+    rows = {line.split()[0]: line.split(None, 2)[1:] for line in format_value.output.splitlines()}
     assert rows["server.port"] == ["3005", "file mainspring.toml"]
     assert rows["scheduler.lease_ttl"] == ["45s", "env LOCK_TTL"]
     assert rows["role"] == ["all", "default"]
     assert rows["store"][0] == "postgresql://me:***@db.example/app"
-    assert "canary" not in shown.output
+    assert "canary" not in format_value.output
     as_json = CliRunner().invoke(mainspring, ["config", "show", "--origin", "--json"])
     assert json.loads(as_json.output)["server.port"] == {"value": "3005", "origin": "file mainspring.toml"}
     assert set(rows) == set(KEYS)
 
 
-def test_a_running_service_takes_up_what_is_live_and_names_the_rest(look: Look) -> None:
+def test_a_running_service_adopts_live_keys_and_names_the_others(look: Look) -> None:
     old = look("server: {port: 1}\nlimits: {min_interval: 5s}\n").settings
     new = look("server: {port: 2}\nlimits: {min_interval: 7s}\nagents: {per_host: 3}\n").settings
-    settings, live, later = adopted(old, new)
+    settings, live, later = select_live(old, new)
     assert (settings.server.port, settings.limits.min_interval, settings.agents.per_host) == (1, 7_000, 3)
     assert (live, later) == (["agents.per_host", "limits.min_interval"], ["server.port"])

@@ -1,4 +1,4 @@
-"""The examples of docs/agents.md run, and say what they should."""
+"""The examples of docs/agents.md run and print what the page shows."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from starlette.applications import Starlette
 
 from mainspring import AgentSettings, Http, Mainspring, State
-from mainspring.api.callbacks import routes
+from mainspring.api.app import build
+from mainspring.api.route_table import CALLBACK_PATH, ENDPOINTS
+from mainspring.app.internals import host_of
+from tests.agents.agent_process import serving
 
-sys.path.append(str(Path(__file__).parents[1] / "api"))
-
-from agent_process import serving
-
-PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
-CALL, WORK, SETTINGS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+CALL, WORK, SETTINGS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.S)
 
 
 def test_the_first_example_calls_an_agent(tmp_path: Path) -> None:
@@ -31,7 +29,7 @@ def test_the_first_example_calls_an_agent(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == (said, 0), done.stderr
 
 
-async def test_the_agent_that_takes_longer_calls_back(tmp_path: Path) -> None:
+async def test_a_slow_agent_calls_back(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(compile(WORK, "agents.md", "exec"), names)
     agent = web.Application()
@@ -40,8 +38,8 @@ async def test_the_agent_that_takes_longer_calls_back(tmp_path: Path) -> None:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     app = Mainspring(f"sqlite:///{tmp_path}/ms.db")
-    async with serving(Starlette(routes=routes(app))) as url:
-        app.agents = AgentSettings(public_url=url)
+    async with serving(build(app)) as url:
+        host_of(app).enable_agents(AgentSettings(public_url=url))
         async with app.running():
             await app.schedule("pages", Http(f"http://127.0.0.1:{runner.addresses[0][1]}/"), every="1h")
             run = await app.trigger("pages")
@@ -50,19 +48,21 @@ async def test_the_agent_that_takes_longer_calls_back(tmp_path: Path) -> None:
     await runner.cleanup()
 
 
-def test_the_settings_are_as_they_are_called() -> None:
+def test_the_settings_on_the_page_exist() -> None:
     names: dict[str, Any] = {}
     exec(compile(SETTINGS, "agents.md", "exec"), names)
     assert names["ms"].agents.allow_ports == (80, 443, 8080)
 
 
 def test_every_header_and_every_callback_is_on_the_page() -> None:
-    from mainspring.model.http import OURS
+    from mainspring.model.http import MAINSPRING_HEADERS
 
-    for name in OURS:
-        assert f"`{name}`" in PAGE, name
-    for route in routes(Mainspring("memory://")):
-        assert f"`POST …/{route.path.rpartition('/')[2]}`" in PAGE
+    for name in MAINSPRING_HEADERS:
+        assert f"`{name}`" in DOCUMENT, name
+    verbs = [one.path.rpartition("/")[2] for one in ENDPOINTS if one.path.startswith(CALLBACK_PATH)]
+    assert len(verbs) == 4
+    for verb in verbs:
+        assert f"`POST …/{verb}`" in DOCUMENT
 
 
 def _free_port() -> int:

@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.testing.contract import StoreContract
+from mainspring.testing.contract.store import StoreContract
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
-NAMED = dict(re.findall(r"^\| ([A-Z]\d+) \| `([^`]+)` \|$", PAGE, re.M))
+DOCUMENT = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+NAMED = dict(re.findall(r"^\| ([A-Z]\d+) \| `([^`]+)` \|$", DOCUMENT, re.M))
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in PAGE.partition("## The tests")[0].splitlines()
+    for line in DOCUMENT.partition("## The tests")[0].splitlines()
     if line.startswith("| ") and not line.startswith("| when")
 ]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_every_cell_names_a_test_or_says_that_there_is_none(row: list[str]) -> None:
+def test_every_cell_names_a_test_or_states_that_there_is_none(row: list[str]) -> None:
     for cell in row[1:]:
         assert re.search(r"\[[A-Z]\d+\]|not proven|there is none|has one clock", cell), f"{row[0]}: {cell}"
 
 
 def test_every_reference_leads_to_a_test_and_every_test_is_referred_to() -> None:
     assert len(ROWS) >= 14
-    assert set(re.findall(r"\[([A-Z]\d+)\]", PAGE)) == set(NAMED)
+    assert set(re.findall(r"\[([A-Z]\d+)\]", DOCUMENT)) == set(NAMED)
 
 
 @pytest.mark.parametrize("name", NAMED.values(), ids=list(NAMED))
@@ -60,7 +60,7 @@ asyncio.run(main())
 """
 
 
-def test_memory_is_gone_with_its_process() -> None:
+def test_a_memory_store_ends_with_its_process() -> None:
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
         assert done.stdout.split() == ["0", "1"]

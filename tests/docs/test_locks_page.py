@@ -1,4 +1,4 @@
-"""The examples of docs/locks.md run, and say what they should."""
+"""The examples of docs/locks.md run and print what the page shows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "locks.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "locks.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.S)
 SAID = {
     "lock": "first 1\nsecond 2\ntaken import-prices\n",
     "token": "new True\nlate False\n",

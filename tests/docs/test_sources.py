@@ -1,4 +1,4 @@
-"""The page on the doors of the sources: its examples run, and the names in it exist."""
+"""The page about the compatibility interfaces: its examples run, and the names in it exist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+DOCUMENT = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.S)
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 SAID = {
@@ -42,5 +42,5 @@ def test_every_snippet_imports_what_a_user_can_import() -> None:
                 assert {alias.name for alias in node.names} <= set(module.__all__)
 
 
-def test_the_readme_leads_here() -> None:
+def test_the_readme_links_to_the_page() -> None:
     assert "(docs/sources.md)" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ import mainspring.testing  # noqa: F401 - what runs in this process must not loa
 
 pytest_plugins = ["pytester"]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
-FILES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.S)
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+FILES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT, re.S)
 EXTRA = """
 import pytest
 import shop
@@ -29,12 +29,18 @@ def test_the_message_on_the_page(mainspring):
 
 
 def test_every_example_of_the_page_passes(pytester: pytest.Pytester) -> None:
-    assert len(FILES) == len(re.findall("```python", PAGE)) == 6
+    assert len(FILES) == len(re.findall("```python", DOCUMENT)) == 6
     for name, text in FILES:
         (pytester.path / name).write_text(text, encoding="utf-8")
-    shown = re.search(r"```text\n(.*?)```", PAGE, re.S)
+    shown = re.search(r"```text\n(.*?)```", DOCUMENT, re.S)
     assert shown is not None
     (pytester.path / "test_message.py").write_text(EXTRA.format(message=shown.group(1).strip()), encoding="utf-8")
-    options = ("-Werror", "-pno:cacheprovider", "--asyncio-mode=auto", "-oasyncio_default_fixture_loop_scope=function")
+    options = (
+        "-Werror",
+        "-pno:cacheprovider",
+        "-pno:schemathesis",
+        "--asyncio-mode=auto",
+        "-oasyncio_default_fixture_loop_scope=function",
+    )
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=7)
     assert not (pytester.path / "shop.db").exists()

@@ -18,12 +18,12 @@ from sqlalchemy.orm import Session
 from servers.for_tests import fresh_url
 from tests.system.callers import django_connection, dsn, psycopg_connection, sqlalchemy_session
 
-PAGE = (Path(__file__).parents[2] / "docs" / "transactions.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "transactions.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.S)
 
 
 def page(monkeypatch: pytest.MonkeyPatch, url: str) -> dict[str, Any]:
-    """What the page defines, on a store of ours."""
+    """Run the definitions of the page on a store of this test."""
     monkeypatch.setenv("MAINSPRING_URL", url)
     names: dict[str, Any] = {}
     for snippet in SNIPPETS:

@@ -8,12 +8,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from mainspring import Context, Mainspring, Retry
-from mainspring.ledger import Ledger, ledger
+from mainspring.backends.memory.store import MemoryStore
 from mainspring.model.instant import Ms, instant_ms
 from mainspring.model.schedule import Span
 from mainspring.ports.store import Spans
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.travel import Travel
+from mainspring.testing.time_travel import Travel
 
 START = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)  # a Monday
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -25,12 +24,6 @@ def at(hour: int, minute: int = 0, second: int = 0, day: int = 5) -> datetime:
 
 def ms_at(hour: int, minute: int = 0, second: int = 0, day: int = 5) -> Ms:
     return instant_ms(at(hour, minute, second, day))
-
-
-async def explained(t: Travel) -> Ledger:
-    book = await ledger(t.runtime.store, t.clock.now())
-    assert book.unexplained == 0, book.differences
-    return book
 
 
 async def spans(t: Travel) -> list[Span]:

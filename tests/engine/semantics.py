@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from mainspring import Context, Mainspring
-from mainspring.ledger import Ledger, ledger
 from mainspring.model.instant import Ms
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Schedules
-from mainspring.testing.travel import Travel
+from mainspring.testing.time_travel import Travel
 
 START = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)  # a Monday
 MINUTE: Ms = 60_000
@@ -26,12 +25,6 @@ class Log(list[datetime]):
 
 def at(hour: int, minute: int = 0, second: int = 0) -> datetime:
     return START.replace(hour=hour, minute=minute, second=second)
-
-
-async def explained(t: Travel) -> Ledger:
-    book = await ledger(t.runtime.store, t.clock.now())
-    assert book.unexplained == 0, book.differences
-    return book
 
 
 async def row(t: Travel, schedule_id: str) -> Schedule:

@@ -6,14 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from noting import START, App, at, explained, spans
 
 from mainspring import At, Cron, State
-from mainspring.ledger import Ledger
+from mainspring.ledger.account import Ledger
 from mainspring.model.instant import instant_ms
 from mainspring.model.schedule import Span
 from mainspring.ports.store import Schedules
-from mainspring.testing.travel import travel
+from mainspring.testing.time_travel import travel
+from tests.engine.noting import START, App, at, spans
+from tests.ledger_checks import check_ledger
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def over_the_change(day: datetime, cron: Cron) -> tuple[list[str], Ledger,
     async with travel(app.ms, day) as t:
         await app.ms.schedule("s", "note", cron=cron, overlap="allow_parallel")
         await t.advance("2d")
-        return [fire.isoformat() for fire in app.fires], await explained(t), await spans(t)
+        return [fire.isoformat() for fire in app.fires], await check_ledger(t), await spans(t)
 
 
 SPRING, AUTUMN = datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 12, tzinfo=UTC)
@@ -57,7 +58,7 @@ async def test_gap_skip_is_not_counted_as_a_run() -> None:
         await app.ms.schedule("s", "note", cron=Cron("30 2 * * *", tz="Europe/Berlin", gap="skip"), max_runs=1)
         await t.advance("3d")
         assert [fire.isoformat() for fire in app.fires] == ["2026-03-30T02:30:00+02:00"]
-        assert (await explained(t)).planned == 2
+        assert (await check_ledger(t)).planned == 2
 
 
 @pytest.mark.parametrize("day", [27, 28], ids=["after a run", "without any run"])
@@ -70,7 +71,7 @@ async def test_a_dropped_fire_before_the_end_is_in_the_ledger_before_the_schedul
         await t.advance("3d")
         (row,) = await t.runtime.store.find(Schedules(states=("finished",)))
         assert (row.reason, row.cursor) == ("ended", instant_ms("2026-03-29T01:00:00Z"))
-        assert (len(app.fires), (await explained(t)).skipped) == (28 - day, {"dst": 1})
+        assert (len(app.fires), (await check_ledger(t)).skipped) == (28 - day, {"dst": 1})
 
 
 async def test_a_dropped_fire_before_the_end_is_awaited_after_a_resume_and_an_edit() -> None:
@@ -83,7 +84,7 @@ async def test_a_dropped_fire_before_the_end_is_awaited_after_a_resume_and_an_ed
         await app.ms.resume("s")
         await app.ms.schedule("s", "note", cron=cron, end=end, priority="high", on_conflict="replace")
         await t.advance("2d")
-        assert (await explained(t)).skipped == {"dst": 1}
+        assert (await check_ledger(t)).skipped == {"dst": 1}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ async def test_paused_over_a_gap_the_dropped_fire_is_in_the_pause() -> None:
         await app.ms.pause("s")
         await t.advance("2d")
         await app.ms.resume("s")
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.skipped) == (2, {"paused": 2})
 
 
@@ -126,7 +127,7 @@ async def test_one_time_at_an_instant(app: App) -> None:
         await app.ms.schedule("s", "note", at=at(9, 30))
         await t.advance("1d")
         assert (app.fires, app.ran) == ([at(9, 30)], [at(9, 30)])
-        assert ((await app.ms.get("s")).state, (await explained(t)).planned) == ("finished", 1)
+        assert ((await app.ms.get("s")).state, (await check_ledger(t)).planned) == ("finished", 1)
 
 
 async def test_one_time_of_an_at_trigger_keeps_its_order_and_drops_duplicates(app: App) -> None:
@@ -134,7 +135,7 @@ async def test_one_time_of_an_at_trigger_keeps_its_order_and_drops_duplicates(ap
         await app.ms.schedule("s", "note", trigger=At([at(10), at(9), at(10)]))
         await t.advance("1d")
         assert app.fires == [at(9), at(10)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_delayed_by_a_duration(app: App) -> None:
@@ -146,7 +147,7 @@ async def test_delayed_by_a_duration(app: App) -> None:
         await t.advance("1m")
         assert app.ran == [at(9, 30), at(10)]
         assert (await handle.state()) is State.SUCCEEDED
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.ad_hoc.enqueued, book.ad_hoc.ended) == (1, 1, 1)
 
 
@@ -155,7 +156,7 @@ async def test_immediate_is_a_job_queue(app: App) -> None:
         await app.ms.tasks["note"].enqueue_many([()] * 25)
         await t.settle()
         assert app.ran == [START] * 25
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.ad_hoc.enqueued, book.ad_hoc.ended, book.ad_hoc.open) == (25, 25, 0)
 
 
@@ -166,4 +167,4 @@ async def test_an_instant_in_the_past_runs_at_once_when_enqueued_and_never_when_
         await t.advance("1h")
         assert app.ran == [START]
         assert made.state == "finished"
-        await explained(t)
+        await check_ledger(t)

@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from noting import START, App, at, explained, ms_at
 
 from mainspring import Every, State
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.travel import Travel, travel
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.testing.time_travel import Travel, travel
+from tests.engine.noting import START, App, at, ms_at
+from tests.ledger_checks import check_ledger
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def test_on_exhausted_continue_goes_on(app: App) -> None:
         await t.advance("3h30m")
         assert [run.state for run in await t.runs("s")] == [State.FAILED] * 3
         assert (await app.ms.get("s")).state == "active"
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_on_exhausted_pause_stops_after_the_last_retry(app: App) -> None:
@@ -46,7 +47,7 @@ async def test_on_exhausted_pause_stops_after_the_last_retry(app: App) -> None:
         await app.ms.resume("s")
         await t.advance("1h")
         assert [run.state for run in await t.runs("s")] == [State.FAILED, State.SUCCEEDED]
-        assert (await explained(t)).skipped == {"paused": 6}
+        assert (await check_ledger(t)).skipped == {"paused": 6}
 
 
 async def test_on_exhausted_pause_sees_the_failure_behind_the_fires_it_made_skip(app: App) -> None:
@@ -58,7 +59,7 @@ async def test_on_exhausted_pause_sees_the_failure_behind_the_fires_it_made_skip
         row = await app.ms.get("s")
         assert (row.state, row.reason) == ("paused", "retries_exhausted")
         assert [run.state for run in await t.runs("s")] == ["failed", "skipped", "skipped", "skipped"]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_on_exhausted_pause_does_not_mind_a_success_or_a_cancel(app: App) -> None:
@@ -71,7 +72,7 @@ async def test_on_exhausted_pause_does_not_mind_a_success_or_a_cancel(app: App) 
         await t.advance("1h")
         assert [run.state for run in await t.runs("s")] == [State.SUCCEEDED, State.CANCELLED, State.RUNNING]
         assert (await app.ms.get("s")).state == "active"
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── fixed delay ──
@@ -83,7 +84,7 @@ async def test_fixed_delay_counts_from_the_end_of_the_last_run(app: App) -> None
         await app.ms.schedule("s", "note", every=Every("1h", fixed_delay=True))
         await t.advance("4h")
         assert app.fires == [at(9), at(10, 10), at(11, 20)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_fixed_delay_counts_from_the_end_of_a_failed_run_with_its_retries(app: App) -> None:
@@ -94,7 +95,7 @@ async def test_fixed_delay_counts_from_the_end_of_a_failed_run_with_its_retries(
         assert [run.state for run in await t.runs("s")] == [State.FAILED]
         await t.advance("1h")
         assert app.fires[2:] == [at(10, 0, 10)] * 2
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_fixed_delay_goes_on_after_the_cancel_of_a_waiting_run() -> None:
@@ -109,7 +110,7 @@ async def test_fixed_delay_goes_on_after_the_cancel_of_a_waiting_run() -> None:
         await app.ms.cancel(waiting.id)
         await t.advance("1h15m")
         assert [run.fire_time for run in await t.runs("s")] == [ms_at(9), ms_at(10, 15)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_fixed_delay_goes_on_after_the_cancel_of_a_running_run(app: App) -> None:
@@ -121,16 +122,16 @@ async def test_fixed_delay_goes_on_after_the_cancel_of_a_running_run(app: App) -
         await app.ms.cancel(running.id)
         await t.advance("1h")
         assert app.fires == [at(9), at(10, 10)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def crash(t: Travel) -> None:
     """The worker loses what it runs and does not renew: after 10 minutes the leases end."""
     worker = t.runtime.worker
     assert worker is not None
-    for attempt in list(worker.running.values()):
-        attempt.handle.cancel()  # type: ignore[union-attr]
-        del worker.running[attempt.run.id]
+    for held in list(worker.running.values()):
+        held.execution.handle.cancel()
+        del worker.running[held.attempt.run.id]
     await worker.heart.stop()
     await t.advance("10m")
     worker.heart.start()
@@ -150,7 +151,7 @@ async def test_fixed_delay_goes_on_after_a_crash(recovery: Any) -> None:
             assert [run.state for run in runs] == [State.LOST]
         else:
             assert [(run.state, run.crashes, run.attempt) for run in runs] == [(State.RUNNING, 1, 2)]
-        await explained(t)
+        await check_ledger(t)
     after = App(store)
     async with travel(after.ms, at(9, 30)) as t:
         await t.advance("1h30m")
@@ -158,7 +159,7 @@ async def test_fixed_delay_goes_on_after_a_crash(recovery: Any) -> None:
         ended = runs[0].ended_at or 0
         assert runs[0].state is (State.LOST if recovery == "fail" else State.SUCCEEDED)
         assert runs[1].fire_time == ended + 3_600_000
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_fixed_delay_with_an_end(app: App) -> None:
@@ -168,7 +169,7 @@ async def test_fixed_delay_with_an_end(app: App) -> None:
         await t.advance("1d")
         assert app.fires == [at(9), at(10, 10)]
         assert (await app.ms.get("s")).reason == "ended"
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_fixed_delay_paused_while_its_run_is_open_starts_afresh_when_resumed(app: App) -> None:
@@ -182,7 +183,7 @@ async def test_fixed_delay_paused_while_its_run_is_open_starts_afresh_when_resum
         await app.ms.resume("s")  # 14:05
         await t.advance("1h")
         assert app.fires == [at(9), at(15, 5)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_fixed_delay_after_a_manual_trigger_counts_from_its_end(app: App) -> None:
@@ -195,7 +196,7 @@ async def test_fixed_delay_after_a_manual_trigger_counts_from_its_end(app: App) 
         await t.advance("2h")
         fires = [run.fire_time for run in await t.runs("s") if run.origin == "fire"]
         assert fires == [ms_at(9), ms_at(10, 10)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_fixed_delay_after_downtime_runs_once_late() -> None:
@@ -210,7 +211,7 @@ async def test_fixed_delay_after_downtime_runs_once_late() -> None:
         assert [(fire, ran) for fire, ran in zip(again.fires, again.ran, strict=True)] == [(at(10), at(15, 20))]
         await t.advance("1h")
         assert again.fires == [at(10), at(16, 20)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_a_look_while_a_run_is_open_writes_nothing_that_could_undo_the_next_fire(
@@ -255,4 +256,4 @@ async def test_a_run_of_an_earlier_definition_does_not_end_the_chain(app: App) -
         fires = await t.fires("s")
         assert fires[2] - fires[1] == timedelta(seconds=31)
         assert len(fires) >= 4
-        await explained(t)
+        await check_ledger(t)

@@ -11,13 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from mainspring import Context, Every, InvalidInput, Mainspring, MainspringError, Retry, Snooze, State
+from mainspring.app.internals import host_of, runtime_of
 from mainspring.model.errors import StoreUnavailable
 from mainspring.model.events import ScheduleUpdated
 from mainspring.model.outcome import Succeeded
 from mainspring.model.trigger import CronSpec
 from mainspring.ports.executor import Attempt
 from mainspring.ports.threads import SystemThreads
-from mainspring.rules.draft import Draft
+from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.testing import manual, travel
 
 START = "2026-01-01T00:00Z"
@@ -52,7 +53,7 @@ async def test_two_hours_without_the_store_kill_no_loop(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("executor", ["loop", "thread"])
 @pytest.mark.parametrize("answer", ["snooze", "mute", "surrogate"])
-async def test_an_answer_that_cannot_be_told_ends_the_attempt(executor: Any, answer: str, tmp_path: Any) -> None:
+async def test_a_result_that_cannot_be_encoded_ends_the_attempt(executor: Any, answer: str, tmp_path: Any) -> None:
     ms = Mainspring(f"sqlite:///{tmp_path}/x.db")
 
     @ms.task(executor=executor, retry=Retry(max_attempts=1))
@@ -65,7 +66,7 @@ async def test_an_answer_that_cannot_be_told_ends_the_attempt(executor: Any, ans
         handle = await work.enqueue()
         with pytest.raises(MainspringError, match="failed"):
             await handle.result(timeout="20s")
-        runtime = ms._runtime
+        runtime = host_of(ms).runtime
         assert runtime is not None
         assert runtime.worker is not None
         assert not runtime.worker.running
@@ -82,7 +83,7 @@ async def test_a_schedule_that_cannot_be_planned_stops_no_other(caplog: pytest.L
         await ms.schedule("good", work, cron="*/5 * * * *")
         bad = await ms.schedule("bad", work, cron="*/5 * * * *", tz="Europe/Berlin")
         assert isinstance(bad.spec.trigger, CronSpec)
-        draft = Draft(bad)
+        draft = ScheduleDraft(bad)
         draft.emit(  # as another machine with newer zones would have written it
             ScheduleUpdated(
                 schedule_id=bad.id,
@@ -139,12 +140,12 @@ async def test_a_late_outcome_is_not_taken_for_a_stray() -> None:
         assert worker is not None
         await worker.run_once()
         await t.advance("28s")  # the process was suspended: no heartbeat, the lease of 30 s just holds
-        attempt = worker.running[handle.id]
-        worker.finished([(attempt, Succeeded('"done"'))])
+        held = worker.running[handle.id]
+        worker.finished([(held, Succeeded('"done"'))])
         await worker.heart.run_once()  # the overdue heartbeat, in the same turn of the loop
         await t.settle()
         assert (await handle.run()).result == '"done"'
-        attempt.handle.cancel()
+        held.execution.handle.cancel()
         await t.settle()
 
 
@@ -261,7 +262,7 @@ async def test_nothing_is_kept_of_a_finished_attempt_or_a_cancelled_wait() -> No
         # By type: some objects of others answer isinstance with an exception.
         done = [a for a in gc.get_objects() if type(a) is Attempt and a.run.task == "work"]
         assert len(done) <= 20, "time-outs of finished attempts must be let go"
-        assert ms._runtime is not None
-        while waiting.id in ms._runtime._ends.waiting:  # noqa: ASYNC110 - the engine's thread lets go of it in its own time
+        assert host_of(ms).runtime is not None
+        while waiting.id in runtime_of(ms).waiters.waiting:  # noqa: ASYNC110 - the engine's thread lets go of it in its own time
             await asyncio.sleep(0)
         await ms.cancel(waiting.id)

@@ -9,29 +9,30 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from lock_support import Faulty, beside, row, second
 from msgspec.structs import replace
-from support import START, Make
 
 from mainspring import LeaderElected, LeaderLost, Mainspring
+from mainspring.app.internals import host_of, runtime_of
+from mainspring.backends.memory.store import MemoryStore
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Schedules
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.travel import travel
+from mainspring.testing.time_travel import travel
 from servers import for_tests_redis
 from servers.for_tests import fresh_url
+from tests.engine.locks.lock_support import Faulty, beside, row, second
+from tests.engine.support import START, Make
 
 TTL = 30_000
 
 
 def leads(app: Mainspring) -> bool:
-    return app._runtime is not None and app._runtime.leader.leads
+    return host_of(app).runtime is not None and runtime_of(app).leader.leads
 
 
 async def crash(app: Mainspring) -> None:
     """No line of its loops runs again, and nothing is given back."""
-    assert app._runtime is not None
-    for service in app._runtime._services:
+    assert host_of(app).runtime is not None
+    for service in runtime_of(app)._loops:
         await service.stop()
 
 
@@ -65,7 +66,7 @@ async def test_one_of_three_leads_and_only_that_one_keeps_house(ms: Mainspring, 
             for _ in range(8):
                 await t.advance("15s")
                 for app in (ms, *others):
-                    await app._runtime.keeper.run_once()  # type: ignore[union-attr]
+                    await runtime_of(app).keeper.run_once()  # type: ignore[union-attr]
                 assert [leads(app) for app in (ms, *others)] == [True, False, False]
             assert kept[0]
             assert kept[1:] == [[], []]
@@ -92,7 +93,7 @@ async def test_duties_resume_within_two_ttl_after_a_crash_and_never_before_one(m
         leader = ms
         for number in range(6):
             heir = await stack.enter_async_context(beside(await second(make, ms), t))
-            assert heir._runtime is not None
+            assert host_of(heir).runtime is not None
             kept = _count_retention(heir)
             await t.advance(f"{number * 1_733}ms")
             before = await row(ms, "leader:")
@@ -104,11 +105,11 @@ async def test_duties_resume_within_two_ttl_after_a_crash_and_never_before_one(m
                 await t.advance("250ms")
             assert not leads(leader)
             after = await row(ms, "leader:")
-            assert (after.owner, after.epoch) == (heir._runtime.owner, before.epoch + 1)
+            assert (after.owner, after.epoch) == (runtime_of(heir).owner, before.epoch + 1)
             leader = heir
 
 
-async def test_a_leader_that_cannot_reach_the_store_stops_trusting_before_anybody_else_begins() -> None:
+async def test_a_leader_that_cannot_reach_the_store_steps_down_before_the_next_one_begins() -> None:
     store = Faulty(MemoryStore())
     ms, other = Mainspring(store=store), Mainspring(store=store.inner)  # type: ignore[arg-type]
     async with travel(ms, START) as t, beside(other, t):
@@ -202,7 +203,7 @@ async def test_starting_and_stopping_again_and_again(ms: Mainspring) -> None:
         await ms.close()
 
 
-async def test_subscribers_hear_of_it() -> None:
+async def test_subscribers_get_the_events_of_the_leader() -> None:
     heard: list[str] = []
     ms = Mainspring("memory://")
     ms.on_event((LeaderElected, LeaderLost), lambda event: heard.append(type(event).__name__))
@@ -212,7 +213,7 @@ async def test_subscribers_hear_of_it() -> None:
     assert heard == ["LeaderElected", "LeaderLost", "LeaderElected", "LeaderLost"]
 
 
-async def test_an_exporter_can_read_who_leads(ms: Mainspring) -> None:
+async def test_an_exporter_can_read_the_leader(ms: Mainspring) -> None:
     assert ms.metrics() == {}
     async with travel(ms, START) as t:
         first = ms.metrics()
@@ -259,7 +260,7 @@ async def test_a_long_duty_is_left_when_the_term_ends(ahead: bool) -> None:
 
 def _count_retention(app: Mainspring) -> list[int]:
     """Notes each time this instance's keeper does its duty."""
-    runtime = app._runtime
+    runtime = host_of(app).runtime
     assert runtime is not None
     keeper, done = runtime.keeper, []
     retain: Callable[[], Awaitable[bool]] = keeper.retain
@@ -298,13 +299,13 @@ async def test_on_a_real_store_a_leader_that_falls_silent_is_followed_by_another
     silent, heir = (Mainspring(shared, lease_ttl="1s", poll_interval="100ms") for _ in range(2))
     async with silent.running():
         await _until(lambda: leads(silent))
-        await silent.call(lambda runtime: runtime.leader.stop())  # no line of its leader runs again
+        await host_of(silent).call(lambda runtime: runtime.leader.stop())  # no line of its leader runs again
         async with heir.running():
             await _until(lambda: leads(heir))
             assert not leads(silent)
             leader = await heir.leader()
             assert leader is not None
-            assert (leader.instance, leader.term, leader.live) == (heir._runtime.owner, 2, True)  # type: ignore[union-attr]
+            assert (leader.instance, leader.term, leader.live) == (runtime_of(heir).owner, 2, True)  # type: ignore[union-attr]
 
 
 async def _until(condition: Callable[[], bool]) -> None:

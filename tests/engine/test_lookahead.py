@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support import START
 
 from mainspring import Context, Every, Mainspring
+from mainspring.app.internals import host_of
+from mainspring.backends.memory.store import MemoryStore
 from mainspring.engine import lookahead
-from mainspring.engine.lookahead import AHEAD, Lookahead
-from mainspring.ledger import ledger
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.travel import Travel, travel
-from mainspring.testing.virtual import VirtualClock
+from mainspring.engine.lookahead import PLAN_AHEAD, Lookahead
+from mainspring.ledger.account import ledger
+from mainspring.testing.time_travel import Travel, travel
+from mainspring.testing.virtual_time import VirtualClock
+from tests.engine.support import START
 
 MANY = 40
 
@@ -55,7 +56,7 @@ async def test_busy_planning_is_ahead_and_nothing_begins_before_its_time() -> No
         for _ in range(20):
             await t.advance("50ms")
             found += await early(t)
-            assert all(run.due_at <= t.clock.now() + AHEAD for run in await t.runs())
+            assert all(run.due_at <= t.clock.now() + PLAN_AHEAD for run in await t.runs())
         assert found > 20
         due = {run.id: run.due_at for run in await t.runs()}
         assert all(at >= due[run_id] for run_id, at in begun)
@@ -113,7 +114,7 @@ async def test_a_pause_comes_too_late_for_a_fire_that_is_planned_and_for_no_othe
         assert all(run.state == "succeeded" for run in runs)
         await ms.resume("s7")
         await t.advance("2s")
-        book = await ledger(await ms.call(_store), t.clock.now())
+        book = await ledger(await host_of(ms).call(_store), t.clock.now())
         assert book.unexplained == 0
         assert len(begun) == len({run_id for run_id, _ in begun})
 
@@ -126,22 +127,29 @@ async def _store(runtime: object) -> MemoryStore:
 
 @pytest.mark.parametrize(
     ("fires", "ms"),
-    [(0, 0), (lookahead.BUSY - 1, 0), (lookahead.BUSY, AHEAD), (1_000, AHEAD)],
+    [
+        (0, 0),
+        (lookahead.BUSY_FIRES_PER_SECOND - 1, 0),
+        (lookahead.BUSY_FIRES_PER_SECOND, PLAN_AHEAD),
+        (1_000, PLAN_AHEAD),
+    ],
 )
 def test_the_rate_decides(fires: float, ms: int) -> None:
     clock = VirtualClock(0)
     ahead = Lookahead(clock)
     clock.move_to(1.0)
-    ahead.counted(int(fires))
+    ahead.count(int(fires))
     assert ahead.ms == ms
 
 
 def test_what_matters_is_looked_at_in_time() -> None:
     ahead = Lookahead(VirtualClock(0))
     assert ahead.look_at(1_000, 5_000) == 5_000
-    ahead.ms = AHEAD
-    assert ahead.look_at(1_000, 5_000) == 5_000 - AHEAD
-    assert ahead.look_at(1_000, 1_000 + AHEAD) == 1_000 + AHEAD * lookahead.STEP // 100  # in steps
+    ahead.ms = PLAN_AHEAD
+    assert ahead.look_at(1_000, 5_000) == 5_000 - PLAN_AHEAD
+    assert (
+        ahead.look_at(1_000, 1_000 + PLAN_AHEAD) == 1_000 + PLAN_AHEAD * lookahead.LOOK_INTERVAL_PERCENT // 100
+    )  # in steps
     assert ahead.look_at(1_000, 1_010) == 1_010  # and never too late
 
 
@@ -149,13 +157,13 @@ async def test_a_rush_is_seen_at_once_and_its_end_after_a_while() -> None:
     clock = VirtualClock(0)
     ahead = Lookahead(clock)
     for _ in range(5):
-        ahead.counted(1)
+        ahead.count(1)
     assert ahead.ms == 0
-    ahead.counted(1)  # six in no time are more than twenty in a second
-    assert ahead.ms == AHEAD
+    ahead.count(1)  # six in no time are more than twenty in a second
+    assert ahead.ms == PLAN_AHEAD
     clock.move_to(0.2)
-    ahead.counted(1)
-    assert ahead.ms == AHEAD
+    ahead.count(1)
+    assert ahead.ms == PLAN_AHEAD
     clock.move_to(0.4)
-    ahead.counted(1)  # two in 0.4 s
+    ahead.count(1)  # two in 0.4 s
     assert ahead.ms == 0

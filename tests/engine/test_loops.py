@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Mainspring, Retry
-from mainspring.engine.loop import ThreadLoop
-from mainspring.engine.service import Service
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.engine.loop import Loop
 from mainspring.model.change import Change
 from mainspring.model.errors import StoreUnavailable
 from mainspring.model.events import ClockStepped, LeaseExpired, RunFailed, RunHandedBack, RunLost
 from mainspring.model.run import State
-from mainspring.ports.store import Applied, Claimed, Offer, Schedules, Wish
-from mainspring.stores.memory import MemoryStore
+from mainspring.ports.store import Applied, Claimed, ClaimRequest, Offer, Schedules
+from mainspring.runtime.engine_thread import ThreadLoop
 from mainspring.testing import manual, travel
 
 
-class Counting(Service):
+class Counting(Loop):
     name = "counting"
 
     def __init__(self) -> None:
@@ -82,10 +82,12 @@ class Flaky(MemoryStore):
 
     down = False
 
-    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
+    async def apply(
+        self, changes: Sequence[Change], *, claim_request: ClaimRequest | None = None, now: int | None = None
+    ) -> Applied:
         if self.down:
             raise StoreUnavailable("the disk is full")
-        return await super().apply(changes, wish=wish, now=now)
+        return await super().apply(changes, claim_request=claim_request, now=now)
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[str] = (), now: int | None = None) -> Claimed:
         if self.down:
@@ -399,8 +401,8 @@ async def test_a_claim_that_rides_along_is_no_stray_either(monkeypatch: pytest.M
         assert worker is not None
         apply, arrived = t.runtime.store.apply, asyncio.Event()
 
-        async def slow_answer(changes: Any, *, wish: Any = None, now: Any = None) -> Any:
-            answer = await apply(changes, wish=wish, now=now)
+        async def slow_answer(changes: Any, *, claim_request: Any = None, now: Any = None) -> Any:
+            answer = await apply(changes, claim_request=claim_request, now=now)
             if answer.claimed is not None and answer.claimed.claims:
                 await arrived.wait()
             return answer
@@ -420,7 +422,7 @@ async def test_a_claim_that_rides_along_is_no_stray_either(monkeypatch: pytest.M
 
 
 async def test_retention_by_the_keeper_leaves_the_books_balanced() -> None:
-    from mainspring.ledger import ledger
+    from mainspring.ledger.account import ledger
 
     ms = Mainspring("memory://", history="1h")
 

@@ -14,32 +14,27 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mainspring import Context, Mainspring
-from mainspring.ledger import Ledger, ledger
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.ledger.account import Ledger, ledger
 from mainspring.model.events import FiresElided, RunScheduled, RunSkipped
 from mainspring.model.instant import Ms, instant_ms
 from mainspring.model.policies import RunOptions
 from mainspring.model.run import OPEN
-from mainspring.model.schedule import Definition, Schedule, ScheduleSpec
+from mainspring.model.schedule import Schedule, ScheduleSpec
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.ports.store import Runs, Spans
-from mainspring.rules.draft import Draft
-from mainspring.rules.planning import OpenRuns, planned_count, settle, trigger_of
-from mainspring.rules.scheduling import create, pause, resume
+from mainspring.rules.planning import OpenRuns, count_owed, settle, trigger_of
+from mainspring.rules.schedule_commands import create, pause, resume
+from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.rules.windows import Window
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.scenario import Scenario
-from mainspring.testing.travel import Travel, travel
+from mainspring.testing.time_travel import Travel, travel
+from proof.scenario import Scenario
+from tests.ledger_checks import check_ledger
 
 START = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 T0: Ms = instant_ms(START)
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 Ran = list[tuple[datetime, bool]]
-
-
-async def explained(t: Travel) -> Ledger:
-    book = await ledger(t.runtime.store, t.clock.now())
-    assert book.unexplained == 0, book.differences
-    return book
 
 
 async def away(
@@ -65,7 +60,7 @@ async def away(
     ran.clear()
     async with travel(app(), stopped + off) as t:
         await t.advance(then)
-        return ran, await explained(t), t
+        return ran, await check_ledger(t), t
 
 
 def minute(n: int) -> datetime:
@@ -219,7 +214,7 @@ async def test_on_sqlite_too(tmp_path: Path) -> None:
     async with travel(app(), START + timedelta(hours=10, seconds=1)) as t:
         await t.advance("10s")
         assert ran == [(minute(n), True) for n in range(301, 601)]
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.ended, book.missed) == (600, 301, 299)
 
 
@@ -302,7 +297,7 @@ async def test_a_one_second_schedule_paused_for_30_days_is_one_span() -> None:
         elided = [event for event in store._log[before:] if isinstance(event, FiresElided)]
         assert [(event.count, event.reason) for event in elided] == [(30 * 86_400 - 5, "paused")]
         assert len(await store.find(Spans())) == 1
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.skipped) == (30 * 86_400, {"paused": 30 * 86_400 - 5})
         assert (await again.get("s")).fired == 5  # paused time counts for no limit
         await t.advance("2s")
@@ -373,7 +368,7 @@ def born(spec: ScheduleSpec) -> Schedule:
     return create("0198-s", "default", "s", spec, BASE).schedule
 
 
-def pieces(draft: Draft) -> list[tuple[Ms, Ms, int, str]]:
+def pieces(draft: ScheduleDraft) -> list[tuple[Ms, Ms, int, str]]:
     """(after, through, count, what) of every run and span, in the order of the log."""
     found: list[tuple[Ms, Ms, int, str]] = []
     for event in draft.events:
@@ -484,7 +479,7 @@ def test_a_schedule_ends_after_the_dropped_fire_it_still_owes(steps: list[Ms]) -
     run, gap = instant_ms("2026-03-28T01:30:00Z"), instant_ms("2026-03-29T01:00:00Z")
     assert [(through, what) for _, through, _, what in found] == [(run, "run"), (gap, "dst")]
     assert (schedule.state, schedule.reason, schedule.cursor) == ("finished", "ended", gap)
-    assert planned_count(Definition(1, BASE, BASE, spec), schedule.cursor) == 2
+    assert count_owed(spec, BASE, BASE, schedule.cursor) == 2
 
 
 @QUIET

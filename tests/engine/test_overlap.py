@@ -10,22 +10,17 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Mainspring, Retry, State
-from mainspring.ledger import Ledger, ledger
+from mainspring.app.internals import host_of, registry_of
+from mainspring.backends.memory.store import MemoryStore
 from mainspring.model.events import CancelRequested, RunCancelled, RunSkipped
 from mainspring.model.instant import instant_ms
 from mainspring.model.run import Run
 from mainspring.ports.store import Agenda, Gates
 from mainspring.rules.lanes import schedule_gate, task_gate
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.travel import Travel, travel
+from mainspring.testing.time_travel import Travel, travel
+from tests.ledger_checks import check_ledger
 
 START = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
-
-
-async def explained(t: Travel) -> Ledger:
-    book = await ledger(t.runtime.store, t.clock.now())
-    assert book.unexplained == 0, book.differences
-    return book
 
 
 def states(runs: list[Run]) -> list[str]:
@@ -74,7 +69,7 @@ async def test_forbid_skips_and_names_the_run_that_blocked(url: str) -> None:
         await t.advance("1m")
         assert states(await t.runs("s")) == ["succeeded", "skipped", "skipped", "running"]
         assert seen["most"] == 1
-        assert (await explained(t)).skipped == {"overlap": 2}
+        assert (await check_ledger(t)).skipped == {"overlap": 2}
 
 
 async def test_forbid_is_the_default() -> None:
@@ -83,7 +78,7 @@ async def test_forbid_is_the_default() -> None:
         await ms.schedule("s", "slow", every="1m")
         await t.advance("2m")
         assert states(await t.runs("s")) == ["running", "skipped"]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_forbid_counts_a_run_between_two_attempts_as_open() -> None:
@@ -97,7 +92,7 @@ async def test_forbid_counts_a_run_between_two_attempts_as_open() -> None:
         await ms.schedule("s", fails, every="1m", overlap="forbid")
         await t.advance("2m")
         assert states(await t.runs("s")) == ["retrying", "skipped"]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_forbid_holds_a_manual_trigger_at_the_gate(url: str) -> None:
@@ -113,7 +108,7 @@ async def test_forbid_holds_a_manual_trigger_at_the_gate(url: str) -> None:
         await t.advance("2m30s")
         assert (await handle.state()) is State.RUNNING
         assert seen["most"] == 1
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_forbid_skips_a_fire_while_a_manual_run_is_open(url: str) -> None:
@@ -126,7 +121,7 @@ async def test_forbid_skips_a_fire_while_a_manual_run_is_open(url: str) -> None:
         await t.advance("1m")
         assert [event.by for event in skipped] == [handle.id]
         assert seen["most"] == 1
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_forbid_two_manual_triggers_go_one_after_the_other(url: str) -> None:
@@ -139,7 +134,7 @@ async def test_forbid_two_manual_triggers_go_one_after_the_other(url: str) -> No
         began = [(await handle.run()).began_at or 0 for handle in handles]
         assert [at - began[0] for at in began] == [0, 10_000, 20_000, 30_000]
         assert seen["most"] == 1
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── queue_one ──
@@ -159,7 +154,7 @@ async def test_queue_one_keeps_the_first_queued_and_skips_the_others(url: str) -
         await t.advance("1m")  # the first ended at 08:04:20, the second began then, 08:05 is queued
         assert states(await t.runs("s")) == ["succeeded", "running", "skipped", "skipped", "waiting"]
         assert seen["most"] == 1
-        assert (await explained(t)).skipped == {"overlap": 2}
+        assert (await check_ledger(t)).skipped == {"overlap": 2}
 
 
 async def test_queue_one_several_due_at_once_queue_one() -> None:
@@ -179,7 +174,7 @@ async def test_queue_one_several_due_at_once_queue_one() -> None:
     async with travel(app(), START + timedelta(seconds=35)) as t:
         await t.advance("10s")
         assert states(await t.runs("s")) == ["succeeded", "succeeded"]
-        assert (await explained(t)).missed == 2
+        assert (await check_ledger(t)).missed == 2
 
 
 # ── queue_all ──
@@ -203,7 +198,7 @@ async def test_queue_all_runs_every_fire_in_order_one_at_a_time(url: str) -> Non
         await t.advance("10m")
         assert ran == [START + timedelta(minutes=n) for n in range(1, 6)]
         assert states(await t.runs("s")) == ["succeeded"] * 5
-        assert (await explained(t)).skipped == {}
+        assert (await check_ledger(t)).skipped == {}
 
 
 # ── cancel_running ──
@@ -221,7 +216,7 @@ async def test_cancel_running_makes_way_for_the_new_fire(url: str) -> None:
         assert (seen["most"], seen["begun"]) == (1, 3)
         asked = await ms.events(types=[CancelRequested])
         assert [(event.run_id, event.by) for event in asked] == [(run.id, "overlap") for run in runs[:2]]  # type: ignore[attr-defined]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_cancel_running_cancels_what_still_waits_too() -> None:
@@ -236,7 +231,7 @@ async def test_cancel_running_cancels_what_still_waits_too() -> None:
         assert len(cancelled) == 1
         await t.advance("45s")
         assert states(await t.runs("s")) == ["cancelled", "running"]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_cancel_running_of_two_instances_never_cancels_the_newest() -> None:
@@ -266,7 +261,7 @@ async def test_cancel_running_of_two_instances_never_cancels_the_newest() -> Non
         await t.advance("1s")
         runs = await t.runs("s")
         assert states(runs) == ["cancelled", "running"]
-        await explained(t)
+        await check_ledger(t)
 
 
 class _Other:
@@ -297,9 +292,17 @@ class _Reads:
 
 
 async def _second_runtime(app: Mainspring, t: Travel) -> _Other:
-    from mainspring.engine.runtime import Runtime
+    from mainspring.runtime.runtime import Runtime
 
-    runtime = Runtime(t.runtime.store, t.clock, app._rng, app.settings, app._handlers, app._bus, app._threads)
+    runtime = Runtime(
+        t.runtime.store,
+        t.clock,
+        host_of(app).ids.rng,
+        app.settings,
+        registry_of(app).handlers,
+        host_of(app).bus,
+        host_of(app).threads,
+    )
     await runtime.open()
     return _Other(runtime.settler)
 
@@ -317,7 +320,7 @@ async def test_allow_parallel_runs_them_side_by_side_without_a_gate(url: str) ->
         assert seen["most"] == 3
         assert {run.gates for run in runs} == {()}
         assert await t.runtime.store.find(Gates(names=(schedule_gate(schedule.id),))) == []
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── replays are never skipped ──
@@ -343,7 +346,7 @@ async def test_replays_are_never_skipped_by_overlap(overlap: Any) -> None:
     async with travel(app(), START + timedelta(minutes=9, seconds=30)) as t:
         await t.advance("10m")
         assert ran == [START + timedelta(minutes=1), *(START + timedelta(minutes=n) for n in range(1, 10))]
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.ended, book.skipped) == (9, 9, {})
 
 
@@ -368,7 +371,7 @@ async def test_a_tasks_limit_is_a_gate_over_all_its_schedules_and_calls(url: str
         assert (seen["begun"], seen["most"]) == (4, 2)
         await t.advance("1m")
         assert (await t.runtime.store.find(Gates(names=(gate,))))[0].held == 0
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_a_run_behind_two_gates_takes_both_or_none() -> None:
@@ -384,7 +387,7 @@ async def test_a_run_behind_two_gates_takes_both_or_none() -> None:
         await t.advance("2m")
         assert (seen["begun"], seen["most"]) == (2, 1)
         assert {gate.held for gate in await t.runtime.store.find(Gates())} == {0}
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_a_run_that_is_parked_can_be_cancelled() -> None:
@@ -397,10 +400,10 @@ async def test_a_run_that_is_parked_can_be_cancelled() -> None:
         assert (await handle.run()).parked_on is not None
         run = await ms.cancel(handle.id, reason="not needed")
         assert (run.state, run.reason, run.parked_on) == (State.CANCELLED, "not needed", None)
-        await explained(t)
+        await check_ledger(t)
 
 
-async def test_nobody_overtakes_a_parked_run(url: str) -> None:
+async def test_no_run_overtakes_a_parked_run(url: str) -> None:
     """A run that comes when the gate has just been opened goes behind those that wait at it."""
     ms = Mainspring(url, concurrency=1, lease_ttl="10m")
     ran: list[int] = []
@@ -413,4 +416,4 @@ async def test_nobody_overtakes_a_parked_run(url: str) -> None:
         await work.enqueue_many([(n,) for n in range(50)])  # concurrency 1 parks at most three at each claim
         await t.advance("1m")
         assert ran == list(range(50))
-        await explained(t)
+        await check_ledger(t)

@@ -15,20 +15,20 @@ import pytest
 from msgspec.structs import replace
 
 from mainspring import Context, Mainspring, RunScheduled, State
-from mainspring.engine.service import Service
-from mainspring.engine.worker import Worker
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.backends.sqlite import SqliteStore
+from mainspring.engine.loop import Loop
+from mainspring.engine.work.worker import Worker
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.events import FiresElided, RunHandedBack, StaleResultRejected
 from mainspring.model.outcome import HandedBack, Outcome, Succeeded
-from mainspring.ports.executor import Attempt
+from mainspring.ports.executor import Attempt, HeldRun
 from mainspring.ports.store import Agenda, Offer, Runs
 from mainspring.ports.threads import SystemThreads
-from mainspring.stores.memory import MemoryStore
-from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing import Travel, VirtualClock, VirtualTime, manual
-from mainspring.testing.contract_base import LANE
-from mainspring.testing.factories import T0 as FACTORY_T0
-from mainspring.testing.factories import Ids, enqueue_change, finish_change, make_run
+from mainspring.testing.contract.bench import DEFAULT_LANE
+from mainspring.testing.contract.factories import T0 as FACTORY_T0
+from mainspring.testing.contract.factories import Ids, enqueue_change, finish_change, make_run
 
 START = "2026-03-02T08:00:00Z"
 T0 = 1_772_438_400_000
@@ -68,7 +68,7 @@ async def test_a_lease_does_not_end_because_the_wall_clock_is_set(kind: str, tmp
     store = MemoryStore(clock) if kind == "memory" else SqliteStore(str(tmp_path / "ledger.db"), clock)
     await store.open()
     await store.apply([enqueue_change(ids, make_run(ids))])
-    (claim,) = (await store.claim(Offer("w1", (LANE,), ("t",), 30_000), 1)).claims
+    (claim,) = (await store.claim(Offer("w1", (DEFAULT_LANE,), ("t",), 30_000), 1)).claims
     clock.step += 3_600_000
     assert (await store.due(Agenda.EXPIRED, 10)).runs == ()
     assert (await store.renew("w1", [(claim.run.id, 1)], 30_000)).kept == {claim.run.id}
@@ -82,7 +82,7 @@ async def test_a_lease_does_not_end_because_the_wall_clock_is_set(kind: str, tmp
 @pytest.mark.tampers  # the run is made past the rules
 async def test_a_success_is_refused_when_another_process_decided_meanwhile(taken: bool, tmp_path: Path) -> None:
     """A store remembers what was claimed through it, and must not believe its memory."""
-    ids, offer = Ids(), Offer("w1", (LANE,), ("t",), 10_000)
+    ids, offer = Ids(), Offer("w1", (DEFAULT_LANE,), ("t",), 10_000)
     mine, theirs = (SqliteStore(str(tmp_path / "ledger.db")) for _ in range(2))
     await mine.open()
     await theirs.open()
@@ -123,22 +123,22 @@ async def test_a_claim_that_was_answered_too_late_is_not_begun() -> None:
 
 async def test_a_thread_begins_nothing_past_the_trust_deadline() -> None:
     ms, clock = Mainspring("memory://"), VirtualClock(T0)
-    began: list[Attempt] = []
+    began: list[HeldRun] = []
     ended: asyncio.Queue[Outcome] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
     @ms.task
     def work() -> None: ...
 
-    def done(attempt: Attempt, outcome: Outcome) -> None:
+    def done(held: HeldRun, outcome: Outcome) -> None:
         loop.call_soon_threadsafe(ended.put_nowait, outcome)
 
     executor = ThreadExecutor(SystemThreads(), clock, done, loop)
     handler = replace(work.handler(), call_blocking=began.append)
     run = make_run(Ids())
-    executor.start([Attempt(run, None, handler, None, trust=clock.boot())])
+    executor.start([HeldRun(Attempt(run, None, handler, None), clock.boot())])
     assert await ended.get() == HandedBack("not_begun")
-    executor.start([Attempt(run, None, handler, None, trust=clock.boot() + 1)])
+    executor.start([HeldRun(Attempt(run, None, handler, None), clock.boot() + 1)])
     assert await ended.get() == Succeeded()
     await executor.close()
     assert len(began) == 1
@@ -277,7 +277,7 @@ async def test_no_loop_sleeps_longer_than_the_poll_interval() -> None:
     clock = VirtualClock(T0)
     time = VirtualTime(clock)
 
-    class Looking(Service):
+    class Looking(Loop):
         name = "looking"
 
         async def run_once(self) -> float:

@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 
 from mainspring import Mainspring, State
-from mainspring.engine.settler import COMPANY, IN_VAIN, Settler
+from mainspring.app.internals import host_of, runtime_of
+from mainspring.engine.settler import GATE_DEBOUNCE_SECONDS, IDLE_GATE_CHECKS, Settler
 from mainspring.ports.store import Agenda, Due
 from mainspring.testing import travel
-from mainspring.testing.virtual import VirtualClock
+from mainspring.testing.virtual_time import VirtualClock
 
 
 class Looks:
@@ -64,7 +65,7 @@ async def rounds(looks: Looks) -> int:
 async def test_a_gate_that_a_plan_released_is_looked_at_in_the_same_round() -> None:
     looks = Looks()
     await looks.settler.run_once()
-    for _ in range(IN_VAIN):
+    for _ in range(IDLE_GATE_CHECKS):
         looks.settler.wake(Agenda.GATES)
         await looks.settler.run_once()
     looks.at.clear()
@@ -73,28 +74,28 @@ async def test_a_gate_that_a_plan_released_is_looked_at_in_the_same_round() -> N
     assert len(looks.at) == 1
 
 
-async def test_without_a_round_under_way_several_share_a_look_when_nobody_waited_lately() -> None:
+async def test_between_rounds_several_releases_share_a_check_when_no_run_waited_lately() -> None:
     looks = Looks()
     await looks.settler.run_once()
     looks.at.clear()
     looks.settler.released()
     assert await looks.settler.run_once() > 1
     assert len(looks.at) == 1, "at once"
-    for _ in range(IN_VAIN):
+    for _ in range(IDLE_GATE_CHECKS):
         looks.settler.wake(Agenda.GATES)
         await looks.settler.run_once()
     looks.at.clear()
     looks.settler.released()
     looks.settler.released()
-    assert 0 < await looks.settler.run_once() <= COMPANY
+    assert 0 < await looks.settler.run_once() <= GATE_DEBOUNCE_SECONDS
     assert looks.at == []
-    looks.clock.move_to(looks.clock.monotonic() + COMPANY)
+    looks.clock.move_to(looks.clock.monotonic() + GATE_DEBOUNCE_SECONDS)
     await looks.settler.run_once()
     assert len(looks.at) == 1
 
 
 @pytest.mark.parametrize("overlap", ["forbid", "queue_all"])
-async def test_nobody_looks_for_whom_to_let_in_where_nobody_waits(overlap: Any, tmp_path: Path) -> None:
+async def test_gates_are_not_checked_where_no_run_is_parked(overlap: Any, tmp_path: Path) -> None:
     ms = Mainspring(f"sqlite:///{tmp_path}/x.db")
     looked = 0
 
@@ -103,8 +104,8 @@ async def test_nobody_looks_for_whom_to_let_in_where_nobody_waits(overlap: Any, 
         await asyncio.sleep(15 if overlap == "queue_all" else 0)
 
     async with travel(ms, "2026-03-28T22:00Z") as t:
-        assert ms._runtime is not None
-        open_gates = ms._runtime.settler.open_gates
+        assert host_of(ms).runtime is not None
+        open_gates = runtime_of(ms).settler.open_gates
 
         async def counted() -> float:
             nonlocal looked
@@ -112,8 +113,8 @@ async def test_nobody_looks_for_whom_to_let_in_where_nobody_waits(overlap: Any, 
             await open_gates()
             return 3_600.0
 
-        ms._runtime.settler._steps[Agenda.GATES] = counted
-        ms._runtime.settler.poll = 3_600.0
+        runtime_of(ms).settler._steps[Agenda.GATES] = counted
+        runtime_of(ms).settler.poll = 3_600.0
         await t.advance("61s")
         ended = [run for run in await t.runs() if run.state is State.SUCCEEDED]
     assert len(ended) == (6 if overlap == "forbid" else 3)

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from mainspring import Context, Mainspring
-from mainspring.ledger import ledger
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.travel import travel
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.ledger.account import ledger
+from mainspring.testing.time_travel import travel
 
 SCHEDULES = 100
 DAYS = 30

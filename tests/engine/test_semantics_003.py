@@ -9,13 +9,14 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from semantics import START, Log, at, explained
 
 from mainspring import Context, Cron, Every, Mainspring, State, Window
-from mainspring.ledger import Ledger
+from mainspring.ledger.account import Ledger
 from mainspring.model.events import RunSkipped
 from mainspring.model.instant import instant_ms
-from mainspring.testing.travel import travel
+from mainspring.testing.time_travel import travel
+from tests.engine.semantics import START, Log, at
+from tests.ledger_checks import check_ledger
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ async def test_at_times_never_executes_immediately_on_startup(ms: Mainspring, lo
         await ms.schedule("s", "note", at=[START - timedelta(hours=1), START, at(9)])
         await t.advance("59m59s")
         assert log == []
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_at_times_the_first_run_waits_until_the_first_planned_time(ms: Mainspring, log: Log) -> None:
@@ -49,7 +50,7 @@ async def test_at_times_the_first_run_waits_until_the_first_planned_time(ms: Mai
         await t.advance("5h")
         assert log == [at(9), at(10)]
         assert (await ms.get("s")).reason == "exhausted"
-        assert (await explained(t)).planned == 2
+        assert (await check_ledger(t)).planned == 2
 
 
 # ── Schedule::AtTimes(Vec::new()) is a valid no-op schedule and exits without running. ──
@@ -61,7 +62,7 @@ async def test_at_times_empty_is_a_valid_no_op_schedule_and_exits_without_runnin
         assert (made.state, made.reason, made.next_at) == ("finished", "exhausted", None)
         await t.advance("2d")
         assert (log, await t.runs("s")) == ([], [])
-        assert (await explained(t)).planned == 0
+        assert (await check_ledger(t)).planned == 0
 
 
 # ── Schedule::Interval schedules the first run at now + interval. ──
@@ -77,7 +78,7 @@ async def test_interval_schedules_the_first_run_at_now_plus_interval(ms: Mainspr
         assert log == [START + timedelta(minutes=10, seconds=7)]
         await t.advance("20m")
         assert [fire - START for fire in log] == [timedelta(minutes=10 * n, seconds=7) for n in (1, 2, 3)]
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── Schedule::Cron evaluates a standard 5-field expression in SchedulerConfig::timezone. ──
@@ -91,7 +92,7 @@ async def test_cron_evaluates_a_standard_5_field_expression_in_the_schedulers_ti
         await t.advance("7d")
         assert log == [datetime(2026, 1, 6, 9, 30, tzinfo=ZoneInfo("Asia/Shanghai"))]
         assert (await ms.get("s")).spec.tz == "Asia/Shanghai"
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── max_runs applies to interval schedules, explicit AtTimes schedules, and cron schedules. ──
@@ -111,7 +112,7 @@ async def test_max_runs_applies_to_interval_at_times_and_cron_schedules(
         assert log == [at(9), at(10)]
         done = await ms.get("s")
         assert (done.state, done.reason, done.fired) == ("finished", "max_runs", 2)
-        assert (await explained(t)).planned == 2
+        assert (await check_ledger(t)).planned == 2
 
 
 # ── with_max_runs(0) exits immediately without running any task. ──
@@ -130,7 +131,7 @@ async def test_max_runs_0_exits_immediately_without_running_any_task(
         assert (made.state, made.reason) == ("finished", "max_runs")
         await t.advance("2d")
         assert (log, await t.runs("s")) == ([], [])
-        assert (await explained(t)).planned == 0
+        assert (await check_ledger(t)).planned == 0
 
 
 # ── Task::from_sync is for lightweight synchronous logic. Use Task::from_blocking for blocking I/O … ──
@@ -181,7 +182,7 @@ async def downtime(path: Path, missed: str, log: Log) -> tuple[list[tuple[dateti
     async with travel(app(), at(13, 30)) as t:
         assert all(t.now == at(13, 30) for _ in ran)
         await t.advance("30m")
-        return ran, await explained(t)
+        return ran, await check_ledger(t)
 
 
 async def test_missed_run_policy_skip_drops_missed_occurrences_and_waits_for_the_next_future_trigger(
@@ -235,7 +236,7 @@ async def test_overlap_policy_forbid_skips_triggers_while_a_run_is_active(ms: Ma
         assert [run.state for run in runs] == ["succeeded", "skipped", "skipped", "running", "skipped"]
         assert {run.reason for run in runs if run.state is State.SKIPPED} == {"overlap"}
         assert slow.most == 1
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_overlap_policy_queue_one_keeps_at_most_one_pending_trigger_while_a_run_is_active(ms: Mainspring) -> None:
@@ -248,7 +249,7 @@ async def test_overlap_policy_queue_one_keeps_at_most_one_pending_trigger_while_
         await t.advance("30s")
         assert [run.state for run in await t.runs("s")] == ["succeeded", "running", "skipped"]
         assert slow.most == 1
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_overlap_policy_allow_parallel_spawns_overlapping_runs(ms: Mainspring) -> None:
@@ -259,7 +260,7 @@ async def test_overlap_policy_allow_parallel_spawns_overlapping_runs(ms: Mainspr
         assert [run.state for run in await t.runs("s")] == ["running", "running", "running"]
         await t.advance("30s")
         assert (slow.most, slow.done) == (3, 1)
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── JobTimeWindow is checked at execution time; outside-window occurrences are consumed, skipped, reported … ──
@@ -281,7 +282,7 @@ async def test_job_time_window_is_checked_at_execution_time(ms: Mainspring) -> N
         assert ran == ["long"]
         (run,) = await t.runs("s")
         assert (run.state, run.reason, run.ended_at) == ("skipped", "outside_time_window", instant_ms(at(12, 10)))
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_job_time_window_outside_occurrences_are_consumed_skipped_and_reported_as_outside_time_window(
@@ -291,7 +292,7 @@ async def test_job_time_window_outside_occurrences_are_consumed_skipped_and_repo
         await ms.schedule("s", "note", every="1h", window=Window("10:00-12:00"), max_runs=6)
         await t.advance("2d")
         assert log == [at(10), at(11)]
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.skipped) == (6, {"outside_time_window": 4})  # consumed: they count for max_runs
         assert (await ms.get("s")).reason == "max_runs"
 
@@ -304,7 +305,7 @@ async def test_job_time_window_a_run_just_before_the_opening_is_reported_by_an_e
         await t.advance("3h")
         assert [event.reason for event in seen] == ["outside_time_window"]
         assert log == []
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── SchedulerConfig::timezone is forwarded to RunContext, drives cron evaluation, does not rewrite AtTimes. ──
@@ -328,7 +329,7 @@ async def test_timezone_is_forwarded_to_run_context_and_drives_cron_evaluation()
             (zone, datetime(2026, 1, 5, 9, 0, tzinfo=zone)),
         ]
         assert all(fire.tzinfo == zone for _, fire in seen)
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_timezone_does_not_rewrite_absolute_at_times_timestamps() -> None:
@@ -339,7 +340,7 @@ async def test_timezone_does_not_rewrite_absolute_at_times_timestamps() -> None:
         await ms.schedule("s", "note", at=times)
         await t.advance("1d")
         assert [fire.astimezone(UTC) for fire in log] == [at(9), at(11)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_cron_of_its_own_zone_wins_over_the_schedulers_timezone() -> None:
@@ -349,4 +350,4 @@ async def test_cron_of_its_own_zone_wins_over_the_schedulers_timezone() -> None:
         await ms.schedule("s", "note", cron=Cron("0 12 * * *", tz="UTC"))
         await t.advance("1d")
         assert [fire.astimezone(UTC) for fire in log] == [at(12)]
-        await explained(t)
+        await check_ledger(t)

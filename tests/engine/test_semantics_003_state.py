@@ -8,12 +8,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from semantics import START, Log, at, explained, row
 
 from mainspring import Context, Every, Mainspring
 from mainspring.model.errors import UnknownSchedule
 from mainspring.model.instant import instant_ms
-from mainspring.testing.travel import travel
+from mainspring.testing.time_travel import travel
+from tests.engine.semantics import START, Log, at, row
+from tests.ledger_checks import check_ledger
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ async def test_state_recovery_is_keyed_by_job_id_and_resumes_from_the_stored_nex
         await t.advance("6h")
         assert [run.fire_time for run in await t.runs("job")] == [instant_ms(at(hour)) for hour in (9, 10, 11, 12)]
         assert (await again.get("job")).reason == "max_runs"  # the count went on too
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── Corrupted persisted interval state with next_run_at = None is repaired automatically … ──
@@ -91,7 +92,7 @@ async def test_corrupted_persisted_interval_state_with_next_run_at_none_is_repai
         assert (await again.get("d")).next_at == instant_ms(at(10))
         await t.advance("90m")
         assert log == [at(10), at(10), at(11), at(11)]
-        await explained(t)
+        await check_ledger(t)
 
 
 @pytest.mark.tampers
@@ -104,7 +105,7 @@ async def test_corrupted_state_is_repaired_while_the_engine_runs(tmp_path: Path)
         tamper(tmp_path / "corrupt.db", "UPDATE schedule SET next_at = NULL WHERE name = 's'")
         await t.advance("4h")
         assert log == [at(9), at(10), at(11), at(12)]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_corrupted_state_of_a_job_that_is_actually_terminal_is_not_repaired(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ async def test_corrupted_state_of_a_job_that_is_actually_terminal_is_not_repaire
         assert (await ms.get("s")).state == "finished"
         await t.advance("3h")
         assert (log, (await ms.get("s")).next_at) == ([at(9)], None)
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_a_fixed_delay_schedule_whose_run_is_open_is_not_taken_for_corrupted(ms: Mainspring) -> None:
@@ -134,7 +135,7 @@ async def test_a_fixed_delay_schedule_whose_run_is_open_is_not_taken_for_corrupt
         await t.advance("2h")  # 09:00, ended 14:00, next 15:00
         assert ends == [at(9)]
         assert [run.fire_time for run in await t.runs("s")] == [instant_ms(at(9)), instant_ms(at(15))]
-        await explained(t)
+        await check_ledger(t)
 
 
 # ── SchedulerConfig::terminal_state_policy = Delete removes persisted terminal state once the job finishes. ──
@@ -158,7 +159,7 @@ async def test_terminal_state_policy_delete_removes_persisted_terminal_state_onc
             await ms.get("s")
         assert await ms.schedules() == []
         assert (await row(t, made.id)).state == "deleted"
-        assert (await explained(t)).planned == 2  # the history stays
+        assert (await check_ledger(t)).planned == 2  # the history stays
         fresh = await ms.schedule("s", "note", every="1h")  # the name is free again
         assert (fresh.id != made.id, fresh.fired) == (True, 0)
 
@@ -172,7 +173,7 @@ async def test_terminal_state_policy_delete_of_a_job_that_finishes_at_once(
         await t.advance("1h")
         assert (await row(t, made.id)).state == "deleted"
         assert (log, await ms.schedules()) == ([], [])
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_terminal_state_policy_keep_is_the_default(ms: Mainspring, log: Log) -> None:
@@ -180,4 +181,4 @@ async def test_terminal_state_policy_keep_is_the_default(ms: Mainspring, log: Lo
         await ms.schedule("s", "note", at=[at(9)])
         await t.advance("2h")
         assert (await ms.get("s")).state == "finished"
-        await explained(t)
+        await check_ledger(t)

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from noting import START, App, at, explained, ms_at, spans
 
 from mainspring import Cron, Every, Mainspring, State, Window
+from mainspring.app.internals import registry_of
+from mainspring.backends.memory.store import MemoryStore
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import RunScheduled
 from mainspring.model.instant import Ms, instant_ms
-from mainspring.rules.planning import offset
+from mainspring.rules.planning import start_offset
 from mainspring.rules.windows import is_open, next_opening
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.travel import travel
+from mainspring.testing.time_travel import travel
+from tests.engine.noting import START, App, at, ms_at, spans
+from tests.ledger_checks import check_ledger
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_the_next_opening() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["9", "09:00", "09:00-09:00", "09:00-25:00", "nine-ten"])
-def test_a_wrong_segment_is_told_so(wrong: str) -> None:
+def test_a_wrong_segment_is_refused_with_the_reason(wrong: str) -> None:
     with pytest.raises(InvalidInput) as told:
         Window(wrong)
     assert told.value.field == "window.segments"
@@ -85,7 +87,7 @@ async def test_start_in_end_out(app: App) -> None:
         await app.ms.schedule("s", "note", every="1h", window=Window("09:00-12:00"))
         await t.advance("25h")
         assert app.fires == [at(9), at(10), at(11), at(9, day=6)]
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.skipped, book.missed) == (25, {"outside_time_window": 21}, 0)
 
 
@@ -97,7 +99,7 @@ async def test_the_first_fire_after_the_opening_is_no_catch_up_and_is_not_skippe
         runs = await t.runs("s")
         assert [run.fire_time for run in runs] == [ms_at(9, day=6), ms_at(10, day=6)]
         assert {(run.state, run.catch_up) for run in runs} == {(State.SUCCEEDED, False)}
-        assert (await explained(t)).missed == 0
+        assert (await check_ledger(t)).missed == 0
 
 
 @pytest.mark.parametrize("missed", ["skip", "catch_up_once", "replay_all"])
@@ -106,7 +108,7 @@ async def test_outside_the_window_nothing_is_missed_under_any_policy(missed: Any
         await app.ms.schedule("s", "note", every="10m", window=Window("12:00-13:00"), missed=missed)
         await t.advance("6h")
         assert app.fires == [at(12, m) for m in range(0, 60, 10)]
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.missed, book.skipped) == (0, {"outside_time_window": book.planned - 6})
 
 
@@ -126,7 +128,7 @@ async def test_crossing_midnight_on_weekdays_in_a_zone(app: App) -> None:
             ("Tue", 0),
             ("Tue", 1),
         ]
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_several_segments(app: App) -> None:
@@ -135,9 +137,9 @@ async def test_several_segments(app: App) -> None:
         await t.advance("12h")
         assert app.fires == [at(9), at(9, 30), at(15), at(15, 30)]
         # 08:30 and 10:00 … 14:30; the rest of the night is accounted for at the next opening.
-        assert (await explained(t)).skipped == {"outside_time_window": 11}
+        assert (await check_ledger(t)).skipped == {"outside_time_window": 11}
         await t.advance_to(at(9, day=6))
-        assert (await explained(t)).skipped == {"outside_time_window": 11 + 34}
+        assert (await check_ledger(t)).skipped == {"outside_time_window": 11 + 34}
 
 
 async def test_a_dense_schedule_outside_its_window_becomes_one_span_a_night(app: App) -> None:
@@ -146,7 +148,7 @@ async def test_a_dense_schedule_outside_its_window_becomes_one_span_a_night(app:
         await t.advance("15s")
         scheduled = len(await t.runs("s"))
         await t.advance_to(at(9, 0, 10, day=6))
-        book = await explained(t)
+        book = await check_ledger(t)
         assert scheduled == 1  # 16:59:55; 17:00:00 is outside
         assert len(app.fires) == 1 + 3
         night = [span for span in await spans(t) if span.reason == "outside_time_window"]
@@ -166,7 +168,7 @@ async def test_a_fire_shortly_before_the_opening_is_left_to_the_worker(app: App)
             (ms_at(9, 30), "succeeded", None),
         ]
         assert [(span.count, span.reason) for span in await spans(t)] == [(1, "outside_time_window")]
-        assert (await explained(t)).skipped == {"outside_time_window": 2}
+        assert (await check_ledger(t)).skipped == {"outside_time_window": 2}
 
 
 async def test_a_manual_trigger_ignores_the_window(app: App) -> None:
@@ -174,7 +176,7 @@ async def test_a_manual_trigger_ignores_the_window(app: App) -> None:
         await app.ms.schedule("s", "note", every="1h", window=Window("12:00-13:00"))
         await (await app.ms.trigger("s")).result()
         assert len(app.fires) == 1
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_a_retry_may_fall_outside_the_window(app: App) -> None:
@@ -185,7 +187,7 @@ async def test_a_retry_may_fall_outside_the_window(app: App) -> None:
         await t.advance("2h")
         (run,) = await t.runs("s")
         assert (run.state, run.attempt) == (State.FAILED, 2)
-        await explained(t)
+        await check_ledger(t)
 
 
 async def test_a_window_that_never_opens_elides_everything(app: App) -> None:
@@ -194,7 +196,7 @@ async def test_a_window_that_never_opens_elides_everything(app: App) -> None:
         await app.ms.schedule("s", "note", cron="30 10 * * *", window=window, end=at(12, day=8))
         await t.advance("5d")
         assert app.fires == []
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.skipped) == (4, {"outside_time_window": 4})
 
 
@@ -210,7 +212,7 @@ async def test_a_catch_up_after_downtime_is_checked_against_the_window_when_it_r
         assert again.fires == []
         runs = await t.runs("s")
         assert {(run.state, run.reason) for run in runs} == {("skipped", "outside_time_window")}
-        book = await explained(t)
+        book = await check_ledger(t)
         assert book.planned == 7
 
 
@@ -226,7 +228,7 @@ async def test_start_and_end_are_inclusive(app: App, when: dict[str, Any]) -> No
         await t.advance("1d")
         assert app.fires == [at(9), at(9, 30), at(10)]
         assert ((await app.ms.get("s")).state, (await app.ms.get("s")).reason) == ("finished", "ended")
-        assert (await explained(t)).planned == 3
+        assert (await check_ledger(t)).planned == 3
 
 
 async def test_an_end_before_the_first_fire_finishes_at_once(app: App) -> None:
@@ -234,7 +236,7 @@ async def test_an_end_before_the_first_fire_finishes_at_once(app: App) -> None:
         made = await app.ms.schedule("s", "note", every="2h", end=at(9))
         assert (made.state, made.reason) == ("finished", "ended")
         await t.advance("1d")
-        assert (app.fires, (await explained(t)).planned) == ([], 0)
+        assert (app.fires, (await check_ledger(t)).planned) == ([], 0)
 
 
 async def test_an_end_before_the_start_is_refused(app: App) -> None:
@@ -263,7 +265,7 @@ async def test_max_runs_on_every_kind(app: App, kind: str) -> None:
         assert app.fires == [at(9), at(10), at(11)]
         row = await app.ms.get("s")
         assert (row.state, row.reason, row.fired) == ("finished", "max_runs", 3)
-        assert (await explained(t)).planned == 3
+        assert (await check_ledger(t)).planned == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -272,7 +274,7 @@ async def test_max_runs_0_on_every_kind_exits_at_once(app: App, kind: str) -> No
         made = await app.ms.schedule("s", "note", max_runs=0, **KINDS[kind])
         assert (made.state, made.reason, made.next_at) == ("finished", "max_runs", None)
         await t.advance("1d")
-        assert (app.fires, (await explained(t)).planned) == ([], 0)
+        assert (app.fires, (await check_ledger(t)).planned) == ([], 0)
 
 
 async def test_max_runs_of_a_one_time_and_a_delayed_schedule(app: App) -> None:
@@ -281,7 +283,7 @@ async def test_max_runs_of_a_one_time_and_a_delayed_schedule(app: App) -> None:
         await app.ms.schedule("delayed", "note", delay="30m", max_runs=0)
         await t.advance("1d")
         assert app.fires == [at(9)]
-        assert (await explained(t)).planned == 1
+        assert (await check_ledger(t)).planned == 1
 
 
 async def test_max_runs_counts_what_overlap_skipped_and_not_what_was_paused(app: App) -> None:
@@ -295,7 +297,7 @@ async def test_max_runs_counts_what_overlap_skipped_and_not_what_was_paused(app:
         await t.advance("10m")
         assert app.fires == [at(8, 1), at(8, 13)]
         assert (await app.ms.get("s")).reason == "max_runs"
-        book = await explained(t)
+        book = await check_ledger(t)
         assert (book.planned, book.skipped) == (13, {"overlap": 1, "paused": 10})
 
 
@@ -306,7 +308,7 @@ async def test_a_finished_schedule_goes_on_when_its_limit_is_raised(app: App) ->
         await app.ms.update("s", max_runs=3)
         await t.advance("9h")
         assert app.fires == [at(9), at(12), at(13)]
-        assert (await explained(t)).planned == 3
+        assert (await check_ledger(t)).planned == 3
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
@@ -330,7 +332,7 @@ async def test_start_deadline_consumes_what_could_not_begin_in_time(deadline: st
         await t.advance("2h")
         (run,) = await t.runs("second")
         assert (run.state, run.reason) == (state, "start_deadline" if state == "skipped" else None)
-        assert (await explained(t)).planned == 2
+        assert (await check_ledger(t)).planned == 2
 
 
 # ── jitter and spread ──
@@ -341,7 +343,7 @@ async def due_times(name: str, n: int = 5, **options: Any) -> tuple[str, list[tu
     async with travel(app.ms, START) as t:
         made = await app.ms.schedule(name, "note", cron="0 * * * *", overlap="allow_parallel", **options)
         await t.advance(f"{n}h30m")
-        await explained(t)
+        await check_ledger(t)
         born = [e for e in overlap_free._log if isinstance(e, RunScheduled)]
         began = [run.started_at or 0 for run in await t.runs(name)]
         assert began == [event.due_at for event in born]
@@ -356,7 +358,7 @@ async def test_jitter_moves_due_at_and_not_the_fire_key() -> None:
     assert all(0 <= wait < 1_200_000 for wait in late)
     assert len(set(late)) > 1
     spec = replace((await _spec("s", jitter="20m")), spread=0)
-    assert late == [offset(schedule_id, spec, fire) for fire, _, _ in born]  # the same on every node
+    assert late == [start_offset(schedule_id, spec, fire) for fire, _, _ in born]  # the same on every node
 
 
 async def test_spread_is_the_same_for_every_fire_of_a_schedule() -> None:
@@ -377,12 +379,14 @@ async def test_spread_spreads_schedules_over_the_window(app: App) -> None:
         await t.advance("30m")
         assert app.fires == [at(9)] * 40
         assert len(set(app.ran)) > 30
-        await explained(t)
+        await check_ledger(t)
 
 
 async def _spec(name: str, **options: Any) -> Any:
     app = App()
-    return app.ms._definition(name, task="note", cron="0 * * * *", overlap="allow_parallel", **options).spec
+    return (
+        registry_of(app.ms).make_request(name, task="note", cron="0 * * * *", overlap="allow_parallel", **options).spec
+    )
 
 
 async def test_on_sqlite_a_day_of_everything(tmp_path: Path) -> None:
@@ -400,7 +404,7 @@ async def test_on_sqlite_a_day_of_everything(tmp_path: Path) -> None:
         await ms.schedule("once", note, args=("once",), delay="1h", jitter="10m", spread="10m")
         await t.advance("1d")
         assert ran == {"window": 6, "delay": 4, "once": 1}
-        book = await explained(t)
+        book = await check_ledger(t)
         assert book.skipped == {"outside_time_window": 5}  # the night follows at the next opening
     async with travel(Mainspring(f"sqlite:///{tmp_path}/day.db"), START + timedelta(days=2)) as t:
-        await explained(t)
+        await check_ledger(t)

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring, Retry, State
-from mainspring.engine.demand import demand
-from mainspring.engine.presence import PREFIX, instances
-from mainspring.ledger import ledger
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.engine.presence import INSTANCE_PREFIX, list_instances
+from mainspring.ledger.account import ledger
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import LeaseExpired, ScheduleCreated
-from mainspring.ports.store import Lease, Offer, Schedules
+from mainspring.model.lease import Lease
+from mainspring.ports.store import Offer, Schedules
+from mainspring.rules.autoscale import Demand
 from mainspring.rules.lanes import lane_of
-from mainspring.rules.pool import Demand
-from mainspring.stores.memory import MemoryStore
+from mainspring.runtime.backlog import measure_demand
 from mainspring.testing import manual
-from mainspring.testing.travel import travel
+from mainspring.testing.time_travel import travel
 
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)
 
@@ -69,7 +70,7 @@ async def test_a_worker_declares_no_schedules_and_says_that_it_knows_them() -> N
         await t.advance("1h")
         assert not await store.find(Schedules())
         assert not await ms.events(types=[ScheduleCreated])
-        ((_, said),) = await instances(store)
+        ((_, said),) = await list_instances(store)
         assert said.declares.keys() == {"_declared"}
 
 
@@ -97,20 +98,21 @@ async def test_a_worker_tells_version_labels_queues_and_load() -> None:
     store = MemoryStore()
     ms = make(store, [], version="1.4", labels={"zone": "eu"}, queues=["default", "mail"], concurrency=7, name="shop")
     async with travel(ms, START, role="worker"):
-        ((lease, one),) = await instances(store)
+        ((lease, one),) = await list_instances(store)
         assert lease.live
         assert (one.app, one.version, one.role, one.labels) == ("shop", "1.4", "worker", {"zone": "eu"})
         assert (one.queues, one.running, one.concurrency) == (("default", "mail"), 0, 7)
         assert one.since == int(START.timestamp() * 1000)
-    ((lease, _),) = await instances(store)
+    ((lease, _),) = await list_instances(store)
     assert not lease.live
 
 
 async def test_instances_of_many_restarts_are_all_seen() -> None:
     store = MemoryStore()
     for number in range(1_203):
-        assert isinstance(await store.lease(f"{PREFIX}{number}", f"{number}", 1_000, data='{"app":"a"}'), Lease)
-    assert len(await instances(store)) == 1_203
+        lease = await store.lease(f"{INSTANCE_PREFIX}{number}", f"{number}", 1_000, data='{"app":"a"}')
+        assert isinstance(lease, Lease)
+    assert len(await list_instances(store)) == 1_203
 
 
 async def test_the_demand_counts_what_these_workers_could_take_now() -> None:
@@ -121,10 +123,10 @@ async def test_the_demand_counts_what_these_workers_could_take_now() -> None:
         await ms.tasks["note"].using(delay="1h").enqueue("later")
         await ms.tasks["note"].using(queue="mail").enqueue("another queue")
         runtime = t.runtime
-        assert await demand(runtime, "here", set(), 100) == Demand(12, 0)
-        assert await demand(runtime, "here", set(), 5) == Demand(5, 0)
+        assert await measure_demand(runtime, "here", set(), 100) == Demand(12, 0)
+        assert await measure_demand(runtime, "here", set(), 5) == Demand(5, 0)
         runtime.handlers = {}
-        assert await demand(runtime, "here", set(), 100) == Demand(0, 0)
+        assert await measure_demand(runtime, "here", set(), 100) == Demand(0, 0)
 
 
 async def test_runs_behind_a_gate_are_no_reason_for_another_worker() -> None:
@@ -134,7 +136,7 @@ async def test_runs_behind_a_gate_are_no_reason_for_another_worker() -> None:
         await ms.tasks["alone"].enqueue_many([("a",), ("b",), ("c",)])
         assert t.runtime.worker is not None
         await t.runtime.worker.run_once()
-        found = await demand(t.runtime, "here", set(), 100)
+        found = await measure_demand(t.runtime, "here", set(), 100)
         assert found.backlog == 0
 
 
@@ -145,7 +147,7 @@ async def test_what_waits_for_its_next_attempt_is_no_backlog_yet() -> None:
         await ms.tasks["fails"].enqueue()
         await t.settle()
         assert [run.state for run in await t.runs()] == [State.RETRYING]
-        assert await demand(t.runtime, "here", set(), 100) == Demand(0, 0)
+        assert await measure_demand(t.runtime, "here", set(), 100) == Demand(0, 0)
 
 
 async def test_the_load_is_what_the_pools_own_processes_say() -> None:
@@ -154,8 +156,8 @@ async def test_the_load_is_what_the_pools_own_processes_say() -> None:
     async with manual(ms, START) as t:
         for pid, host in ((1, "here"), (2, "here"), (3, "here"), (1, "there")):
             data = f'{{"app":"a","host":"{host}","pid":{pid},"running":{pid * 10}}}'
-            await store.lease(f"{PREFIX}{host}{pid}", f"{host}{pid}", 60_000, data=data)
-        assert await demand(t.runtime, "here", {1, 2}, 10) == Demand(0, 30)
+            await store.lease(f"{INSTANCE_PREFIX}{host}{pid}", f"{host}{pid}", 60_000, data=data)
+        assert await measure_demand(t.runtime, "here", {1, 2}, 10) == Demand(0, 30)
 
 
 @pytest.mark.parametrize("labels", [{"": "x"}, {"zone": ""}, {"zone": 3}, {"zone": "x" * 101}, ["zone"]])

@@ -1,4 +1,4 @@
-"""Never two that believe to lead, or to hold a lock, whatever happens to them; and mistakes are found."""
+"""Simulated elections: at most one process trusts its term as leader or lock holder, and planted mistakes are found."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 from typing import Any
 
 import pytest
-from elections import TTL, TwoBelieve, hold_elections
 
-from mainspring.engine import term
-from mainspring.engine.term import Said, Term
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.engine.locks import lease_term as term
+from mainspring.engine.locks.lease_term import LeaseTerm, TermData
 from mainspring.model.instant import Ms
-from mainspring.ports.store import Lease
-from mainspring.stores.memory import MemoryStore
+from mainspring.model.lease import Lease
+from tests.proof.elections import ELECTION_TTL_MS, TwoTrustOneLease, hold_elections
 
 CHUNKS, SIZE = 4, 8
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_never_two_that_both_trust_their_term(chunk: int) -> None:
+def test_at_most_one_process_trusts_its_term(chunk: int) -> None:
     locks = terms = 0
     for seed in range(chunk * SIZE, (chunk + 1) * SIZE):
         world = hold_elections(seed)
@@ -41,35 +41,35 @@ def test_a_world_replays_exactly() -> None:
 
 
 def _believes_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trust counted from the answer instead of from before the request."""
-    take, renew = Term.take, Term.renew
+    """Mistake: the trust in a lease is counted from the answer, not from before the request."""
+    acquire, renew = LeaseTerm.acquire, LeaseTerm.renew
 
-    async def taken(self: Term) -> bool:
-        got = await take(self)
-        self._trust = self._clock.boot() + int(self.ttl * 0.9)
+    async def acquired(self: LeaseTerm) -> bool:
+        got = await acquire(self)
+        self._trusted_until = self._clock.boot() + int(self.ttl * 0.9)
         return got
 
-    async def renewed(self: Term, *, ttl: Ms | None = None, said: Said | None = None) -> bool:
-        kept = await renew(self, ttl=ttl, said=said)
-        self._trust = self._clock.boot() + int(self.ttl * 0.9)
+    async def renewed(self: LeaseTerm, *, ttl: Ms | None = None, data: TermData | None = None) -> bool:
+        kept = await renew(self, ttl=ttl, data=data)
+        self._trusted_until = self._clock.boot() + int(self.ttl * 0.9)
         return kept
 
-    monkeypatch.setattr(Term, "take", taken)
-    monkeypatch.setattr(Term, "renew", renewed)
+    monkeypatch.setattr(LeaseTerm, "acquire", acquired)
+    monkeypatch.setattr(LeaseTerm, "renew", renewed)
 
 
 def _has_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock is held until somebody says otherwise."""
-    monkeypatch.setattr(Term, "trusted", property(lambda self: self.token is not None))
+    """Mistake: a lock is trusted until its lease is reported as lost."""
+    monkeypatch.setattr(LeaseTerm, "trusted", property(lambda self: self.token is not None))
 
 
 def _leaves_no_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trust to the last millisecond, by a clock that runs slow."""
-    monkeypatch.setattr(term, "TRUST", 1.0)
+    """Mistake: a lease is trusted to its last millisecond, although the clock may run slow."""
+    monkeypatch.setattr(term, "LEASE_TRUST_RATIO", 1.0)
 
 
 class _RenewsAnything(MemoryStore):
-    """A renewal that does not ask whose term it is."""
+    """Mistake: a renewal does not compare owner and epoch."""
 
     async def lease(
         self,
@@ -88,7 +88,7 @@ class _RenewsAnything(MemoryStore):
 
 
 class _ForgetsTerms(MemoryStore):
-    """A released row is removed, and its epoch with it."""
+    """Mistake: a release removes the row and with it the epoch."""
 
     async def release(self, name: str, owner: str, epoch: int, *, now: Ms | None = None) -> bool:
         ended = await super().release(name, owner, epoch, now=now)
@@ -100,7 +100,7 @@ class _ForgetsTerms(MemoryStore):
 @pytest.mark.parametrize("mistake", [_believes_the_answer, _has_no_clock, _leaves_no_margin])
 def test_a_mistake_in_the_trust_is_found(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake(monkeypatch)
-    with pytest.raises(TwoBelieve):
+    with pytest.raises(TwoTrustOneLease):
         for seed in range(150):
             hold_elections(seed)
 
@@ -112,6 +112,6 @@ def test_a_mistake_in_the_store_is_found(store: Any) -> None:
             hold_elections(seed, store)
 
 
-def test_a_term_is_shorter_for_its_holder_than_for_the_others() -> None:
-    """What the margin is for: by a clock that runs ten per cent slow a holder still stops in time."""
-    assert int(TTL * term.TRUST) <= TTL * 0.9
+def test_a_term_is_shorter_for_its_owner_than_for_other_processes() -> None:
+    """With this margin, a holder whose clock runs ten per cent slow still stops in time."""
+    assert int(ELECTION_TTL_MS * term.LEASE_TRUST_RATIO) <= ELECTION_TTL_MS * 0.9

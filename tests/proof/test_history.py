@@ -1,4 +1,4 @@
-"""The checker itself: one planted violation of each invariant gives that count and no other."""
+"""The history checker: a planted violation of each invariant is counted under that invariant and under no other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mainspring import Mainspring, Retry
-from mainspring.context import Context
-from mainspring.engine.lookahead import AHEAD
+from mainspring.app.context import Context
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.engine.lookahead import PLAN_AHEAD
+from mainspring.ledger.verify import Replay, _run_of
+from mainspring.ledger.verify import Report as Differences
 from mainspring.model.events import (
     Event,
     FiresElided,
@@ -30,21 +33,18 @@ from mainspring.model.run import Run, State
 from mainspring.model.schedule import Span
 from mainspring.model.trigger import EverySpec
 from mainspring.rules.lifecycle import Complete, Expire, Fail
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.factories import T0, make_spec
+from mainspring.testing.contract.factories import T0, make_spec
 from mainspring.testing.history import INVARIANTS, KINDS, Call, History, Report, check, read_history
-from mainspring.testing.scenario import Scenario
-from mainspring.testing.travel import travel
-from mainspring.verify import Replay, _run_of
-from mainspring.verify import Report as Differences
+from mainspring.testing.time_travel import travel
+from proof.scenario import Scenario
 
 MINUTE = 60_000
-TTL = 30_000
+LEASE_TTL_MS = 30_000
 UNTIL = T0 + 12 * MINUTE + 30_000
 
 
 class World:
-    """A history, the handlers' log that belongs to it, and how to judge them."""
+    """A history, the handlers' log that belongs to it, and the arguments for `check`."""
 
     def __init__(self, history: History, calls: list[Call]) -> None:
         self.history = history
@@ -52,20 +52,20 @@ class World:
         self.options: dict[str, Any] = {}
 
     def check(self) -> Report:
-        asked: dict[str, Any] = {"until": UNTIL, "late": 1_000, "lease_ttl": TTL, "healed": True, "seed": 7}
+        asked: dict[str, Any] = {"until": UNTIL, "late": 1_000, "lease_ttl": LEASE_TTL_MS, "healed": True, "seed": 7}
         return check(self.history, self.calls, **asked | self.options)
 
     def stream(self, run_id: str) -> list[RunEvent]:
         return self.history.run_streams()[run_id]
 
     def run(self, minute: int) -> Run:
-        """The run of a fire of the forbidding schedule."""
+        """Return the run of one fire of the schedule that forbids overlap."""
         return next(
             run for run in self.history.runs if run.fire_time == T0 + minute * MINUTE and run.task == "t" and run.gates
         )
 
     def rewrite(self, events: list[Event]) -> None:
-        """Another log, and the rows that it folds to: numbers and order are right again."""
+        """Replace the log and rebuild the rows from it, so that numbers and order are consistent."""
         numbers: dict[str | None, int] = {}
         log: list[Event] = []
         for seq, event in enumerate(events, 1):
@@ -88,7 +88,7 @@ class World:
 
 
 async def small_world() -> World:
-    """Two schedules on a store driven by hand: successes, a retry, a rescue, a pause, an update, ad-hoc work."""
+    """Write the history of two schedules without an engine: successes, retry, rescue, pause, update, ad-hoc work."""
     store = MemoryStore()
     drive = Scenario(store)
     spec = make_spec(trigger=EverySpec(MINUTE), overlap="forbid")
@@ -111,9 +111,9 @@ async def small_world() -> World:
                 (run,) = await drive.claim(now + 1_001)
                 await drive.finish(run, Complete(now + 1_001, 5), now + 1_010)
             elif minute == 3 and run.schedule_id == busy:
-                await drive.finish(run, Expire(3, "retry"), now + 5 + TTL)
-                (run,) = await drive.claim(now + 6 + TTL)
-                await drive.finish(run, Complete(now + 6 + TTL, 5), now + 20 + TTL)
+                await drive.finish(run, Expire(3, "retry"), now + 5 + LEASE_TTL_MS)
+                (run,) = await drive.claim(now + 6 + LEASE_TTL_MS)
+                await drive.finish(run, Complete(now + 6 + LEASE_TTL_MS, 5), now + 20 + LEASE_TTL_MS)
             else:
                 await drive.finish(run, Complete(now + 5, 5), now + 20)
     history = await read_history(store)
@@ -134,7 +134,7 @@ def counts(**expected: int) -> dict[str, int]:
     return dict.fromkeys((*KINDS, *INVARIANTS), 0) | expected
 
 
-async def test_a_clean_history_is_clean(world: World) -> None:
+async def test_a_clean_history_has_no_violation(world: World) -> None:
     report = world.check()
     assert report.ok, str(report)
     assert report.fires == 16  # 12 of the busy one, four of the calm one
@@ -148,7 +148,7 @@ async def test_a_clean_history_is_clean(world: World) -> None:
 
 
 def doubled_fire(world: World) -> None:
-    """Another run of the same fire, right after the first one ended."""
+    """Add a second run of one fire, right after the first one ended."""
     original = world.stream(world.run(4).id)
     copies = [replace(event, run_id="twin") for event in original]
     at = world.history.events.index(original[-1]) + 1
@@ -157,7 +157,7 @@ def doubled_fire(world: World) -> None:
 
 
 def span_over_a_run(world: World) -> None:
-    """The span of the pause claims a fire that had run."""
+    """Let the span of the pause include a fire that had run."""
     world.rewrite(
         [
             replace(e, after=e.after - 1, count=e.count + 1) if isinstance(e, FiresElided) else e
@@ -181,7 +181,7 @@ def lost_enqueue(world: World) -> None:
 
 
 def extra_fire(world: World) -> None:
-    """A run of a time that is no fire."""
+    """Add a run at an instant that is no fire."""
     doubled_fire(world)
     fire = T0 + 4 * MINUTE + 10
     run_id = fire_id(world.run(4).schedule_id or "", str(fire), fire)
@@ -204,7 +204,7 @@ def no_call(world: World) -> None:
 
 
 def called_twice(world: World) -> None:
-    """At most once was asked for, and a rescue called it again."""
+    """Call an at-most-once run again after a rescue."""
     run_id = world.run(3).id
     options = RunOptions(recovery="fail")
     world.rewrite(
@@ -228,7 +228,7 @@ def stale_result(world: World) -> None:
 
 
 def stale_by_the_calls(world: World) -> None:
-    """The handlers' log shows a newer token before the older one's outcome was accepted."""
+    """Let the handlers' log show a call under a newer token before an outcome of the older one was accepted."""
     run_id = world.run(2).id
     failed = next(e for e in world.stream(run_id) if isinstance(e, RunRetrying))
     world.calls = [replace(c, began=failed.at - 1) if c.run_id == run_id and c.token == 2 else c for c in world.calls]
@@ -237,7 +237,7 @@ def stale_by_the_calls(world: World) -> None:
 
 def early_fire(world: World) -> None:
     run_id = world.run(4).id
-    _birth_at(world, run_id, T0 + 4 * MINUTE - AHEAD - 1)
+    _birth_at(world, run_id, T0 + 4 * MINUTE - PLAN_AHEAD - 1)
 
 
 def late_fire(world: World) -> None:
@@ -251,7 +251,7 @@ def _birth_at(world: World, run_id: str, at: int) -> None:
 
 
 def called_early(world: World) -> None:
-    """The log says it was in time, the handler says otherwise."""
+    """Let the handler report an earlier call than the event log."""
     run_id = world.run(4).id
     world.calls = [replace(c, began=T0 + 4 * MINUTE - 3) if c.run_id == run_id else c for c in world.calls]
 
@@ -290,7 +290,7 @@ def changed_row(world: World) -> None:
 
 
 def illegal_move(world: World) -> None:
-    """A run that ended ends once more."""
+    """End a run a second time."""
     last = world.stream(world.run(4).id)[-1]
     at = world.history.events.index(last) + 1
     world.rewrite([*world.history.events[:at], last, *world.history.events[at:]])
@@ -319,7 +319,7 @@ def two_keys(world: World) -> None:
 
 
 def overlap(world: World) -> None:
-    """The run of minute 4 ends after that of minute 5 has begun."""
+    """Let the run of minute 4 end after the run of minute 5 has begun."""
     ended = world.stream(world.run(4).id)[-1]
     begun = world.stream(world.run(5).id)[1]
     rest = [e for e in world.history.events if e is not ended]
@@ -328,7 +328,7 @@ def overlap(world: World) -> None:
 
 
 def never_ended(world: World) -> None:
-    """The last run of a schedule whose runs hold nobody up."""
+    """Leave the last run open, of a schedule whose runs block no others."""
     last = [e for e in world.history.events if isinstance(e, RunSucceeded)][-1]
     world.rewrite([e for e in world.history.events if e is not last])
 
@@ -365,7 +365,7 @@ PLANTED: list[tuple[Callable[[World], None], dict[str, int]]] = [
 
 
 @pytest.mark.parametrize(("plant", "expected"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
-async def test_a_planted_violation_gives_its_count_and_no_other(
+async def test_a_planted_violation_is_counted_and_nothing_else(
     world: World, plant: Callable[[World], None], expected: dict[str, int]
 ) -> None:
     plant(world)
@@ -379,7 +379,7 @@ def test_every_invariant_is_planted() -> None:
 
 
 @pytest.mark.parametrize(("plant", "expected"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
-async def test_the_slice_is_small_and_printed(
+async def test_a_report_prints_a_small_slice_of_the_log(
     world: World, plant: Callable[[World], None], expected: dict[str, int]
 ) -> None:
     plant(world)
@@ -392,7 +392,7 @@ async def test_the_slice_is_small_and_printed(
     assert "(seed 7)" in str(report)
 
 
-async def test_the_slice_holds_the_guilty_events(world: World) -> None:
+async def test_a_slice_contains_the_events_of_the_violation(world: World) -> None:
     stale_result(world)
     run_id = world.run(3).id
     (violation,) = world.check().violations
@@ -411,7 +411,7 @@ async def test_the_slice_holds_the_guilty_events(world: World) -> None:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-async def test_no_event_can_be_taken_out_unnoticed(data: st.DataObject) -> None:
+async def test_a_removed_event_is_always_found(data: st.DataObject) -> None:
     world = await small_world()
     moves = [e for e in world.history.events if e.n is not None]
     gone = data.draw(st.sampled_from(moves), label="gone")
@@ -425,7 +425,7 @@ async def test_no_event_can_be_taken_out_unnoticed(data: st.DataObject) -> None:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-async def test_no_column_can_be_changed_unnoticed(data: st.DataObject) -> None:
+async def test_a_changed_column_is_always_found(data: st.DataObject) -> None:
     world = await small_world()
     index = data.draw(st.integers(0, len(world.history.runs) - 1))
     field = data.draw(

@@ -1,4 +1,4 @@
-"""Simulated worlds: the engine survives them, a seed replays exactly, a crash is a crash, and mistakes are found."""
+"""Simulated worlds: they have no violation, a seed replays exactly, crashes run no code, planted mistakes are found."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mainspring.engine import lookahead, worker
-from mainspring.engine.store_time import StoreTime
+from mainspring.engine import lookahead
+from mainspring.engine.store_clock import StoreClock
+from mainspring.engine.work import worker
 from mainspring.model.change import Change, RunAt, RunLease, ScheduleAt
 from mainspring.model.run import State
-from mainspring.ports.store import Agenda, Applied, Due, Runs, Wish
-from mainspring.testing import simulated_loop
-from mainspring.testing.simulated_loop import Process, SimulatedLoop
-from mainspring.testing.simulated_store import StormyStore
-from mainspring.testing.simulation import run_world
-from mainspring.testing.simulation_main import run_worlds
+from mainspring.ports.store import Agenda, Applied, ClaimRequest, Due, Runs
+from proof import simulated_loop
+from proof.simulated_loop import Process, SimulatedLoop
+from proof.simulated_store import FaultyStore
+from proof.simulation import run_world
+from proof.simulation_main import run_worlds
 
-#: Worlds that found a mistake once, and which.
+#: Worlds that once found a mistake, with that mistake.
 REGRESSIONS = [
     (4, "a client whose clock was ahead settled fires that had not come"),
     (43, "a claim whose answer was under way was handed back as a stray, and called twice"),
@@ -38,20 +39,20 @@ CHUNKS, SIZE = 27, 12
 FIRST = 1_000
 
 
-@pytest.mark.timeout(300)  # a busy machine takes its time
+@pytest.mark.timeout(300)  # for a busy machine
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_worlds(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than 300 worlds, none with a violation; in every second of them planning is always ahead."""
+def test_simulated_worlds_have_no_violation(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 300 worlds; in every second chunk the engine always plans ahead, whatever its load."""
     if chunk % 2:
-        monkeypatch.setattr(lookahead, "BUSY", 0.0)
-        monkeypatch.setattr(lookahead, "COUNTED", 0.0)
+        monkeypatch.setattr(lookahead, "BUSY_FIRES_PER_SECOND", 0.0)
+        monkeypatch.setattr(lookahead, "RATE_WINDOW_SECONDS", 0.0)
     for seed in range(FIRST + chunk * SIZE, FIRST + (chunk + 1) * SIZE):
         outcome = run_world(seed)
         assert outcome.ok, str(outcome)
 
 
 @pytest.mark.parametrize(("seed", "found"), REGRESSIONS, ids=[str(seed) for seed, _ in REGRESSIONS])
-def test_worlds_that_found_something(seed: int, found: str) -> None:
+def test_worlds_that_once_found_a_mistake(seed: int, found: str) -> None:
     outcome = run_world(seed)
     assert outcome.ok, f"{found}\n{outcome}"
 
@@ -59,7 +60,7 @@ def test_worlds_that_found_something(seed: int, found: str) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(3_600)
 def test_many_worlds() -> None:
-    """`make chaos` asks for thousands; each process takes its share."""
+    """`make chaos` runs thousands of worlds, shared among processes."""
     count = int(os.environ.get("MAINSPRING_WORLDS", "10"))
     start = int(os.environ.get("MAINSPRING_FIRST_WORLD", "100000"))
     total = {"fires": 0, "calls": 0, "crashes": 0, "stale": 0}
@@ -83,21 +84,22 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_a_seed_replays_exactly_in_another_process() -> None:
-    """Whatever the hash seed and the process: the command prints the same digest, and what went wrong when."""
-    command = [sys.executable, "-m", "mainspring.testing.simulation", "26"]
+    """A process with another hash seed prints an equal digest and equal faults."""
+    command = [sys.executable, "-m", "proof.simulation", "26"]
     env = {**os.environ, "PYTHONHASHSEED": "4711"}
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
     here = run_world(26)
     assert f"digest {here.digest}" in said
     assert str(here.plan.faults[0]) in said
-    assert "replay it with: python -m mainspring.testing.simulation 26" in said
+    assert "replay it with: python -m proof.simulation 26" in said
 
 
 # ── a crash is a crash ──────────────────────────────────────────────────────
 
 
+@pytest.mark.usefixtures("frozen_heap")  # it collects garbage 16 times
 def test_no_line_runs_after_a_crash() -> None:
-    """At each of the awaits of a process: no `finally`, no `except`, no callback, no cleaning up by the collector."""
+    """A crash at any await runs no `finally`, `except` or callback, and leaves the collector nothing to close."""
     died = 0
     for steps in range(16):
         loop = SimulatedLoop()
@@ -124,7 +126,7 @@ def test_no_line_runs_after_a_crash() -> None:
                 lines.append("parent finally")
 
         at_death: list[list[str]] = []
-        process.dies_after(steps, lambda lines=lines, at_death=at_death: at_death.append(list(lines)))  # type: ignore[misc]
+        process.kill_after_steps(steps, lambda lines=lines, at_death=at_death: at_death.append(list(lines)))  # type: ignore[misc]
         process.start(parent())
         loop.run_until_complete(asyncio.sleep(60))
         gc.collect()
@@ -137,7 +139,7 @@ def test_no_line_runs_after_a_crash() -> None:
 
 
 def test_a_crashed_node_releases_nothing() -> None:
-    """The engine itself: from the crash on, not one event is written in the dead process's name."""
+    """After the crash of a real engine, no event is written in the name of the dead process."""
     outcome = run_world(CRASHY, keep_log=True)
     assert outcome.crashes > 0
     left = {event.instance for event in outcome.log if type(event).__name__ == "InstanceLeft"}  # type: ignore[attr-defined]
@@ -148,7 +150,7 @@ def test_a_crashed_node_releases_nothing() -> None:
 CRASHY = 260
 
 
-def test_a_stopped_process_goes_on_where_it_was() -> None:
+def test_a_stopped_process_continues_where_it_was() -> None:
     loop = SimulatedLoop()
     process = Process(loop, "p")
     ticks: list[float] = []
@@ -163,7 +165,7 @@ def test_a_stopped_process_goes_on_where_it_was() -> None:
         await asyncio.sleep(2.5)
         process.stop()
         await asyncio.sleep(5)
-        process.proceed()
+        process.resume()
         await asyncio.sleep(1.2)
 
     loop.run_until_complete(world())
@@ -172,21 +174,23 @@ def test_a_stopped_process_goes_on_where_it_was() -> None:
     loop.close()
 
 
-def test_a_world_that_spins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not waited for: a loop that never lets time pass is a finding like any other."""
-    monkeypatch.setattr(simulated_loop, "MAX_STEPS", 1_000)
+def test_a_world_that_spins_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world whose loop never lets time pass fails instead of hanging."""
+    monkeypatch.setattr(simulated_loop, "MAX_WORLD_STEPS", 1_000)
     outcome = run_world(1)
     assert not outcome.ok
     assert "does not come to rest" in str(outcome)
 
 
-# ── the simulation bites ────────────────────────────────────────────────────
+# ── planted mistakes are found ──────────────────────────────────────────────
 
 
-class NoGuard(StormyStore):
-    """Outcomes are accepted whoever brings them, whatever has become of the run."""
+class NoGuard(FaultyStore):
+    """Mistake: outcomes are accepted from any worker, in any state of the run."""
 
-    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
+    async def apply(
+        self, changes: Sequence[Change], *, claim_request: ClaimRequest | None = None, now: int | None = None
+    ) -> Applied:
         forged = []
         for change in changes:
             guard = change.guard
@@ -194,11 +198,11 @@ class NoGuard(StormyStore):
                 (run,) = await self._store.find(Runs(id=guard.id))
                 change = replace(change, guard=RunAt(run.id, run.n))
             forged.append(change)
-        return await super().apply(forged, wish=wish, now=now)
+        return await super().apply(forged, claim_request=claim_request, now=now)
 
 
-class ExpiresLiveLeases(StormyStore):
-    """Rescue looks at who runs, not at whose lease has ended."""
+class ExpiresLiveLeases(FaultyStore):
+    """Mistake: the rescue takes every running run instead of those whose lease has ended."""
 
     async def due(
         self, agenda: Agenda, limit: int, *, hold: int = 1_000, ahead: int = 0, now: int | None = None
@@ -209,22 +213,26 @@ class ExpiresLiveLeases(StormyStore):
         return answer
 
 
-class CursorFromNow(StormyStore):
-    """The cursor is moved to where the clock will soon be, not to the fire that was settled."""
+class CursorFromNow(FaultyStore):
+    """Mistake: the cursor is moved beyond the fire that was settled."""
 
-    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
+    async def apply(
+        self, changes: Sequence[Change], *, claim_request: ClaimRequest | None = None, now: int | None = None
+    ) -> Applied:
         forged = []
         for change in changes:
             if isinstance(change.guard, ScheduleAt) and change.schedule is not None and change.runs:
                 change = replace(change, schedule=replace(change.schedule, cursor=change.schedule.cursor + 2_500))
             forged.append(change)
-        return await super().apply(forged, wish=wish, now=now)
+        return await super().apply(forged, claim_request=claim_request, now=now)
 
 
-class NoGates(StormyStore):
-    """Nobody makes the gates that keep runs apart."""
+class NoGates(FaultyStore):
+    """Mistake: the gates that keep runs apart are never created."""
 
-    async def apply(self, changes: Sequence[Change], *, wish: Wish | None = None, now: int | None = None) -> Applied:
+    async def apply(
+        self, changes: Sequence[Change], *, claim_request: ClaimRequest | None = None, now: int | None = None
+    ) -> Applied:
         return await super().apply([replace(change, gates=()) for change in changes], now=now)
 
 
@@ -234,16 +242,16 @@ class NoGates(StormyStore):
 )
 @pytest.mark.timeout(300)
 @pytest.mark.tampers
-def test_the_simulation_bites(connect: type[StormyStore], invariant: str) -> None:
-    """A mistake in the protocol is found within a few worlds, and named."""
+def test_the_simulation_finds_mistakes_in_the_protocol(connect: type[FaultyStore], invariant: str) -> None:
+    """A mistake in the protocol is found within 15 worlds, under the invariant that it breaks."""
     assert any(run_world(seed, connect=connect).report.counts[invariant] for seed in range(200, 215))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.tampers
-def test_the_guard_of_the_store_holds_alone_and_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that never doubt their lease do no harm; without the guard as well, they do."""
-    monkeypatch.setattr(worker, "TRUST", 50.0)
+def test_the_guards_of_the_store_suffice_without_lease_trust_and_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that trust their leases for too long do no harm, as long as the store checks the guards of changes."""
+    monkeypatch.setattr(worker, "LEASE_TRUST_RATIO", 50.0)
     seeds = (200, 207, 209, 211)
     assert all(run_world(seed).ok for seed in seeds)
     assert any(not run_world(seed, connect=NoGuard).ok for seed in seeds)
@@ -251,9 +259,9 @@ def test_the_guard_of_the_store_holds_alone_and_is_needed(monkeypatch: pytest.Mo
 
 @pytest.mark.timeout(300)
 @pytest.mark.tampers
-def test_the_simulation_bites_when_a_machine_trusts_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_finds_a_machine_that_trusts_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(self: Any) -> int:
         return int(self._clock.now())
 
-    monkeypatch.setattr(StoreTime, "ask", ask)
+    monkeypatch.setattr(StoreClock, "read", ask)
     assert any(run_world(seed).report.counts["I6"] for seed in range(1, 40))

@@ -11,14 +11,14 @@ from functools import partial
 import asyncpg
 import pytest
 
-from mainspring.stores.postgres import claim
-from mainspring.stores.postgres.database import Database, Session
-from mainspring.stores.postgres.settings import read_url
-from mainspring.testing.simulated_loop import Process, SimulatedLoop
-from mainspring.testing.simulated_postgres import PostgresGround
-from mainspring.testing.simulated_store import Weather
-from mainspring.testing.simulated_wire import Wire
-from mainspring.testing.simulation import Outcome, run_world
+from mainspring.backends.postgres import claim_sql
+from mainspring.backends.postgres.database import Database, Session
+from mainspring.backends.postgres.settings import read_url
+from proof.simulated_loop import Process, SimulatedLoop
+from proof.simulated_postgres import PostgresProvider
+from proof.simulated_store import StoreFaults
+from proof.simulated_wire import Wire
+from proof.simulation import Outcome, run_world
 from servers.for_tests import fresh_url
 
 FIRST, SIZE, CHUNKS = 1, 5, 6
@@ -35,13 +35,13 @@ def wire() -> Iterator[Wire]:
 
 @pytest.fixture
 def world(wire: Wire) -> World:
-    return partial(run_world, ground=partial(PostgresGround, wire), small=True)
+    return partial(run_world, provider=partial(PostgresProvider, wire), small=True)
 
 
-@pytest.mark.timeout(300)  # a busy machine takes its time
+@pytest.mark.timeout(300)  # for a busy machine
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_worlds_on_postgres(world: World, chunk: int) -> None:
-    """Thirty worlds, none with a violation."""
+    """Thirty worlds have no violation."""
     for seed in range(FIRST + chunk * SIZE, FIRST + (chunk + 1) * SIZE):
         outcome = world(seed)
         assert outcome.ok, str(outcome)
@@ -50,7 +50,7 @@ def test_worlds_on_postgres(world: World, chunk: int) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(7_200)
 def test_many_worlds_on_postgres(world: World) -> None:
-    """`make chaos` asks for hundreds."""
+    """`make chaos` runs hundreds of worlds."""
     count = int(os.environ.get("MAINSPRING_PG_WORLDS", "4"))
     start = int(os.environ.get("MAINSPRING_FIRST_WORLD", "100000"))
     outcomes = [world(seed) for seed in range(start, start + count)]
@@ -70,9 +70,9 @@ def test_a_seed_replays_exactly_on_postgres(world: World) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.tampers
-def test_the_simulation_bites_when_rows_stay_locked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planner that keeps its transaction open while it decides, and after."""
-    single = Database.single
+def test_the_simulation_finds_rows_that_stay_locked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mistake: the planner keeps its transaction open while it decides, and after that."""
+    single = Database.single_statement
 
     @contextlib.asynccontextmanager
     async def left_open(self: Database, verb: str) -> AsyncIterator[Session]:
@@ -82,42 +82,42 @@ def test_the_simulation_bites_when_rows_stay_locked(world: World, monkeypatch: p
             return
         connection = await self.connect()
         await connection.execute("BEGIN")
-        yield Session(connection, self.place)
+        yield Session(connection, self.qualify)
 
-    monkeypatch.setattr(Database, "single", left_open)
+    monkeypatch.setattr(Database, "single_statement", left_open)
     assert any(not world(seed).ok for seed in range(1, 15))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.tampers
-def test_the_simulation_bites_when_leases_are_too_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_finds_leases_that_are_too_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = "lease_until = $4::bigint"
-    assert lease in claim._TAKE
-    monkeypatch.setattr(claim, "_TAKE", claim._TAKE.replace(lease, f"{lease} - 20000"))
+    assert lease in claim_sql.START_RUNS
+    monkeypatch.setattr(claim_sql, "START_RUNS", claim_sql.START_RUNS.replace(lease, f"{lease} - 20000"))
     assert any(world(seed).report.counts["I7"] for seed in range(1, 15))
 
 
 # ── what the world does for the server ──────────────────────────────────────
 
 
-def test_who_waits_for_a_lock_goes_on_when_its_holder_dies(wire: Wire) -> None:
-    """No time passes while the server works; a dead process's transaction is undone at once."""
+def test_a_statement_that_waits_for_a_lock_continues_when_its_holder_dies(wire: Wire) -> None:
+    """No virtual time passes while the server works, and the transaction of a dead process is rolled back at once."""
     loop = SimulatedLoop()
-    ground = PostgresGround(wire, loop, 1, 0.0)
+    provider = PostgresProvider(wire, loop, 1, 0.0)
     holder = Process(loop, "holder")
-    holder.on_end = lambda: ground.gone("holder")
-    place = ground.store._db.place
+    holder.on_end = lambda: provider.close_connections("holder")
+    place = provider.store._db.qualify
     lock = place("INSERT INTO §gate VALUES ($1, 1, 0, 0)")
     said: list[tuple[float, str]] = []
 
     async def hold() -> None:
-        connection = await ground.connect("holder", Weather())._db.connect()
+        connection = await provider.connect("holder", StoreFaults())._db.connect()
         await connection.execute("BEGIN")
         await connection.execute(lock, "one")
         await asyncio.Event().wait()
 
     async def want() -> None:
-        connection = await ground.connect("other", Weather())._db.connect()
+        connection = await provider.connect("other", StoreFaults())._db.connect()
         await connection.execute(lock, "one")
         said.append((round(loop.time(), 1), "has it"))
 
@@ -129,32 +129,32 @@ def test_who_waits_for_a_lock_goes_on_when_its_holder_dies(wire: Wire) -> None:
         assert not said
         holder.kill()
         await waits
-        return int(await (await ground.store._db.connect()).fetchval(place("SELECT count(*) FROM §gate")))
+        return int(await (await provider.store._db.connect()).fetchval(place("SELECT count(*) FROM §gate")))
 
     try:
         assert loop.run_until_complete(live()) == 1
     finally:
         holder.dispose()
-        ground.close()
+        provider.close()
         loop.close()
     assert said == [(2.0, "has it")]
 
 
-def test_a_transaction_that_is_idle_and_a_wait_that_is_long_are_ended_in_virtual_time(wire: Wire) -> None:
+def test_idle_transactions_and_long_lock_waits_are_ended_in_virtual_time(wire: Wire) -> None:
     loop = SimulatedLoop()
-    ground = PostgresGround(wire, loop, 1, 0.0)
-    insert = ground.store._db.place("INSERT INTO §gate VALUES ($1, 1, 0, 0)")
+    provider = PostgresProvider(wire, loop, 1, 0.0)
+    insert = provider.store._db.qualify("INSERT INTO §gate VALUES ($1, 1, 0, 0)")
 
     async def live() -> tuple[float, float]:
-        idle = await ground.connect("idle", Weather())._db.connect()
+        idle = await provider.connect("idle", StoreFaults())._db.connect()
         await idle.execute("BEGIN")
         await idle.execute(insert, "one")
-        other = await ground.connect("other", Weather())._db.connect()
+        other = await provider.connect("other", StoreFaults())._db.connect()
         await other.execute(insert, "one")
         freed = loop.time()
         with pytest.raises(asyncpg.ConnectionDoesNotExistError):
             await idle.execute("COMMIT")
-        lively = await ground.connect("lively", Weather())._db.connect()
+        lively = await provider.connect("lively", StoreFaults())._db.connect()
         await lively.execute("BEGIN")
         await lively.execute(insert, "two")
 
@@ -172,7 +172,7 @@ def test_a_transaction_that_is_idle_and_a_wait_that_is_long_are_ended_in_virtual
     try:
         freed, waited = loop.run_until_complete(live())
     finally:
-        ground.close()
+        provider.close()
         loop.close()
     assert 2.9 <= freed <= 3.1
     assert 4.9 <= waited <= 5.1

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mainspring.model.errors import IllegalTransition
+from mainspring.model.event_codec import BulkEventEncoder, encode_data
 from mainspring.model.events import (
-    BirthData,
     CancelRequested,
     LeaseExpired,
     RunCancelled,
@@ -29,7 +29,6 @@ from mainspring.model.events import (
     RunStarted,
     RunSucceeded,
     RunUnblocked,
-    encode_data,
 )
 from mainspring.model.run import ENDED, OPEN, Run, State
 from mainspring.rules.lifecycle import (
@@ -45,13 +44,13 @@ from mainspring.rules.lifecycle import (
     Skip,
     SnoozeUntil,
     StopCancelled,
-    all_born,
-    born,
     decide,
     diagram,
     evolve,
     fold,
     next_state,
+    run_from_event,
+    runs_from_events,
 )
 
 T0 = 1_767_600_000_000
@@ -127,7 +126,7 @@ def test_illegal(pair: tuple[State | None, type[RunEvent]]) -> None:
             assert event.__name__ in str(told.value)
 
 
-def test_no_way_leads_out_of_succeeded_and_skipped() -> None:
+def test_succeeded_and_skipped_have_no_further_move() -> None:
     assert {state for state, _ in TRANSITIONS if state is not None} == set(State) - {State.SUCCEEDED, State.SKIPPED}
     with pytest.raises(IllegalTransition, match="nothing is"):
         next_state("r", State.SUCCEEDED, RunStarted)
@@ -140,11 +139,11 @@ def test_every_state_can_be_reached() -> None:
     assert reached == set(State)
 
 
-def test_a_run_with_parents_is_born_blocked() -> None:
-    assert born(RunScheduled(run_id="r", task="t", due_at=T0, parents=("p",))).state is State.BLOCKED
+def test_a_run_with_parents_begins_blocked() -> None:
+    assert run_from_event(RunScheduled(run_id="r", task="t", due_at=T0, parents=("p",))).state is State.BLOCKED
 
 
-def test_many_are_born_as_each_alone() -> None:
+def test_a_bulk_of_runs_equals_the_runs_made_one_by_one() -> None:
     first = RunScheduled(run_id="a", task="t", due_at=T0)
     others: list[dict[str, Any]] = [
         {},
@@ -158,10 +157,14 @@ def test_many_are_born_as_each_alone() -> None:
         {"at": T0 + 1},
     ]
     events = [replace(first, run_id=f"r{i}", **each) for i, each in enumerate(others)]
-    assert all_born([first, *events, *events[::-1]]) == [born(event) for event in (first, *events, *events[::-1])]
-    assert all_born([]) == []
-    data = BirthData()
-    told = [data.next(event) if data.follows(event) else data.first(event) for event in [first, *events]]
+    assert runs_from_events([first, *events, *events[::-1]]) == [
+        run_from_event(event) for event in (first, *events, *events[::-1])
+    ]
+    assert runs_from_events([]) == []
+    data = BulkEventEncoder()
+    told = [
+        data.encode_next(event) if data.can_reuse(event) else data.encode_first(event) for event in [first, *events]
+    ]
     assert told == [encode_data(event) for event in (first, *events)]
 
 
@@ -296,7 +299,7 @@ def test_a_command_is_refused_exactly_where_its_event_is(state: State) -> None:
         assert (state, type(event)) in TRANSITIONS
 
 
-def test_an_ended_run_takes_nothing_but_reopen_and_discard() -> None:
+def test_an_ended_run_accepts_only_reopen_and_discard() -> None:
     for state, command in itertools.product(ENDED, COMMANDS):
         if not isinstance(command, Reopen | Discard):
             with pytest.raises(IllegalTransition):
@@ -335,7 +338,7 @@ def test_the_fold_of_nothing_is_nothing() -> None:
     assert fold([]) is None
 
 
-def test_what_a_success_leaves() -> None:
+def test_a_success_clears_the_lease_and_keeps_the_result() -> None:
     run = fold(STORIES["retried"])
     assert run is not None
     assert (run.state, run.result, run.error, run.failures, run.began_at, run.ms) == (
@@ -362,7 +365,7 @@ RANDOM = st.one_of(
 def test_random_command_sequences_never_leave_the_table(commands: list[Any], parents: bool) -> None:
     first = RunScheduled(run_id="r", task="t", due_at=T0, at=T0, parents=("p",) if parents else ())
     events: list[RunEvent] = [first]
-    run = born(first)
+    run = run_from_event(first)
     for now, command in enumerate(commands, T0 + 1):
         before = run.state
         if command == "start":

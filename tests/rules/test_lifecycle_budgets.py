@@ -100,12 +100,12 @@ def test_a_snooze_and_a_hand_back_are_no_failures() -> None:
         assert (run.state, run.failures, run.crashes) == (State.WAITING, 0, 0)
 
 
-def test_a_failure_of_a_parent_counts_as_none_of_ours() -> None:
+def test_a_failure_of_a_parent_is_not_counted_as_a_failure_of_the_run() -> None:
     run = evolve(some(State.BLOCKED), RunFailed(run_id="r", error="parent failed", reason="parent", at=T0))
     assert (run.state, run.failures, run.crashes) == (State.FAILED, 0, 0)
 
 
-def test_a_failed_run_is_a_dead_letter_and_discarding_puts_it_away() -> None:
+def test_a_failed_run_is_a_dead_letter_until_it_is_discarded() -> None:
     run = after(started(some(State.WAITING)), Fail("E"))
     assert (run.state, run.dead, run.failures, run.error) == (State.FAILED, True, 1, "E")
     away = after(run, Discard("me"))
@@ -132,13 +132,13 @@ def test_reopen_keeps_the_fire_time_and_gives_fresh_budgets(state: State) -> Non
     assert (again.attempt, again.epoch, again.ready_at, again.ended_at) == (5, 5, T0 + 100, None)
 
 
-def test_reopen_forgets_a_cancellation_and_may_bring_another_payload() -> None:
+def test_reopen_clears_a_cancellation_and_may_set_another_payload() -> None:
     run = some(State.CANCELLED, cancel="stop", body="old")
     assert (after(run, Reopen()).cancel, after(run, Reopen()).body) == (None, "old")
     assert after(run, Reopen(body="new")).body == "new"
 
 
-def test_a_cancel_request_is_remembered_by_the_lease_that_ends() -> None:
+def test_a_run_with_a_cancel_request_is_cancelled_when_its_lease_ends() -> None:
     run = after(started(some(State.WAITING)), RequestCancel("stop"))
     assert (run.state, run.cancel) == (State.RUNNING, "stop")
     gone = after(run, Expire(max_crashes=3, recovery="retry"))
@@ -168,7 +168,7 @@ def test_a_run_of_another_state_cannot_be_wrapped(wrapper: Any, states: set[Stat
                 wrapper(some(state))
 
 
-def test_the_type_state_walks_the_same_way() -> None:
+def test_typestate_moves_equal_decide_and_evolve() -> None:
     running = Waiting(some(State.WAITING)).dispatch("w").state
     retrying = running.retry(Fail("E", retry_at=T0 + 9), T0).state
     waiting = retrying.reschedule(T0 + 5)
@@ -183,7 +183,7 @@ def test_the_type_state_walks_the_same_way() -> None:
         running.retry(Fail("E"), T0)
 
 
-def test_the_type_state_knows_the_other_ways_too() -> None:
+def test_typestate_has_the_other_moves_too() -> None:
     running = Blocked(some(State.BLOCKED)).unblock(T0).state.dispatch("w").state
     assert running.request_cancel("x", T0).state.run.cancel == "x"
     assert running.cancel("x", T0).state.reopen(T0).state.run.state is State.WAITING

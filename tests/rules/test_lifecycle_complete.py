@@ -31,12 +31,12 @@ RUNNING = Run(
 
 
 @pytest.mark.parametrize("result", [None, '{"a":1}'])
-def test_a_success_is_the_same_by_both_ways(result: str | None) -> None:
+def test_complete_equals_decide_and_evolve(result: str | None) -> None:
     (event,) = decide(RUNNING, Complete(7, 8, result), 9)
     assert complete(RUNNING, 7, 8, result) == (evolve(RUNNING, event), event)
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.RUNNING])
-def test_only_what_runs_can_succeed(state: State) -> None:
+def test_only_a_running_run_can_succeed(state: State) -> None:
     with pytest.raises(IllegalTransition):
         complete(Run(id="r1", task="t", state=state), 7, 8, None)

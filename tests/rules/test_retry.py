@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring import Cancel, Context, Mainspring, Retry, RetryPolicy, Snooze, State
-from mainspring.ledger import ledger
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.ledger.account import ledger
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import RunFailed, RunHandedBack, RunRetrying, RunSnoozed
 from mainspring.rules.retry import backoff, retry_at
-from mainspring.stores.memory import MemoryStore
-from mainspring.testing.travel import travel
+from mainspring.testing.time_travel import travel
 
 T0 = 1_767_600_000_000
 START = "2026-01-05T08:00Z"
@@ -157,7 +157,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_a_wrong_policy_is_told_which_field(wrong: dict[str, Any], field: str) -> None:
+def test_a_wrong_policy_is_refused_with_its_field(wrong: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as told:
         Retry(**wrong)
     assert told.value.field == field
@@ -227,7 +227,7 @@ async def test_the_engine_tries_again_exactly_when_the_formula_says(policy: Retr
     assert run.error == "ValueError: no"
 
 
-async def test_a_run_between_two_attempts_is_retrying_and_says_when() -> None:
+async def test_a_run_between_two_attempts_is_retrying_with_its_next_attempt_time() -> None:
     ms = Mainspring("memory://")
 
     @ms.task(retry=Retry(max_attempts=2, backoff="fixed", initial="1m", jitter=0))

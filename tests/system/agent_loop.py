@@ -2,8 +2,8 @@
 
 python agent_loop.py --store sqlite|postgres --seconds 60 [--kill-every 3] [--seed N]
 
-The judge is the agent's own log: for each second exactly one key, and no second missing. Two instances share one
-PostgreSQL, one has SQLite for itself. Exit code 1 and the reasons when something is not right.
+The agent's own log must contain exactly one idempotency key for each second, and no second may be missing. On
+PostgreSQL two instances share the server; on SQLite there is one. Exit code 1, with the reasons, for any violation.
 """
 
 from __future__ import annotations
@@ -24,30 +24,28 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from nodes import fork, wait, wait_until
-from pg_server import NO_SERVER, PowerCut, Unavailable
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
-sys.path.append(str(Path(__file__).parents[1] / "api"))  # the agent is shared with the tests of the API
-
-from agent_process import AgentProcess
-
-from mainspring.engine.presence import instances
-from mainspring.ledger import ledger
+from mainspring.engine.presence import list_instances
+from mainspring.ledger.account import ledger
+from mainspring.ledger.verify import verify
 from mainspring.model.run import ENDED, Run, State
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Runs
-from mainspring.stores.url import open_store
-from mainspring.verify import verify
+from mainspring.runtime.store_url import open_store
+from tests.agents.agent_process import AgentProcess
+from tests.system.nodes import fork, wait, wait_until
+from tests.system.pg_server import NO_SERVER, PowerCut, Unavailable
 
-LEASE = "1500ms"
+LEASE_DURATION = "1500ms"
 NAME = "beat"
 
 
 def node(url: str, folder: Path) -> int:
     """In a child: `mainspring serve`, until it is killed or told to stop."""
-    os.chdir(folder)  # no configuration file of anybody else
+    os.chdir(folder)  # it contains no configuration file
     os.environ.update(
-        MAINSPRING_SCHEDULER__LEASE_TTL=LEASE,
+        MAINSPRING_SCHEDULER__LEASE_TTL=LEASE_DURATION,
         MAINSPRING_SCHEDULER__POLL_INTERVAL="200ms",
         MAINSPRING_SCHEDULER__SHUTDOWN_TIMEOUT="5s",
         MAINSPRING_SERVER__ACCESS_LOG="false",
@@ -57,13 +55,13 @@ def node(url: str, folder: Path) -> int:
 
 
 def serving(said: Path) -> str | None:
-    """Where the first instance listens, once it has said so."""
+    """Return the URL of the first instance, as soon as it has logged it."""
     found = re.search(r"serves at (http://\S+)", said.read_text()) if said.exists() else None
     return None if found is None else found[1]
 
 
 def create(service: str, agent: str, start: datetime, end: datetime) -> None:
-    """The schedule, over REST."""
+    """Create the schedule over REST."""
     wanted = {
         "name": NAME,
         "cronExpression": "* * * * * *",
@@ -92,17 +90,17 @@ async def runs(url: str) -> list[Run]:
 
 
 async def joined(url: str) -> set[int]:
-    """The processes of the instances that have joined."""
+    """Return the process ids of the instances that have joined."""
     store = open_store(url, SystemClock())
     await store.open()
     try:
-        return {instance.pid for _, instance in await instances(store)}
+        return {instance.pid for _, instance in await list_instances(store)}
     finally:
         await store.close()
 
 
 async def account(url: str, seconds: int) -> list[str]:
-    """What the store itself has to say."""
+    """Check the store: event log, ledger and states of the runs; return what is wrong."""
     store = open_store(url, SystemClock())
     await store.open()
     try:
@@ -119,7 +117,7 @@ async def account(url: str, seconds: int) -> list[str]:
 
 
 def judge(calls: list[dict[str, Any]], start: datetime, seconds: int) -> list[str]:
-    """What the agent's own log has to say."""
+    """Check the agent's own log; return what is wrong."""
     planned = {start + timedelta(seconds=number) for number in range(1, seconds + 1)}
     keys: dict[datetime, set[str]] = defaultdict(set)
     for call in calls:
@@ -146,7 +144,7 @@ def loop(url: str, size: int, seconds: int, every: float, rng: random.Random, fo
     begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
     end = begin + timedelta(seconds=seconds)
     create(serving(said) or "", agent.url("/slow/0.3"), begin + timedelta(seconds=1), end)
-    wait_until(lambda: agent.calls(), 60, "the first call is made")  # whoever comes first makes the schema
+    wait_until(lambda: agent.calls(), 60, "the first call is made")  # one instance alone creates the schema
     nodes += [start() for _ in range(size - 1)]
     kills = 0
     try:

@@ -1,10 +1,10 @@
-"""PostgreSQL keeps the truth, Redis Streams carry hints, and everything happens to the hints and to who reads them.
+"""The kill loop with a broker: runs are in PostgreSQL, Redis Streams carry hints, and both hints and processes fail.
 
 python broker_kill_loop.py --kills 20 --stops 5 --restarts 5 --wipes 5 [--seed N]
 
-Three instances. Of all messages a part is lost, doubled and late; the server of the messages is killed and started
-again, sometimes empty, and emptied while it runs; instances are killed and stopped. The judges are those of the other
-loops: nothing lost, nothing doubled, no stale result accepted.
+Three instances. One message in a hundred each is lost, doubled or delayed. The broker's server is killed and restarted,
+sometimes empty, and emptied while it runs; instances are killed and stopped. The checks are those of the other loops:
+no run lost, no run doubled, no stale result accepted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from kill_loop import Loop, node, report
-from nodes import fork
-from pg_server import NO_SERVER, PowerCut, Unavailable
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
-from mainspring.brokers.url import open_broker
 from mainspring.ports.clock import SystemClock
-from mainspring.testing.faulty_broker import FaultyBroker
+from mainspring.runtime.broker_url import open_broker
+from proof.faulty_broker import FaultyBroker
 from servers.redis import RedisServer
+from tests.system.kill_loop import Loop, node, report
+from tests.system.nodes import fork
+from tests.system.pg_server import NO_SERVER, PowerCut, Unavailable
 
 LEASE = 1_000
 INSTANCES = 3
@@ -32,7 +33,7 @@ RATE = 0.01
 
 
 class BrokerLoop(Loop):
-    """The same processes, with a broker between them that cannot be relied on."""
+    """The kill loop's processes, with an unreliable broker between them."""
 
     def __init__(self, folder: Path, seed: int, server: PowerCut, redis: RedisServer) -> None:
         super().__init__(folder, seed, [server.url()] * INSTANCES, LEASE)
@@ -55,11 +56,11 @@ class BrokerLoop(Loop):
         return fork(work, self.folder / "nodes.txt")
 
     def restart(self, victim: int) -> None:
-        """The server of the messages dies; half the time it comes back with nothing."""
+        """Kill the broker's server and start it again, half of the times without its data."""
         self._count()
         self._progress(self.rng.randint(0, 14))
         self.redis.kill()
-        self._progress(self.rng.randint(5, 40))  # the work goes on without it
+        self._progress(self.rng.randint(5, 40))  # runs go on without the broker
         if self.rng.random() < 0.5:
             for one in self.redis.folder.glob("appendonlydir"):
                 one.rename(one.with_name(f"lost-{time.monotonic_ns()}"))
@@ -67,7 +68,7 @@ class BrokerLoop(Loop):
         self._messages_travel()
 
     def wipe(self, victim: int) -> None:
-        """Somebody empties it in the middle of the work."""
+        """Empty the broker's server while runs are under way."""
         self._count()
         self._progress(self.rng.randint(0, 14))
         self.redis.do("FLUSHALL")
@@ -87,7 +88,7 @@ class BrokerLoop(Loop):
         return int(self.redis.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
     def _count(self) -> None:
-        """Before it dies, or is done: its counts begin anew."""
+        """Add the server's counters to the totals and reset them; called before a restart, which would reset them."""
         self.heard += self._calls("xack")
         self.sent += self._calls("xadd")
         self.redis.do("CONFIG", "RESETSTAT")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from mainspring.stores.postgres.settings import read_url
+from mainspring.backends.postgres.settings import read_url
 
 
 class Caller:

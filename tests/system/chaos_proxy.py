@@ -1,8 +1,8 @@
-"""A TCP proxy before PostgreSQL that misbehaves when told: cut, swallow, delay, and "COMMIT sent, answer lost".
+"""A TCP proxy before PostgreSQL with faults on request: cut, swallow, delay, and "COMMIT sent, answer lost".
 
-It knows just enough of the frontend protocol to see a commit: the simple query COMMIT, or the Sync after a statement
-that writes and is a transaction of its own. In the proof it is a process of its own with one port for each instance
-(`serve`), told what to do by lines on a control port (`Remote`).
+It understands enough of the frontend protocol to see a commit: the simple query COMMIT, or the Sync after a statement
+that writes and is a transaction of its own. In the proof it is a separate process with one port for each instance
+(`serve`), controlled by lines on a control port (`Remote`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 
 class Frontend:
-    """What a client says: splits its bytes into messages and tells which of them commits something."""
+    """Parser of a client's bytes: splits them into messages and recognises the messages that commit."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -31,11 +31,11 @@ class Frontend:
         self._bound = False
         #: The next byte of the server stands alone: its answer to the question for TLS.
         self.asked_for_tls = False
-        #: As the server last said: I (none), T (open) or E (failed).
+        #: Transaction state as last reported by the server: I (none), T (open) or E (failed).
         self.transaction = b"I"
 
     def messages(self, data: bytes) -> Iterable[tuple[bytes, bool]]:
-        """Whole messages as they come, each with whether it commits."""
+        """Yield complete messages, each with True if it commits."""
         self._rest += data
         head = 5 if self._started else 4
         while len(self._rest) >= head:
@@ -66,21 +66,21 @@ class Frontend:
 
 
 class Link:
-    """One client and its connection to the server."""
+    """One client connection and its connection to the server."""
 
     def __init__(self, proxy: ChaosProxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.proxy = proxy
         self.client = client
         self.server = server
         self.frontend = Frontend()
-        #: Bytes of it were swallowed: it can never be made good again.
+        #: True after bytes were swallowed: the connection cannot be used any more.
         self.lost_bytes = False
-        #: A commit went to the server whose answer its client is not to hear.
+        #: True while a commit is at the server whose answer must not reach the client.
         self.losing = False
         self._from_server = b""
 
     async def upstream(self, reader: asyncio.StreamReader) -> None:
-        """From the client to the server."""
+        """Pass data from the client to the server."""
         while data := await reader.read(65_536):
             for message, commits in self.frontend.messages(data):
                 if not await self.proxy.passes(self):
@@ -92,7 +92,7 @@ class Link:
                 await self.server.drain()
 
     async def downstream(self, reader: asyncio.StreamReader) -> None:
-        """From the server to the client; after a commit whose answer is to be lost, until the server gave it."""
+        """Pass data from the server to the client; if the answer to a commit must be lost, stop when it arrives."""
         while data := await reader.read(65_536):
             done = self._watch(data)
             if self.losing:
@@ -105,7 +105,7 @@ class Link:
                 await self.client.drain()
 
     def _watch(self, data: bytes) -> bool:
-        """True when the server said that it is ready for the next query; remembers in which state."""
+        """Return True if the server reported that it is ready for the next query; record the transaction state."""
         self._from_server += data
         ready = False
         if self.frontend.asked_for_tls:
@@ -121,7 +121,7 @@ class Link:
         return ready
 
     def cut(self) -> None:
-        """Both ways at once, without a word: the peers get a reset."""
+        """Close both directions with a reset."""
         for writer in (self.client, self.server):
             sock = writer.get_extra_info("socket")
             if sock is not None:
@@ -131,7 +131,7 @@ class Link:
 
 
 class ChaosProxy:
-    """One listening port before one server."""
+    """One listening port before one server, with its faults."""
 
     def __init__(self, server_port: int, host: str = "127.0.0.1", link: type[Link] = Link) -> None:
         self._host = host
@@ -141,42 +141,42 @@ class ChaosProxy:
         self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
-        #: Seconds that each piece of data waits.
+        #: Delay of each piece of data, in seconds.
         self.delay = 0.0
-        #: Connections are accepted and whatever is said on them is eaten.
+        #: True: connections are accepted and their data is discarded.
         self.swallowing = False
-        #: New connections are refused at once.
+        #: True: new connections are refused at once.
         self.refusing = False
-        #: So many of the next commits reach the server, and their answers get lost; and how many did.
+        #: Number of next commits whose answers will be lost, and number of answers lost until now.
         self.lose_commits = 0
         self.lost = 0
 
     async def start(self) -> int:
-        """Listen; the port."""
+        """Listen and return the port."""
         self._listener = await asyncio.start_server(self._accept, self._host, 0)
         self.port = self._listener.sockets[0].getsockname()[1]
         return self.port
 
     async def close(self) -> None:
-        """Stop listening and cut what there is."""
+        """Stop listening and reset every connection."""
         if self._listener is not None:
             self._listener.close()
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> int:
-        """Reset every connection; how many there were."""
+        """Reset every connection and return their number."""
         links = list(self._links)
         for link in links:
             link.cut()
         return len(links)
 
     def swallow(self) -> None:
-        """A black hole from now on."""
+        """Discard all data from now on."""
         self.swallowing = True
 
     def heal(self) -> None:
-        """Behave. Connections that lost bytes are reset, as whoever forgot them answers to what comes next."""
+        """End all faults. Connections that lost bytes are reset, as by a peer that does not know them any more."""
         self.swallowing = self.refusing = False
         self.delay = 0.0
         self.lose_commits = 0
@@ -185,7 +185,7 @@ class ChaosProxy:
                 link.cut()
 
     async def passes(self, link: Link) -> bool:
-        """Whether data may go on, after the time it has to wait."""
+        """Wait for the delay, then return True if the data may be passed on."""
         if self.delay:
             await asyncio.sleep(self.delay)
         if self.swallowing:
@@ -222,7 +222,7 @@ class ChaosProxy:
 
 
 async def serve(server_port: int, ports: int, tell: Callable[[dict[str, Any]], None], link: type[Link] = Link) -> None:
-    """Proxies with one port each, until cancelled; `tell` hears the control port and theirs."""
+    """Run proxies with one port each until cancelled; call `tell` with the control port and their ports."""
     proxies = [ChaosProxy(server_port, link=link) for _ in range(ports)]
     for proxy in proxies:
         await proxy.start()
@@ -240,7 +240,7 @@ async def serve(server_port: int, ports: int, tell: Callable[[dict[str, Any]], N
 
 
 def _obey(proxies: list[ChaosProxy], word: str, which: list[int] | None, value: float) -> int:
-    """Do one thing to some of the proxies; the sum of what they say."""
+    """Carry out one command on some of the proxies and return the sum of their answers."""
     total = 0
     for proxy in proxies if which is None else [proxies[index] for index in which]:
         if word == "cut":
@@ -261,14 +261,14 @@ def _obey(proxies: list[ChaosProxy], word: str, which: list[int] | None, value: 
 
 
 class Remote:
-    """The driver's end of the control port; blocking."""
+    """Blocking client of the control port."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.ports: list[int] = told["ports"]
         self._control = told["control"]
 
     def tell(self, word: str, which: list[int] | None = None, value: float = 0.0) -> int:
-        """Tell some of the proxies, or all, and wait for the answer."""
+        """Send a command for some of the proxies, or all, and return the answer."""
         with socket.create_connection(("127.0.0.1", self._control), timeout=10) as sock:
             sock.sendall(json.dumps({"word": word, "which": which, "value": value}).encode() + b"\n")
             return int(json.loads(sock.makefile().readline()))

@@ -1,7 +1,8 @@
-"""python disk_app.py FOLDER FAULT: a program whose disk fails in the middle of its work, and heals.
+"""python disk_app.py FOLDER FAULT: a program whose disk fails in the middle of its work and then recovers.
 
-It enqueues and plans without a pause, writes every call and every acknowledged enqueue down, sees the fault, lets the
-disk heal without a restart, works off what is left and stops. FAULT: pages, limit, ballast, read_only, io_error.
+The program enqueues and plans without a pause, logs every call and every acknowledged enqueue, meets the fault, lets
+the disk recover without a restart, finishes the remaining runs and stops. FAULT: pages, limit, ballast, read_only,
+io_error.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from nodes import CallLog
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
 from mainspring import Context, Mainspring
+from mainspring.app.internals import host_of
+from mainspring.backends.sqlite import SqliteStore
 from mainspring.model.errors import StoreUnavailable
-from mainspring.stores.sqlite import SqliteStore
+from tests.system.nodes import CallLog
 
 folder, fault = Path(sys.argv[1]), sys.argv[2]
 db = folder / "x.db"
@@ -52,13 +55,13 @@ def pages(broken: bool) -> None:
 
 
 def limit(broken: bool) -> None:
-    """No file may grow: an error of the system on every longer write."""
+    """Forbid files to grow: every longer write fails with an error of the system."""
     size = max(path.stat().st_size for path in folder.glob("x.db*"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1 if broken else resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def ballast(broken: bool) -> None:
-    """A small disk is filled to its last byte."""
+    """Fill a small disk to its last byte."""
     path = folder / "ballast"
     if not broken:
         path.unlink()
@@ -114,7 +117,7 @@ async def main() -> None:
     async with ms.running():
         busy = asyncio.ensure_future(enqueue())
         await until(lambda: acknowledged >= 30 and log.count("end") >= 30)
-        loop = ms._engine
+        loop = host_of(ms).engine
         loop.post(FAULTS[fault], True)
         await until(lambda: len(refused) >= 10)
         loop.post(FAULTS[fault], False)

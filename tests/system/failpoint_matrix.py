@@ -1,13 +1,13 @@
-"""All failpoints × {crash, crash_after, raise}: each time a process meets it, another heals, and the books are right.
+"""All failpoints × {crash, crash_after, raise}: a process meets the point, another one recovers, the ledger adds up.
 
-python failpoint_matrix.py [--jobs N] [--nth 1,2] [point:mode ...]    exit code 1 and the cases when one is not right
-python failpoint_matrix.py --reach                                    the points one process reaches, as JSON
-python failpoint_matrix.py --postgres ...                             the same on PostgreSQL
-python failpoint_matrix.py --redis ...                                the same on Valkey or Redis
+python failpoint_matrix.py [--jobs N] [--nth 1,2] [point:mode ...]    exit code 1 if a case fails, with its reasons
+python failpoint_matrix.py --reach                                    print the points that one process reaches, as JSON
+python failpoint_matrix.py --postgres ...                             run on PostgreSQL
+python failpoint_matrix.py --redis ...                                run on Valkey or Redis
 
-A case is two processes after each other on a copy of one small ledger: the first meets the point, the second, with no
-point armed, works until nothing is open. Then `events verify`, the ledger, the history checker and the handlers' log
-must agree.
+A case is two processes, one after the other, on a copy of one small ledger. The first meets the point; the second, with
+no fault, works until no run is open. Then `events verify`, the ledger, the history checker and the handlers' log must
+agree.
 """
 
 from __future__ import annotations
@@ -28,38 +28,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
 from mainspring import Context, Mainspring, Retry, StoreError
+from mainspring.backends.sqlite import SqliteStore
 from mainspring.model.run import State
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Offer, Store
-from mainspring.stores.sqlite import SqliteStore
-from mainspring.stores.url import open_store
-from mainspring.testing.failpoints import EXIT, FAILPOINTS, MODES, VARIABLE, FailingStore, Fuse
-from mainspring.testing.virtual import VirtualClock
+from mainspring.runtime.store_url import open_store
+from mainspring.testing.virtual_time import VirtualClock
+from proof.failpoints import (
+    FAILPOINT_EXIT_CODE,
+    FAILPOINT_MODES,
+    FAILPOINT_VARIABLE,
+    FAILPOINTS,
+    FailingStore,
+    FailpointTrigger,
+)
+from tests.system.nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
 
-LEASE = 500
+LEASE_MS = 500
 FIRES = {"free": 4, "queued": 4}
-PATIENCE = 60
+CASE_SECONDS = 60
 
 
 class Ledgers(Protocol):
-    """Where the ledgers of the cases live."""
+    """Provides the ledgers of the cases on one kind of store."""
 
-    #: True when a verb is one step of the store, with no points inside.
+    #: True if a store method is one step of the server, with no points inside.
     whole_steps: bool
 
     def make(self, url: str, failpoint: Callable[[str], None]) -> Store:
-        """The store at a URL, with points in it."""
+        """Return the store at a URL, with its failpoint hook."""
         ...
 
     def url(self, root: Path, name: str) -> str:
-        """Where a ledger of this name is."""
+        """Return the URL of a ledger."""
         ...
 
     def copy(self, root: Path, name: str) -> None:
-        """A new ledger with what is in the template."""
+        """Create a ledger as a copy of the template."""
         ...
 
 
@@ -82,7 +90,7 @@ TEMPLATE = "template"
 
 
 def template(ledgers: Ledgers, root: Path) -> None:
-    """A ledger with what only time or a dead process leaves: an old run to purge, and one whose worker fell silent."""
+    """Create the template: it has an old run to purge and a run whose worker died, which a case has no time to make."""
     url = ledgers.url(root, TEMPLATE)
 
     async def fill() -> int:
@@ -95,7 +103,7 @@ def template(ledgers: Ledgers, root: Path) -> None:
         await ms.close()
         store = open_store(url, SystemClock())
         await store.open()
-        (claim,) = (await store.claim(Offer("dead", ("default/default",), ("ghost",), LEASE), 1)).claims
+        (claim,) = (await store.claim(Offer("dead", ("default/default",), ("ghost",), LEASE_MS), 1)).claims
         assert claim.run.id == ghost.id
         await store.close()
         return claim.run.lease_until or 0
@@ -111,14 +119,20 @@ def _nothing() -> None: ...
 class Program:
     """The process under test: two schedules that come to an end, ad-hoc work, and one run held at the stop."""
 
-    def __init__(self, folder: Path, make: Callable[[Callable[[str], None]], Store], fuse: Fuse, healing: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        make: Callable[[Callable[[str], None]], Store],
+        trigger: FailpointTrigger,
+        healing: bool,
+    ) -> None:
         self.log = CallLog(folder / "calls")
-        self.fuse = fuse
+        self.trigger = trigger
         self.healing = healing
-        self.store = FailingStore(make, fuse)
+        self.store = FailingStore(make, trigger)
         self.ms = Mainspring(
             store=self.store,
-            lease_ttl=f"{LEASE}ms",
+            lease_ttl=f"{LEASE_MS}ms",
             poll_interval="100ms",
             concurrency=8,
             shutdown_timeout="10s" if healing else "50ms",
@@ -136,8 +150,8 @@ class Program:
         ms.every("20ms", name="queued", max_runs=FIRES["queued"], missed="replay_all", overlap="queue_all")(slow)
 
     def _logged(self, function: Any) -> Any:
-        """The handler between its lines in the log, with the points between those."""
-        inner = self.fuse.around(function)
+        """Wrap a handler in its two lines of the log, with the failpoints between those."""
+        inner = self.trigger.wrap_handler(function)
 
         @functools.wraps(function)
         async def call(ctx: Context, *args: Any) -> Any:
@@ -183,7 +197,7 @@ class Program:
             self.log.say("acknowledged", handle.id)
 
     async def _done(self) -> bool:
-        """Every fire was planned and, but for the held run of the first process, nothing is open."""
+        """Return True if every fire is planned and no run is open, except the held run of the first process."""
         try:
             schedules = await self.ms.schedules()
             runs = await self.ms.runs(limit=1_000)
@@ -197,39 +211,39 @@ class Program:
 
 
 def work(ledgers: Ledgers, folder: Path, spec: str | None, healing: bool) -> int:
-    """In a child: run the program to its end; 0 also when the store failed at the start, as a supervisor would see."""
+    """In a child: run the program to its end; return 0 also if the store failed at the start."""
     tell_where_it_hangs()
-    os.environ.pop(VARIABLE, None)
+    os.environ.pop(FAILPOINT_VARIABLE, None)
     if spec is not None:
-        os.environ[VARIABLE] = spec
-    fuse = Fuse.from_environment()
+        os.environ[FAILPOINT_VARIABLE] = spec
+    trigger = FailpointTrigger.from_environment()
     url = ledgers.url(folder.parent, folder.name)
-    program = Program(folder, lambda point: ledgers.make(url, point), fuse, healing)
+    program = Program(folder, lambda point: ledgers.make(url, point), trigger, healing)
     try:
         asyncio.run(program.main())
     except StoreError as error:
         print("the store failed at the start:", error)
-    if fuse.blown:
+    if trigger.has_fired:
         program.log.say("blown")
-    (folder / "reached").write_text(json.dumps({"named": fuse.reached, "raw": sorted(program.store.raw)}))
-    fuse.over()
+    (folder / "reached").write_text(json.dumps({"named": trigger.reached, "raw": sorted(program.store.raw)}))
+    trigger.over()
     return 0
 
 
 def case(ledgers: Ledgers, folder: Path, spec: str) -> list[str]:
-    """One case; what is wrong with it."""
+    """Run one case and return what is wrong."""
     wrong: list[str] = []
     log = CallLog(folder / "calls")
-    code = wait(fork(lambda: work(ledgers, folder, spec, False), folder / "first.txt"), PATIENCE)
-    expected = 0 if ":raise" in spec else EXIT
+    code = wait(fork(lambda: work(ledgers, folder, spec, False), folder / "first.txt"), CASE_SECONDS)
+    expected = 0 if ":raise" in spec else FAILPOINT_EXIT_CODE
     if code != expected:
         wrong.append(f"the first process ended with {code}, not {expected}")
     if expected == 0 and ["blown"] not in log.said():
         wrong.append("the point was not reached")
-    code = wait(fork(lambda: work(ledgers, folder, None, True), folder / "second.txt"), PATIENCE)
+    code = wait(fork(lambda: work(ledgers, folder, None, True), folder / "second.txt"), CASE_SECONDS)
     if code:
         wrong.append(f"the healing process ended with {code}")
-    found, counts = judge(ledgers.url(folder.parent, folder.name), log, lease_ttl=LEASE)
+    found, counts = judge(ledgers.url(folder.parent, folder.name), log, lease_ttl=LEASE_MS)
     wrong += found
     if counts["planned"] != sum(FIRES.values()):
         wrong.append(f"planned {counts['planned']}, not {sum(FIRES.values())}")
@@ -237,7 +251,7 @@ def case(ledgers: Ledgers, folder: Path, spec: str) -> list[str]:
 
 
 def run_case(ledgers: Ledgers, root: Path, spec: str) -> int:
-    """In a child: a case in a folder of its own; its words are kept only when something is wrong."""
+    """In a child: run a case in a folder of its own, and print the output of its processes if it fails."""
     folder = root / spec.replace(":", "-")
     folder.mkdir()
     ledgers.copy(root, folder.name)
@@ -254,7 +268,7 @@ def run_case(ledgers: Ledgers, root: Path, spec: str) -> int:
 
 
 def matrix(ledgers: Ledgers, root: Path, specs: list[str], jobs: int) -> int:
-    """Run the cases, several at a time; the number that went wrong."""
+    """Run the cases, `jobs` at a time, and return the number of failures."""
     running: dict[int, str] = {}
     left = list(reversed(specs))
     failed = 0
@@ -271,19 +285,20 @@ def matrix(ledgers: Ledgers, root: Path, specs: list[str], jobs: int) -> int:
 
 
 def reach(ledgers: Ledgers, root: Path) -> Any:
-    """The points that one undisturbed process reaches."""
+    """Return the points that one process without a fault reaches."""
     folder = root / "reach"
     folder.mkdir()
     ledgers.copy(root, folder.name)
-    code = wait(fork(lambda: work(ledgers, folder, None, False), folder / "first.txt"), PATIENCE)
+    code = wait(fork(lambda: work(ledgers, folder, None, False), folder / "first.txt"), CASE_SECONDS)
     assert code == 0, (folder / "first.txt").read_text()
     return json.loads((folder / "reached").read_text())
 
 
 def cases(ledgers: Ledgers, root: Path, counts: list[int]) -> list[str]:
-    """Every point in every mode; beyond the first time only where an undisturbed process comes by twice as often.
+    """Return every point in every mode, at each of `counts`.
 
-    A script of Redis is one step: it has no points inside, so there only those that are reached are met.
+    A count above 1 needs a point that a process without a fault reaches at least twice that number of times. A Redis
+    script is one step without points inside, so only the points that are reached there are tried.
     """
     few = ledgers.whole_steps
     reached = reach(ledgers, root)["named"] if few or max(counts) > 1 else {}
@@ -291,7 +306,7 @@ def cases(ledgers: Ledgers, root: Path, counts: list[int]) -> list[str]:
         f"{point}:{mode}@{nth}"
         for nth in counts
         for point in FAILPOINTS
-        for mode in MODES
+        for mode in FAILPOINT_MODES
         if (nth == 1 and not few) or reached.get(point, 0) >= (1 if nth == 1 else 2 * nth)
     ]
 
@@ -310,7 +325,7 @@ def main() -> int:
         root = Path(name)
         ledgers: Ledgers = Files()
         if options.postgres:
-            from pg_server import NO_SERVER, Databases, PowerCut, Unavailable
+            from tests.system.pg_server import NO_SERVER, Databases, PowerCut, Unavailable
 
             try:
                 server = PowerCut(root, durable=False)
@@ -320,7 +335,7 @@ def main() -> int:
             stack.callback(server.stop)
             ledgers = Databases(server)
         elif options.redis:
-            from redis_power import NO_SERVER, Prefixes, RedisPower, Unavailable
+            from tests.system.redis_power import NO_SERVER, Prefixes, RedisPower, Unavailable
 
             try:
                 power = RedisPower()

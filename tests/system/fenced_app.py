@@ -1,4 +1,4 @@
-"""A process that takes a lock and, when told, writes under its token to something that refuses older ones."""
+"""A process that acquires a lock and, on request, writes under its token to a resource that refuses older tokens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from mainspring import LockLost, Mainspring
 
 
 def write(place: str, token: int, words: str) -> bool:
-    """The fenced resource: a row that takes no smaller token than it has seen."""
+    """Write to the fenced resource: a row that refuses a smaller token than its last; return True if it accepted."""
     with sqlite3.connect(place) as db:
         done = db.execute("UPDATE thing SET token = ?, words = ? WHERE token <= ?", (token, words, token))
         return done.rowcount == 1
 
 
 def main(url: str, place: str, name: str) -> None:
-    """Says what it did; each line it hears is the word for the next step."""
+    """Print each step; wait for a line on standard input before the next one."""
     ms = Mainspring(url)
     try:
         with ms.sync.lock("thing", ttl="600ms") as guard:

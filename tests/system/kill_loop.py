@@ -1,10 +1,10 @@
 """kill -9 and SIGSTOP at random moments on two processes that share one SQLite file.
 
-python kill_loop.py --kills 200 --stops 20 [--seed N]          exit code 1 and the reasons when something is not right
+python kill_loop.py --kills 200 --stops 20 [--seed N]          exit code 1 for any violation, with the reasons
 
-Each process plans five schedules (together 28 fires a second), enqueues work of its own and writes every call down. A
-killed one is replaced at once; a stopped one sleeps 1.5 to 4 leases and then goes on with what it believes to hold.
-Beside them a process that only enqueues, one run after the other, is killed as well.
+Each process plans five schedules (together 28 fires a second), enqueues work of its own and logs every call. A killed
+process is replaced at once. A stopped process sleeps 1.5 to 4 leases and then continues with the runs that it believes
+to hold. Beside them a process that only enqueues, one run after the other, is killed as well.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
 from mainspring import Context, Mainspring, Retry, StoreError
-from mainspring.engine.inline import OFTEN
+from mainspring.engine.commit.inline_writer import INLINE_AFTER_CHANGES
 from mainspring.model.events import LeaseExpired, StaleResultRejected
 from mainspring.ports.broker import Broker
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Events
-from mainspring.stores.url import open_store
+from mainspring.runtime.store_url import open_store
+from tests.system.nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
 
-LEASE = 600
+LEASE_MS = 600
 SCHEDULES = {"a": "125ms", "b": "125ms", "c": "200ms", "d": "250ms"}
 QUEUED = "e"
-RATE = 20
+MIN_FIRES_PER_SECOND = 20
 ALL = (*SCHEDULES, QUEUED)
 
 
 def node(folder: Path, url: str, lease: int, ending: bool = False, broker: Broker | None = None) -> int:
-    """In a child: plan and work until told to stop; the last one pauses the schedules and works off the rest."""
+    """In a child: plan and work until stopped; with `ending`, pause the schedules and finish all remaining runs."""
     tell_where_it_hangs()
     log = CallLog(folder / "calls")
     ms = Mainspring(
@@ -107,7 +108,7 @@ def node(folder: Path, url: str, lease: int, ending: bool = False, broker: Broke
 
 
 def caller(folder: Path, url: str) -> int:
-    """In a child: enqueue until killed; whoever has no worker takes the short way to the store."""
+    """In a child: enqueue until killed; a process without a worker soon uses the inline writer."""
     tell_where_it_hangs()
     log = CallLog(folder / "calls")
     ms = Mainspring(url)
@@ -125,25 +126,25 @@ def caller(folder: Path, url: str) -> int:
 
 
 class Loop:
-    """Some processes on one ledger, and what happens to them."""
+    """Some processes on one ledger, and the blows (kills, stops) that hit them."""
 
-    #: Whether somebody only enqueues.
+    #: True if there is also a process that only enqueues.
     calls = False
 
-    def __init__(self, folder: Path, seed: int, urls: list[str], lease: int = LEASE) -> None:
+    def __init__(self, folder: Path, seed: int, urls: list[str], lease: int = LEASE_MS) -> None:
         self.folder = folder
         self.rng = random.Random(seed)
         self.log = CallLog(folder / "calls")
         self.lease = lease
-        #: How each process reaches the ledger, and how the judges do.
+        #: The URL of the store for each process; the checks use the first one.
         self.urls = urls
         self.url = urls[0]
         self.nodes: list[int] = []
-        #: Who only enqueues, where somebody does.
+        #: Process id of the process that only enqueues; 0 if there is none.
         self.caller = 0
         self.called = 0
         self.wrong: list[str] = []
-        #: How long the schedules were at work.
+        #: Seconds for which the schedules were planned.
         self.seconds = 0.0
         #: (process, stopped at, went on at), wall time in milliseconds
         self.pauses: list[tuple[int, int, int]] = []
@@ -154,15 +155,15 @@ class Loop:
         return fork(lambda: node(self.folder, url, self.lease, ending), self.folder / "nodes.txt")
 
     def call(self) -> None:
-        """Kill the process that only enqueues and start another, which has time to find the short way."""
+        """Kill the process that only enqueues, and start another one that runs until it uses the inline writer."""
         self.end_caller()
         self.caller = fork(lambda: caller(self.folder, self.url), self.folder / "nodes.txt")
         self.called += 1
         mark = f" {self.caller}\n".encode()
-        self.until(lambda: self.log.path.read_bytes().count(mark) > OFTEN + 5, "somebody enqueues")
+        self.until(lambda: self.log.path.read_bytes().count(mark) > INLINE_AFTER_CHANGES + 5, "a process enqueues")
 
     def end_caller(self) -> None:
-        """It is at work whenever that is."""
+        """Kill the process that only enqueues, in the middle of its work."""
         pid, self.caller = self.caller, 0
         if pid:
             os.kill(pid, signal.SIGKILL)
@@ -170,7 +171,7 @@ class Loop:
                 self.wrong.append(f"the process that only enqueues ended by itself with {code}")
 
     def run(self, counts: dict[str, int]) -> None:
-        """So many of each kind of blow, in any order."""
+        """Run the processes and deal blows: `counts` of each kind, in random order."""
         began = time.monotonic()
         self.nodes = [self.start(place) for place in range(len(self.urls))]
         self._progress(10)
@@ -195,12 +196,12 @@ class Loop:
             if (code := wait(pid, 30)) != 0:
                 self.wrong.append(f"a process ended with {code} at SIGTERM")
         self.nodes = []
-        # What runs one at a time is far behind by now: whoever held the gate was killed, and its lease had to end.
+        # The schedule without overlap is far behind: after each kill of a gate's holder its lease had to end first.
         if (code := wait(self.start(0, ending=True), 60 + self.seconds)) != 0:
             self.wrong.append(f"the last process ended with {code}")
 
     def tell_why(self) -> None:
-        """A wait came to nothing: what the processes said, and where they are."""
+        """After a failed wait: print the output of the processes and their stacks."""
         for pid in self.nodes:
             os.kill(pid, signal.SIGABRT)
             wait(pid)
@@ -208,12 +209,12 @@ class Loop:
         print(self.said(), flush=True)
 
     def said(self) -> str:
-        """The last words of the processes, without what is meant to fail."""
+        """Return the end of the output of the processes, without the errors that are intended."""
         lines = (self.folder / "nodes.txt").read_text().splitlines()
         return "\n".join(line for line in lines if "every odd attempt fails" not in line)[-20_000:]
 
     def until(self, fact: Callable[[], object], what: str) -> None:
-        """Wait for a fact; a process that ends by itself ends the wait."""
+        """Wait until `fact()` is true; fail if a process ends by itself meanwhile."""
 
         def or_death() -> object:
             for pid in self.nodes:
@@ -226,17 +227,17 @@ class Loop:
         wait_until(or_death, 60, what)
 
     def hit(self, victim: int) -> None:
-        """Kill one at a random moment of the work."""
+        """Kill a process at a random moment of the work."""
         self._progress(self.rng.randint(0, 14))
         self.kill(victim)
 
     def hold(self, victim: int) -> None:
-        """Stop one at a random moment of the work."""
+        """Stop a process at a random moment of the work."""
         self._progress(self.rng.randint(4, 14))
         self.stop(victim)
 
     def end(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """Kill all processes that are left."""
         self.end_caller()
         for pid in self.nodes:
             with contextlib.suppress(ProcessLookupError):
@@ -249,7 +250,7 @@ class Loop:
         self.nodes[victim] = self.start(victim)
 
     def stop(self, victim: int) -> None:
-        """Longer than its leases; the others go on, and one is sometimes killed meanwhile."""
+        """Stop a process for longer than its leases; the others continue, and one is sometimes killed meanwhile."""
         pid = self.nodes[victim]
         os.kill(pid, signal.SIGSTOP)
         stopped = now()
@@ -264,7 +265,7 @@ class Loop:
         self.works_again([pid])
 
     def works_again(self, pids: list[int]) -> None:
-        """Wait until each of them began some calls."""
+        """Wait until each of the processes has begun five more calls."""
         goals = {pid: self._begun(pid) + 5 for pid in pids}
         what = "a process that was left in peace works again"
         self.until(lambda: all(self._begun(pid) >= goal for pid, goal in goals.items()), what)
@@ -273,12 +274,12 @@ class Loop:
         return self.log.path.read_bytes().count(f" {pid}\n".encode())
 
     def _progress(self, calls: int) -> None:
-        """Wait until so many more calls began: random moments of the work, not of the clock."""
+        """Wait until `calls` more calls have begun: blows fall at random moments of the work, not of the clock."""
         goal = self.log.count() + calls
         self.until(lambda: self.log.count() >= goal, f"{calls} more calls")
 
     def zombies(self, taken: dict[tuple[str, int], int]) -> set[tuple[str, int]]:
-        """Calls under way in a stopped process whose lease another ended meanwhile: run and token."""
+        """Return run and token of the calls in a stopped process whose leases were ended by another one meanwhile."""
         return {
             (call.run_id, call.token)
             for call in self.log.calls()
@@ -295,7 +296,7 @@ def now() -> int:
 
 
 async def taken_and_refused(url: str) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], str]]:
-    """Leases that ended and when, and results that were refused, by run and token."""
+    """Return run and token → when the lease expired, and run and token → the outcome that was refused."""
     store = open_store(url, SystemClock())
     await store.open()
     try:
@@ -312,7 +313,7 @@ async def taken_and_refused(url: str) -> tuple[dict[tuple[str, int], int], dict[
 
 
 def report(loop: Loop, counts: dict[str, int], took: float) -> int:
-    """Judge what is there, tell the figures; 1 when something is wrong."""
+    """Check the store, print the figures and the violations; return 1 if there are any."""
     found, seen = judge(loop.url, loop.log, late=30_000, lease_ttl=loop.lease)
     wrong = loop.wrong + found
     taken, refused = asyncio.run(taken_and_refused(loop.url))
@@ -322,8 +323,8 @@ def report(loop: Loop, counts: dict[str, int], took: float) -> int:
     if missing := zombies - set(refused):
         wrong.append(f"{len(missing)} of {len(zombies)} stale results left no StaleResultRejected: {missing}")
     rate = seen["planned"] / loop.seconds
-    if rate < RATE:
-        wrong.append(f"only {rate:.1f} fires/s, {RATE} wanted")
+    if rate < MIN_FIRES_PER_SECOND:
+        wrong.append(f"only {rate:.1f} fires/s, {MIN_FIRES_PER_SECOND} wanted")
     print(
         f"{', '.join(f'{count} {blow}s' for blow, count in counts.items())}, "
         f"{loop.called} kills of one that only enqueues, {took:.0f} s, "
@@ -342,7 +343,7 @@ def report(loop: Loop, counts: dict[str, int], took: float) -> int:
 
 
 class SqliteLoop(Loop):
-    """On one file."""
+    """The kill loop on one SQLite file."""
 
     calls = True
 

@@ -1,4 +1,4 @@
-"""A process that wants one lock again and again, and writes down what it believes."""
+"""A process that acquires one lock repeatedly and logs when it believes to hold it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mainspring import LockLost, Mainspring
 
 
 def main(url: str, log: str) -> None:
-    """Until it is killed."""
+    """Run until killed; log the begin and end of each block with its token, and the blocks that lost the lock."""
     ms = Mainspring(url)
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

@@ -1,4 +1,4 @@
-"""Real processes for the proof: forked from one that has no threads, with a log that knows nothing of our store."""
+"""Real processes for the proof, forked from a process without threads, and the handlers' own log in a plain file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mainspring import Context
-from mainspring.ledger import ledger
+from mainspring.ledger.account import ledger
+from mainspring.ledger.verify import verify
 from mainspring.ports.clock import SystemClock
-from mainspring.stores.url import open_store
+from mainspring.runtime.store_url import open_store
 from mainspring.testing.history import Call, check, read_history
-from mainspring.verify import verify
 
 
 class CallLog:
-    """One line when a call begins and one when it ends, in a file opened for appending: no store, no lock."""
+    """Log of handler calls: one line when a call begins and one when it ends, appended to a file without any lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,13 +34,13 @@ class CallLog:
 
     @contextlib.contextmanager
     def call(self, ctx: Context) -> Iterator[None]:
-        """Write down that a call of this attempt begins and, unless it raises, that it ends."""
+        """Log that a call of this attempt begins and, unless it raises, that it ends."""
         self.begin(ctx)
         yield
         self.end(ctx)
 
     def begin(self, ctx: Context) -> None:
-        run = ctx._attempt.run
+        run = ctx._held.attempt.run
         fire = "-" if run.fire_time is None else run.fire_time
         words = (ctx.run_id, ctx.idempotency_key, run.schedule_id or "-", fire, ctx.attempt, ctx.epoch, os.getpid())
         self._write("begin", *words)
@@ -49,22 +49,22 @@ class CallLog:
         self._write("end", ctx.run_id, ctx.epoch)
 
     def say(self, *words: object) -> None:
-        """A line of the driver's own, kept apart from calls."""
+        """Log a line of the driver's own, apart from calls."""
         self._write("said", *words)
 
     def _write(self, kind: str, *words: object) -> None:
         os.write(self._file, f"{kind} {time.time_ns() // 1_000_000} {' '.join(map(str, words))}\n".encode())
 
     def said(self) -> list[list[str]]:
-        """The driver's lines, without kind and time."""
+        """Return the driver's lines as words, without kind and time."""
         return [words[2:] for words in self._lines() if words[0] == "said"]
 
     def count(self, kind: str = "begin") -> int:
-        """How many calls began (or ended) so far."""
+        """Return the number of calls that began (or ended) until now."""
         return self.path.read_bytes().count(f"{kind} ".encode())
 
     def calls(self) -> list[Call]:
-        """Every call, in the order they began."""
+        """Return every call in the order of their beginnings."""
         found: dict[tuple[str, int], Call] = {}
         repeated: list[Call] = []
         for kind, at, *words in self._lines():
@@ -95,7 +95,7 @@ class CallLog:
 
 
 def fork(work: Callable[[], int | None], said: Path | None = None) -> int:
-    """A child that does `work` and ends with its answer; what it prints goes to a file."""
+    """Fork a child that runs `work` and exits with its result; its output goes to a file. Return the process id."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -117,14 +117,14 @@ def fork(work: Callable[[], int | None], said: Path | None = None) -> int:
 
 
 def wait(pid: int, seconds: float = 60.0) -> int:
-    """The child's exit code, negative for a signal; a child that does not end is killed and said to have hung."""
+    """Return the exit code of a child, negative for a signal; kill and report a child that does not end in time."""
     end = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > end:
-            os.kill(pid, signal.SIGABRT)  # the child's stacks tell where it hung
+            os.kill(pid, signal.SIGABRT)  # makes the child print its stacks
             os.waitpid(pid, 0)
             return -signal.SIGALRM
         time.sleep(0.005)
@@ -136,7 +136,7 @@ def tell_where_it_hangs() -> None:
 
 
 def wait_until(fact: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
-    """Wait for a fact."""
+    """Wait until `fact()` is true; fail after a time-out."""
     end = time.monotonic() + seconds
     while not fact():
         assert time.monotonic() < end, f"not within {seconds} s: {what or fact}"
@@ -144,10 +144,10 @@ def wait_until(fact: Callable[[], object], seconds: float = 60.0, what: str = ""
 
 
 async def violations(url: str, log: CallLog, late: int, lease_ttl: int | None) -> tuple[list[str], Counter[str]]:
-    """What is wrong with a store whose processes are gone, and the counts of what was looked at.
+    """Check a store after its processes have ended; return the violations and the counts of what was checked.
 
-    Three judges that share no code: `events verify` folds the log, the ledger does the sums, the history checker
-    compares with what the triggers owe and with what the handlers wrote down.
+    Three checks share no code: `events verify` folds the log, the ledger adds up, the history checker compares with
+    the fires that were owed and with the handlers' own log.
     """
     store = open_store(url, SystemClock())
     await store.open()
@@ -176,5 +176,5 @@ async def violations(url: str, log: CallLog, late: int, lease_ttl: int | None) -
 def judge(
     url: str, log: CallLog, *, late: int = 60_000, lease_ttl: int | None = None
 ) -> tuple[list[str], Counter[str]]:
-    """The same, blocking."""
+    """Blocking variant of `violations`."""
     return asyncio.run(violations(url, log, late, lease_ttl))

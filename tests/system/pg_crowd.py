@@ -1,4 +1,4 @@
-"""A crowd of rows in a PostgreSQL store, and what the store's statements cost the server beside it."""
+"""Helpers that fill a PostgreSQL store with many rows and measure the cost of its statements."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.database import Session
+from mainspring.backends.postgres import PostgresStore
+from mainspring.backends.postgres.database import Session
 
 #: Seconds that filling a table may take.
-LONG = 1_800.0
+FILL_SECONDS = 1_800.0
 #: Ids that grow with `g`, so that an index over them grows at its end as it does in life.
 GROWING_ID = "'10000000-0000-7000-8000-' || lpad(to_hex(g), 12, '0')"
 
 
 class Cost(Struct):
-    """What the server did: pages looked at, rows looked at, statements."""
+    """The work of the server: pages and rows read, and the number of statements."""
 
     pages: int = 0
     rows: int = 0
     statements: int = 0
-    #: The statement that looked at the most rows.
+    #: The statement that read the most rows.
     worst: str = ""
     worst_rows: int = 0
 
 
 async def multiply(store: PostgresStore, table: str, where: str, first: int, last: int, **values: str) -> None:
     """Copy the rows `where` for each `g` from first to last, with other values (SQL) in some columns."""
-    connection = await store._db.connect(unhurried=True)
+    connection = await store._db.connect(no_time_limit=True)
     try:
         names = [row[0] for row in await connection.fetch(_COLUMNS, store.settings.schema, table)]
         picked = ", ".join(values.get(name, f"o.{name}") for name in names)
         await connection.execute(
-            store._db.place(
+            store._db.qualify(
                 f"INSERT INTO §{table} ({', '.join(names)}) SELECT {picked} "
                 f"FROM generate_series({first}, {last}) g, §{table} o WHERE {where} ORDER BY g, o.n"
             ),
-            timeout=LONG,
+            timeout=FILL_SECONDS,
         )
     finally:
         await connection.close()
 
 
-#: Those that are not numbered by the table itself.
+#: Columns of a table except identity columns.
 _COLUMNS = """
 SELECT column_name FROM information_schema.columns
 WHERE table_schema = $1 AND table_name = $2 AND is_identity = 'NO' ORDER BY ordinal_position
@@ -57,34 +57,34 @@ WHERE table_schema = $1 AND table_name = $2 AND is_identity = 'NO' ORDER BY ordi
 
 
 async def run_sql(store: PostgresStore, sql: str) -> list[Any]:
-    """A statement of the test's own, which may take its time."""
-    connection = await store._db.connect(unhurried=True)
+    """Run a statement of the test without a time limit; return its rows."""
+    connection = await store._db.connect(no_time_limit=True)
     try:
-        rows: list[Any] = await connection.fetch(store._db.place(sql), timeout=LONG)
+        rows: list[Any] = await connection.fetch(store._db.qualify(sql), timeout=FILL_SECONDS)
         return rows
     finally:
         await connection.close()
 
 
-async def settled(store: PostgresStore, *tables: str) -> None:
-    """What autovacuum does sooner or later, now: the same for the few and for the many."""
+async def vacuum_tables(store: PostgresStore, *tables: str) -> None:
+    """Vacuum and analyze tables now, so that small and large stores are compared in the same state."""
     for table in tables:
         await run_sql(store, f"VACUUM ANALYZE §{table}")
 
 
-async def swept(store: PostgresStore, *tables: str) -> None:
-    """`settled`, until no dead row stays.
+async def vacuum_until_clean(store: PostgresStore, *tables: str) -> None:
+    """Vacuum tables until no dead row stays.
 
-    Once is not always enough: rows that somebody's snapshot may still see stay, and so do those of a page that the
-    checkpointer is just writing.
+    One vacuum is not always enough: it skips rows that another session's snapshot may see, and pages that the
+    checkpointer is writing.
     """
     async with asyncio.timeout(60):
         for table in tables:
-            await settled(store, table)
+            await vacuum_tables(store, table)
             while left := await run_sql(store, _DEAD.format(schema=store.settings.schema, table=table)):
                 print(f"{left[0][0]} dead rows stay in {table}: again")
                 await asyncio.sleep(0.05)
-                await settled(store, table)
+                await vacuum_tables(store, table)
 
 
 _DEAD = """
@@ -93,15 +93,15 @@ SELECT n_dead_tup FROM pg_stat_user_tables WHERE schemaname = '{schema}' AND rel
 
 
 @contextlib.asynccontextmanager
-async def weighed(patch: pytest.MonkeyPatch) -> AsyncIterator[Cost]:
-    """Everything any store says meanwhile is weighed first: run under EXPLAIN ANALYZE, undone, then done."""
+async def measure_cost(patch: pytest.MonkeyPatch) -> AsyncIterator[Cost]:
+    """Measure each statement of any store inside the block: run it under EXPLAIN ANALYZE, undo it, then run it."""
     cost = Cost()
     plain = {name: getattr(Session, name) for name in ("fetch", "row", "value")}
 
     def weighing(name: str) -> Callable[..., Awaitable[Any]]:
         async def call(self: Session, sql: str, *parameters: Any) -> Any:
-            if "pg_notify" not in sql:  # a hint, which goes by itself when it likes
-                await _weigh(self, sql, parameters, cost)
+            if "pg_notify" not in sql:  # notifications are sent at times that the test does not control
+                await _measure_statement(self, sql, parameters, cost)
             return await plain[name](self, sql, *parameters)
 
         return call
@@ -112,15 +112,15 @@ async def weighed(patch: pytest.MonkeyPatch) -> AsyncIterator[Cost]:
         yield cost
 
 
-async def _weigh(session: Session, sql: str, parameters: tuple[Any, ...], cost: Cost) -> None:
+async def _measure_statement(session: Session, sql: str, parameters: tuple[Any, ...], cost: Cost) -> None:
     connection = session.connection
     inside = connection.is_in_transaction()
     await connection.execute("SAVEPOINT weighing" if inside else "BEGIN")
-    words = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {session._place(sql)}"
+    words = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {session._qualify(sql)}"
     (plan,) = json.loads(await connection.fetchval(words, *parameters))
     await connection.execute("ROLLBACK TO weighing; RELEASE weighing" if inside else "ROLLBACK")
     cost.statements += 1
-    # What no other part reads is done after the top of the plan, so its pages are not among the top's.
+    # A data-modifying CTE that no other part reads runs after the top of the plan; the top does not count its pages.
     cost.pages += _pages(plan["Plan"]) + sum(_pages(part) for part in _unread(plan["Plan"]))
     rows = _rows(plan["Plan"])
     cost.rows += rows
@@ -152,7 +152,7 @@ def _nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Times:
-    """How long calls took, in milliseconds."""
+    """Durations of calls, in milliseconds."""
 
     def __init__(self) -> None:
         self.ms: list[float] = []
@@ -164,7 +164,7 @@ class Times:
         self.ms.append((time.perf_counter() - began) * 1000)
 
     def at(self, share: float) -> float:
-        """The time that this share of the calls kept to."""
+        """Return the duration that this share of the calls did not exceed."""
         ordered = sorted(self.ms)
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 

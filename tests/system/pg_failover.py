@@ -1,4 +1,4 @@
-"""How soon others take over on PostgreSQL, measured by the server's own log.
+"""The time other instances need to take over on PostgreSQL, measured by the server's own log.
 
 python pg_failover.py [--rounds N]          a line of JSON a round; exit code 1 and the reasons when one is not right
 
@@ -19,17 +19,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from kill_loop import Loop, now
-from nodes import CallLog, fork, tell_where_it_hangs, wait, wait_until
-from pg_server import NO_SERVER, PowerCut, Unavailable
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
 from mainspring import Context, Mainspring
+from mainspring.ledger.verify import verify
 from mainspring.model.events import LeaseExpired, RunScheduled, RunStarted
 from mainspring.model.run import Run, State
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Events, Runs
-from mainspring.stores.url import open_store
-from mainspring.verify import verify
+from mainspring.runtime.store_url import open_store
+from tests.system.kill_loop import Loop, now
+from tests.system.nodes import CallLog, fork, tell_where_it_hangs, wait, wait_until
+from tests.system.pg_server import NO_SERVER, PowerCut, Unavailable
 
 TTL, POLL, SLACK = 1_000, 200, 1_000
 RUNS = 10
@@ -156,7 +157,7 @@ def _p99(values: list[int]) -> int:
 
 
 def broken(measured: dict[str, int]) -> list[str]:
-    """What may never be, however busy the machine."""
+    """Return violations that no load of the machine excuses."""
     wrong = []
     if measured["ended_sooner"] < 0 or measured["taken_sooner"] < 0:
         wrong.append(f"a run was taken before its lease had ended: {measured}")
@@ -164,7 +165,7 @@ def broken(measured: dict[str, int]) -> list[str]:
 
 
 def late(measured: dict[str, int]) -> list[str]:
-    """What took longer than promised; on a machine that does other things too, it may once."""
+    """Return what took longer than promised; a busy machine excuses one round."""
     wrong = []
     if measured["taken_latest"] > POLL + SLACK or measured["after_kill"] > TTL + POLL + SLACK:
         wrong.append(
@@ -177,8 +178,8 @@ def late(measured: dict[str, int]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3, help="at most so many, until one keeps every time")
-    parser.add_argument("--all", action="store_true", help="every round; half of them must keep every time")
+    parser.add_argument("--rounds", type=int, default=3, help="at most this many, until one round is in time")
+    parser.add_argument("--all", action="store_true", help="run every round; half of them must be in time")
     options = parser.parse_args()
     wrong: list[str] = []
     slow: list[str] = []

@@ -1,4 +1,4 @@
-"""A herd: schedules that are all due at the same instant, on two instances that are processes of their own.
+"""A herd: schedules that are all due at one instant, on two instances in processes of their own.
 
 python pg_herd.py URL [--schedules N]       a line of JSON; exit code 1 and the reasons when something is not right
 """
@@ -18,17 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
-from pg_watch import Watch
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
 from mainspring import Context, Mainspring
-from mainspring.stores.postgres import PostgresStore
+from mainspring.backends.postgres import PostgresStore
+from tests.system.nodes import CallLog, fork, judge, tell_where_it_hangs, wait, wait_until
+from tests.system.pg_watch import Watch
 
 NODES = ("one", "two")
 POOL = 4
 #: Seconds for all of them to run, on a machine that may be busy.
-PATIENCE = 300.0
-#: Of each fire in the server's own log: how late it was planned, and how late it was given to a worker.
+HERD_SECONDS = 300.0
+#: How late each fire was planned, and how late its run was claimed, by the server's own log.
 _LATE = """
 SELECT min(b.at) - r.fire_time AS planned, min(s.at) - r.fire_time AS started
 FROM §run r JOIN §event b ON b.run_id = r.id AND b.type = 'RunScheduled'
@@ -38,7 +39,7 @@ _ENDED = "SELECT count(*) FROM §run WHERE state = 'succeeded'"
 
 
 def application(url: str, folder: Path, name: str) -> tuple[Mainspring, Any]:
-    """The same in each process; the server knows each by its name."""
+    """Build the application of one process; its connections carry the name."""
     log = CallLog(folder / "calls")
     ms = Mainspring(f"{url}&pool={POOL}&application_name={name}", name="herd", concurrency=50)
 
@@ -51,7 +52,7 @@ def application(url: str, folder: Path, name: str) -> tuple[Mainspring, Any]:
 
 
 def node(url: str, folder: Path, name: str) -> int:
-    """In a child: an instance until it is told to stop."""
+    """Run an instance in a child process until SIGTERM."""
     tell_where_it_hangs()
     ms, _ = application(url, folder, name)
 
@@ -68,7 +69,7 @@ def node(url: str, folder: Path, name: str) -> int:
 
 
 async def register(url: str, folder: Path, count: int) -> tuple[int, float]:
-    """All of them for one instant; that instant in milliseconds, and how many seconds before it the last was stored."""
+    """Store all schedules for one instant; return it in milliseconds, and the seconds left until it."""
     ms, graze = application(url, folder, "shepherd")
     at = int(time.time() + 2.5 + count / 1_000)
     when = datetime.fromtimestamp(at, UTC)
@@ -79,44 +80,44 @@ async def register(url: str, folder: Path, count: int) -> tuple[int, float]:
     return at * 1000, left
 
 
-async def watched(url: str, log: CallLog, at: int, count: int) -> tuple[Watch, float]:
-    """Look at the server until all have run; what was seen, and the seconds from the instant to the last end."""
+async def watch_until_ended(url: str, log: CallLog, at: int, count: int) -> tuple[Watch, float]:
+    """Watch the server until all runs ended; return the watch, and the seconds from the instant to the last end."""
     store = PostgresStore(f"{url}&application_name=judge")
     await store.open()
-    async with Watch(store, pause=0.05) as watch, asyncio.timeout(PATIENCE + at / 1000 - time.time()):
+    async with Watch(store, pause=0.05) as watch, asyncio.timeout(HERD_SECONDS + at / 1000 - time.time()):
         ended = 0
         while ended < count:
             await asyncio.sleep(0.05)
-            if log.count("end") >= count:  # to count rows all the time would slow down what is watched
-                async with store._db.reading() as session:
+            if log.count("end") >= count:  # counting rows all the time would slow the server down
+                async with store._db.read_only() as session:
                     ended = await session.value(_ENDED)
     last = time.time() - at / 1000
     await store.close()
     return watch, last
 
 
-async def lateness(url: str) -> tuple[list[int], list[int]]:
+async def measure_lateness(url: str) -> tuple[list[int], list[int]]:
     store = PostgresStore(url)
     await store.open()
-    async with store._db.reading() as session:
+    async with store._db.read_only() as session:
         rows = await session.fetch(_LATE)
     await store.close()
     return sorted(row["planned"] for row in rows), sorted(row["started"] for row in rows)
 
 
 def herd(url: str, folder: Path, count: int) -> list[str]:
-    """What is wrong; the figures are printed."""
+    """Run the herd, print its figures, and return what is wrong."""
     pids = [fork(partial(node, url, folder, name), folder / f"{name}.txt") for name in NODES]
     try:
         wait_until(lambda: all((folder / f"{name}.up").exists() for name in NODES), 60, "both instances are up")
         at, left = asyncio.run(register(url, folder, count))
-        watch, last = asyncio.run(watched(url, CallLog(folder / "calls"), at, count))
+        watch, last = asyncio.run(watch_until_ended(url, CallLog(folder / "calls"), at, count))
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
         codes = [wait(pid) for pid in pids]
-    wrong, counts = judge(url, CallLog(folder / "calls"), late=int(PATIENCE * 1000))
-    planned, started = asyncio.run(lateness(url))
+    wrong, counts = judge(url, CallLog(folder / "calls"), late=int(HERD_SECONDS * 1000))
+    planned, started = asyncio.run(measure_lateness(url))
     calls = CallLog(folder / "calls").calls()
     figures = {
         "schedules": count,

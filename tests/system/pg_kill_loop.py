@@ -17,12 +17,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import asyncpg
-from pg_server import NO_SERVER, PowerCut, Unavailable
-from server_loop import FAULTS, ServerLoop, play
+
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
+
+from tests.system.pg_server import NO_SERVER, PowerCut, Unavailable
+from tests.system.server_loop import FAULTS, ServerLoop, play
 
 
 class PostgresLoop(ServerLoop):
-    """Asks in SQL."""
+    """The kill loop on PostgreSQL, which looks at the server by SQL."""
 
     def end_some_backends(self, most: int) -> int:
         return asyncio.run(self._terminate(most))
@@ -45,7 +48,7 @@ class PostgresLoop(ServerLoop):
             await connection.close()
 
 
-#: The newest events are enough: nobody waits longer than for a few thousand.
+#: The newest events are enough: the loop never waits for more than a few thousand.
 _SINCE = """
 FROM (SELECT * FROM mainspring.event ORDER BY seq DESC LIMIT 5000) e
 WHERE e.at >= $1 AND e.type IN ('RunStarted', 'RunSucceeded') AND e.owner IS NOT NULL GROUP BY 1, 2

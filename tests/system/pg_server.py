@@ -1,4 +1,4 @@
-"""A PostgreSQL of the proof's own, with fsync on, that can lose its power and come back; and the proxy before it."""
+"""A PostgreSQL server of the tests, with fsync on, that can be killed and restarted; and the proxy before it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import asyncpg
-from chaos_proxy import Link, Remote, serve
-from nodes import fork, wait_until
 
-from mainspring.stores.postgres import PostgresStore
-
-sys.path.append(str(Path(__file__).parents[2]))  # as a script we find our neighbours, but not the servers
-
+from mainspring.backends.postgres import PostgresStore
 from servers.postgres import Server, Unavailable
+from tests.system.chaos_proxy import Link, Remote, serve
+from tests.system.nodes import fork, wait_until
 
-#: The exit code that says so.
+#: The exit code of scripts that find no PostgreSQL.
 NO_SERVER = 3
 
 
 class PowerCut:
-    """One server, owned by whoever made it; its children die with it."""
+    """One server process, owned by its creator; its child processes die with it."""
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self._said = folder / "server.txt"
@@ -42,7 +39,7 @@ class PowerCut:
         return self.server.port
 
     def url(self, port: int | None = None, database: str = "postgres") -> str:
-        """Where to find it: directly, or through a proxy's port."""
+        """Return the server's URL, directly or through a proxy's port."""
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
 
     def kill(self) -> None:
@@ -54,15 +51,15 @@ class PowerCut:
         wait_until(lambda: not any(map(_alive, pids)), 30, "the server's processes are gone")
 
     def freeze(self) -> None:
-        """It answers nobody, and nobody is told."""
+        """Stop all processes: clients get no answer and no error."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on where it was."""
+        """Let all processes continue."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> list[int]:
-        """To the server and all its children, the parent first, so that it makes no more."""
+        """Send a signal to the server and all its children, the parent first, so that it starts no more."""
         process = self.server.process
         assert process is not None
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -98,7 +95,7 @@ class PowerCut:
 
 
 def _alive(pid: int) -> bool:
-    """Whether the process lives; one that nobody has waited for yet does not."""
+    """Return True if the process lives; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -106,7 +103,7 @@ def _alive(pid: int) -> bool:
 
 
 class Databases:
-    """One database for each ledger, copied from the template's."""
+    """Databases for ledgers, each copied from a template database."""
 
     whole_steps = False
 
@@ -118,10 +115,10 @@ class Databases:
         return PostgresStore(url, failpoint=failpoint)
 
     def url(self, root: Path, name: str) -> str:
-        return self._server.url(database=_plain(name))
+        return self._server.url(database=_database_name(name))
 
     def copy(self, root: Path, name: str) -> None:
-        asyncio.run(self._create(_plain(name), "template"))
+        asyncio.run(self._create(_database_name(name), "template"))
 
     async def _create(self, name: str, origin: str) -> None:
         connection = await asyncpg.connect(self._server.url())
@@ -131,12 +128,12 @@ class Databases:
             await connection.close()
 
 
-def _plain(name: str) -> str:
+def _database_name(name: str) -> str:
     return re.sub("[^a-z0-9]", "_", name)
 
 
 def start_proxy(folder: Path, server_port: int, ports: int, link: type[Link] = Link) -> tuple[int, Remote]:
-    """The proxy as a process of its own: its id, and how to tell it what to do."""
+    """Start the proxy in a process of its own; return the process id and a remote control of the proxy."""
     answer = folder / "proxy.json"
 
     def tell(found: dict[str, object]) -> None:

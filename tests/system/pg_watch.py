@@ -1,4 +1,4 @@
-"""Looks at the server's own list of who is connected and who waits, again and again, while something happens."""
+"""A watch that polls the server's lists of sessions and locks while a test runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import Counter
 from types import TracebackType
 from typing import Any, Self
 
-from mainspring.stores.postgres import PostgresStore
+from mainspring.backends.postgres import PostgresStore
 
-#: application name → connections, and the age in seconds of its oldest transaction and of its oldest wait for a lock.
+#: Returns per application name: connections, and the age in seconds of the oldest transaction and lock wait.
 _ACTIVITY = """
 SELECT a.application_name AS name, count(*) AS connections,
        coalesce(max(extract(epoch FROM clock_timestamp() - a.xact_start)), 0)::float AS oldest,
@@ -19,7 +19,7 @@ FROM pg_stat_activity a LEFT JOIN pg_locks l ON l.pid = a.pid AND NOT l.granted
 WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
 GROUP BY 1
 """
-#: Locks on whole tables that a plain read or write would have to wait for.
+#: Returns locks on whole tables that block plain reads or writes.
 _STRONG = """
 SELECT DISTINCT l.relation::regclass::text || ' ' || l.mode FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
@@ -29,7 +29,7 @@ WHERE l.locktype = 'relation' AND a.backend_type = 'client backend' AND a.pid <>
 
 
 class Watch:
-    """`async with Watch(store) as watch:` the worst that was seen of every client of the store's database."""
+    """`async with Watch(store) as watch:` records maxima over all clients of the store's database."""
 
     def __init__(self, store: PostgresStore, pause: float = 0.02) -> None:
         self._store = store
@@ -37,14 +37,14 @@ class Watch:
         self._connection: Any = None
         self._task: asyncio.Task[None] | None = None
         self.seen = 0
-        #: By application name.
+        #: The most connections of each application name.
         self.connections: Counter[str] = Counter()
-        #: Seconds.
+        #: The longest transaction and the longest wait for a lock, in seconds.
         self.oldest = self.waited = 0.0
         self.strong: set[str] = set()
 
     async def look(self) -> None:
-        """Once."""
+        """Poll once."""
         for row in await self._connection.fetch(_ACTIVITY):
             self.connections[row["name"]] = max(self.connections[row["name"]], row["connections"])
             self.oldest, self.waited = max(self.oldest, row["oldest"]), max(self.waited, row["waited"])

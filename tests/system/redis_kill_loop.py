@@ -2,9 +2,9 @@
 
 python redis_kill_loop.py --kills 100 --stops 20 --backends 10 --restarts 10 --faults 5 [--kind redis] [--seed N]
 
-Beside `kill -9` and SIGSTOP of instances: connections closed by the server, kill -9 and restart of the server (AOF
-`always`), a server that stands still, and by the proxy: connections reset, a black hole, delays, and scripts whose
-answer is lost (`--faults` of each).
+Faults beside `kill -9` and SIGSTOP of instances: connections closed by the server, `kill -9` and restart of the server
+(AOF `always`), a stopped server; and by the proxy, `--faults` of each: connections reset, a black hole, delays, scripts
+whose answer is lost.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from redis_power import NO_SERVER, RedisLink, RedisPower, Unavailable
-from server_loop import FAULTS, ServerLoop, play
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
 from mainspring.model.events import Event
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Events
-from mainspring.stores.url import open_store
+from mainspring.runtime.store_url import open_store
+from tests.system.redis_power import NO_SERVER, RedisLink, RedisPower, Unavailable
+from tests.system.server_loop import FAULTS, ServerLoop, play
 
 TYPES = ("RunStarted", "RunSucceeded")
 
 
 class RedisLoop(ServerLoop):
-    """Asks the store itself for its log."""
+    """The kill loop with Redis: reads the events from the store's log, and closes connections by CLIENT KILL."""
 
     server: RedisPower
 

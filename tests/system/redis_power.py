@@ -1,31 +1,27 @@
-"""A Valkey or Redis of the proof's own that can lose its power and come back; and a proxy that knows its protocol."""
+"""Parts of the kill loops for Redis: a server that can be killed and restarted, and a proxy link that loses answers."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import redis
-from chaos_proxy import Link
 
+from mainspring.backends.redis import RedisStore
 from mainspring.ports.store import Store
-from mainspring.stores.redis import RedisStore
-
-sys.path.append(str(Path(__file__).parents[2]))  # as a script we find our neighbours, but not the servers
-
 from servers.postgres import Unavailable
 from servers.redis import Kind, RedisServer
+from tests.system.chaos_proxy import Link
 
-#: The exit code that says so.
+#: Exit code of a loop when no server can be started on this machine.
 NO_SERVER = 3
 TEMPLATE = "template"
 
 
 class RedisPower:
-    """One server that flushes its file before it answers."""
+    """One server of the loop's own that writes its file to disk before it answers (AOF `always`)."""
 
     def __init__(self, kind: Kind = "valkey") -> None:
         self.server = RedisServer(kind, fsync="always").start()
@@ -54,7 +50,7 @@ class RedisPower:
 
 
 class RedisLink(Link):
-    """A commit is a script; whatever the server says next on the connection is its answer."""
+    """A proxied connection: a commit is a script, and its answer is the next data from the server."""
 
     async def upstream(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(65_536):
@@ -71,7 +67,7 @@ class RedisLink(Link):
 
 
 class Prefixes:
-    """One prefix for each ledger, copied key by key from the template's."""
+    """Stores of the failpoint matrix: one key prefix for each, copied key by key from a template's prefix."""
 
     whole_steps = True
 

@@ -1,7 +1,7 @@
-"""The kill loop with a server between the instances: it dies and stands still, and the network to it fails.
+"""The kill loop on a database server: the server dies and stands still, and the network to it fails.
 
-After each of these every instance that was there must claim and store outcomes again within five seconds, by the
-server's own log, without being started again.
+After each fault, every instance that was running must claim runs and store outcomes again within five seconds, by the
+server's own log, without being restarted.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
-from chaos_proxy import Link
-from kill_loop import Loop, now, report
-from nodes import wait
-from pg_server import start_proxy
+from tests.system.chaos_proxy import Link
+from tests.system.kill_loop import Loop, now, report
+from tests.system.nodes import wait
+from tests.system.pg_server import start_proxy
 
-LEASE = 1_000
+LEASE_MS = 1_000
 INSTANCES = 3
-#: After so many milliseconds at most, each instance claims and stores outcomes again.
+#: Milliseconds within which each instance must claim and store outcomes again.
 RECOVERY = 5_000
-#: Blows by the network and by a server that stands still.
+#: Faults of the network, and a server that stands still.
 FAULTS = ("server freeze", "cut", "black hole", "delay", "lost answer")
 
 
@@ -41,14 +41,14 @@ class Power(Protocol):
 
 
 class ServerLoop(Loop):
-    """The same processes, and what may happen between them and the server."""
+    """The processes of the kill loop, and faults between them and the server."""
 
     def __init__(self, folder: Path, seed: int, server: Power, link: type[Link] = Link) -> None:
         self.server = server
         self.proxy_pid, self.proxy = start_proxy(folder, server.port, INSTANCES, link)
-        super().__init__(folder, seed, [server.url(port) for port in self.proxy.ports], LEASE)
+        super().__init__(folder, seed, [server.url(port) for port in self.proxy.ports], LEASE_MS)
         self.url = server.url()
-        #: By what happened: how long each process took to be back, in milliseconds.
+        #: Kind of fault → the milliseconds that each process took to work again.
         self.recoveries: dict[str, list[int]] = defaultdict(list)
         self.blows |= {
             "backend kill": self.end_backends,
@@ -66,24 +66,24 @@ class ServerLoop(Loop):
         wait(self.proxy_pid)
 
     def end_some_backends(self, most: int) -> int:
-        """End so many of the server's connections at most, from its side; how many."""
+        """Let the server close at most this number of connections; return their number."""
         raise NotImplementedError
 
     def seen_since(self, at: int) -> Iterable[tuple[str, str, int]]:
-        """The first `RunStarted` and `RunSucceeded` of each owner since then: owner, type, at."""
+        """Return owner, type and time of the first `RunStarted` and `RunSucceeded` of each owner since then."""
         raise NotImplementedError
 
     # ── what may happen ────────────────────────────────────────────────────
 
     def end_backends(self, victim: int) -> None:
-        """Some of the server's own connections, or all of them."""
+        """Let the server close some of its connections, or all."""
         self._everybody_works()
         if not self.end_some_backends(self.rng.choice([1, 2, 100])):
             self.wrong.append("there was no backend to end")
         self._healed("backend kill", self.nodes)
 
     def restart(self, victim: int) -> None:
-        """The server loses its power; sometimes an instance dies meanwhile."""
+        """Cut the power of the server and start it again; sometimes kill an instance meanwhile."""
         self._everybody_works()
         self.server.kill()
         self._outage(victim, self.rng.uniform(0.0, 4.0))
@@ -91,7 +91,7 @@ class ServerLoop(Loop):
         self._healed("server restart", self.nodes)
 
     def freeze(self, victim: int) -> None:
-        """The server is stopped, as by a machine that swaps; its clock goes on, and so do the leases."""
+        """Stop the server process, as a machine that swaps would; its clock and the leases go on."""
         self._everybody_works()
         self.server.freeze()
         self._outage(victim, self.rng.uniform(0.5, 3.5))
@@ -99,13 +99,13 @@ class ServerLoop(Loop):
         self._healed("server freeze", self.nodes)
 
     def cut(self, victim: int) -> None:
-        """Every connection of one instance, or of all, is reset."""
+        """Reset every connection of one instance, or of all."""
         places = self._places(victim)
         self.proxy.tell("cut", places)
         self._healed("cut", [self.nodes[place] for place in places])
 
     def black_hole(self, victim: int) -> None:
-        """What one instance says, or all of them, disappears for a while."""
+        """Discard the data of one instance, or of all, for a while."""
         places = self._places(victim)
         self.proxy.tell("swallow", places)
         self._outage(victim, self.rng.uniform(0.5, 3.5))
@@ -113,7 +113,7 @@ class ServerLoop(Loop):
         self._healed("black hole", [self.nodes[place] for place in places])
 
     def slow_down(self, victim: int) -> None:
-        """Every message takes long."""
+        """Delay every message."""
         places = self._places(victim)
         self.proxy.tell("delay", places, self.rng.uniform(0.02, 0.3))
         self._outage(victim, self.rng.uniform(0.5, 2.0))
@@ -121,7 +121,7 @@ class ServerLoop(Loop):
         self._healed("delay", [self.nodes[place] for place in places])
 
     def lose_answers(self, victim: int) -> None:
-        """The next commits are carried out, and whoever sent them gets a reset for an answer."""
+        """Let the next commits take effect and reset the connection instead of answering."""
         places = self._places(victim)
         count = self.rng.randint(1, 3)
         before = self.proxy.tell("lost")
@@ -147,7 +147,7 @@ class ServerLoop(Loop):
         time.sleep(max(0.0, until - time.monotonic()))
 
     def _healed(self, what: str, pids: list[int]) -> None:
-        """Wait until each of them has claimed again and stored an outcome; how long it took, by the server's log."""
+        """Wait until each process has claimed and stored an outcome again; record the time by the server's log."""
         healed, wanted = now(), [pid for pid in pids if self._begun(pid)]  # not those that were only just started
         words = self.folder / "nodes.txt"
         mark = words.stat().st_size
@@ -163,7 +163,7 @@ class ServerLoop(Loop):
                 )
 
     def _back_since(self, healed: int, pids: list[int]) -> dict[int, int]:
-        """Those that are back, and since when."""
+        """Return the processes that work again, and since when."""
         time.sleep(0.02)
         by_pid: dict[int, dict[str, int]] = defaultdict(dict)
         for owner, kind, at in self.seen_since(healed):
@@ -172,7 +172,7 @@ class ServerLoop(Loop):
 
 
 def play(loop: ServerLoop, counts: dict[str, int]) -> int:
-    """Run the loop, tell the recoveries, judge; 1 when something is wrong."""
+    """Run the loop, print the recovery times and check the store; return 1 if there are violations."""
     began = time.monotonic()
     try:
         loop.run(counts)

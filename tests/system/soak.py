@@ -1,7 +1,6 @@
-"""python soak.py --seconds 600: steady work, failures, restarts and retention; memory, threads, files and tables flat.
-
-One process works all the time and is measured; a second one comes and goes, with schedules that live as long as it.
-Exit code 1 and the reasons when something grows.
+"""python soak.py --seconds 600: work with failures, restarts and retention, in which no resource may grow.
+One process works all the time and is measured. A second one is started and stopped repeatedly, with schedules that live
+as long as it does. Measured are memory, threads, files and tables. Exit code 1 if something grows, with the reasons.
 """
 
 from __future__ import annotations
@@ -20,14 +19,17 @@ import time
 from pathlib import Path
 
 from msgspec.structs import replace
-from nodes import CallLog, fork, tell_where_it_hangs, wait, wait_until
+
+sys.path.append(str(Path(__file__).parents[2]))  # a script finds the repository by itself
 
 from mainspring import Context, Mainspring, Retry, StoreError
-from mainspring.stores.sqlite import SqliteStore
-from mainspring.verify import verify
+from mainspring.app.internals import host_of
+from mainspring.backends.sqlite import SqliteStore
+from mainspring.ledger.verify import verify
+from tests.system.nodes import CallLog, fork, tell_where_it_hangs, wait, wait_until
 
 SLOTS = 8
-#: Milliseconds beyond its time that a row may stay: the keeper comes by every half second.
+#: Milliseconds beyond its retention for which a row may stay: the keeper purges every half second.
 OVERDUE_AFTER = 5_000
 ORPHANS = """
 SELECT count(*) FROM body b WHERE NOT EXISTS (SELECT 1 FROM run WHERE body = b.id)
@@ -37,7 +39,7 @@ TABLES = ("event", "run", "schedule", "span", "body", "gate", "lease", "tally")
 
 
 def node(folder: Path, history: str, guest: bool) -> int:
-    """In a child: plan, enqueue, fail now and then; a guest brings schedules of its own and removes them."""
+    """In a child: plan, enqueue, fail now and then; with `guest`, create schedules of its own and delete them."""
     tell_where_it_hangs()
     log = CallLog(folder / "calls")
     ms = Mainspring(
@@ -48,7 +50,8 @@ def node(folder: Path, history: str, guest: bool) -> int:
         poll_interval="250ms",
         concurrency=SLOTS,
     )
-    ms.settings = replace(ms.settings, undeclared_after=ms.settings.history)  # past instances are kept that long
+    # Past instances are kept as long as the history.
+    host_of(ms).configure(settings=replace(ms.settings, undeclared_after=ms.settings.history))
     again = Retry(max_attempts=4, initial="50ms", jitter=0)
 
     @ms.task(retry=again)
@@ -90,7 +93,7 @@ def node(folder: Path, history: str, guest: bool) -> int:
 
 
 def sample(folder: Path, pid: int, history: int) -> dict[str, int]:
-    """What the process and the file hold now; how much is older than the history, how many payloads nobody needs."""
+    """Measure the process and the file; `overdue` counts rows beyond the history, `orphans` payloads without a user."""
     status = Path(f"/proc/{pid}/status").read_text()
     words = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if ":" in line and line.split()[1:]}
     found = {
@@ -112,8 +115,8 @@ def sample(folder: Path, pid: int, history: int) -> dict[str, int]:
     return found
 
 
-#: What may be added between the second and the last third: a share, and an amount. Loose while a run is short; rows of
-#: living work follow the speed of the machine, so they are held to their age as well (`overdue`).
+#: Growth allowed from the second to the last third of the samples: a fraction, and an amount. Loose for a short soak.
+#: The number of rows follows the speed of the machine, so their age is limited as well (`overdue`).
 NONE = (0.0, 0)
 STEADY = {"threads": (0.0, SLOTS), "fds": (0.0, 3), "wal_kb": (0.0, 20_480), "overdue": (0.0, 20), "orphans": NONE}
 LONG = STEADY | {"rss_kb": (0.03, 2_048), "file_kb": (0.25, 512), "event": (0.5, 0), "run": (0.5, 0), "body": (0.5, 0)}
@@ -123,7 +126,7 @@ ROWS_SHORT = (0.60, 300)
 
 
 def judge(samples: list[dict[str, int]], short: bool) -> list[str]:
-    """Compare medians: of the second third, after the warm-up, and of the last."""
+    """Compare the medians of the second third of the samples with those of the last; return what grew."""
     wrong: list[str] = []
     third = len(samples) // 3
     print(f"{'':>10} {'first':>9} {'second':>9} {'last':>9} {'allowed':>9}")
@@ -152,7 +155,7 @@ async def verified(db: Path) -> list[str]:
 
 
 def soak(folder: Path, seconds: float) -> list[str]:
-    """Run, sample, judge."""
+    """Run both processes, take samples, and return what grew or broke."""
     kept = max(2, min(30, round(seconds / 8)))
     history = f"{kept}s"
     said = folder / "nodes.txt"

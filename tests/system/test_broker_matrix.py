@@ -1,4 +1,4 @@
-"""Every store with every broker runs the same small program; what it does must not depend on them."""
+"""Every store with every broker runs one small program, with the same results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring, Retry, RunNotSuccessful, RunSucceeded, State
-from mainspring.ledger import ledger
-from mainspring.stores.url import _MAKERS
+from mainspring.app.internals import host_of
+from mainspring.ledger.account import ledger
+from mainspring.runtime.store_url import _STORE_MAKERS
 from servers import for_tests, for_tests_redis
 
 RUNS = 60
-STORES = ["memory", "sqlite", "postgresql", *(["redis"] if "redis" in _MAKERS else [])]
+STORES = ["memory", "sqlite", "postgresql", *(["redis"] if "redis" in _STORE_MAKERS else [])]
 BROKERS = ["none", "memory", "valkey", "redis"]
 _names = itertools.count(1)
 
@@ -35,11 +36,11 @@ def broker_url(kind: str) -> str | None:
         return None
     if kind == "memory":
         return f"memory://matrix-{next(_names)}"
-    return for_tests_redis.fresh_url(for_tests_redis.server_url(kind))  # type: ignore[arg-type]  # one of its kinds
+    return for_tests_redis.fresh_url(for_tests_redis.server_url(kind))  # type: ignore[arg-type]  # 'valkey' or 'redis'
 
 
 class Shop:
-    """The program: calls that succeed, fail at first, or fail for good, and a schedule."""
+    """The program: runs that succeed, fail at first or fail for good, and a schedule."""
 
     def __init__(self, url: str, broker: str | None) -> None:
         self.ms = Mainspring(url, broker=broker, name="shop", concurrency=4, poll_interval="200ms")
@@ -71,7 +72,7 @@ async def test_one_program_on_every_pair(store: str, broker: str, tmp_path: Path
     url, way = store_url(store, tmp_path), broker_url(broker)
     began = time.monotonic()
     works = Shop(url, way)
-    asks = works if store == "memory" else Shop(url, way)  # what is in memory nobody else sees
+    asks = works if store == "memory" else Shop(url, way)  # a memory store is private to its instance
     heard: list[Any] = []
     all_heard = asyncio.Event()
 
@@ -95,7 +96,7 @@ async def test_one_program_on_every_pair(store: str, broker: str, tmp_path: Path
         assert works.ms.health().ok
         metrics = works.ms.metrics()
         runs = await asks.ms.runs(limit=1_000)
-        told = await asks.ms.call(lambda runtime: ledger(runtime.store, runtime.time.now()))
+        told = await host_of(asks.ms).call(lambda runtime: ledger(runtime.store, runtime.time.now()))
     assert Counter(run.state for run in runs) == {State.SUCCEEDED: RUNS + 4, State.FAILED: 1}
     assert sum(count > 1 for count in works.calls.values()) == RUNS // 10
     assert told.unexplained == 0

@@ -1,4 +1,4 @@
-"""Disks that fail under a running program: what was acknowledged is kept, what was not was said, and work goes on."""
+"""Disks that fail under a running program: acknowledged runs are kept, failed writes are reported, and work goes on."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nodes import CallLog, judge
 
 from mainspring import Mainspring
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.backends.sqlite import SqliteStore
+from mainspring.ledger.verify import verify
 from mainspring.model.errors import SchemaMismatch, StoreCorrupt, StoreError, StoreUnavailable
 from mainspring.model.events import Event
 from mainspring.ports.store import Events
-from mainspring.stores.memory import MemoryStore
-from mainspring.stores.sqlite import SqliteStore
-from mainspring.testing.virtual import VirtualClock
-from mainspring.verify import verify
+from mainspring.testing.virtual_time import VirtualClock
+from tests.system.nodes import CallLog, judge
 
 APP = Path(__file__).with_name("disk_app.py")
 
@@ -53,7 +53,7 @@ def survives(folder: Path, fault: str, says: str, log: Path) -> None:
         ("io_error", "Check the disk"),
     ],
 )
-def test_a_disk_that_fails_and_heals_costs_no_run_and_no_restart(tmp_path: Path, fault: str, says: str) -> None:
+def test_a_disk_that_fails_for_a_while_costs_no_run_and_no_restart(tmp_path: Path, fault: str, says: str) -> None:
     survives(tmp_path, fault, says, tmp_path / "calls")
 
 
@@ -68,11 +68,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_disk_filled_to_its_last_byte_and_freed(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_that_is_freed_costs_no_run(small_disk: Path, tmp_path: Path) -> None:
     survives(small_disk, "ballast", "Free some space", tmp_path / "calls")
 
 
-# ── places that are read-only, for a user who is not root ───────────────────
+# ── read-only files, without root rights ────────────────────────────────────
 
 OPEN = """
 import asyncio, os, sys
@@ -96,7 +96,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_a_read_only_place_is_refused_by_name_and_left_alone(tmp_path: Path, what: str) -> None:
+def test_a_read_only_file_is_refused_by_name_and_not_changed(tmp_path: Path, what: str) -> None:
     folder = tmp_path / "place"
     folder.mkdir()
     tmp_path.chmod(0o755)
@@ -126,7 +126,7 @@ DAMAGES = int(os.environ.get("MAINSPRING_DAMAGES", "30"))
 
 
 async def filled(db: Path, count: int, wal: Path | None = None) -> list[Event]:
-    """A store with some history; the log. With `wal`, a copy is made while the last part is in the journal only."""
+    """Write a store with some history and return its log; with `wal`, the last part stays in the journal only."""
     ms = Mainspring(f"sqlite:///{db}", clock=VirtualClock(1_700_000_000_000))
     task = ms.task(name="t")(lambda text="": None)
     for number in range(count):
@@ -143,7 +143,7 @@ async def filled(db: Path, count: int, wal: Path | None = None) -> list[Event]:
 
 
 async def looked_at(db: Path) -> tuple[list[Event], list[str]] | StoreError:
-    """The log and what `events verify` says, or the refusal."""
+    """Open the store; return its log and the result of `events verify`, or the error."""
     store = SqliteStore(db, VirtualClock(1_700_000_000_000))
     try:
         await store.open()
@@ -157,7 +157,7 @@ async def looked_at(db: Path) -> tuple[list[Event], list[str]] | StoreError:
 
 
 def damage(rng: random.Random, path: Path) -> str:
-    """Break a file in one of the ways disks and copies break them."""
+    """Damage a file in one of the ways in which disks and copies damage files."""
     size = path.stat().st_size
     kind = rng.choice(["header", "flip", "page", "zeros", "cut", "cut page"])
     with path.open("r+b") as file:
@@ -210,7 +210,7 @@ def test_a_damaged_file_is_refused_reported_or_a_valid_beginning_and_never_reset
 
 
 class Unreadable(MemoryStore):
-    """A store whose log fails wherever it is read."""
+    """A store whose log cannot be read."""
 
     async def tail(self, after: int, limit: int) -> list[Event]:
         raise StoreCorrupt("x.db is damaged")

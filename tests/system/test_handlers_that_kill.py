@@ -1,4 +1,4 @@
-"""A handler that kills the worker it runs in: it comes back after the lease, and ends in the dead letters."""
+"""A handler that kills its worker: the run is claimed again after the lease, and becomes a dead letter in the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ms(tmp_path: Path) -> Iterator[Mainspring]:
 
 
 def run_as_a_supervisor_does(folder: Path) -> int:
-    """Start the program again until it ends in order; how often it died."""
+    """Restart the program until it ends in order; return how often it died."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAM).format(db=folder / "x.db"))
     deaths, end = 0, time.monotonic() + 45

@@ -21,7 +21,7 @@ LONG = 60.0
 
 
 class Wanting:
-    """Processes that want the lock, and what they wrote."""
+    """Processes that compete for the lock, and the log that they write."""
 
     def __init__(self, url: str, tmp_path: Path) -> None:
         self.url = url
@@ -44,7 +44,7 @@ class Wanting:
         return [token for word, token, _ in self.lines() if word == "begin"]
 
     def holder_stopped(self) -> tuple[int, int]:
-        """Stop a process inside its block: its pid and its token."""
+        """Stop a process inside its block; return its process id and its token."""
         deadline = time.monotonic() + LONG
         while time.monotonic() < deadline:
             word, token, pid = (self.lines() or [("", 0, 0)])[-1]
@@ -56,7 +56,7 @@ class Wanting:
         raise AssertionError("nobody was caught inside")
 
     def wait_for(self, token: int) -> None:
-        """Until somebody has a token that is at least this one."""
+        """Wait until a process has a token of at least this value."""
         deadline = time.monotonic() + LONG
         while max(self.tokens(), default=0) < token:
             assert time.monotonic() < deadline, self.lines()[-5:]
@@ -84,7 +84,7 @@ def wanting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wanting]
 @pytest.mark.chaos
 @pytest.mark.timeout(1_800)
 def test_stopped_and_killed_holders(wanting: Wanting) -> None:
-    """Blocks overlap only where a holder was stopped past its lease, and that one is told; tokens only grow."""
+    """Blocks overlap only if a holder was stopped beyond its lease, and that holder gets LockLost; tokens only grow."""
     for _ in range(3):
         wanting.start()
     stopped = []

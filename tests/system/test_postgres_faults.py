@@ -1,4 +1,4 @@
-"""A server that is away, says no, or goes in the middle of a commit: told plainly, never guessed, nothing lost."""
+"""A server that is down, refuses, or disappears during a commit: the error is exact, and no change is lost."""
 
 from __future__ import annotations
 
@@ -10,34 +10,28 @@ from collections.abc import AsyncIterator, Callable
 import asyncpg
 import pytest
 
+from mainspring.backends.postgres import PostgresStore, errors
+from mainspring.ledger.verify import verify
 from mainspring.model.change import Change
 from mainspring.model.errors import (
     InvalidInput,
-    OutcomeUnknown,
     StoreDenied,
     StoreError,
     StoreUnavailable,
 )
 from mainspring.model.events import InstanceJoined, SchedulePaused
-from mainspring.model.run import State
-from mainspring.ports.store import Events, Offer, Runs, Schedules, Wish
-from mainspring.stores.postgres import PostgresStore, errors
-from mainspring.stores.postgres import store as store_module
-from mainspring.testing.factories import (
+from mainspring.ports.store import Events, Runs, Schedules
+from mainspring.testing.contract.factories import (
     Ids,
     create_schedule_change,
     enqueue_change,
-    finish_change,
     make_run,
     make_schedule,
     schedule_change,
 )
-from mainspring.verify import verify
 from servers.for_tests import database_url, fresh_url
 from servers.proxy import Proxy
-
-OFFER = Offer("w", ("default/default",), ("t",), 30_000)
-
+from tests.system.lost_answers import LostAnswers
 
 #: The proxy is gone when a test is over: `events verify` goes past it, in the fixture.
 pytestmark = pytest.mark.tampers
@@ -76,7 +70,9 @@ def ids() -> Ids:
 # ── at the start ────────────────────────────────────────────────────────────
 
 
-async def test_a_server_that_is_down_is_waited_for_aloud_then_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_open_logs_each_try_to_reach_a_server_that_is_down_then_gives_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     store = PostgresStore("postgresql://nobody@127.0.0.1:1/x?wait=400ms")
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1/x does not answer .*gave up after 0\.4 s\. Start the"):
@@ -86,7 +82,7 @@ async def test_a_server_that_is_down_is_waited_for_aloud_then_given_up(caplog: p
     assert all(re.search(r"next try in \d\.\d s, giving up in \d s", line) for line in lines)
 
 
-async def test_a_server_that_comes_up_meanwhile_is_used(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+async def test_open_uses_a_server_that_starts_meanwhile(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     proxy.refusing = True
 
@@ -94,7 +90,7 @@ async def test_a_server_that_comes_up_meanwhile_is_used(proxy: Proxy, caplog: py
         def emit(self, record: logging.LogRecord) -> None:
             proxy.refusing = False
 
-    log = logging.getLogger("mainspring.stores.postgres")
+    log = logging.getLogger("mainspring.backends.postgres")
     handler = Mend()
     log.addHandler(handler)
     try:
@@ -114,7 +110,7 @@ async def test_a_wrong_user_is_refused_at_once(caplog: pytest.LogCaptureFixture)
     assert caplog.records == []
 
 
-def test_a_wrong_password_is_told_without_repeating_it() -> None:
+def test_the_error_for_a_wrong_password_does_not_contain_it() -> None:
     error = errors.translate(
         asyncpg.InvalidPasswordError('password authentication failed for user "ann"'), "PostgreSQL"
     )
@@ -123,7 +119,7 @@ def test_a_wrong_password_is_told_without_repeating_it() -> None:
     assert "s3cret" not in settings.where
 
 
-async def test_a_database_that_does_not_exist() -> None:
+async def test_the_error_for_a_missing_database_names_createdb() -> None:
     url = database_url().rpartition("/")[0] + "/nowhere"
     with pytest.raises(StoreDenied, match=r"there is no such database .*createdb nowhere"):
         await PostgresStore(url).open()
@@ -136,7 +132,7 @@ async def test_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         await PostgresStore(fresh_url()).open()
 
 
-async def test_missing_rights_are_named_with_what_to_do() -> None:
+async def test_the_error_for_missing_rights_names_the_remedy() -> None:
     base = database_url()
     owner = await asyncpg.connect(base)
     try:
@@ -165,7 +161,7 @@ async def test_missing_rights_are_named_with_what_to_do() -> None:
         ("wait=soon", "wait"),
     ],
 )
-def test_a_bad_option_is_told(query: str, words: str) -> None:
+def test_a_wrong_url_option_is_refused_with_a_fix(query: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
         PostgresStore(f"postgresql://me@db/app?{query}")
 
@@ -180,12 +176,12 @@ def is_commit(data: bytes) -> bool:
 
 
 def is_execution(data: bytes) -> bool:
-    """Rows for a statement that is prepared already; what the driver asks for itself is shorter."""
+    """Return True for the execution of a prepared statement with rows; the driver's own queries are shorter."""
     return data[:1] == b"B" and len(data) > 200
 
 
 @pytest.mark.parametrize("lose", [Proxy.lose_answer, Proxy.lose_request])
-async def test_births_whose_answer_or_request_is_lost_happen_once(
+async def test_inserts_whose_answer_or_request_is_lost_are_stored_once(
     proxy: Proxy, store: PostgresStore, ids: Ids, lose: Cruelty
 ) -> None:
     changes = [enqueue_change(ids, make_run(ids, unique_key=f"k{i}"), body=f'"{i}"') for i in range(3)]
@@ -213,7 +209,7 @@ async def test_a_commit_whose_answer_is_lost_is_found_by_its_ids(proxy: Proxy, s
     assert sorted(names) == ["InstanceJoined", "RunScheduled", "ScheduleCreated", "SchedulePaused"]
 
 
-async def test_a_commit_that_never_arrived_is_made_again(proxy: Proxy, store: PostgresStore, ids: Ids) -> None:
+async def test_a_commit_whose_request_is_lost_is_sent_again(proxy: Proxy, store: PostgresStore, ids: Ids) -> None:
     note = Change(id=ids.change(), events=(InstanceJoined(instance="i"),))
     proxy.lose_request(is_commit)
     assert [result.status for result in (await store.apply([note])).results] == ["accepted"]
@@ -221,56 +217,14 @@ async def test_a_commit_that_never_arrived_is_made_again(proxy: Proxy, store: Po
     assert len(await store.find(Events())) == 1
 
 
-async def test_outcomes_whose_answer_is_lost_are_kept_and_the_claim_beside_them_is_a_stray(
-    proxy: Proxy, store: PostgresStore, ids: Ids
-) -> None:
-    await store.apply([enqueue_change(ids, make_run(ids)) for _ in range(2)])
-    (first,) = (await store.claim(OFFER, 1)).claims
-    proxy.lose_answer(is_execution)
-    applied = await store.apply([finish_change(ids, first.run)], wish=Wish(OFFER, 5))
-    assert proxy.lost == 1
-    assert applied.results[0].status == "repeated"
-    assert (await store.find(Runs(id=first.run.id)))[0].state is State.SUCCEEDED
-    claimed = [] if applied.claimed is None else applied.claimed.claims
-    strays = (await store.renew("w", [(claim.run.id, claim.run.epoch) for claim in claimed], 30_000)).strays
-    assert len(strays) + len(claimed) == 1
-    assert [type(event).__name__ for event in await store.find(Events(run_id=first.run.id))] == [
-        "RunScheduled",
-        "RunStarted",
-        "RunSucceeded",
-    ]
+class TestLostAnswers(LostAnswers):
+    is_write = staticmethod(is_execution)
 
 
-async def test_when_nobody_can_be_asked_the_caller_is_told_that_nobody_knows(
-    proxy: Proxy, store: PostgresStore, ids: Ids, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "_RESEND_SECONDS", 0.2)
-    change = enqueue_change(ids, make_run(ids))
-    proxy.lose_answer(lambda data: is_execution(data) and not setattr(proxy, "refusing", True))
-    with pytest.raises(OutcomeUnknown, match="whether it was is not known"):
-        await store.apply([change])
-    proxy.refusing = False
-    assert [result.status for result in (await store.apply([change])).results] == ["repeated"]
-
-
-async def test_before_anything_is_sent_the_error_says_that_the_store_is_away(
-    proxy: Proxy, store: PostgresStore, ids: Ids
-) -> None:
-    proxy.refusing = True
-    proxy.cut()
-    with pytest.raises(StoreUnavailable):
-        await store.find(Runs())
-    with pytest.raises(StoreUnavailable) as away:
-        await store.apply([enqueue_change(ids, make_run(ids))])
-    assert not isinstance(away.value, OutcomeUnknown)
-    proxy.refusing = False
-    assert await store.find(Runs()) == []
-
-
-async def test_a_killed_backend_costs_one_call(store: PostgresStore) -> None:
+async def test_a_terminated_backend_fails_at_most_one_call(store: PostgresStore) -> None:
     url = store.settings.dsn
     assert await store.find(Runs()) == []
-    async with store._db.reading() as session:
+    async with store._db.read_only() as session:
         pid = await session.value("SELECT pg_backend_pid()")
     other = await asyncpg.connect(url)
     try:
@@ -287,7 +241,7 @@ async def test_a_killed_backend_costs_one_call(store: PostgresStore) -> None:
         pytest.fail("the store did not come back")
 
 
-async def test_an_exhausted_pool_waits_and_does_not_grow(store: PostgresStore) -> None:
+async def test_callers_of_an_exhausted_pool_wait(store: PostgresStore) -> None:
     answers = await asyncio.gather(*(store.find(Runs()) for _ in range(40)))
     assert answers == [[]] * 40
     pool = store._db._pool

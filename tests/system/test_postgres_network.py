@@ -1,4 +1,4 @@
-"""Between an instance and PostgreSQL: answers get lost, cables are cut, packets disappear. Each case by itself."""
+"""Faults between an instance and PostgreSQL, one per test: lost answers, cut connections, lost packets."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
-from chaos_proxy import ChaosProxy, Frontend
 
 from mainspring import Mainspring, State
-from mainspring.stores.postgres import PostgresStore
-from mainspring.verify import verify
+from mainspring.backends.postgres import PostgresStore
+from mainspring.ledger.verify import verify
 from servers.for_tests import fresh_url
+from tests.system.chaos_proxy import ChaosProxy, Frontend
 
-#: `proxied` does it itself: whoever looks later finds no proxy.
+#: `proxied` verifies the store itself: the proxy is gone when the fixture would.
 pytestmark = pytest.mark.tampers
 
 
@@ -43,7 +43,7 @@ async def until(fact: Callable[[], bool], seconds: float = 20.0) -> None:
             await asyncio.sleep(0.01)
 
 
-# ── the commit was sent, the answer is lost ─────────────────────────────────
+# ── lost answers of commits ─────────────────────────────────
 
 
 async def test_an_enqueue_whose_answer_is_lost_is_stored_once_and_answered() -> None:
@@ -91,7 +91,7 @@ async def test_a_plan_a_claim_and_an_outcome_whose_answers_are_lost_leave_one_ru
 
 
 @pytest.mark.parametrize("fault", ["refuse", "swallow"])
-async def test_the_instance_says_that_it_is_degraded_and_is_well_again_by_itself(fault: str) -> None:
+async def test_an_instance_reports_degraded_while_its_store_is_away_then_recovers(fault: str) -> None:
     async with proxied() as (proxy, url):
         ms = Mainspring(url, lease_ttl="1s", poll_interval="100ms")
 
@@ -122,7 +122,7 @@ def message(kind: bytes, body: bytes) -> bytes:
     return kind + (len(body) + 4).to_bytes(4, "big") + body
 
 
-def test_the_proxy_knows_a_commit_when_it_sees_one() -> None:
+def test_the_proxy_recognises_commits() -> None:
     client = Frontend()
     hello = b"\x00\x03\x00\x00user\x00me\x00\x00"
     assert [commits for _, commits in client.messages((len(hello) + 4).to_bytes(4, "big") + hello)] == [False]

@@ -1,7 +1,7 @@
-"""Crowds on PostgreSQL: what one tick, one claim and one step of retention cost does not grow with what lies beside it.
+"""Scale on PostgreSQL: the cost of a tick, a claim and a retention step does not grow with the number of other rows.
 
-In `make test` pages and rows are counted, which no busy machine changes. `make chaos` runs the same with a million rows
-and with a clock.
+`make test` counts pages and rows, which do not depend on the load of the machine. `make chaos` runs the same tests with
+a million rows and with a clock.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from pg_crowd import GROWING_ID, Cost, Times, multiply, run_sql, settled, swept, weighed
-from pg_watch import Watch
 
+from mainspring.backends.postgres import PostgresStore
+from mainspring.backends.postgres.database import GateMode
+from mainspring.model.retention import Retention
 from mainspring.model.run import Run
-from mainspring.ports.store import Agenda, Due, Offer, Retention, Wish
-from mainspring.stores.postgres import PostgresStore
-from mainspring.testing.factories import (
+from mainspring.ports.store import Agenda, ClaimRequest, Due, Offer
+from mainspring.testing.contract.factories import (
     DAY,
     T0,
     Ids,
@@ -33,6 +33,17 @@ from mainspring.testing.factories import (
     plan_change,
 )
 from servers.for_tests import fresh_store, fresh_url
+from tests.system.pg_crowd import (
+    GROWING_ID,
+    Cost,
+    Times,
+    measure_cost,
+    multiply,
+    run_sql,
+    vacuum_tables,
+    vacuum_until_clean,
+)
+from tests.system.pg_watch import Watch
 
 #: Rows are written past the rules, which no log could rebuild: not for `events verify`.
 pytestmark = [pytest.mark.tampers, pytest.mark.chaos]
@@ -72,8 +83,8 @@ async def _opened() -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
-def same(few: Cost, many: Cost) -> None:
-    """As many rows; a page more for each look into a deeper tree."""
+def assert_equal_costs(few: Cost, many: Cost) -> None:
+    """Assert equal costs: as many statements and rows, and few more pages for deeper index trees."""
     assert many.statements == few.statements
     assert many.rows <= few.rows, f"{many.worst_rows} rows in {many.worst}"
     assert many.pages <= 1.5 * few.pages + 20, f"{many.pages} pages, {few.pages} with few"
@@ -96,16 +107,16 @@ def test_schedules_due_at_the_same_instant_run_once_each_on_two_instances_within
 
 
 async def fill_schedules(store: PostgresStore, ids: Ids, count: int) -> None:
-    """Schedules of which a hundred are due in every second after T0."""
+    """Insert schedules of which a hundred are due in every second after T0."""
     schedule = make_schedule(ids, next_at=None)
     await store.apply([create_schedule_change(ids, schedule)], now=T0)
     values = {"id": GROWING_ID, "name": "'crowd ' || g", "next_at": f"{T0} + g * {GAP}"}
     await multiply(store, "schedule", f"o.id = '{schedule.id}'", 1, count, **values)
-    await settled(store, "schedule")
+    await vacuum_tables(store, "schedule")
 
 
 async def tick(store: PostgresStore, ids: Ids, count: int, now: int) -> Due:
-    """What the planner does: the next fire comes when all the others had theirs."""
+    """Plan due schedules once; each fires again after all others have."""
     due = await store.due(Agenda.SCHEDULES, 100, now=now)
     plans = [
         plan_change(ids, row.schedule, [row.schedule.next_at or 0], next_at=(row.schedule.next_at or 0) + count * GAP)
@@ -123,21 +134,21 @@ async def test_a_tick_costs_the_same_with_a_million_schedules_as_with_a_thousand
     costs: dict[PostgresStore, list[Cost]] = {few: [], many: []}
     for store, count in sizes.items():
         await fill_schedules(store, ids, count)
-        async with weighed(monkeypatch) as idle:
+        async with measure_cost(monkeypatch) as idle:
             assert not (await tick(store, ids, count, T0)).schedules
-        async with weighed(monkeypatch) as busy:
+        async with measure_cost(monkeypatch) as busy:
             due = await tick(store, ids, count, T0 + 100 * GAP)
         assert len(due.schedules) == 100
-        async with weighed(monkeypatch) as others:
+        async with measure_cost(monkeypatch) as others:
             for agenda in (Agenda.TOUCHED, Agenda.EXPIRED, Agenda.GATES):
                 await store.due(agenda, 100, now=T0 + 100 * GAP)
         costs[store] = [idle, busy, others]
     for one, other in zip(costs[few], costs[many], strict=True):
-        same(one, other)
+        assert_equal_costs(one, other)
     if TIMED:
         times = {few: Times(), many: Times()}
         for second in range(2, CALLS):
-            for store, count in sizes.items():  # by turns, so that what else the machine does hits both
+            for store, count in sizes.items():  # in turns, so that other load of the machine affects both
                 with times[store].one():
                     await tick(store, ids, count, T0 + second * 100 * GAP)
         for store, count in sizes.items():
@@ -149,7 +160,7 @@ async def test_a_tick_costs_the_same_with_a_million_schedules_as_with_a_thousand
 
 
 async def fill_future(store: PostgresStore, ids: Ids, count: int, task: str = "t") -> None:
-    """Runs that are due a long time from now."""
+    """Insert runs that are due in a day."""
     run = make_run(ids, due_at=T0 + DAY, task=task)
     await store.apply([enqueue_change(ids, run)], now=T0)
     ready = f"{T0 + DAY} + g"
@@ -157,22 +168,22 @@ async def fill_future(store: PostgresStore, ids: Ids, count: int, task: str = "t
 
 
 async def claims(store: PostgresStore, ids: Ids, patch: pytest.MonkeyPatch) -> list[Cost]:
-    """What each kind of claim costs when 200 are due, and what it costs when none is."""
+    """Return the cost of each kind of claim while 200 runs are due, and of a claim while none is."""
     await store.apply([enqueue_change(ids, make_run(ids)) for _ in range(301)], now=T0)
-    await settled(store, "run")
-    async with weighed(patch) as plain:
+    await vacuum_tables(store, "run")
+    async with measure_cost(patch) as plain:
         taken = (await store.claim(OFFER, 100, now=T0)).claims
     done = [finish_change(ids, claim.run) for claim in taken]
-    async with weighed(patch) as with_finish:
-        applied = await store.apply(done, wish=Wish(OFFER, 100), now=T0)
-    store._db.gated = True
-    async with weighed(patch) as through_gates:
+    async with measure_cost(patch) as with_finish:
+        applied = await store.apply(done, claim_request=ClaimRequest(OFFER, 100), now=T0)
+    store._db.gate_mode = GateMode.OPEN
+    async with measure_cost(patch) as through_gates:
         await store.claim(OFFER, 100, now=T0)
     assert applied.claimed is not None
     assert (len(taken), len(applied.claimed.claims)) == (100, 100)
     (last,) = (await store.claim(OFFER, 100, now=T0)).claims
     assert last.run.task == "t"
-    async with weighed(patch) as none:
+    async with measure_cost(patch) as none:
         answer = await store.claim(OFFER, 100, now=T0)
         await store.claim(OFFER, 0, now=T0)
     assert not answer.claims
@@ -180,7 +191,7 @@ async def claims(store: PostgresStore, ids: Ids, patch: pytest.MonkeyPatch) -> l
 
 
 async def timed_claims(ids: Ids, *stores: PostgresStore) -> list[Times]:
-    """Ten are enqueued, claimed and finished, by turns."""
+    """Enqueue, claim and finish ten runs on each store in turn; return the times of the claims."""
     times = [Times() for _ in stores]
     for _ in range(CALLS):
         for store, measured in zip(stores, times, strict=True):
@@ -199,7 +210,7 @@ async def test_a_claim_beside_a_million_future_runs_costs_what_it_costs_beside_n
     await fill_future(few, ids, 1)
     await fill_future(many, ids, CROWD)
     for one, other in zip(await claims(few, ids, monkeypatch), await claims(many, ids, monkeypatch), strict=True):
-        same(one, other)
+        assert_equal_costs(one, other)
     if TIMED:
         without, beside = await timed_claims(ids, few, many)
         print(f"\nclaim of 10, no future runs: {without}\nclaim of 10, {CROWD} future runs: {beside}")
@@ -207,7 +218,7 @@ async def test_a_claim_beside_a_million_future_runs_costs_what_it_costs_beside_n
 
 
 @pytest.mark.timeout(60 + CROWD // 1_000)
-async def test_future_runs_of_a_task_that_is_not_offered_are_not_walked_through(
+async def test_a_claim_reads_few_future_runs_of_a_task_that_is_not_offered(
     few: PostgresStore, many: PostgresStore, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill_future(few, ids, 1, task="other")
@@ -215,7 +226,7 @@ async def test_future_runs_of_a_task_that_is_not_offered_are_not_walked_through(
     one, other = await claims(few, ids, monkeypatch), await claims(many, ids, monkeypatch)
     for cost, crowded in zip(one, other, strict=True):
         assert crowded.rows <= cost.rows + 4_000, f"{crowded.worst_rows} rows in {crowded.worst}"
-    # Nothing is missed by it: what is offered and comes after them is still announced in time.
+    # The next instant is still right for an offered run behind them.
     await many.apply([enqueue_change(ids, make_run(ids, due_at=T0 + 2 * DAY))], now=T0)
     for limit in (0, 10):
         answer = await many.claim(OFFER, limit, now=T0)
@@ -226,7 +237,7 @@ async def test_future_runs_of_a_task_that_is_not_offered_are_not_walked_through(
 
 
 async def fill_ended(store: PostgresStore, run: Run, first: int, last: int, **values: str) -> None:
-    """Copies of a run that has ended, each with its events and a payload of its own."""
+    """Copy an ended run, each copy with events and a payload of its own."""
     body = f"'p' || {GROWING_ID}"
     payload = "'[[1,2,3],{}]'"
     await run_sql(store, f"INSERT INTO §body SELECT {body}, {payload} FROM generate_series({first}, {last}) g")
@@ -236,24 +247,24 @@ async def fill_ended(store: PostgresStore, run: Run, first: int, last: int, **va
 
 
 async def ended_run(store: PostgresStore, ids: Ids) -> Run:
-    """One that retention leaves alone."""
+    """Return an ended run that retention keeps."""
     await store.apply([enqueue_change(ids, make_run(ids))], now=LATER)
     (claim,) = (await store.claim(OFFER, 1, now=LATER)).claims
     await store.apply([finish_change(ids, claim.run)], now=LATER)
     return claim.run
 
 
-async def weighed_purge(store: PostgresStore, patch: pytest.MonkeyPatch) -> Cost:
-    async with weighed(patch) as cost:
+async def measure_purge(store: PostgresStore, patch: pytest.MonkeyPatch) -> Cost:
+    async with measure_cost(patch) as cost:
         purged = await store.purge(EVER, 100, now=LATER)
     assert (purged.runs, purged.events, purged.bodies, purged.more) == (100, 300, 100, True)
     return cost
 
 
-async def test_a_step_of_retention_costs_the_same_whatever_is_left(
+async def test_a_step_of_retention_costs_the_same_beside_any_number_of_rows_that_stay(
     few: PostgresStore, many: PostgresStore, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ended runs, dead letters that are kept, tallies of years: each step looks at what it removes."""
+    """Ended runs, dead letters and tallies of years lie beside; a step only reads the rows that it removes."""
     count = min(CROWD, 10_000)
     costs = []
     for store, dead, living, tallies in ((few, 0, FEW, 0), (many, count // 2, count, count)):
@@ -263,9 +274,9 @@ async def test_a_step_of_retention_costs_the_same_whatever_is_left(
         await fill_ended(store, run, dead + 1, dead + living)
         years = f"SELECT 's' || g, 1, 'fire/succeeded', 1 FROM generate_series(1, {tallies}) g"
         await run_sql(store, f"INSERT INTO §tally {years}")
-        await settled(store, "run", "event", "body", "tally")
-        costs.append(await weighed_purge(store, monkeypatch))
-    same(*costs)
+        await vacuum_tables(store, "run", "event", "body", "tally")
+        costs.append(await measure_purge(store, monkeypatch))
+    assert_equal_costs(*costs)
 
 
 @pytest.mark.timeout(60 + CROWD // 400)
@@ -307,14 +318,14 @@ async def test_retention_of_a_million_runs_while_claims_go_on(
     assert watch.seen
     assert not watch.strong, "a lock on a whole table"
     assert watch.oldest < 5.0, "a transaction that outlives a lock's time-out"
-    assert watch.waited < 1.0, "somebody waited for a lock of another"
+    assert watch.waited < 1.0, "a session waited long for a lock"
     if TIMED:
         assert during.at(0.99) <= 50
 
 
 @pytest.mark.timeout(120 + CROWD // 400)
 async def test_tables_that_are_filled_and_purged_again_and_again_stop_growing(few: PostgresStore, ids: Ids) -> None:
-    """The newest fill stays, as history does. `make chaos` leaves the cleaning to autovacuum."""
+    """The newest rows stay, as history does. In `make chaos` autovacuum cleans up."""
     count = CROWD // (10 if TIMED else 20)
     run = await ended_run(few, ids)
     sizes: list[int] = []
@@ -325,9 +336,9 @@ async def test_tables_that_are_filled_and_purged_again_and_again_stop_growing(fe
         while purged.more:
             purged = await few.purge(Retention(ended_before=T0 + first), 500, now=LATER)
         if TIMED:
-            await cleaned(few)
+            await wait_for_autovacuum(few)
         else:
-            await swept(few, "run", "event", "body")
+            await vacuum_until_clean(few, "run", "event", "body")
         sizes.append((await run_sql(few, _SIZE.format(schema=few.settings.schema)))[0][0])
     print(f"\n{count} runs filled and purged, megabytes after each time: {[size >> 20 for size in sizes]}")
     assert max(sizes[5:]) <= 1.1 * max(sizes[:5]), sizes
@@ -337,7 +348,7 @@ _SIZE = """
 SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = '{schema}' AND c.relkind = 'r'
 """
-#: Tables with so many dead rows that autovacuum has work; the same sum that it does.
+#: Tables whose number of dead rows exceeds autovacuum's threshold, by its own formula.
 _DIRTY = """
 SELECT s.relname FROM pg_stat_user_tables s JOIN pg_class c ON c.oid = s.relid
 WHERE s.schemaname = '{schema}' AND s.n_dead_tup > greatest(c.reltuples, 0)
@@ -346,8 +357,8 @@ WHERE s.schemaname = '{schema}' AND s.n_dead_tup > greatest(c.reltuples, 0)
 """
 
 
-async def cleaned(store: PostgresStore) -> None:
-    """Autovacuum has nothing left to do."""
+async def wait_for_autovacuum(store: PostgresStore) -> None:
+    """Wait until autovacuum has nothing left to do."""
     async with asyncio.timeout(300):
-        while await run_sql(store, _DIRTY.format(schema=store.settings.schema)):  # noqa: ASYNC110 - nobody tells
+        while await run_sql(store, _DIRTY.format(schema=store.settings.schema)):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""Locks on Valkey and Redis between real processes: who slept through the end of one can do no harm."""
+"""Locks on Valkey and Redis between real processes: a holder that slept past its TTL can do no harm."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.model.lease import Lease
 from mainspring.ports.clock import SystemClock
-from mainspring.ports.store import Lease
-from mainspring.stores.url import open_store
+from mainspring.runtime.store_url import open_store
 from servers.for_tests_redis import fresh_url, server_url
 from servers.redis import Kind
 
@@ -22,7 +22,7 @@ APP = Path(__file__).with_name("fenced_app.py")
 
 
 class Holder:
-    """A process that wants the lock; it does the next thing when it is told."""
+    """A process that acquires the lock and takes its next step when the test writes a line to it."""
 
     def __init__(self, url: str, place: Path, name: str) -> None:
         words = [sys.executable, str(APP), url, str(place), name]
@@ -33,7 +33,7 @@ class Holder:
         return self.process.stdout.readline().split()
 
     def go_on(self) -> list[str]:
-        """Tell it, and hear what it did."""
+        """Let the process take its next step; return the words that it prints."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -88,7 +88,7 @@ def test_a_holder_paused_beyond_its_ttl_is_refused_by_the_fenced_resource(
         assert db.execute("SELECT token, words FROM thing").fetchone() == (int(later), "second")
 
 
-async def test_nobody_but_the_owner_renews_or_releases(url: str) -> None:
+async def test_only_the_owner_renews_or_releases(url: str) -> None:
     store = open_store(url, SystemClock())
     await store.open()
     try:

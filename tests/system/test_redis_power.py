@@ -1,4 +1,4 @@
-"""What a power cut and a failover leave of a Redis store: a beginning of its history, whole in itself."""
+"""Power cuts and failovers of Redis leave a beginning of the store's history, consistent in itself."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 
 from mainspring import Mainspring, Retry
+from mainspring.backends.redis import RedisStore
+from mainspring.ledger.verify import verify
 from mainspring.ports.store import Events, Runs
-from mainspring.stores.redis import RedisStore
-from mainspring.testing.factories import Ids, enqueue_change, make_run
-from mainspring.verify import verify
+from mainspring.testing.contract.factories import Ids, enqueue_change, make_run
 from servers.for_tests_redis import skipping
 from servers.redis import Kind, RedisServer, until
 
-#: How often the file is cut; `make chaos` asks for more.
+#: Number of times the file is truncated; `make chaos` sets more.
 CUTS = int(os.environ.get("MAINSPRING_REDIS_CUTS", "6"))
-#: The servers are gone when a test is over: `events verify` is part of each.
+#: The servers are removed with their test; each test runs `events verify` itself.
 pytestmark = pytest.mark.tampers
 
 
 async def _live(url: str) -> None:
-    """A life with schedules, retries, queues and ad-hoc work, so that scripts of every kind are in the file."""
+    """Run schedules, retries, queues and ad-hoc work, so that the server's file holds scripts of every kind."""
     ms = Mainspring(url, poll_interval="50ms", concurrency=20)
     failed: set[str] = set()
 
@@ -42,13 +42,13 @@ async def _live(url: str) -> None:
     async with asyncio.timeout(60), ms.running():
         for number in range(30):
             await work.enqueue(number)
-        while [run for run in await ms.runs(limit=1_000) if run.ended_at is None]:  # noqa: ASYNC110 - nobody tells
+        while [run for run in await ms.runs(limit=1_000) if run.ended_at is None]:  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.02)
     await ms.close()
 
 
 async def _history(url: str) -> list[str]:
-    """The log as it is, after it has rebuilt what the store holds."""
+    """Return the events of the log, after `verify` has found no difference between log and rows."""
     store = RedisStore(url)
     await store.open()
     try:
@@ -69,7 +69,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(120 + CUTS)
-def test_a_file_that_a_power_cut_cut_anywhere_is_a_valid_beginning_of_the_history(
+def test_a_file_that_a_power_cut_truncated_is_a_valid_beginning_of_the_history(
     server: RedisServer, tmp_path: Path
 ) -> None:
     asyncio.run(_live(server.url))
@@ -89,8 +89,8 @@ def test_a_file_that_a_power_cut_cut_anywhere_is_a_valid_beginning_of_the_histor
     assert len(lengths) > 1, "the cuts fell into different scripts"
 
 
-def test_what_a_failover_did_not_carry_over_is_gone_and_the_rest_is_whole(server: RedisServer) -> None:
-    """A replica that lags is made the primary: this is why a failover may lose what was acknowledged last."""
+def test_writes_that_a_failover_lost_are_lost_whole(server: RedisServer) -> None:
+    """A lagging replica becomes the primary, which is how a failover loses the last acknowledged writes."""
     replica = RedisServer(server.kind, replica_of=server).start()
     try:
         until(lambda: replica.info("replication").get("master_link_status") == "up", "the replica", replica.log)
@@ -108,7 +108,7 @@ def test_what_a_failover_did_not_carry_over_is_gone_and_the_rest_is_whole(server
 
         carried = asyncio.run(enqueue(20))
         server.do("WAIT", 1, 10_000)
-        replica.do("REPLICAOF", "127.0.0.1", 1)  # it hears nothing more, and has what it had
+        replica.do("REPLICAOF", "127.0.0.1", 1)  # it stops replicating and keeps its data
         asyncio.run(enqueue(5))
         server.kill()
         replica.do("REPLICAOF", "NO", "ONE")

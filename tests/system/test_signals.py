@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from mainspring import Mainspring, Run, State
+from mainspring.backends.sqlite import SqliteStore
+from mainspring.ledger.verify import verify
 from mainspring.model.events import InstanceLeft, LeaseExpired, RunHandedBack
-from mainspring.stores.sqlite import SqliteStore
-from mainspring.verify import verify
 
 PROGRAM = """
     import asyncio, os, sys, threading
     from mainspring import Context, Mainspring
+    from mainspring.app.internals import runner_of
 
     ms = Mainspring("sqlite:///{db}", shutdown_timeout="{timeout}", lease_ttl="10m")
 
@@ -48,7 +49,7 @@ PROGRAM = """
         return f"attempt {{ctx.attempt}}"
 
     def tell():
-        while ms._stopper is None or not ms._stopper.requests:
+        while runner_of(ms).stopper is None or not runner_of(ms).stopper.requests:
             threading.Event().wait(0.005)
         say("asked to stop")
 
@@ -60,7 +61,7 @@ PROGRAM = """
 
 
 class Program:
-    """One process of the app above."""
+    """One process of the program above."""
 
     def __init__(self, folder: Path, timeout: str, *arguments: str) -> None:
         path = folder / "program.py"
@@ -77,14 +78,14 @@ class Program:
         raise AssertionError(f"ended without saying {line!r}: {self.process.communicate()[1]}")
 
     def end(self) -> int:
-        """Its exit code."""
+        """Wait for the process to end and return its exit code."""
         _, errors = self.process.communicate(timeout=25)
         assert "Traceback" not in errors, errors
         return self.process.returncode
 
 
 class Place:
-    """A folder with the store, the marks handlers wait for, and the processes that were started."""
+    """A folder with the store, the files that handlers wait for, and the processes that were started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -146,7 +147,7 @@ def test_the_first_signal_drains(place: Place, number: signal.Signals, kind: str
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "process"])
-def test_what_outlasts_the_shutdown_timeout_is_handed_back_and_claimable_at_once(place: Place, kind: str) -> None:
+def test_a_run_that_outlasts_the_shutdown_timeout_is_handed_back_and_claimable_at_once(place: Place, kind: str) -> None:
     handle = place.tasks[kind].sync.enqueue(place.mark("go"))
     program = place.start("50ms")
     program.wait_for("began 1")
@@ -221,8 +222,8 @@ WAITING = """
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
-def test_who_waits_for_a_server_that_is_not_there_may_be_stopped(scheme: str, number: signal.Signals) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # and then nobody listens there
+def test_a_process_that_waits_for_an_absent_server_can_be_stopped(scheme: str, number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # nothing listens there any more
         port = taken.getsockname()[1]
     program = textwrap.dedent(WAITING).format(url=f"{scheme}://127.0.0.1:{port}")
     waiting = subprocess.Popen([sys.executable, "-c", program], stdout=-1, stderr=-1, text=True)

@@ -19,7 +19,7 @@ from mainspring.model.events import Event, LeaseExpired, RunHandedBack, RunStart
 POLL = 500
 HELD = 6
 SHORT = 600
-#: A busy machine may take the processor away for longer than this, but hardly three times in a row.
+#: A busy machine may delay a process for longer than this, but hardly three times in a row.
 CLAIMS_END, TRIES = 100, 3
 PROGRAM = r"""
     import asyncio, os, sys, threading, time
@@ -68,7 +68,7 @@ PROGRAM = r"""
 
 
 class Place:
-    """A store with work in it, and processes that do it."""
+    """A store with runs, and the processes that execute them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class Place:
         self.processes: list[subprocess.Popen[str]] = []
 
     def enqueue(self, **counts: int) -> list[str]:
-        """Runs of several tasks; their ids."""
+        """Enqueue runs of several tasks and return their ids."""
         return [
             handle.id
             for name, count in counts.items()
@@ -139,7 +139,7 @@ def now() -> int:
 
 
 def signalled(place: Place, process: subprocess.Popen[str], *numbers: signal.Signals) -> tuple[int, float]:
-    """Send the signals; the instant of the first, and the seconds until the process was gone."""
+    """Send the signals; return the instant of the first one and the seconds until the process had ended."""
     at, began = now(), time.monotonic()
     process.send_signal(numbers[0])
     for number in numbers[1:]:
@@ -154,7 +154,7 @@ def signalled(place: Place, process: subprocess.Popen[str], *numbers: signal.Sig
 
 
 def claimed_after(place: Place, process: subprocess.Popen[str], at: int) -> int:
-    """Milliseconds from the signal to the process's last claim; negative when there was none."""
+    """Return the milliseconds from the signal to the last claim of the process; negative if there was none."""
     mine = f":{process.pid}:"
     return max(e.at - at for e in place.events(RunStarted) if mine in (e.owner or ""))
 
@@ -180,7 +180,7 @@ def test_a_process_full_of_work_stops_claiming_leaves_and_is_followed(
 
 
 def full_of_work(place: Place, timeout: str, *numbers: signal.Signals) -> int:
-    """One process is stopped, another follows; milliseconds from the signal to the last claim of the first."""
+    """Stop one process and start another; return the milliseconds from the signal to the last claim of the first."""
     held = place.enqueue(coroutine=HELD // 2, thread=HELD // 2)
     full = place.start(timeout)
     place.wait_for(full, held=HELD)
@@ -205,7 +205,7 @@ def full_of_work(place: Place, timeout: str, *numbers: signal.Signals) -> int:
 
 
 def everything_is_done(place: Place, process: subprocess.Popen[str], wanted: list[str]) -> None:
-    """Nothing was lost: what is left is worked off, and each run succeeded."""
+    """Check that no run was lost: another process finishes the rest, and each run succeeded."""
     end = time.monotonic() + 30
     while place.ms.sync.runs(state=State.WAITING, limit=1) or place.ms.sync.runs(state=State.RUNNING, limit=1):
         assert time.monotonic() < end, "work is left"
@@ -222,7 +222,7 @@ def everything_is_done(place: Place, process: subprocess.Popen[str], wanted: lis
 @pytest.mark.alone
 @pytest.mark.timeout(120)
 def test_a_blocked_handler_loop_does_not_delay_the_end_of_claiming(tmp_path: Path) -> None:
-    """The handlers' loop hears nothing while a handler blocks it; the engine must hear the signal all the same."""
+    """While a handler blocks the handlers' loop, the engine must still receive the signal."""
     lasts: list[int] = []
     while not lasts or (lasts[-1] > CLAIMS_END and len(lasts) < TRIES):
         with somewhere(tmp_path / str(len(lasts))) as place:

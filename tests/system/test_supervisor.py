@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.model.errors import StoreUnavailable
-from mainspring.rules.pool import Bounds, Demand
-from mainspring.supervisor import Supervisor
+from mainspring.rules.autoscale import Bounds, Demand
+from mainspring.server.supervisor import Supervisor
 
 
 async def nothing(pids: Collection[int], enough: int) -> Demand:
@@ -59,7 +59,7 @@ async def test_a_worker_that_dies_at_once_is_started_again_less_and_less_often(
     assert log.read_text() == "xx"
 
 
-async def test_the_third_signal_kills_what_does_not_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_third_signal_kills_workers_that_do_not_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     mark = tmp_path / "ready"
     code = f"""

@@ -1,4 +1,4 @@
-"""The sync door: plain threads, forks, the loop's own thread, and the web frameworks' examples."""
+"""The blocking interface `.sync`: plain threads, forks, the thread of a running loop, and examples for frameworks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-import mainspring.sync
 from mainspring import Mainspring, Retry, RunHandle, RunNotSuccessful, State
+from mainspring.app.internals import host_of
 from mainspring.model.errors import SyncOnLoop, WrongArguments
 
 ROOT = Path(__file__).parents[2]
@@ -38,11 +38,7 @@ def ms(tmp_path: Path) -> Iterator[Mainspring]:
     app.sync.close()
 
 
-def test_the_door_is_short() -> None:
-    assert len(Path(mainspring.sync.__file__).read_text().splitlines()) <= 100
-
-
-def test_the_same_names_blocking(ms: Mainspring) -> None:
+def test_public_methods_have_blocking_twins_of_the_same_name(ms: Mainspring) -> None:
     send = ms.tasks["send"]
     handle = send.sync.enqueue("acme", copies=2)
     assert (handle.state(), handle.created) == (State.WAITING, True)
@@ -72,7 +68,7 @@ def test_the_same_names_blocking(ms: Mainspring) -> None:
         send.sync.enqueue()
 
 
-def test_what_is_no_coroutine_has_no_sync_twin(ms: Mainspring) -> None:
+def test_methods_that_are_no_coroutines_have_no_sync_twin(ms: Mainspring) -> None:
     with pytest.raises(AttributeError, match=r"Mainspring\.sync has no 'on_event': call ms\.on_event itself"):
         _ = ms.sync.on_event
     with pytest.raises(AttributeError):
@@ -199,16 +195,18 @@ def test_siblings_of_one_fork_make_different_ids(tmp_path: Path) -> None:
         import os
         from mainspring import Mainspring
 
-        ms = Mainspring("memory://")
-        ms.new_id(0)
+        from mainspring.app.internals import host_of
+
+        ids = host_of(Mainspring("memory://")).ids
+        ids.new(0)
         read, write = os.pipe()
         for _ in range(3):
             if os.fork() == 0:
-                os.write(write, (ms.new_id(0) + "\\n").encode())
+                os.write(write, (ids.new(0) + "\\n").encode())
                 os._exit(0)
         for _ in range(3):
             os.wait()
-        print(len({ms.new_id(0), *os.read(read, 1000).decode().split()}))
+        print(len({ids.new(0), *os.read(read, 1000).decode().split()}))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=30)
     assert done.stdout.strip() == "4", done.stderr
@@ -219,7 +217,7 @@ def test_siblings_of_one_fork_make_different_ids(tmp_path: Path) -> None:
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An example's module, on a store of this test."""
+    """Import the module of an example, on a store of this test."""
     name = f"examples.{request.param}"
     monkeypatch.setenv("MAINSPRING_URL", f"sqlite:///{tmp_path}/x.db")
     monkeypatch.syspath_prepend(str(ROOT))
@@ -262,7 +260,7 @@ async def test_fastapi(example: Any) -> None:
         answer = await client.post("/invoices/acme?copies=2")
         assert answer.status_code == 202
         run_id = answer.json()["id"]
-        assert await RunHandle[str](run_id, example.ms.call, str).result(timeout=WAIT)
+        assert await RunHandle[str](run_id, host_of(example.ms), str).result(timeout=WAIT)
         read = (await client.get(f"/runs/{run_id}")).json()
         assert read == {"id": run_id, "state": "succeeded", "result": '"2 for acme"'}
         assert [s.name for s in await example.ms.schedules()] == ["morning_report"]

@@ -12,12 +12,13 @@ import psycopg
 import pytest
 
 from mainspring import Mainspring
+from mainspring.backends.postgres import PostgresStore
+from mainspring.backends.postgres import transactional_sql as joining_sql
 from mainspring.model.errors import InvalidInput, SchemaMismatch, StoreDenied, SyncOnLoop, UnknownRun
 from mainspring.model.events import RunScheduled
 from mainspring.model.run import State
 from mainspring.ports.store import Bodies, Gates
-from mainspring.stores.postgres import PostgresStore, joining_sql
-from mainspring.testing.factories import Ids, enqueue_change, make_run
+from mainspring.testing.contract.factories import Ids, enqueue_change, make_run
 from servers.for_tests import fresh_url
 from tests.system.callers import (
     AWAITED,
@@ -36,11 +37,11 @@ awaited = pytest.mark.parametrize("driver", AWAITED)
 
 
 class Undone(Exception):
-    """Leaves a savepoint."""
+    """Raised to roll back a savepoint."""
 
 
 class Shop:
-    """An app, its store and what its handler did."""
+    """An app, its store, and the calls of its handler."""
 
     def __init__(self) -> None:
         self.url = fresh_url(pool=2)
@@ -63,7 +64,7 @@ def shop() -> Any:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Shop]:
-    """One for all that leave no trace."""
+    """One app for all tests that leave no rows behind."""
     shop = Shop()
     yield shop
     shop.ms.sync.close()
@@ -157,7 +158,7 @@ async def test_a_running_worker_is_woken_by_the_commit_and_not_before(open_shop:
         assert event.at == (await run.run()).created_at
 
 
-async def test_the_commit_is_heard_by_whoever_listens(open_shop: Shop) -> None:
+async def test_subscribers_receive_the_commit(open_shop: Shop) -> None:
     shop = open_shop
     listener = PostgresStore(shop.url)
     await listener.open()
@@ -174,13 +175,13 @@ async def test_the_commit_is_heard_by_whoever_listens(open_shop: Shop) -> None:
         await listener.close()
 
 
-async def test_without_a_transaction_it_is_written_at_once(shared: Shop) -> None:
+async def test_without_a_transaction_the_run_is_written_at_once(shared: Shop) -> None:
     async with asyncpg_connection(shared.url) as caller:
         run = await shared.send.enqueue("acme", connection=caller.connection)
         assert await run.state() is State.WAITING
 
 
-async def test_a_connection_that_blocks_works_in_a_coroutine_too(shared: Shop) -> None:
+async def test_a_blocking_connection_works_in_a_coroutine_too(shared: Shop) -> None:
     with psycopg_connection(shared.url) as caller:
         run = await shared.send.enqueue("acme", connection=caller.connection)
         with pytest.raises(UnknownRun):
@@ -192,7 +193,7 @@ async def test_a_connection_that_blocks_works_in_a_coroutine_too(shared: Shop) -
 # ── unique keys ─────────────────────────────────────────────────────────────
 
 
-async def test_a_key_that_is_held_outside_answers_with_its_holder_and_the_transaction_goes_on(open_shop: Shop) -> None:
+async def test_a_key_held_outside_returns_its_run_and_the_transaction_continues(open_shop: Shop) -> None:
     shop = open_shop
     unique = shop.send.using(unique="k")
     holder = await unique.enqueue("holder")
@@ -208,7 +209,7 @@ async def test_a_key_that_is_held_outside_answers_with_its_holder_and_the_transa
     assert await other.state() is State.WAITING
 
 
-async def test_whoever_wants_a_key_waits_for_the_transaction_that_took_it(open_shop: Shop) -> None:
+async def test_an_enqueue_waits_for_the_transaction_that_took_its_key(open_shop: Shop) -> None:
     shop = open_shop
     unique = shop.send.using(unique="k")
     for created in (False, True):
@@ -226,7 +227,7 @@ async def test_whoever_wants_a_key_waits_for_the_transaction_that_took_it(open_s
         await shop.ms.cancel(second.id)
 
 
-async def test_under_repeatable_read_a_conflict_with_what_came_since_is_the_drivers_own_failure(shared: Shop) -> None:
+async def test_under_repeatable_read_a_conflict_with_a_later_commit_is_an_error_of_the_driver(shared: Shop) -> None:
     unique = shared.send.using(unique="since")
     await shared.send.enqueue("first")  # the schema is there
     async with asyncpg_connection(shared.url) as caller:
@@ -247,10 +248,10 @@ async def _until_blocked(asking: Any, connection: Any) -> None:
         pass
 
 
-# ── nobody waits for a stranger's open transaction ──────────────────────────
+# ── an open transaction blocks no other work ────────────────────────────────
 
 
-async def test_the_same_payload_and_the_same_gate_are_free_for_others_meanwhile(open_shop: Shop) -> None:
+async def test_a_transaction_blocks_neither_its_payload_nor_its_gate_for_others(open_shop: Shop) -> None:
     shop = open_shop
     async with asyncpg_connection(shop.url) as caller:
         await caller.begin()
@@ -272,14 +273,14 @@ async def test_the_same_payload_and_the_same_gate_are_free_for_others_meanwhile(
     assert gate.max == 3
 
 
-async def test_a_reader_of_the_log_misses_nothing_when_a_transaction_commits_late(open_shop: Shop) -> None:
+async def test_a_reader_of_the_log_misses_no_event_when_a_transaction_commits_late(open_shop: Shop) -> None:
     shop = open_shop
     store = PostgresStore(shop.url)
     await store.open()
     try:
         ids = Ids()
         own = [make_run(ids) for _ in range(4)]
-        follower = store.follow()
+        follower = store.open_cursor()
         async with asyncpg_connection(shop.url) as early, asyncpg_connection(shop.url) as late:
             await late.begin()
             held = [await shop.send.enqueue("late", connection=late.connection)]
@@ -289,18 +290,18 @@ async def test_a_reader_of_the_log_misses_nothing_when_a_transaction_commits_lat
             for run in own[:3]:
                 await store.apply([enqueue_change(ids, run)])
                 held.append(await shop.send.enqueue("late", connection=late.connection))
-                seen += await follower.next(100)
+                seen += await follower.read_events(100)
             assert [event.run_id for event in seen] == [run.id for run in own[:3]]
-            assert follower.holes
+            assert follower.gaps
             await early.rollback()
             await late.commit()
-            rest = await follower.next(100)
+            rest = await follower.read_events(100)
             assert [event.run_id for event in rest] == [handle.id for handle in held]
             assert gone.id not in {event.run_id for event in rest}
             await store.apply([enqueue_change(ids, own[3])])
-            assert [event.run_id for event in await follower.next(100)] == [own[3].id]
-            while follower.holes:  # a number taken back is given up when all older transactions of the server are over
-                assert await follower.next(100) == []
+            assert [event.run_id for event in await follower.read_events(100)] == [own[3].id]
+            while follower.gaps:  # a number taken back is given up when all older transactions of the server are over
+                assert await follower.read_events(100) == []
     finally:
         await store.close()
 
@@ -339,7 +340,7 @@ async def test_a_closed_connection_is_refused(shared: Shop) -> None:
                         await send.enqueue("acme", connection=closed)
 
 
-async def test_the_blocking_door_refuses_an_async_driver_and_a_loop(shared: Shop) -> None:
+async def test_the_sync_interface_refuses_an_async_driver_and_a_running_loop(shared: Shop) -> None:
     send = shared.send
     async with asyncpg_connection(shared.url) as caller:
         with pytest.raises(InvalidInput, match=r"connection: its driver is async\. Write: await"):
@@ -366,10 +367,10 @@ async def test_another_database_is_refused_whatever_it_holds(open_shop: Shop) ->
             with pytest.raises(SchemaMismatch, match=rf"database '{name}' has one of its own \(version \d+\)"):
                 await shop.send.enqueue("acme", connection=caller.connection)
             await caller.commit()  # nothing was written, and the transaction goes on
-            await caller.execute(twin._db.place("ALTER TABLE §run RENAME COLUMN lane TO track"))
+            await caller.execute(twin._db.qualify("ALTER TABLE §run RENAME COLUMN lane TO track"))
             with pytest.raises(SchemaMismatch, match='column "lane"'):
                 await shop.send.enqueue("acme", connection=caller.connection)
-            await caller.execute(twin._db.place("ALTER TABLE §run RENAME COLUMN track TO lane"))
+            await caller.execute(twin._db.qualify("ALTER TABLE §run RENAME COLUMN track TO lane"))
         assert await twin.tail(0, 10) == []
         await twin.close()
     finally:
@@ -377,7 +378,7 @@ async def test_another_database_is_refused_whatever_it_holds(open_shop: Shop) ->
         await admin.close()
 
 
-async def test_a_user_without_rights_is_told_which(shared: Shop) -> None:
+async def test_the_error_for_a_user_without_rights_names_them(shared: Shop) -> None:
     shop = shared
     await shop.send.enqueue("acme")
     role = f"guest_{shop.orders}"
@@ -392,7 +393,7 @@ async def test_a_user_without_rights_is_told_which(shared: Shop) -> None:
         await admin.close()
 
 
-async def test_what_else_a_driver_raises_is_the_callers_own(shared: Shop) -> None:
+async def test_other_errors_of_a_driver_reach_the_caller_unchanged(shared: Shop) -> None:
     async with asyncpg_connection(shared.url) as caller:
         await caller.execute("BEGIN TRANSACTION READ ONLY")
         with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
@@ -402,8 +403,8 @@ async def test_what_else_a_driver_raises_is_the_callers_own(shared: Shop) -> Non
         await caller.execute("ROLLBACK")
 
 
-def test_no_driver_takes_anything_in_the_statements_for_a_placeholder() -> None:
-    for statement in (joining_sql.BIRTHS, joining_sql.HOLDERS):
+def test_no_driver_mistakes_text_in_the_statements_for_a_placeholder() -> None:
+    for statement in (joining_sql.INSERT_RUNS_IF_AT_HOME, joining_sql.FIND_KEY_HOLDERS):
         assert "%" not in statement
         assert "$" not in statement
         assert statement.count("{document}") == 1

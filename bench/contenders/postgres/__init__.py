@@ -1,1 +1,1 @@
-"""Contenders on PostgreSQL: one file each, given the URL of a database that nobody has used."""
+"""Contenders on PostgreSQL: one file each, called with the URL of an unused database."""

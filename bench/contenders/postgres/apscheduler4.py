@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from bench.contenders.common import SETTINGS, Figures, Meter, committed, main, memory, sorted_ms
 
 DUE_PER_SECOND = 100
-#: So many are added at least before the time for the rest is foreseen.
+#: Least number of schedules that are added before the time for the others is estimated.
 TRIED = 200
 _fires: list[tuple[int, float]] = []
 

@@ -23,7 +23,7 @@ FILL_BATCH = 1_000
 OWNER = "floor.example:4242:a1b2c3"
 LEASE_MS = 30_000
 SCHEMA = "mainspring"
-#: As in `mainspring.stores.postgres.database`.
+#: As in `mainspring.backends.postgres.database`.
 SESSION = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off"}
 #: What every run of ours is born with, beside its id and its times.
 BORN = {
@@ -40,7 +40,7 @@ BORN = {
 def scripts() -> list[str]:
     """The SQL of our store, in the checkout that is measured."""
     source = Path(os.environ.get("MAINSPRING_SRC") or Path(__file__).parents[3] / "src")
-    folder = source / "mainspring" / "stores" / "postgres" / "sql"
+    folder = source / "mainspring" / "backends" / "postgres" / "sql"
     return [path.read_text(encoding="utf-8").replace("§", f"{SCHEMA}.") for path in sorted(folder.glob("*.sql"))]
 
 

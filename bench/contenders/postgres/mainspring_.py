@@ -46,7 +46,7 @@ class Counter:
 async def _drain(url: str, n: int, earlier: int = 0, held: bool = False, **_: Any) -> Figures:
     """Enqueue in bulk, then start a worker; the end is the commit of the last outcome.
 
-    With `earlier`, so many runs were drained before; `held` keeps a snapshot open since before those.
+    `earlier`: number of runs drained before; `held`: keep a snapshot open that is older than those runs.
     """
     look = await Asyncpg.connect(url)
     ms = Mainspring(url, concurrency=DRAIN_CONCURRENCY)

@@ -126,7 +126,7 @@ async def _enqueue_one(kind: type[Peer], url: str, n: int, **_: Any) -> Figures:
 
 
 async def _enqueue_coroutines(kind: type[Peer], url: str, n: int, coroutines: int = 100, **_: Any) -> Figures:
-    """So many coroutines, each enqueueing one after the other."""
+    """Enqueue from `coroutines` coroutines at once, each one run after the other."""
     peer = kind(url)
     await peer.open()
     for _number in range(50):

@@ -48,7 +48,7 @@ def _items(folder: str, place: int) -> Path:
 
 
 def spin(cpu_ms: float) -> None:
-    """Use so much CPU, whatever else the machine does."""
+    """Use this amount of CPU time, whatever else the machine does."""
     if cpu_ms:
         end = time.thread_time() + cpu_ms / 1000
         while time.thread_time() < end:

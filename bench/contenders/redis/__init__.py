@@ -1,1 +1,1 @@
-"""Contenders on Redis or Valkey: one file each, given the URL of a server that nobody has used."""
+"""Contenders on Redis or Valkey: one file each, called with the URL of an unused server."""

@@ -1,4 +1,4 @@
-"""Which addresses may be called: an own table, because "global" means too much elsewhere."""
+"""Verdicts on IP addresses: public, private or never to be called. `ipaddress.is_global` allows more than is safe."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Verdict = Literal["public", "private", "never"]
 
-#: Cloud metadata services, link-local and what is no host at all. Nothing allows these.
+#: Cloud metadata services, link-local networks and addresses of no host. No setting allows them.
 _NEVER = (
     "0.0.0.0/8",
     "100.100.100.200/32",  # Alibaba's metadata
     "168.63.129.16/32",  # Azure's
-    "169.254.0.0/16",  # link-local, and everybody else's metadata
+    "169.254.0.0/16",  # link-local, and the metadata of most other clouds
     "192.0.0.0/24",  # among them Oracle's metadata, 192.0.0.192
     "224.0.0.0/4",
     "240.0.0.0/4",
     "::/128",
-    "64:ff9b::/96",  # these four carry an IPv4 address that nobody has judged
+    "64:ff9b::/96",  # these four networks embed an IPv4 address, which would be called without a verdict
     "64:ff9b:1::/48",
     "2002::/16",
     "2001::/32",
@@ -29,7 +29,7 @@ _NEVER = (
     "fec0::/10",
     "ff00::/8",
 )
-#: Loopback and networks of one's own: a matter of settings.
+#: Loopback and private networks: the settings decide.
 _PRIVATE = (
     "10.0.0.0/8",
     "100.64.0.0/10",
@@ -42,20 +42,20 @@ _PRIVATE = (
 )
 NEVER: tuple[Network, ...] = tuple(ip_network(text) for text in _NEVER)
 PRIVATE: tuple[Network, ...] = tuple(ip_network(text) for text in _PRIVATE)
-#: Names of metadata services, whatever they resolve to.
+#: Names of metadata services, refused before they are resolved.
 NEVER_NAMES = frozenset({"metadata.google.internal", "metadata", "instance-data", "metadata.azure.internal"})
 
 
-def parse(text: str) -> Address | None:
-    """An address written as usual; None for a name. The zone of an IPv6 address is no part of it."""
+def parse_address(text: str) -> Address | None:
+    """Return the address that a text spells, without the zone of an IPv6 address; None for a host name."""
     try:
         return ip_address(text.strip("[]").partition("%")[0])
     except ValueError:
         return None
 
 
-def embedded(address: Address) -> Address:
-    """The IPv4 address that an IPv4-mapped or IPv4-compatible one stands for."""
+def embedded_ipv4(address: Address) -> Address:
+    """Return the IPv4 address inside an IPv4-mapped or IPv4-compatible IPv6 address; any other address as it is."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -64,9 +64,9 @@ def embedded(address: Address) -> Address:
     return address
 
 
-def judge(address: Address) -> Verdict:
-    """Whether an address is public, one of our own networks, or never to be called."""
-    real = embedded(address)
+def judge_address(address: Address) -> Verdict:
+    """Return whether an address is public, in a private network, or never to be called."""
+    real = embedded_ipv4(address)
     if any(real in network for network in NEVER):
         return "never"
     return "private" if any(real in network for network in PRIVATE) else "public"

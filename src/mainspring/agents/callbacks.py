@@ -1,4 +1,7 @@
-"""What an agent that answered 202 says later: any instance may hear it, the store judges. On the engine's loop."""
+"""Callbacks of HTTP agents that answered 202: heartbeat, progress, complete, fail.
+
+Any instance may receive a callback, and the store decides whether its attempt is still current. Thread: engine loop.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,35 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.agents.response import blacken
+from mainspring.agents.response import redact
 from mainspring.agents.signing import read_token
 from mainspring.agents.vault import Vault
 from mainspring.model.change import Change, Result
 from mainspring.model.errors import MainspringError, UnknownRun
 from mainspring.model.http import HTTP_TASK, HttpResult
-from mainspring.model.ids import plain
+from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Failed, Outcome, Succeeded
 from mainspring.model.run import Run, State
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import Attempt, Handler
+from mainspring.ports.executor import Attempt, Execution, Handler
 from mainspring.ports.store import Runs, Store
 
-MAX_PROGRESS = 500
-MAX_ERROR = 2_000
-KEPT_RESULT = 64 * 1024
+MAX_PROGRESS_CHARS = 500
+MAX_ERROR_CHARS = 2_000
+MAX_RESULT_BYTES = 64 * 1024
 
 
 class CallbackDenied(MainspringError):
-    """The callback token is missing, wrong, or over."""
+    """The callback token is missing, wrong or expired."""
 
 
 class CallbackStale(MainspringError):
-    """The attempt this callback belongs to is over."""
+    """The attempt to which the callback belongs has ended."""
 
 
-class Standing(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What an agent hears in answer: how long it may be silent now, and whether it should stop."""
+class CallbackReply(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Answer to a callback: how long the agent may now be silent, and why it should stop, if it should."""
 
     state: str
     lease_ms: Ms = 0
@@ -45,21 +48,21 @@ class Standing(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class ChangeOf(Protocol):
-    """The recorder: an outcome as a write."""
+    """The part of the recorder that callbacks use: it turns the outcome of an attempt into a change."""
 
-    def change_of(self, attempt: Attempt, outcome: Outcome, now: Ms) -> Change: ...
+    def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change: ...
 
 
 def _no_call(*_: object) -> None:
-    raise AssertionError("a callback calls nobody")
+    raise AssertionError("a callback calls no handler")
 
 
-#: What callbacks know of the task: its retry budget, where the run brings none.
+#: Handler of the built-in task: its retry policy applies to runs that have none.
 _HANDLER = Handler(name=HTTP_TASK, kind="http", call=_no_call, call_blocking=_no_call, encode=_no_call)  # type: ignore[arg-type]  # never called
 
 
 class Callbacks:
-    """Heartbeat, progress, complete, fail: each under the token and the epoch of one attempt."""
+    """Carries out callbacks; each is valid for the token and the epoch of one attempt."""
 
     def __init__(
         self,
@@ -75,39 +78,43 @@ class Callbacks:
         self._vault = vault
         self._clock = clock
 
-    async def heartbeat(self, run_id: str, token: str) -> Standing:
-        """The agent is alive: its lease begins anew, never beyond the token's end."""
-        return await self._alive(await self._held(run_id, token), token)
+    async def heartbeat(self, run_id: str, token: str) -> CallbackReply:
+        """Renew the lease of the attempt, at most until the token expires."""
+        return await self._renew(await self._find_running(run_id, token), token)
 
-    async def progress(self, run_id: str, token: str, text: str) -> Standing:
-        """A heartbeat with a line for people."""
-        run = await self._held(run_id, token)
-        await self._store.progress(run.id, run.epoch, plain(blacken(text))[:MAX_PROGRESS])
-        return await self._alive(run, token)
+    async def progress(self, run_id: str, token: str, text: str) -> CallbackReply:
+        """Renew the lease and store a progress line."""
+        run = await self._find_running(run_id, token)
+        await self._store.progress(run.id, run.epoch, storable_text(redact(text))[:MAX_PROGRESS_CHARS])
+        return await self._renew(run, token)
 
-    async def complete(self, run_id: str, token: str, data: bytes, content_type: str = "") -> Standing:
-        """The work is done; the body is kept as the answer."""
-        run = await self._run(run_id, token)
+    async def complete(self, run_id: str, token: str, data: bytes, content_type: str = "") -> CallbackReply:
+        """End the run as a success, with the request body as its response; repeated, it changes nothing."""
+        run = await self._find_run(run_id, token)
         if run.state is State.SUCCEEDED:
-            return Standing(run.state)  # said twice
-        text = blacken(plain(data[:KEPT_RESULT].decode("utf-8", "replace")))
-        kept = HttpResult(202, text, content_type, len(data), len(data) > KEPT_RESULT)
-        return await self._end(self._still(run), Succeeded(msgspec.json.encode(kept).decode()))
+            return CallbackReply(run.state)  # the agent repeats itself
+        text = redact(storable_text(data[:MAX_RESULT_BYTES].decode("utf-8", "replace")))
+        kept = HttpResult(202, text, content_type, len(data), len(data) > MAX_RESULT_BYTES)
+        return await self._end(self._check_running(run), Succeeded(msgspec.json.encode(kept).decode()))
 
     async def fail(
         self, run_id: str, token: str, error: str, *, retry: bool = True, retry_after: Ms | None = None
-    ) -> Standing:
-        """The work failed; the retry policy decides, unless the agent says that another try is useless."""
-        run = await self._run(run_id, token)
+    ) -> CallbackReply:
+        """End the attempt as a failure; the retry policy decides what follows, unless `retry` is False."""
+        run = await self._find_run(run_id, token)
         if run.state in (State.FAILED, State.RETRYING):
-            return Standing(run.state)
-        said = plain(blacken(error))[:MAX_ERROR] or "the agent gave no reason"
+            return CallbackReply(run.state)
+        message = storable_text(redact(error))[:MAX_ERROR_CHARS] or "the agent gave no reason"
         return await self._end(
-            self._still(run), Failed(said, reason="agent", fingerprint="agent", retry=retry, retry_after=retry_after)
+            self._check_running(run),
+            Failed(message, reason="agent", fingerprint="agent", retry=retry, retry_after=retry_after),
         )
 
-    async def _run(self, run_id: str, token: str) -> Run:
-        """The run, if the token is good for its present attempt."""
+    async def _find_run(self, run_id: str, token: str) -> Run:
+        """Return the run if the token is valid for its current attempt.
+
+        Raises: UnknownRun, CallbackDenied, CallbackStale.
+        """
         found = await self._store.find(Runs(id=run_id, limit=1))
         if not found or found[0].schedule_id is None:
             raise UnknownRun(f"no run has the id {run_id!r:.60}")
@@ -121,15 +128,15 @@ class Callbacks:
         return run
 
     @staticmethod
-    def _still(run: Run) -> Run:
+    def _check_running(run: Run) -> Run:
         if run.state is not State.RUNNING:
-            raise CallbackStale(f"the run is {run.state}: nothing of this attempt is waited for")
+            raise CallbackStale(f"the run is {run.state}: this attempt has ended")
         return run
 
-    async def _held(self, run_id: str, token: str) -> Run:
-        return self._still(await self._run(run_id, token))
+    async def _find_running(self, run_id: str, token: str) -> Run:
+        return self._check_running(await self._find_run(run_id, token))
 
-    async def _alive(self, run: Run, token: str) -> Standing:
+    async def _renew(self, run: Run, token: str) -> CallbackReply:
         target = run.options.http if run.options is not None else None
         silence = 60_000 if target is None else target.silence
         left = int(token.split(".")[1]) - self._clock.now()
@@ -137,17 +144,17 @@ class Callbacks:
         answer = await self._store.renew(run.owner or "", [(run.id, run.epoch)], ttl)
         if run.id not in answer.kept:
             raise CallbackStale(f"the lease of attempt {run.epoch} has ended")
-        return Standing(run.state, ttl, answer.cancel.get(run.id))
+        return CallbackReply(run.state, ttl, answer.cancel.get(run.id))
 
-    async def _end(self, run: Run, outcome: Outcome) -> Standing:
+    async def _end(self, run: Run, outcome: Outcome) -> CallbackReply:
         now = self._clock.now()
-        attempt = Attempt(run, None, _HANDLER, None, 0)
-        attempt.began_at = run.started_at
-        attempt.ms = max(0, now - (run.started_at or now))
-        change = self._recorder.change_of(attempt, outcome, now)
-        change = replace(change, events=tuple(replace(event, actor="agent") for event in change.events))
+        attempt = Attempt(run, None, _HANDLER, None)
+        execution = Execution(began_at=run.started_at, ms=max(0, now - (run.started_at or now)))
+        change = self._recorder.change_of(attempt, execution, outcome, now)
+        by_agent = tuple(replace(event, actor="agent") for event in change.events)
+        change = replace(change, events=by_agent, kind="other")  # a plain success has no actor
         result = await self._apply(change)
         if not result.ok:
             raise CallbackStale(f"attempt {run.epoch} is over")
         assert change.run is not None
-        return Standing(change.run.state)
+        return CallbackReply(change.run.state)

@@ -1,4 +1,7 @@
-"""The guard at the connection: names are resolved once, every address is judged, only a judged one is dialled."""
+"""Address guard: keeps the URLs of HTTP agents from reaching addresses that must not be called (SSRF).
+
+A host is resolved once, every address is checked, and only checked addresses are connected to.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_network
 
-from mainspring.agents.addresses import NEVER_NAMES, Address, Network, embedded, judge, parse
+from mainspring.agents.addresses import NEVER_NAMES, Address, Network, embedded_ipv4, judge_address, parse_address
 from mainspring.model.errors import InvalidInput, MainspringError
 from mainspring.model.http import AgentSettings, host_and_port
 
@@ -18,15 +21,18 @@ RESOLVE_SECONDS = 3.0
 
 
 class Forbidden(MainspringError):
-    """The address may not be called."""
+    """The settings of this instance do not allow the address to be called."""
 
 
 class Unresolved(MainspringError):
-    """The name has no address."""
+    """The host name has no address."""
 
 
-class Guard:
-    """Judges hosts, ports and addresses by the settings of this instance; `on_loopback` tells where it is bound."""
+class AddressGuard:
+    """Checks hosts, ports and addresses of HTTP agents against the settings of this instance.
+
+    `on_loopback` is True if the instance listens on loopback only: private addresses are then allowed by default.
+    """
 
     def __init__(self, settings: AgentSettings, *, on_loopback: bool = True, resolve: Resolve | None = None) -> None:
         self._private = on_loopback if settings.allow_private is None else settings.allow_private
@@ -44,36 +50,36 @@ class Guard:
             raise Forbidden(f"{host} is a metadata service, which is never called")
 
     def check_address(self, text: str, host: str = "") -> str:
-        """The address itself, or Forbidden."""
-        address = parse(text)
+        """Return the address if it may be called. Raises: Forbidden, with `host` in the message."""
+        address = parse_address(text)
         if address is None:
             raise Forbidden(f"{text!r} is not an address")
-        verdict = judge(address)
-        said = text if host in ("", text) else f"{host} ({text})"
+        verdict = judge_address(address)
+        shown = text if host in ("", text) else f"{host} ({text})"
         if verdict == "never":
-            raise Forbidden(f"{said} is a link-local, metadata or otherwise special address, which is never called")
+            raise Forbidden(f"{shown} is a link-local, metadata or otherwise special address, which is never called")
         if verdict == "private" and not (self._private or self._listed(host, address)):
             raise Forbidden(
-                f"{said} is a loopback or private address; agents.allow_private or agents.allow_hosts may allow it"
+                f"{shown} is a loopback or private address; agents.allow_private or agents.allow_hosts may allow it"
             )
         return text
 
     def _listed(self, host: str, address: Address) -> bool:
-        real = embedded(address)
+        real = embedded_ipv4(address)
         return host.lower().rstrip(".") in self._names or any(real in network for network in self._networks)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Resolve once and judge every address; one that may not be called spoils the name."""
+        """Resolve a host once and return its addresses, if all of them may be called. Raises: Forbidden, Unresolved."""
         self.check_port(port)
         self.check_name(host)
-        literal = parse(host)
+        literal = parse_address(host)
         found = [str(literal)] if literal is not None else await self._resolve(host, port)
         if not found:
             raise Unresolved(f"{host} has no address")
         return [self.check_address(text, host) for text in found]
 
-    async def at_save(self, url: str, *, field: str = "url") -> list[str]:
-        """Refuse what could never be called; a name without an address is only warned of: it may get one."""
+    async def check_url(self, url: str, *, field: str = "url") -> list[str]:
+        """Refuse a URL that this instance may not call. Return warnings: one if the host name has no address yet."""
         host, port = host_and_port(url)
         try:
             await self.addresses(host, port)
@@ -85,7 +91,10 @@ class Guard:
 
 
 async def system_resolve(host: str, port: int) -> list[str]:
-    """Ask the system; what it makes of odd spellings (0x7f000001, 127.1) is what gets judged."""
+    """Return the addresses of a host by the system's resolver. Raises: Unresolved.
+
+    It turns odd spellings (0x7f000001, 127.1) into plain addresses, which the guard then checks.
+    """
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
@@ -99,7 +108,7 @@ def _allow_list(given: tuple[str, ...]) -> tuple[frozenset[str], tuple[Network, 
     names: set[str] = set()
     networks: list[Network] = []
     for one in given:
-        if parse(one.partition("/")[0]) is None:
+        if parse_address(one.partition("/")[0]) is None:
             names.add(one.lower().rstrip("."))
             continue
         try:

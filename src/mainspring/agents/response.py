@@ -1,4 +1,4 @@
-"""What is read and kept of an agent's answer: bounded, decoded with care, secrets blacked out."""
+"""Responses of HTTP agents: read within bounds, decoded to storable text, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Iterable
 
 from msgspec import Struct
 
-from mainspring.model.ids import plain
+from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms, instant_ms
 
-#: Compressed answers that grow more than so many times are not read on.
-MAX_RATIO = 20
-#: A small answer may grow to this, whatever the ratio.
-SMALL = 16 * 1024
-#: The longest wait an agent may ask for.
+#: A compressed response is not read further once it has grown by this factor.
+MAX_COMPRESSION_RATIO = 20
+#: Up to this many bytes a compressed response may grow by any factor.
+RATIO_FREE_BYTES = 16 * 1024
+#: Longest wait that an agent may request with Retry-After, in milliseconds.
 MAX_RETRY_AFTER: Ms = 86_400_000
-BLACK = "[redacted]"
+REDACTED = "[redacted]"
 
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _NAMED = re.compile(
@@ -28,7 +28,7 @@ _WHSEC = re.compile(r"whsec_[A-Za-z0-9+/=]+")
 
 
 class Answer(Struct, frozen=True):
-    """The part of a body that was read."""
+    """The part of a response body that was read: its bytes, decompressed, and the number of bytes received."""
 
     data: bytes
     read: int
@@ -36,7 +36,7 @@ class Answer(Struct, frozen=True):
 
 
 async def read_bounded(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> Answer:
-    """Read and decompress at most `limit` bytes; what goes beyond that, or beyond the ratio, is left."""
+    """Read and decompress at most `limit` bytes of a body; stop early at `MAX_COMPRESSION_RATIO`."""
     inflate = zlib.decompressobj(_WINDOW[encoding]) if encoding in _WINDOW else None
     found = bytearray()
     read = 0
@@ -45,7 +45,7 @@ async def read_bounded(chunks: AsyncIterator[bytes], encoding: str, limit: int) 
         if inflate is None:
             found += chunk[: limit - len(found)]
         else:
-            most = min(limit, max(SMALL, read * MAX_RATIO))
+            most = min(limit, max(RATIO_FREE_BYTES, read * MAX_COMPRESSION_RATIO))
             try:
                 found += inflate.decompress(chunk, max(1, most - len(found) + 1))
             except zlib.error:
@@ -57,34 +57,34 @@ async def read_bounded(chunks: AsyncIterator[bytes], encoding: str, limit: int) 
     return Answer(bytes(found), read, truncated=False)
 
 
-def as_text(data: bytes, charset: str | None, limit: int) -> str:
-    """Text that every store can keep."""
+def decode_text(data: bytes, charset: str | None, limit: int) -> str:
+    """Decode at most `limit` bytes to text that every store can keep; an unknown charset is read as UTF-8."""
     try:
         text = data[:limit].decode(charset or "utf-8", "replace")
     except LookupError:
         text = data[:limit].decode("utf-8", "replace")
-    return plain(text)
+    return storable_text(text)
 
 
-def blacken(text: str, known: Iterable[str] = ()) -> str:
-    """The text without the values we sent, and without what looks like a secret."""
+def redact(text: str, known: Iterable[str] = ()) -> str:
+    """Return a text without the `known` header values that were sent, and without what looks like a secret."""
     for value in known:
         for part in {value, value.rpartition(" ")[2]}:
             if len(part) >= 4:
-                text = text.replace(part, BLACK)
-    text = _NAMED.sub(rf'\1"{BLACK}"', text)
-    text = _BEARER.sub(rf"\1 {BLACK}", text)
-    return _WHSEC.sub(BLACK, text)
+                text = text.replace(part, REDACTED)
+    text = _NAMED.sub(rf'\1"{REDACTED}"', text)
+    text = _BEARER.sub(rf"\1 {REDACTED}", text)
+    return _WHSEC.sub(REDACTED, text)
 
 
-def retry_after(value: str | None, now: Ms) -> Ms | None:
-    """Milliseconds to wait, from seconds or a date; None when it says nothing we understand."""
+def parse_retry_after(value: str | None, now: Ms) -> Ms | None:
+    """Return the milliseconds to wait by a Retry-After header, in seconds or as a date; None if it is neither."""
     if value is None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit() and len(text) < 12:
         return min(int(text) * 1000, MAX_RETRY_AFTER)
-    from email.utils import parsedate_to_datetime  # few agents say a date
+    from email.utils import parsedate_to_datetime  # few agents send a date
 
     try:
         at = parsedate_to_datetime(text)

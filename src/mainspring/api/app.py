@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -10,26 +11,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from mainspring.api import callbacks
-from mainspring.api.base import Api
-from mainspring.api.pages import api_docs, openapi_json, status_page
+from mainspring.api.context import Api
 from mainspring.api.problems import on_error
-from mainspring.api.routes import ENDPOINTS, Endpoint, Handler
+from mainspring.api.route_table import ENDPOINTS, PROBES, Endpoint, Handler
+from mainspring.api.routes.pages import api_docs, openapi_json, status_page
+from mainspring.config.settings import ServeSettings
 from mainspring.model.errors import MainspringError
 
 if TYPE_CHECKING:
-    from mainspring.app import Mainspring
+    from mainspring.app.mainspring import Mainspring
 
 
-CALLBACKS = "/api/callbacks/"
+def build(ms: Mainspring, settings: ServeSettings | None = None) -> Starlette:
+    """Return the ASGI app that serves `ms`; the caller starts and stops its engine.
 
-
-def build(ms: Mainspring, settings: Any = None) -> Starlette:
-    """The service of an app whose engine somebody else starts and stops.
-
-    Before a server is stopped, `app.state.api.closing.set()` ends the event streams.
+    `settings.role` decides the routes: a planner or a worker serves its probes only. Before the server is stopped, set
+    `app.state.api.closing`: it ends the event streams.
     """
-    app = Starlette(routes=[*_routes(), *callbacks.routes(ms)])
+    has_api = settings is None or settings.role in ("all", "api")
+    app = Starlette(routes=_routes((*ENDPOINTS, *PAGES) if has_api else PROBES))
     app.router.redirect_slashes = False  # a redirect would repeat whatever host the caller named
     app.state.api = Api(ms, settings)
     for kind in (Exception, HTTPException, MainspringError):
@@ -37,31 +37,34 @@ def build(ms: Mainspring, settings: Any = None) -> Starlette:
     return app
 
 
-#: Pages and documents; they are made of the table, so they cannot be in it.
+#: Pages and documents. They are made from the table of routes, so they cannot be in it.
 PAGES: tuple[Endpoint, ...] = (
-    Endpoint(method="GET", path="/", handler=status_page, summary="How the service is", documented=False),
-    Endpoint(method="GET", path="/api/docs", handler=api_docs, summary="The API for people", documented=False),
+    Endpoint(method="GET", path="/", handler=status_page, summary="Status page", documented=False),
+    Endpoint(method="GET", path="/api/docs", handler=api_docs, summary="Documentation of the API", documented=False),
     Endpoint(
-        method="GET", path="/api/openapi.json", handler=openapi_json, summary="The API for programs", documented=False
+        method="GET", path="/api/openapi.json", handler=openapi_json, summary="OpenAPI document", documented=False
     ),
 )
 
 
 def route_table(app: Starlette) -> list[tuple[str, str, bool]]:
-    """Method, path and whether it is public, of every route of the app; callbacks bring a key of their own."""
-    known = {(one.method, one.path): one.public for one in (*ENDPOINTS, *PAGES)}
+    """Return method, path and whether no API key is needed, for every route of an app.
+
+    A route that is not in the table of routes counts as one that needs a key.
+    """
+    open_routes = {(one.method, one.path) for one in (*ENDPOINTS, *PAGES) if one.public or one.callback}
     return [
-        (method, route.path, known.get((method, route.path), route.path.startswith(CALLBACKS)))
+        (method, route.path, (method, route.path) in open_routes)
         for route in app.routes
         if isinstance(route, Route)
         for method in sorted((route.methods or set()) - {"HEAD"})
     ]
 
 
-def _routes() -> list[BaseRoute]:
-    """One Starlette route for each path, so that a wrong method is told which ones there are."""
+def _routes(endpoints: Iterable[Endpoint]) -> list[BaseRoute]:
+    """Return one Starlette route per path, so that the answer to a wrong method lists all methods of the path."""
     by_path: dict[str, list[Endpoint]] = {}
-    for endpoint in (*ENDPOINTS, *PAGES):
+    for endpoint in endpoints:
         by_path.setdefault(endpoint.path, []).append(endpoint)
     return [
         Route(path, _by_method({one.method: one.handler for one in ends}), methods=[one.method for one in ends])

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: the same request again gets the same answer, on every instance, for a day."""
+"""Idempotency keys: a repeated request gets the answer of the first one, on every instance, for a day."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.api.problems import Fault, Refused
-from mainspring.model.kept import IDEMPOTENCY, Kept
+from mainspring.model.keyvalue import IDEMPOTENCY_KIND, KeyValue
 
 if TYPE_CHECKING:
-    from mainspring.app import Mainspring
+    from mainspring.app.engine_host import EngineHost
 
 HEADER = "Idempotency-Key"
-MAX_LENGTH = 255
-_KEY = re.compile(rf"[!-~]{{1,{MAX_LENGTH}}}")
-#: So long an answer is kept, and so long one that is being made bars others: then its maker is taken for dead.
-KEEP = 24 * 3_600_000
-IN_FLIGHT = 60_000
+MAX_KEY_LENGTH = 255
+_VALID_KEY = re.compile(rf"[!-~]{{1,{MAX_KEY_LENGTH}}}")
+#: How long an answer is stored.
+ANSWER_TTL_MS = 24 * 3_600_000
+#: How long a request without an answer blocks its repetitions; after that its instance is taken for dead.
+IN_FLIGHT_TTL_MS = 60_000
 
 
 class Record(Struct, omit_defaults=True):
-    """What was asked under a key, and the answer once there is one."""
+    """What is stored for an idempotency key: the digest of the first request, and its answer (`status` 0: none yet)."""
 
     request: str
     status: int = 0
@@ -36,60 +37,66 @@ class Record(Struct, omit_defaults=True):
     body: str = ""
 
 
-async def once(
-    ms: Mainspring, request: Request, data: bytes, answer: Callable[[], Awaitable[Response]], who: str = ""
+async def with_idempotency_key(
+    host: EngineHost, request: Request, data: bytes, answer: Callable[[], Awaitable[Response]]
 ) -> Response:
-    """Answer, or give the answer again that this key got before. Refusals are not kept: they changed nothing."""
+    """Return `answer()`, or the stored answer if the request's idempotency key was used before.
+
+    `data` is the raw body: another request with the same key is refused with 422. Answers of refused requests are not
+    stored, as these requests changed nothing.
+    """
     given = request.headers.get(HEADER)
     if given is None:
         return await answer()
     key = given.strip()
-    if not _KEY.fullmatch(key):
-        fault = Fault(f"is not a key of 1 to {MAX_LENGTH} visible ASCII characters", parameter=HEADER)
+    if not _VALID_KEY.fullmatch(key):
+        fault = Fault(f"is not a key of 1 to {MAX_KEY_LENGTH} visible ASCII characters", parameter=HEADER)
         raise Refused(422, "invalid", f"{HEADER}: {fault.detail}", [fault])
-    print_of = _digest(request.method.encode(), request.url.path.encode(), request.url.query.encode(), data)
-    name = _digest(who.encode(), key.encode())
-    mine = Record(print_of)
-    if not await _claimed(ms, name, mine):
-        known = await _known(ms, name)
-        if known is not None:
-            return _again(known, mine)
-        if not await _claimed(ms, name, mine):  # it went between the two questions; the next one may have it
+    digest = _digest(request.method.encode(), request.url.path.encode(), request.url.query.encode(), data)
+    name = _digest(b"", key.encode())
+    mine = Record(digest)
+    if not await _claim(host, name, mine):
+        stored = await _find(host, name)
+        if stored is not None:
+            return _replay(stored, mine)
+        if not await _claim(host, name, mine):  # removed between the two calls, and claimed by another request since
             raise _in_flight()
     try:
         response = await answer()
     except BaseException:
-        await ms.call(lambda runtime: runtime.commands.forget(IDEMPOTENCY, [name]))
+        await host.call(lambda runtime: runtime.commands.remove(IDEMPOTENCY_KIND, [name]))
         raise
-    await _store(ms, name, print_of, response)
+    await _store(host, name, digest, response)
     return response
 
 
-async def _claimed(ms: Mainspring, name: str, record: Record) -> bool:
-    item = Kept(kind=IDEMPOTENCY, id=name, data=_text(record), expires_at=ms.now() + IN_FLIGHT)
-    return (await ms.call(lambda runtime: runtime.commands.keep([item])))[0]
+async def _claim(host: EngineHost, name: str, record: Record) -> bool:
+    """Store `record`, which has no answer yet, under `name`; return False if a record is there already."""
+    item = KeyValue(kind=IDEMPOTENCY_KIND, id=name, data=_text(record), expires_at=host.now() + IN_FLIGHT_TTL_MS)
+    return (await host.call(lambda runtime: runtime.commands.put([item])))[0]
 
 
-async def _known(ms: Mainspring, name: str) -> Record | None:
-    found = await ms.call(lambda runtime: runtime.commands.kept(IDEMPOTENCY, [name]))
+async def _find(host: EngineHost, name: str) -> Record | None:
+    found = await host.call(lambda runtime: runtime.commands.find_values(IDEMPOTENCY_KIND, [name]))
     return msgspec.json.decode(found[name].data, type=Record) if name in found else None
 
 
-async def _store(ms: Mainspring, name: str, print_of: str, response: Response) -> None:
+async def _store(host: EngineHost, name: str, digest: str, response: Response) -> None:
     headers = {key: response.headers[key] for key in ("content-type", "location", "etag") if key in response.headers}
     body = base64.b64encode(bytes(response.body)).decode()
-    record = Record(print_of, response.status_code, headers, body)
-    item = Kept(kind=IDEMPOTENCY, id=name, data=_text(record), expires_at=ms.now() + KEEP)
-    await ms.call(lambda runtime: runtime.commands.keep([item], replace=True))
+    record = Record(digest, response.status_code, headers, body)
+    item = KeyValue(kind=IDEMPOTENCY_KIND, id=name, data=_text(record), expires_at=host.now() + ANSWER_TTL_MS)
+    await host.call(lambda runtime: runtime.commands.put([item], replace=True))
 
 
-def _again(known: Record, mine: Record) -> Response:
-    if known.request != mine.request:
+def _replay(stored: Record, mine: Record) -> Response:
+    """Return the stored answer. Raises: Refused if the key belongs to another request, or has no answer yet."""
+    if stored.request != mine.request:
         fault = Fault("was used for another request", parameter=HEADER, suggestion="Use a new key for a new request")
         raise Refused(422, "idempotency-mismatch", f"{HEADER}: {fault.detail}", [fault])
-    if not known.status:
+    if not stored.status:
         raise _in_flight()
-    return Response(base64.b64decode(known.body), known.status, {**known.headers, "Idempotency-Replayed": "true"})
+    return Response(base64.b64decode(stored.body), stored.status, {**stored.headers, "Idempotency-Replayed": "true"})
 
 
 def _in_flight() -> Refused:
@@ -103,7 +110,7 @@ def _text(record: Record) -> str:
 
 
 def _digest(*parts: bytes) -> str:
-    """Of parts that are told apart: each one's length goes before it."""
+    """Return the SHA-256 of the parts. Each part's length is hashed before it: ("ab", "c") is not ("a", "bc")."""
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big") + part)

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of routes and the structs that the routes read and answer."""
+"""OpenAPI 3.1 document, made from the table of routes and the structs that the routes read and answer."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.api.problems import MEDIA_TYPE, Problem
-from mainspring.api.routes import ENDPOINTS, Endpoint
+from mainspring.api.route_table import ENDPOINTS, Endpoint
 
 REF = "#/components/schemas/{name}"
-#: What a new schedule has to say, by one field of each.
-WHEN = ("cronExpression", "intervalMs", "at", "delayMs")
-WHAT = ("agentUrl", "task")
-#: Problems that every route may answer with.
+#: Fields of a new schedule of which exactly one says when it fires, and exactly one what it calls.
+WHEN_FIELDS = ("cronExpression", "intervalMs", "at", "delayMs")
+WHAT_FIELDS = ("agentUrl", "task")
+#: Statuses of the problem documents that every route may answer with.
 COMMON = (401, 403, 421, 422, 429, 503)
 _STATUS_WORDS = {
     400: "The body is not JSON",
-    401: "A key is needed",
+    401: "The key, or the token of a callback, is missing or not valid",
     403: "The key does not allow this",
-    404: "There is no such thing",
-    409: "It does not fit the present state",
+    404: "There is no schedule or execution with this id",
+    409: "The request does not fit the present state",
     412: "The schedule has changed since it was read",
     413: "The body is too large",
     415: "The content type is not JSON",
-    421: "This host is not served here",
-    422: "Something in the request is not valid",
+    421: "The service does not answer to this host name",
+    422: "A field, parameter or header of the request is not valid",
     429: "Too many requests",
     503: "The store cannot be reached",
 }
@@ -44,7 +44,7 @@ _EXAMPLE_SCHEDULE = {
     "retryPolicy": {"maxAttempts": 3, "backoffMultiplier": 2, "initialDelayMs": 1000, "maxDelayMs": 30000},
     "enabled": True,
 }
-#: Name of a body → examples by name.
+#: Examples of request bodies: by the name of the body's type, then by the name of the example.
 EXAMPLES: dict[str, dict[str, Any]] = {
     "ScheduleCreate": {
         "agent": _EXAMPLE_SCHEDULE,
@@ -67,19 +67,22 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "TriggerBody": {"override": {"payload": {"reportType": "weekly"}}},
     "CancelBody": {"why": {"reason": "no longer needed"}},
     "EmptyBody": {"nothing": {}},
+    "ProgressBody": {"third": {"fraction": 0.33, "message": "page 1 of 3"}},
+    "FailureBody": {"later": {"error": "the printer is out of paper", "retryAfter": 60}},
+    "Any": {"result": {"pages": 3}},
 }
 
 
 @cache
 def document() -> dict[str, Any]:
-    """The whole document."""
-    kinds = _kinds()
+    """Return the document as JSON types; it is made once."""
+    kinds = _body_types()
     schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
     by_kind = dict(zip([str(kind) for kind in kinds], schemas, strict=True))
     for name, schema in components.items():
         if name in EXAMPLES:
             schema["examples"] = list(EXAMPLES[name].values())
-    components["ScheduleCreate"]["allOf"] = [_one_of(WHEN), _one_of(WHAT)]
+    components["ScheduleCreate"]["allOf"] = [_one_of(WHEN_FIELDS), _one_of(WHAT_FIELDS)]
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         if endpoint.documented:
@@ -99,17 +102,21 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "mainspring key create"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "mainspring key create"},
+                "callbackToken": {"type": "http", "scheme": "bearer", "description": "X-Callback-Token of the call"},
+            },
         },
     }
 
 
 def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
-    """Exactly one of these fields is given."""
+    """Return the schema that requires exactly one of these fields."""
     return {"oneOf": [{"required": [name]} for name in names]}
 
 
-def _kinds() -> list[Any]:
+def _body_types() -> list[Any]:
+    """Return every type that a route reads or answers, each once."""
     found: dict[str, Any] = {str(Problem): Problem}
     for endpoint in ENDPOINTS:
         for kind in (endpoint.body, endpoint.answer):
@@ -129,6 +136,8 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     if endpoint.public:
         operation["security"] = []
+    if endpoint.callback:
+        operation["security"] = [{"callbackToken": []}]
     if endpoint.body is not None:
         examples = EXAMPLES.get(endpoint.body.__name__, {})
         operation["requestBody"] = {
@@ -159,7 +168,7 @@ def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for field in msgspec.structs.fields(kind):
         schema = msgspec.json.schema(field.type)
-        if "anyOf" in schema:  # a parameter is left out, never null
+        if "anyOf" in schema:  # a parameter may be left out, but is never null
             parts = [part for part in schema.pop("anyOf") if part != {"type": "null"}]
             schema |= parts[0]
         if isinstance(schema.get("enum"), list):
@@ -173,12 +182,12 @@ def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
 def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     found: list[tuple[str, str, dict[str, Any]]] = []
     if endpoint.idempotent:
-        text = "The same key with the same request gets the same answer again, for a day"
+        text = "For a day, the same request with the same key gets the first answer again"
         found.append(("Idempotency-Key", text, {"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}))
     if endpoint.if_match:
-        found.append(("If-Match", "The ETag of the revision that is meant", {"examples": ['"r1"']}))
+        found.append(("If-Match", "Refuse unless the schedule has this ETag", {"examples": ['"r1"']}))
     if endpoint.resumes:
-        found.append(("Last-Event-ID", "The id of the last event that was seen", {"examples": ["42"]}))
+        found.append(("Last-Event-ID", "Continue after the event with this id", {"examples": ["42"]}))
     return [
         {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string", **schema}}
         for name, text, schema in found
@@ -199,7 +208,7 @@ def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
         str(status): {"description": _STATUS_WORDS[status], "content": problem}
         for status in sorted({*COMMON, *endpoint.problems})
     }
-    if endpoint.path == "/api/health":  # says how it is in both cases
+    if endpoint.path == "/api/health":  # the same body with both statuses
         bad["503"] = {"description": "Unhealthy", "content": good["content"]}
     return {str(endpoint.status): good, **bad}
 
@@ -207,9 +216,9 @@ def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 def _answer_headers(endpoint: Endpoint) -> dict[str, str]:
     found: dict[str, str] = {}
     if endpoint.status == 201:
-        found["Location"] = "Where the new thing is"
+        found["Location"] = "Path of the new schedule or execution"
     if endpoint.path.startswith("/api/schedules/{id}") and "executions" not in endpoint.path and endpoint.answer:
-        found["ETag"] = "The revision"
+        found["ETag"] = "Revision of the schedule"
     if endpoint.query is not None and "limit" in endpoint.query.__struct_fields__:
-        found["Link"] = 'rel="next": the page after this one, if there is one'
+        found["Link"] = 'rel="next": the next page, if there is one'
     return found

@@ -1,11 +1,10 @@
-"""Errors as RFC 9457 problem documents: what is wrong, where, and what would be right."""
+"""Problem documents (RFC 9457): every error answer says what is wrong, in which field, and what would be accepted."""
 
 from __future__ import annotations
 
 import logging
 import re
 import secrets
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -13,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mainspring.agents.callbacks import CallbackDenied, CallbackStale
 from mainspring.model.errors import (
     IllegalTransition,
     InvalidCron,
@@ -30,7 +30,7 @@ log = logging.getLogger("mainspring.api")
 
 MEDIA_TYPE = "application/problem+json"
 TYPES = "/api/errors/"
-#: Kind of problem → its title; the kind is also the last part of `type`.
+#: Title by kind of problem; the kind is also the last part of `type`.
 TITLES = {
     "malformed": "The body is not JSON",
     "invalid": "The request is not valid",
@@ -48,10 +48,12 @@ TITLES = {
     "unavailable": "The store cannot be reached",
     "busy": "Too many streams are open",
     "internal": "Something went wrong here",
+    "callback-denied": "Callback token refused",
+    "callback-stale": "The attempt is over",
     "refused": "The request was refused",
 }
 
-#: The core's names of fields, as they are called on the wire.
+#: JSON pointer in a request body, by the name of the field in the core's errors.
 _POINTERS = {
     "tz": "timezone",
     "trigger": "cronExpression",
@@ -90,7 +92,7 @@ _POINTERS = {
 
 
 class Fault(Struct, omit_defaults=True):
-    """One mistake: in the body (`pointer`, an RFC 6901 fragment) or in a parameter or header (`parameter`)."""
+    """One mistake: in the body (`pointer`, an RFC 6901 fragment), or in a parameter or header (`parameter`)."""
 
     detail: str
     pointer: str | UnsetType = UNSET
@@ -99,7 +101,7 @@ class Fault(Struct, omit_defaults=True):
 
 
 class Problem(Struct, kw_only=True, rename="camel"):
-    """An RFC 9457 problem document."""
+    """Body of an error answer, as RFC 9457 defines it."""
 
     type: str
     title: str
@@ -110,7 +112,7 @@ class Problem(Struct, kw_only=True, rename="camel"):
 
 
 class Refused(Exception):
-    """A request that is answered with a problem document."""
+    """Raised to answer a request with a problem document; `kind` is a key of `TITLES`."""
 
     def __init__(
         self,
@@ -128,18 +130,18 @@ class Refused(Exception):
         self.headers = headers or {}
 
 
-def invalid(pointer: str, detail: str, suggestion: str = "") -> Refused:
-    """One wrong value in the body."""
-    return faulty([Fault(detail, pointer=pointer, suggestion=suggestion or UNSET)])
+def invalid_field(pointer: str, detail: str, suggestion: str = "") -> Refused:
+    """Return the refusal of a request for one wrong value in its body."""
+    return invalid_request([Fault(detail, pointer=pointer, suggestion=suggestion or UNSET)])
 
 
-def faulty(faults: list[Fault]) -> Refused:
-    """One or more wrong values."""
-    return Refused(422, "invalid", said(faults), faults)
+def invalid_request(faults: list[Fault]) -> Refused:
+    """Return the refusal of a request for these mistakes; there is at least one."""
+    return Refused(422, "invalid", summarize(faults), faults)
 
 
-def said(faults: list[Fault]) -> str:
-    """What is wrong, in a sentence for people who read only that."""
+def summarize(faults: list[Fault]) -> str:
+    """Describe the first of the mistakes in one sentence and count the others."""
     first = faults[0]
     where = first.pointer.removeprefix("#/") if first.pointer else first.parameter or "body"
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -148,7 +150,7 @@ def said(faults: list[Fault]) -> str:
 
 
 def request_id(request: Request) -> str:
-    """The request's name in answers and logs: the caller's if it is a plain word, else a new one."""
+    """Return the id of a request in answers and logs: its X-Request-Id if that is a plain word, else a new id."""
     known: str | None = request.scope.setdefault("state", {}).get("request_id")
     if known is None:
         given = request.headers.get("x-request-id", "")
@@ -157,8 +159,8 @@ def request_id(request: Request) -> str:
     return known
 
 
-def answer(request: Request, refused: Refused) -> Response:
-    """The problem document of a refusal."""
+def problem_response(request: Request, refused: Refused) -> Response:
+    """Return the answer with the problem document of a refusal."""
     problem = Problem(
         type=TYPES + refused.kind,
         title=TITLES[refused.kind],
@@ -175,57 +177,63 @@ def answer(request: Request, refused: Refused) -> Response:
     )
 
 
-def refusal(error: Exception) -> Refused:
-    """What an error of ours is to the caller; what is not ours tells nothing about the inside."""
+def refusal_for(error: Exception) -> Refused:
+    """Translate an exception into a refusal; an unexpected one is logged, and its answer reveals nothing of it."""
     match error:
         case Refused():
             return error
         case HTTPException():
-            kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
-            detail = {404: "Nothing lives at this address", 405: "See the Allow header"}
-            return Refused(
-                error.status_code,
-                kind,
-                detail.get(error.status_code, error.detail),
-                headers=dict(error.headers or {}),
-            )
-        case ScheduleConflict():
-            return Refused(409, "exists", f"{error.problem}. {error.fix}", [_fault(error)])
-        case InvalidCron():
-            fault = Fault(
-                f"field {error.field!r}: {error.problem}", pointer="#/cronExpression", suggestion=error.fix or UNSET
-            )
-            return Refused(422, "cron-invalid", said([fault]), [fault])
-        case UnknownZone():
-            return Refused(422, "zone-unknown", said([_fault(error)]), [_fault(error)])
-        case PayloadTooLarge():
-            return Refused(413, "too-large", said([_fault(error)]), [_fault(error)])
+            return _refusal_for_http(error)
         case InvalidInput():
-            return faulty([_fault(error)])
+            return _refusal_for_input(error)
         case UnknownSchedule() | UnknownRun():
             return Refused(404, "not-found", str(error))
         case UnknownTask():
-            return invalid("#/task", str(error))
+            return invalid_field("#/task", str(error))
         case IllegalTransition():
             return Refused(409, "conflict", str(error))
+        case CallbackDenied():
+            return Refused(401, "callback-denied", str(error), headers={"WWW-Authenticate": "Bearer"})
+        case CallbackStale():
+            return Refused(409, "callback-stale", str(error))
         case StoreError():
-            log.warning("a request could not be answered: %s", error)
+            log.warning("request not answered, the store failed: %s", error)
             return Refused(503, "unavailable", "Nothing was changed; try again", headers={"Retry-After": "1"})
-    log.error("a request failed", exc_info=error)
+    log.error("request failed", exc_info=error)
     return Refused(500, "internal", "The log of the service has the details under this request id")
 
 
-def _fault(error: InvalidInput) -> Fault:
+def _refusal_for_http(error: HTTPException) -> Refused:
+    """Translate an error of Starlette's router into a refusal."""
+    kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
+    details = {404: "There is no route with this path", 405: "The Allow header names the methods of this path"}
+    detail = details.get(error.status_code, error.detail)
+    return Refused(error.status_code, kind, detail, headers=dict(error.headers or {}))
+
+
+def _refusal_for_input(error: InvalidInput) -> Refused:
+    """Translate an `InvalidInput`, which names a field and the fix, into a refusal."""
+    fault = _fault_from(error)
+    match error:
+        case ScheduleConflict():
+            return Refused(409, "exists", f"{error.problem}. {error.fix}", [fault])
+        case InvalidCron():
+            detail = f"field {error.field!r}: {error.problem}"
+            fault = Fault(detail, pointer="#/cronExpression", suggestion=error.fix or UNSET)
+            return Refused(422, "cron-invalid", summarize([fault]), [fault])
+        case UnknownZone():
+            return Refused(422, "zone-unknown", summarize([fault]), [fault])
+        case PayloadTooLarge():
+            return Refused(413, "too-large", summarize([fault]), [fault])
+    return invalid_request([fault])
+
+
+def _fault_from(error: InvalidInput) -> Fault:
     name = error.field
     wire = _POINTERS.get(name) or name.replace(".", "/").replace("[", "/").replace("]", "")
     return Fault(error.problem, pointer=f"#/{wire}", suggestion=error.fix or UNSET)
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """The handler for every exception of the app."""
-    return answer(request, refusal(error))
-
-
-def as_plain(value: Any) -> Any:
-    """Builtins of a struct; for comparing and storing."""
-    return msgspec.to_builtins(value)
+    """Answer a request that raised an exception; the app calls this for every one."""
+    return problem_response(request, refusal_for(error))

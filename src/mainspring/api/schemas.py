@@ -1,4 +1,4 @@
-"""What travels over HTTP, in camelCase: what may be sent, and what is answered. OpenAPI is made from these structs."""
+"""Structs of request bodies, query parameters and answers, in camelCase; the OpenAPI document is made from them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mainspring.model.http import Method
 from mainspring.model.policies import Backoff, Missed, OnExhausted, Overlap, PriorityName, Recovery
 from mainspring.model.trigger import Fold, Gap
 
-#: Ten years; longer waits are mistakes, and numbers stay numbers in every client.
-LONGEST = 315_360_000_000
+#: Longest duration in a request: ten years. It is exact in every JSON client.
+MAX_DURATION_MS = 315_360_000_000
 
 Instant = Annotated[
     str,
@@ -22,11 +22,11 @@ Instant = Annotated[
         extra_json_schema={"format": "date-time"},
     ),
 ]
-Millis = Annotated[int, Meta(ge=0, le=LONGEST)]
+Millis = Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)]
 DurationText = Annotated[
     str, Meta(pattern=r"^ *(\d{1,9}(\.\d{1,9})?(ms|s|m|h|d|w) *)+$", max_length=40, examples=["30s", "1h30m"])
 ]
-#: Milliseconds, or a text such as "30s"; answered in milliseconds.
+#: In requests: milliseconds, or a text such as "30s". Answers have milliseconds.
 DurationMs = Millis | DurationText
 CronText = Annotated[
     str,
@@ -47,11 +47,15 @@ UrlText = Annotated[
 ]
 Text = Annotated[str, Meta(max_length=500)]
 Status = Literal["pending", "running", "retrying", "success", "failed", "cancelled", "skipped"]
+HealthStatus = Literal["healthy", "degraded", "unhealthy"]
 STATUSES: tuple[Status, ...] = ("pending", "running", "retrying", "success", "failed", "cancelled", "skipped")
 
 
 class RetryBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How often and how late a failed execution is tried again; what is left out keeps its value."""
+    """Retry policy in a request: attempts of a failed execution and the delays between them.
+
+    A field that is left out keeps its value.
+    """
 
     max_attempts: Annotated[int, Meta(ge=1, le=1_000, description="executions in all, 1 = no retry")] | UnsetType = (
         UNSET
@@ -64,7 +68,7 @@ class RetryBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True
 
 
 class WindowBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """When an execution may begin."""
+    """Window in a request: the weekdays and times of day at which an execution may start."""
 
     timezone: ZoneText = "UTC"
     weekdays: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=7, examples=[["mon", "fri"]])] = []
@@ -74,7 +78,7 @@ class WindowBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=Tru
 
 
 class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Some of a schedule; what is left out stays as it is. `null` takes an optional value away."""
+    """Changes to a schedule. A field that is left out keeps its value; `null` removes an optional value."""
 
     # when: one of cronExpression, intervalMs, at, delayMs
     cron_expression: CronText | UnsetType = UNSET
@@ -123,41 +127,56 @@ class ScheduleCreate(ScheduleUpdate, kw_only=True, rename="camel", forbid_unknow
 
 
 class PauseBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Why, and until when."""
+    """Reason of a pause, and the instant at which it ends by itself."""
 
     reason: Text = "paused"
     until: Instant | None = None
 
 
 class TriggerBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A payload for this one execution, in place of the schedule's own."""
+    """Payload for one execution, in place of the schedule's payload."""
 
     payload: Any = UNSET
 
 
 class CancelBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Why."""
+    """Reason of a cancellation."""
 
     reason: Text = "cancelled"
 
 
 class EmptyBody(Struct, forbid_unknown_fields=True):
-    """Nothing."""
+    """Body of an action without parameters (resume, rotate-secret, retry): an empty object, or nothing."""
+
+
+class ProgressBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Progress of an agent's work: a fraction from 0 to 1, a text for people, or both."""
+
+    fraction: Annotated[float, Meta(ge=0, le=1)] | None = None
+    message: str = ""
+
+
+class FailureBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Failure of an agent's work. `retry: false`: another attempt would be useless. `retryAfter`: seconds to wait."""
+
+    error: str
+    retry: bool = True
+    retry_after: float | None = None
 
 
 # ── parameters ──────────────────────────────────────────────────────────────
 
 Limit = Annotated[int, Meta(ge=1, le=500)]
-Cursor = Annotated[str, Meta(min_length=1, max_length=64, description="from the Link of the page before")]
+Cursor = Annotated[str, Meta(min_length=1, max_length=64, description="taken from the Link of the previous page")]
 IdText = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class NoQuery(Struct, rename="camel"):
-    """No parameters."""
+    """Query of a route without parameters."""
 
 
 class ScheduleQuery(Struct, kw_only=True, rename="camel"):
-    """Which schedules."""
+    """Filter and page of a list of schedules."""
 
     limit: Limit = 100
     cursor: Cursor | None = None
@@ -165,7 +184,7 @@ class ScheduleQuery(Struct, kw_only=True, rename="camel"):
 
 
 class OfScheduleQuery(Struct, kw_only=True, rename="camel"):
-    """Which executions of one schedule."""
+    """Filter and page of a list of one schedule's executions."""
 
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -173,13 +192,13 @@ class OfScheduleQuery(Struct, kw_only=True, rename="camel"):
 
 
 class ExecutionQuery(OfScheduleQuery, kw_only=True, rename="camel"):
-    """Which executions."""
+    """Filter and page of a list of executions."""
 
     schedule_id: IdText | None = None
 
 
 class StreamQuery(Struct, kw_only=True, rename="camel"):
-    """Which events: types separated by commas, those of one schedule, from the beginning or from now on."""
+    """Filter of an event stream: types separated by commas, one schedule, from the log's beginning or from now on."""
 
     types: Annotated[str, Meta(max_length=1_000)] | None = None
     schedule: IdText | None = None
@@ -190,7 +209,7 @@ class StreamQuery(Struct, kw_only=True, rename="camel"):
 
 
 class RetryView(Struct, kw_only=True, rename="camel"):
-    """How often and how late a failed execution is tried again."""
+    """Retry policy in an answer."""
 
     max_attempts: int
     backoff_multiplier: float
@@ -201,7 +220,7 @@ class RetryView(Struct, kw_only=True, rename="camel"):
 
 
 class WindowView(Struct, kw_only=True, rename="camel"):
-    """When an execution may begin."""
+    """Window in an answer."""
 
     timezone: str
     weekdays: list[str]
@@ -209,7 +228,7 @@ class WindowView(Struct, kw_only=True, rename="camel"):
 
 
 class ScheduleView(Struct, kw_only=True, rename="camel"):
-    """A schedule. Header values are never shown."""
+    """Schedule in an answer. Values of headers are never shown."""
 
     id: str
     name: str
@@ -262,7 +281,7 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
 
 
 class AttemptView(Struct, kw_only=True, rename="camel"):
-    """One attempt of an execution."""
+    """One attempt of an execution, with its outcome."""
 
     attempt: int
     started_at: Instant
@@ -275,7 +294,7 @@ class AttemptView(Struct, kw_only=True, rename="camel"):
 
 
 class ExecutionView(Struct, kw_only=True, rename="camel"):
-    """One execution; `attempts` counts them, `attemptDetails` (of a single execution) tells each."""
+    """Execution in an answer. Lists have the number of attempts only; a single execution has `attemptDetails`, too."""
 
     id: str
     schedule_id: str | None
@@ -301,12 +320,22 @@ class ExecutionView(Struct, kw_only=True, rename="camel"):
 
 
 class SecretView(Struct, kw_only=True, rename="camel"):
-    """A signing secret, shown this once."""
+    """New signing secret; no other answer shows it."""
 
     signing_secret: str
 
 
-class HealthView(Struct, kw_only=True, rename="camel"):
-    """How the service is."""
+class ComponentView(Struct):
+    """Status of one part of an instance, when it was determined, and what is wrong with it ("" if nothing is)."""
 
-    status: Literal["healthy", "degraded", "unhealthy"]
+    status: HealthStatus
+    last_updated: Instant
+    detail: str = ""
+
+
+class HealthView(Struct, kw_only=True):
+    """Status of the service. A caller with a key, or on loopback, also gets its parts by name."""
+
+    status: HealthStatus
+    components: dict[str, ComponentView] | UnsetType = UNSET
+    last_updated: Instant | UnsetType = UNSET

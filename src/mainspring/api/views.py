@@ -1,4 +1,4 @@
-"""From the core's values to what is answered: names, words and times of the API."""
+"""Views: translate stored schedules and runs into the structs that the API answers with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.api.schemas import AttemptView, ExecutionView, RetryView, ScheduleView, Status, WindowView
@@ -25,18 +24,18 @@ from mainspring.model.events import (
     RunStarted,
     RunSucceeded,
 )
-from mainspring.model.http import HTTP_TASK
+from mainspring.model.http import HTTP_TASK, HttpTarget
 from mainspring.model.instant import Ms, isoformat
-from mainspring.model.policies import Priority, PriorityName, RetryPolicy, RunOptions, Segment, WindowSpec
+from mainspring.model.policies import Priority, PriorityName, RetryPolicy, RunOptions, WindowSpec
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.rules.triggers import compile_trigger
 
-#: What stands in the place of a header's value.
+#: Shown in place of a header's value.
 MASK = "***"
 
-_STATUS: dict[State, Status] = {
+_STATUS_BY_STATE: dict[State, Status] = {
     State.BLOCKED: "pending",
     State.WAITING: "pending",
     State.RUNNING: "running",
@@ -47,32 +46,32 @@ _STATUS: dict[State, Status] = {
     State.CANCELLED: "cancelled",
     State.SKIPPED: "skipped",
 }
-_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_PRIORITIES: tuple[PriorityName, ...] = ("critical", "high", "normal", "low")
+_WEEKDAY_WORDS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_PRIORITY_WORDS: tuple[PriorityName, ...] = ("critical", "high", "normal", "low")
 
 
-def states_of(status: Status) -> tuple[State, ...]:
-    """The states that a status stands for."""
-    return tuple(state for state, word in _STATUS.items() if word == status)
+def states_for(status: Status) -> tuple[State, ...]:
+    """Return the states of a run that the API shows as `status`."""
+    return tuple(state for state, word in _STATUS_BY_STATE.items() if word == status)
 
 
 def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | None = None) -> ScheduleView:
-    """A schedule; `retry` is what its task does where the schedule says nothing."""
+    """Return the view of a schedule. `retry` is its task's policy, shown if the schedule has none of its own."""
     spec = schedule.spec
     options = spec.options or RunOptions()
     view = ScheduleView(
         id=schedule.id,
         name=schedule.name,
         revision=schedule.revision,
-        description=_described(spec.trigger),
+        description=_describe(spec.trigger),
         timezone=spec.tz,
-        payload=payload_of(spec.task, payload),
+        payload=decode_payload(spec.task, payload),
         retry_policy=retry_view(options.retry or retry or RetryPolicy()),
         enabled=schedule.enabled,
         state=schedule.state,
         pause_reason=schedule.reason if schedule.state == "paused" else None,
         finish_reason=schedule.reason if schedule.state == "finished" else None,
-        paused_until=instant(schedule.until),
+        paused_until=format_instant(schedule.until),
         missed=spec.missed,
         grace_ms=spec.grace,
         replay_max=spec.replay_max,
@@ -80,40 +79,49 @@ def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | 
         overlap=spec.overlap,
         jitter_ms=spec.jitter,
         spread_ms=spec.spread,
-        start_at=instant(spec.start),
-        end_at=instant(spec.end),
+        start_at=format_instant(spec.start),
+        end_at=format_instant(spec.end),
         max_runs=spec.max_runs,
         window=None if options.window is None else window_view(options.window),
         start_deadline_ms=options.start_deadline,
         on_exhausted=options.on_exhausted or "continue",
         terminal=spec.terminal,
-        priority=_PRIORITIES[Priority(spec.priority)],
+        priority=_PRIORITY_WORDS[Priority(spec.priority)],
         queue=spec.queue,
         timeout_ms=options.timeout,
         recovery=options.recovery or "retry",
-        next_run=instant(schedule.next_at) if schedule.state == "active" else None,
+        next_run=format_instant(schedule.next_at) if schedule.state == "active" else None,
         fired=schedule.fired,
         created_at=isoformat(schedule.created_at),
         updated_at=isoformat(schedule.updated_at),
     )
-    match spec.trigger:
-        case CronSpec(expr=expression, gap=gap, overlap=overlap):
-            view.cron_expression, view.dst_gap, view.dst_overlap = expression, gap, overlap
-        case EverySpec(interval=interval, anchor=anchor, fixed_delay=fixed_delay):
-            view.interval_ms, view.anchor, view.fixed_delay = interval, instant(anchor), fixed_delay
-        case AtSpec(times=times):
-            view.at = [isoformat(time) for time in times]
-    target = options.http
-    if target is None:
-        view.task = spec.task
-    else:
-        view.agent_id, view.agent_url, view.http_method = target.agent_id, target.url, target.method
-        view.headers = dict.fromkeys(target.header_names, MASK)
+    _add_trigger(view, spec.trigger)
+    _add_target(view, spec.task, options.http)
     return view
 
 
-def payload_of(task: str, text: str | None) -> Any:
-    """The payload as it was given: the body of an agent's request, or a task's arguments."""
+def _add_trigger(view: ScheduleView, trigger: TriggerSpec) -> None:
+    """Set the fields that say when the schedule fires."""
+    match trigger:
+        case CronSpec(expr=expression, gap=gap, overlap=overlap):
+            view.cron_expression, view.dst_gap, view.dst_overlap = expression, gap, overlap
+        case EverySpec(interval=interval, anchor=anchor, fixed_delay=fixed_delay):
+            view.interval_ms, view.anchor, view.fixed_delay = interval, format_instant(anchor), fixed_delay
+        case AtSpec(times=times):
+            view.at = [isoformat(time) for time in times]
+
+
+def _add_target(view: ScheduleView, task: str, target: HttpTarget | None) -> None:
+    """Set the fields that say what the schedule calls: an HTTP agent, or a task if `target` is None."""
+    if target is None:
+        view.task = task
+    else:
+        view.agent_id, view.agent_url, view.http_method = target.agent_id, target.url, target.method
+        view.headers = dict.fromkeys(target.header_names, MASK)
+
+
+def decode_payload(task: str, text: str | None) -> Any:
+    """Return the payload as the caller wrote it: the body of an agent's request, or the arguments of a task."""
     if text is None:
         return None
     if task == HTTP_TASK:
@@ -122,19 +130,23 @@ def payload_of(task: str, text: str | None) -> Any:
     return wire["a"] if wire.get("a") else wire.get("k", {})
 
 
-def _described(trigger: TriggerSpec) -> str:
-    """In words; schedules that differ only in what H stands for share them where no H is written."""
+def _describe(trigger: TriggerSpec) -> str:
+    """Describe a trigger in words.
+
+    Only a cron expression with an H needs the hash id; without it, schedules share cached descriptions.
+    """
     if isinstance(trigger, CronSpec) and "h" not in trigger.expr.lower():
         trigger = replace(trigger, hash_id=None)
-    return _words_of(trigger)
+    return _describe_cached(trigger)
 
 
 @lru_cache(65_536)
-def _words_of(trigger: TriggerSpec) -> str:
+def _describe_cached(trigger: TriggerSpec) -> str:
     return compile_trigger(trigger, None).describe()
 
 
 def retry_view(policy: RetryPolicy) -> RetryView:
+    """Return the view of a retry policy; `backoffMultiplier` is its `multiplier` for linear backoff, else `base`."""
     return RetryView(
         max_attempts=policy.max_attempts,
         backoff_multiplier=policy.multiplier if policy.backoff == "linear" else policy.base,
@@ -146,50 +158,47 @@ def retry_view(policy: RetryPolicy) -> RetryView:
 
 
 def window_view(window: WindowSpec) -> WindowView:
+    """Return the view of a window, with weekdays as words and segments as `HH:MM-HH:MM`."""
     return WindowView(
         timezone=window.tz,
-        weekdays=[_WEEKDAYS[day] for day in window.weekdays],
-        segments=[f"{_clock(segment.start)}-{_clock(segment.end)}" for segment in _segments(window)],
+        weekdays=[_WEEKDAY_WORDS[day] for day in window.weekdays],
+        segments=[f"{_format_time(segment.start)}-{_format_time(segment.end)}" for segment in window.segments],
     )
 
 
-def _segments(window: WindowSpec) -> Iterable[Segment]:
-    return window.segments
-
-
-def _clock(seconds: int) -> str:
+def _format_time(seconds: int) -> str:
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}"
     return f"{text}:{seconds % 60:02}" if seconds % 60 else text
 
 
 def execution_view(run: Run) -> ExecutionView:
-    """One run, without what it was given."""
+    """Return the view of a run, without payload and attempts."""
     waits = run.state is State.RETRYING
     return ExecutionView(
         id=run.id,
         schedule_id=run.schedule_id,
         task=run.task,
-        fire_time=instant(run.fire_time),
-        status=_STATUS[run.state],
+        fire_time=format_instant(run.fire_time),
+        status=_STATUS_BY_STATE[run.state],
         reason="lost" if run.state is State.LOST else run.reason,
         attempts=run.attempt,
         origin=run.origin,
         catch_up=run.catch_up,
         due_at=isoformat(run.due_at),
         next_attempt_at=isoformat(run.ready_at) if waits else None,
-        started_at=instant(run.started_at),
-        completed_at=instant(run.ended_at),
+        started_at=format_instant(run.started_at),
+        completed_at=format_instant(run.ended_at),
         duration_ms=run.ms,
         error=run.error,
-        response=None if run.result is None else result_of(run.result),
+        response=None if run.result is None else decode_result(run.result),
         progress=run.progress,
         cancel_requested=run.cancel,
         created_at=isoformat(run.created_at),
     )
 
 
-def result_of(text: str) -> Any:
-    """What the handler returned, or the agent answered."""
+def decode_result(text: str) -> Any:
+    """Return a stored result: JSON as it is, any other text as a string."""
     with contextlib.suppress(msgspec.DecodeError):
         msgspec.json.decode(text)
         return msgspec.Raw(text.encode())
@@ -197,7 +206,7 @@ def result_of(text: str) -> Any:
 
 
 def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
-    """The attempts of one run, from its own events in order."""
+    """Return the views of a run's attempts, made from the run's events in the order of the log."""
     found: list[AttemptView] = []
     for event in events:
         if isinstance(event, RunStarted):
@@ -210,11 +219,11 @@ def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
                 )
             )
         elif found and found[-1].status == "running":
-            _ended(found[-1], event)
+            _end_attempt(found[-1], event)
     return found
 
 
-def _ended(attempt: AttemptView, event: Event) -> None:
+def _end_attempt(attempt: AttemptView, event: Event) -> None:
     match event:
         case RunSucceeded():
             attempt.status, attempt.duration_ms = "success", event.ms
@@ -238,10 +247,6 @@ def _ended(attempt: AttemptView, event: Event) -> None:
     attempt.ended_at = isoformat(event.at)
 
 
-def instant(at: Ms | None) -> str | None:
+def format_instant(at: Ms | None) -> str | None:
+    """Return an instant in RFC 3339 (UTC), or None for None."""
     return None if at is None else isoformat(at)
-
-
-def unset(value: Any) -> bool:
-    """True for what was not given."""
-    return value is UNSET

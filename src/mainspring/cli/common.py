@@ -1,4 +1,4 @@
-"""What the commands that look into a store have in common."""
+"""Options and helpers of the commands that read a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mainspring.model.errors import (
     StoreCorrupt,
     StoreUnavailable,
     UnknownSchedule,
-    nearest,
+    suggest_nearest,
 )
 from mainspring.model.instant import Ms, duration_ms, instant_ms
 from mainspring.model.schedule import ScheduleState
@@ -31,24 +31,27 @@ DEFAULT_URL = "sqlite:///mainspring.db"
 
 
 def store_option(command: Callable[..., None]) -> Callable[..., None]:
-    """`--store URL`, and `--json`."""
+    """Add the options `--store URL` and `--json` to a command."""
     json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     where = click.option(
         "--store",
         "url",
         metavar="URL",
-        help=f"The store to look into; else $MAINSPRING_URL, then {DEFAULT_URL}.",
+        help=f"URL of the store; default: $MAINSPRING_URL, then {DEFAULT_URL}.",
     )
     return where(json_flag(command))
 
 
-def look(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
-    """Open the store, ask, close. A file that is not there is an error: looking creates nothing."""
+def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
+    """Open the store, return what `question(store, now)` returns, and close the store.
+
+    A file that does not exist is an error: reading creates nothing.
+    """
     url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
     check_exists(url)
 
     async def ask() -> T:
-        from mainspring.stores.url import open_store
+        from mainspring.runtime.store_url import open_store
 
         clock = SystemClock()
         store = open_store(url, clock)
@@ -61,18 +64,20 @@ def look(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
     try:
         return asyncio.run(ask())
     except msgspec.MsgspecError as error:
-        raise StoreCorrupt(f"a row of {url} cannot be read: {error}. `mainspring events verify` says which") from error
+        raise StoreCorrupt(f"a row of {url} cannot be read: {error}. `mainspring events verify` names it") from error
 
 
 def check_exists(url: str, fix: str = "Give the store's URL with --store or MAINSPRING_URL") -> None:
-    """Refuse what is not there before opening creates it."""
+    """Refuse a SQLite file that does not exist or is empty, because opening it would create a store."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme == "memory":
-        raise InvalidInput("--store", f"{url} lives inside one process", "Give the URL of a store that others can open")
+        raise InvalidInput(
+            "--store", f"{url} lives inside one process", "Give the URL of a store that other processes can open"
+        )
     place = unquote(rest.partition("?")[0])
     if scheme != "sqlite" or not place.startswith("/") or place.endswith("/"):
-        return  # opening it says what is wrong
+        return  # opening the store reports what is wrong
     path = Path(place[1:])
     if not path.exists():
         raise StoreUnavailable(f"{path.absolute()} does not exist. {fix}")
@@ -80,8 +85,8 @@ def check_exists(url: str, fix: str = "Give the store's URL with --store or MAIN
         raise MainspringError(f"{path.absolute()} is empty: it is not a Mainspring store")
 
 
-def moment(text: str | None, now: Ms, *, field: str) -> Ms | None:
-    """'7d' is so long ago; anything else must be an ISO 8601 time with an offset."""
+def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
+    """Parse a time given as an option: "7d" is seven days before `now`, else it is an ISO 8601 time with an offset."""
     if text is None:
         return None
     if text[:1].isdigit() and "-" not in text:
@@ -89,17 +94,17 @@ def moment(text: str | None, now: Ms, *, field: str) -> Ms | None:
     return instant_ms(text, field=field)
 
 
-async def schedule_id(store: Store, given: str) -> str:
-    """The id of a schedule given by id or name, deleted ones too."""
+async def find_schedule_id(store: Store, given: str) -> str:
+    """Return the id of the schedule with this id or name. A deleted schedule is found if no other one matches."""
     states: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
     for query in (Schedules(id=given, states=states), Schedules(name=given, states=states)):
         found = await store.find(query)
         if found:
             return max(found, key=lambda row: (row.state != "deleted", row.id)).id
     names = [row.name for row in await store.find(Schedules(limit=1_000))]
-    raise UnknownSchedule(" ".join(filter(None, (f"there is no schedule {given!r}.", nearest(given, names)))))
+    raise UnknownSchedule(" ".join(filter(None, (f"there is no schedule {given!r}.", suggest_nearest(given, names)))))
 
 
 def print_json(value: Any) -> None:
-    """JSON for people and programs."""
+    """Print a value as indented JSON."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))

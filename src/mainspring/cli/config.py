@@ -1,4 +1,4 @@
-"""`mainspring config`: what is in force and why, and whether a file is right."""
+"""`mainspring config`: the settings in force and their origins, and the check of a configuration file."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--config", "path", type=click.Path(path_type=Path), help="The file; else the one in this directory.")
-@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path), help="Configuration file; default: the one in this directory."
+)
+@click.option("--origin", is_flag=True, help="Show where each value comes from.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(path: Path | None, origin: bool, as_json: bool) -> None:
-    """Every setting with its value in force; passwords are left out.
+    """Show every setting with its value in force; passwords are left out.
 
     Order: flag, environment variable, .env, file, default.
     """
-    from mainspring.config.shown import shown_all
+    from mainspring.config.redaction import format_all
 
     resolved = _resolve(path)
-    values = shown_all(resolved.settings)
+    values = format_all(resolved.settings)
     if as_json:
         rows: dict[str, Any] = {
             key: {"value": value, "origin": resolved.origins[key]} if origin else value for key, value in values.items()
         }
         print_json(rows)
         return
-    width = max(map(len, values))
-    wide = max(map(len, values.values()))
+    key_width = max(map(len, values))
+    value_width = max(map(len, values.values()))
     for key, value in values.items():
-        line = f"{key:<{width}}  {value:<{wide}}  {resolved.origins[key]}" if origin else f"{key:<{width}}  {value}"
+        line = f"{key:<{key_width}}  {value:<{value_width}}  {resolved.origins[key] if origin else ''}"
         click.echo(line.rstrip())
-    _note(resolved)
+    _print_notes(resolved)
 
 
 @config.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 def check(path: Path | None) -> None:
-    """Read PATH (or the file in this directory) as `serve` would; exits with 2 when something is wrong."""
+    """Read PATH (or the file in this directory) as `serve` would; exit with 2 if something is wrong."""
     resolved = _resolve(path)
-    _note(resolved)
+    _print_notes(resolved)
     from_file = sum(origin.startswith("file") for origin in resolved.origins.values())
     click.echo(f"ok: {resolved.file or 'no file'}, {from_file} settings")
 
@@ -62,6 +64,6 @@ def _resolve(path: Path | None) -> Resolved:
     return resolve(Sources(variables=dict(os.environ), folder=Path(), config=path))
 
 
-def _note(resolved: Resolved) -> None:
+def _print_notes(resolved: Resolved) -> None:
     for note in resolved.notes:
         click.echo(f"note: {note}", err=True)

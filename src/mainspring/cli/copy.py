@@ -1,10 +1,9 @@
-"""`mainspring copy`: everything in one store, written to another and compared."""
+"""`mainspring copy`: copy everything in one store to another, and compare the two."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,32 +12,35 @@ from mainspring.cli.common import check_exists, print_json
 from mainspring.model.errors import InvalidInput, StoreUnavailable
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Store
+from mainspring.ports.store_extras import ServerStore
 
 if TYPE_CHECKING:
-    from mainspring.comparing import Comparison
-    from mainspring.copying import Copied, Step
+    from mainspring.ledger.compare import Comparison
+    from mainspring.ledger.copy import Copied, Step
 
 
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--force", is_flag=True, help="Copy although an instance seems to live on the source.")
+@click.option("--force", is_flag=True, help="Copy although an instance seems to run on the source.")
 @click.option(
-    "--page", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="So many events in a transaction."
+    "--page", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Events in one transaction."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def copy(context: click.Context, source: str, target: str, force: bool, page: int, as_json: bool) -> None:
-    """Copy schedules, runs and history from one store to another; exits with 1 when the two differ in the end.
+    """Copy schedules, runs and history from one store to another; exit with 1 if the two differ in the end.
 
-    Stop every instance on SOURCE first; TARGET must be empty. Interrupted, it goes on where it was when it is called
-    again. A run that was running is rescued by the first instance on TARGET, as after a crash.
+    Stop every instance on SOURCE first; TARGET must be empty. If the copy is interrupted, repeat the command to go on.
+    A run that was running is rescued by the first instance on TARGET, as after a crash.
 
     Example: mainspring copy sqlite:///mainspring.db postgresql://user@host/app
     """
     for field, url in (("SOURCE", source), ("TARGET", target)):
         if url.partition("://")[0].lower() == "memory":
-            raise InvalidInput(field, f"{url} lives inside one process", "Give the URL of a store that others can open")
+            raise InvalidInput(
+                field, f"{url} lives inside one process", "Give the URL of a store that other processes can open"
+            )
     check_exists(source, "Give the URL of the store to copy from")
     copied, comparison = asyncio.run(_copy(source, target, force, page, as_json))
     if as_json:
@@ -49,24 +51,24 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
 
 
 async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet: bool) -> tuple[Copied, Comparison]:
-    from mainspring.comparing import compare
-    from mainspring.copying import check_source
-    from mainspring.copying import copy as copy_store
+    from mainspring.ledger.compare import compare
+    from mainspring.ledger.copy import check_source
+    from mainspring.ledger.copy import copy as copy_store
 
     clock = SystemClock()
     source, target = _store("SOURCE", source_url, clock), _store("TARGET", target_url, clock)
     name = _place(source)
     if name == _place(target):
         raise InvalidInput("TARGET", "it is the source", "Give another store")
-    await _check_there(source)
+    await _check_source_exists(source)
     await source.open()
     try:
-        await check_source(source, force=force)  # before opening creates the target
+        await check_source(source, force=force)  # before the target is created by opening it
         await target.open()
         try:
-            with _Bar(quiet) as bar:
+            with _ProgressBar(quiet) as bar:
                 copied = await copy_store(source, target, name=name, force=force, page=page, progress=bar.step)
-                bar.say("comparing")
+                bar.describe("comparing")
                 return copied, await compare(source, target, clock.now())
         finally:
             await target.close()
@@ -75,7 +77,7 @@ async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet:
 
 
 def _store(argument: str, url: str, clock: SystemClock) -> Store:
-    from mainspring.stores.url import open_store
+    from mainspring.runtime.store_url import open_store
 
     try:
         return open_store(url, clock)
@@ -84,7 +86,7 @@ def _store(argument: str, url: str, clock: SystemClock) -> Store:
 
 
 def _place(store: Store) -> str:
-    """Where a store is, for people, and the same for every way to write it; no password."""
+    """Return the place of a store without password; two URLs of one store give one place."""
     if isinstance(path := getattr(store, "path", None), str):
         return os.path.realpath(path)
     settings: Any = getattr(store, "settings", None)
@@ -94,21 +96,14 @@ def _place(store: Store) -> str:
     return f"{settings.where}, {within}"
 
 
-async def _check_there(store: Store) -> None:
-    """Opening a store creates what is missing; a source must be there already."""
-    settings: Any = getattr(store, "settings", None)
-    if settings is not None:
-        exists: Callable[[Any], Awaitable[bool]]
-        if hasattr(settings, "schema"):
-            from mainspring.stores.postgres.restore import exists
-        else:
-            from mainspring.stores.redis.restore import exists
-        if not await exists(settings):
-            raise StoreUnavailable(f"{_place(store)} does not exist. Give the URL of the store to copy from")
+async def _check_source_exists(store: Store) -> None:
+    """Refuse a source that does not exist, because opening it would create it."""
+    if isinstance(store, ServerStore) and not await store.exists():
+        raise StoreUnavailable(f"{_place(store)} does not exist. Give the URL of the store to copy from")
 
 
-class _Bar:
-    """How far it is, on a terminal; nothing elsewhere."""
+class _ProgressBar:
+    """Progress of the copy, shown on a terminal only."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -119,7 +114,7 @@ class _Bar:
         self._progress = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
         self._task = self._progress.add_task("events", total=None)
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> _ProgressBar:
         self._progress.start()
         return self
 
@@ -127,12 +122,12 @@ class _Bar:
         self._progress.stop()
 
     def step(self, step: Step) -> None:
-        """Move the bar."""
+        """Show how many events of how many are copied."""
         self._progress.update(self._task, description=step.what, completed=step.seq, total=step.end)
 
-    def say(self, what: str) -> None:
-        """Name what comes after."""
-        self._progress.update(self._task, description=what)
+    def describe(self, text: str) -> None:
+        """Show a text in place of the present step."""
+        self._progress.update(self._task, description=text)
 
 
 def _as_dict(copied: Copied, comparison: Comparison) -> dict[str, Any]:
@@ -159,20 +154,20 @@ def _print(copied: Copied, comparison: Comparison) -> None:
         other = comparison.target[name]
         table.add_row(name, _short(value), _short(other), "" if value == other else "✕")
     console.print(table)
-    after = f", after event {copied.resumed} of an earlier call" if copied.resumed else ""
+    after = f", after event {copied.resumed} of an interrupted copy" if copied.resumed else ""
     console.print(f"{copied.events} events copied{after}")
     if copied.running:
         plural = "run was" if copied.running == 1 else "runs were"
         console.print(f"{copied.running} {plural} running: the first instance on the target rescues them")
     if comparison.ok:
-        console.print("ok: both are the same")
+        console.print("ok: the stores are equal")
     elif comparison.differences:
         console.print(
-            f"✕ {', '.join(comparison.differences)} differ. If something wrote to the source meanwhile, stop it and "
-            "call this again"
+            f"✕ {', '.join(comparison.differences)} differ. If a program wrote to the source meanwhile, stop it and "
+            "run the command again"
         )
     else:
-        console.print("✕ both are the same, and the rows are not what the log says: see `mainspring events verify`")
+        console.print("✕ the stores are equal, but their rows differ from the log: see `mainspring events verify`")
 
 
 def _short(value: int | str) -> str:

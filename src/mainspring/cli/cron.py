@@ -1,4 +1,4 @@
-"""`mainspring cron`: what an expression means, when it fires next, and what is doubtful about it."""
+"""`mainspring cron`: the meaning of an expression, its next fires, and what is doubtful about it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, NoReturn
 import click
 
 from mainspring.model.errors import InvalidCron, InvalidInput
-from mainspring.model.instant import Ms, instant_ms, isoformat, to_datetime, zone
+from mainspring.model.instant import Ms, instant_ms, isoformat, load_zone, to_datetime
 from mainspring.rules.triggers import Cron, Finding
 from mainspring.rules.triggers.base import LAST_MS
 
 _YEAR_MS: Ms = 365 * 86_400_000
-#: Exit code when lint has something to say.
-FINDINGS = 7
-USAGE = 2
+#: Exit codes of `lint` with findings, and of every command for a wrong expression or time.
+FINDINGS_EXIT_CODE = 7
+USAGE_EXIT_CODE = 2
 
 
 def now_ms() -> Ms:
-    """The current time, for commands that were given none."""
+    """Return the current time, for a command without `--from`."""
     from mainspring.ports.clock import SystemClock
 
     return SystemClock().now()
@@ -34,23 +34,23 @@ def cron() -> None:
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--name", help="The schedule's name, from which H is derived."),
+        click.option("--name", help="Name of the schedule, from which H is derived."),
         click.option(
-            "--tz", "--zone", "tz", metavar="ZONE", help="The time zone, for example Europe/Berlin; else UTC."
+            "--tz", "--zone", "tz", metavar="ZONE", help="Time zone, for example Europe/Berlin; default: UTC."
         ),
     ):
         command = option(command)
     return command
 
 
-_from = click.option("--from", "start", metavar="TIME", help="Count from this ISO 8601 time; else from now.")
+_from = click.option("--from", "start", metavar="TIME", help="Count from this ISO 8601 time; default: now.")
 
 
 @cron.command("next")
 @click.argument("expression", metavar="EXPR")
 @_options
 @_from
-@click.option("-n", "count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How many fires.")
+@click.option("-n", "count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Number of fires.")
 def next_command(
     expression: str, tz: str | None, name: str | None, as_json: bool, start: str | None, count: int
 ) -> None:
@@ -58,9 +58,9 @@ def next_command(
 
     Example: mainspring cron next "0 9 * * 1-5" --tz Europe/Berlin -n 3
     """
-    trigger, after = _read(expression, tz, name), _instant(start)
+    trigger, after = _parse(expression, tz, name), _parse_from(start)
     fires = trigger.fires_ms(after, LAST_MS, count)
-    local = [_local(ms, trigger) for ms in fires]
+    local = [_local_time(ms, trigger) for ms in fires]
     if as_json:
         return _print_json({"expression": expression, "tz": trigger.spec.tz, "from": isoformat(after), "fires": local})
     if not fires:
@@ -72,7 +72,7 @@ def next_command(
     for column in ("day", "local time", "UTC"):
         table.add_column(column, no_wrap=True)
     for ms, text in zip(fires, local, strict=True):
-        table.add_row(f"{to_datetime(ms, zone(trigger.spec.tz)):%a}", text, isoformat(ms))
+        table.add_row(f"{to_datetime(ms, load_zone(trigger.spec.tz)):%a}", text, isoformat(ms))
     Console(highlight=False, soft_wrap=True).print(table)
     return None
 
@@ -82,11 +82,11 @@ def next_command(
 @_options
 @_from
 def explain(expression: str, tz: str | None, name: str | None, as_json: bool, start: str | None) -> None:
-    """Say in words what EXPR means.
+    """Describe EXPR in words.
 
     Example: mainspring cron explain "0 9 1 * 1"
     """
-    trigger, after = _read(expression, tz, name), _instant(start)
+    trigger, after = _parse(expression, tz, name), _parse_from(start)
     fires = trigger.fires_ms(after, LAST_MS, 3)
     per_year = trigger.count_ms(after, after + _YEAR_MS)
     findings = trigger.lint(zone_given=True, around=to_datetime(after))
@@ -97,14 +97,14 @@ def explain(expression: str, tz: str | None, name: str | None, as_json: bool, st
                 "tz": trigger.spec.tz,
                 "from": isoformat(after),
                 "description": trigger.describe(),
-                "next": [_local(ms, trigger) for ms in fires],
+                "next": [_local_time(ms, trigger) for ms in fires],
                 "fires_per_year": per_year,
-                "findings": _as_dicts(findings),
+                "findings": _findings_as_dicts(findings),
             }
         )
     click.echo(trigger.describe())
     if fires:
-        info = zone(trigger.spec.tz)
+        info = load_zone(trigger.spec.tz)
         shown = " · ".join(f"{to_datetime(ms, info):%a %Y-%m-%d %H:%M:%S}".removesuffix(":00") for ms in fires)
         click.echo(f"  next  {shown}{' …' if len(fires) == 3 else ''}  ≈ {per_year} fires/year")
     else:
@@ -118,17 +118,17 @@ def explain(expression: str, tz: str | None, name: str | None, as_json: bool, st
 @_options
 @click.pass_context
 def lint(context: click.Context, expressions: tuple[str, ...], tz: str | None, name: str | None, as_json: bool) -> None:
-    """Check expressions; exits with 7 when there is something to say.
+    """Check expressions; exit with 7 if one of them has findings.
 
     Example: mainspring cron lint "30 2 * * *" --tz America/New_York
     """
-    triggers = [_read(expression, tz, name) for expression in expressions]
+    triggers = [_parse(expression, tz, name) for expression in expressions]
     around = to_datetime(now_ms())
     results = [(trigger, trigger.lint(zone_given=tz is not None, around=around)) for trigger in triggers]
     if as_json:
         _print_json(
             [
-                {"expression": trigger.spec.expr, "tz": trigger.spec.tz, "findings": _as_dicts(findings)}
+                {"expression": trigger.spec.expr, "tz": trigger.spec.tz, "findings": _findings_as_dicts(findings)}
                 for trigger, findings in results
             ]
         )
@@ -136,17 +136,17 @@ def lint(context: click.Context, expressions: tuple[str, ...], tz: str | None, n
         for trigger, findings in results:
             click.echo(f"{trigger.spec.expr}  ({trigger.spec.tz}){'' if findings else '  ok'}")
             _print_findings(findings)
-    context.exit(FINDINGS if any(findings for _, findings in results) else 0)
+    context.exit(FINDINGS_EXIT_CODE if any(findings for _, findings in results) else 0)
 
 
-def _read(expression: str, tz: str | None, name: str | None) -> Cron:
+def _parse(expression: str, tz: str | None, name: str | None) -> Cron:
     try:
         return Cron(expression, tz, hash_id=name)
     except InvalidInput as error:
         _refuse(error)
 
 
-def _instant(start: str | None) -> Ms:
+def _parse_from(start: str | None) -> Ms:
     if start is None:
         return now_ms()
     try:
@@ -160,14 +160,14 @@ def _refuse(error: InvalidInput) -> NoReturn:
     if isinstance(error, InvalidCron):
         shown = "".join(char if char.isprintable() else "?" for char in error.expression)
         click.echo(f"  {shown}\n  {' ' * error.position}^", err=True)
-    raise click.exceptions.Exit(USAGE)
+    raise click.exceptions.Exit(USAGE_EXIT_CODE)
 
 
-def _local(ms: Ms, trigger: Cron) -> str:
-    return to_datetime(ms, zone(trigger.spec.tz)).isoformat(timespec="seconds")
+def _local_time(ms: Ms, trigger: Cron) -> str:
+    return to_datetime(ms, load_zone(trigger.spec.tz)).isoformat(timespec="seconds")
 
 
-def _as_dicts(findings: list[Finding]) -> list[dict[str, str]]:
+def _findings_as_dicts(findings: list[Finding]) -> list[dict[str, str]]:
     return [{"code": finding.code, "message": finding.message} for finding in findings]
 
 

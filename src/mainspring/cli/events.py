@@ -1,4 +1,4 @@
-"""`mainspring events`: read the log, and prove the rows with it."""
+"""`mainspring events`: list the event log, and check every row against it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from typing import Any
 
 import click
 
-from mainspring.cli.common import look, moment, print_json, schedule_id, store_option
-from mainspring.model.events import COLUMNS, Event, type_names
+from mainspring.cli.common import find_schedule_id, parse_time, print_json, query_store, store_option
+from mainspring.ledger.verify import Report
+from mainspring.model.events import EVENT_BASE_FIELDS, Event, resolve_type_names
 from mainspring.model.instant import Ms, isoformat
 from mainspring.ports.store import Events, Store
-from mainspring.verify import Report
 
 
 @click.group()
 def events() -> None:
-    """Read the event log, and prove the rows with it."""
+    """List the event log, and check every row against it."""
 
 
 @events.command()
 @store_option
 @click.pass_context
 def verify(context: click.Context, url: str | None, as_json: bool) -> None:
-    """Replay the log and compare it with every row; exits with 1 when something differs.
+    """Replay the log and compare the result with every row; exit with 1 if they differ.
 
     Example: mainspring events verify --store sqlite:///mainspring.db
     """
 
-    async def prove(store: Store, now: Ms) -> Report:
-        from mainspring.verify import verify as replay
+    async def check(store: Store, now: Ms) -> Report:
+        from mainspring.ledger.verify import verify as replay
 
         return await replay(store)
 
-    report = look(url, prove)
+    report = query_store(url, check)
     counts = {name: getattr(report, name) for name in ("events", "runs", "schedules", "spans", "bodies", "gates")}
     if as_json:
         import msgspec
@@ -45,7 +45,7 @@ def verify(context: click.Context, url: str | None, as_json: bool) -> None:
             click.echo(f"✕ {difference.kind} {difference.id}  {difference.what}")
         rest = report.found - len(report.differences)
         click.echo(
-            "ok: the rows are what the log says"
+            "ok: the rows agree with the log"
             if report.ok
             else f"{report.found} differences" + (f", {rest} of them not shown" if rest else "")
         )
@@ -56,11 +56,13 @@ def verify(context: click.Context, url: str | None, as_json: bool) -> None:
 @store_option
 @click.option("--run", "run_id", metavar="ID", help="Only events of this run.")
 @click.option("--schedule", metavar="NAME", help="Only events of this schedule and its runs, by name or id.")
-@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only this type; may be given several times.")
-@click.option("--since", metavar="TIME", help="From then on: a duration such as 1h, or an ISO 8601 time.")
-@click.option("--until", metavar="TIME", help="Before then.")
-@click.option("--after", metavar="SEQ", type=click.IntRange(0), help="Go on after this event.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only this type; repeatable.")
+@click.option("--since", metavar="TIME", help="From this time on: an ISO 8601 time, or a duration ago such as 1h.")
+@click.option("--until", metavar="TIME", help="Before this time.")
+@click.option("--after", metavar="SEQ", type=click.IntRange(0), help="Only events after this one.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Number of events at most."
+)
 def list_events(
     url: str | None,
     as_json: bool,
@@ -81,24 +83,23 @@ def list_events(
         return await store.find(
             Events(
                 run_id=run_id,
-                schedule_id=None if schedule is None else await schedule_id(store, schedule),
-                types=type_names(types, field="--type") if types else None,
-                since=moment(since, now, field="--since"),
-                until=moment(until, now, field="--until"),
+                schedule_id=None if schedule is None else await find_schedule_id(store, schedule),
+                types=resolve_type_names(types, field="--type") if types else None,
+                since=parse_time(since, now, field="--since"),
+                until=parse_time(until, now, field="--until"),
                 after=None if after is None else str(after),
                 limit=limit,
             )
         )
 
-    found = look(url, read)
+    found = query_store(url, read)
     if as_json:
         return print_json([_as_dict(event) for event in found])
     for event in found:
         subject = event.run_id or event.schedule_id or "-"
         number = "" if event.n is None else f" n={event.n}"
-        click.echo(
-            f"{event.seq}  {isoformat(event.at)}  {type(event).__name__}  {subject}{number}  {_said(event)}".rstrip()
-        )
+        line = f"{event.seq}  {isoformat(event.at)}  {type(event).__name__}  {subject}{number}  {_format_data(event)}"
+        click.echo(line.rstrip())
     if not found:
         click.echo("no events")
     elif len(found) == limit:
@@ -110,12 +111,13 @@ def _as_dict(event: Event) -> dict[str, Any]:
     import msgspec
 
     values: dict[str, Any] = msgspec.to_builtins(event)
-    columns = {name: values[name] for name in COLUMNS if name in values and name != "at"}
-    data = {name: value for name, value in values.items() if name not in COLUMNS}
+    columns = {name: values[name] for name in EVENT_BASE_FIELDS if name in values and name != "at"}
+    data = {name: value for name, value in values.items() if name not in EVENT_BASE_FIELDS}
     return {"type": type(event).__name__, "at": isoformat(event.at), **columns, "data": data}
 
 
-def _said(event: Event) -> str:
+def _format_data(event: Event) -> str:
+    """Return an event's own plain fields as text of at most 160 characters."""
     data = _as_dict(event)["data"]
     text = " ".join(f"{name}={value}" for name, value in data.items() if isinstance(value, str | int | float))
     return text if len(text) <= 160 else f"{text[:159]}…"

@@ -1,4 +1,4 @@
-"""`mainspring key`: make, list and revoke API keys."""
+"""`mainspring key`: create, list and revoke API keys."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ T = TypeVar("T")
 
 @click.group()
 def key() -> None:
-    """API keys of the service. A key is shown once; the store holds its hash."""
+    """Create, list and revoke API keys. A key is shown once; the store holds its hash."""
 
 
-def _where(command: Callable[..., None]) -> Callable[..., None]:
-    config = click.option("--config", "path", type=click.Path(path_type=Path), help="The service's configuration file.")
-    return click.option("--store", "url", metavar="URL", help="The store; else the one that `serve` would use.")(
+def _store_options(command: Callable[..., None]) -> Callable[..., None]:
+    config = click.option(
+        "--config", "path", type=click.Path(path_type=Path), help="Configuration file of the service."
+    )
+    return click.option("--store", "url", metavar="URL", help="URL of the store; default: the one that `serve` uses.")(
         config(command)
     )
 
@@ -33,13 +35,13 @@ def _where(command: Callable[..., None]) -> Callable[..., None]:
 @key.command()
 @click.argument("name")
 @click.option(
-    "--expires", default=None, metavar="DURATION", help="For example 90d; without it the key does not expire."
+    "--expires", default=None, metavar="DURATION", help="Time until the key expires, for example 90d; default: never."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_where
+@_store_options
 def create(name: str, expires: str | None, as_json: bool, url: str | None, path: Path | None) -> None:
-    """Make a key called NAME and print it, once."""
-    from mainspring.keys import create_key
+    """Create a key called NAME and print it. It is not shown again."""
+    from mainspring.service.api_keys import create_key
 
     lasts = None if expires is None else duration_ms(expires, field="--expires", minimum=1_000)
 
@@ -48,28 +50,28 @@ def create(name: str, expires: str | None, as_json: bool, url: str | None, path:
 
     made, token = _on_store(url, path, work)
     if as_json:
-        print_json({"id": made.id, "name": name, "expiresAt": _time(made.expires_at), "key": token})
+        print_json({"id": made.id, "name": name, "expiresAt": _format_time(made.expires_at), "key": token})
         return
     click.echo(token)
-    until = "never expires" if made.expires_at is None else f"expires {_time(made.expires_at)}"
+    until = "never expires" if made.expires_at is None else f"expires {_format_time(made.expires_at)}"
     click.echo(f"key {made.id} ({name}), {until}; it is not shown again", err=True)
 
 
 @key.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_where
+@_store_options
 def list_(as_json: bool, url: str | None, path: Path | None) -> None:
-    """Who has a key: never the keys themselves."""
-    from mainspring.keys import list_keys
+    """List the names of the keys; the keys themselves are not stored."""
+    from mainspring.service.api_keys import list_keys
 
     keys = _on_store(url, path, lambda store, now: list_keys(store))
     rows = [
         {
             "id": one.id,
             "name": one.name,
-            "createdAt": _time(one.created_at),
-            "expiresAt": _time(one.expires_at),
-            "lastUsedAt": _time(one.last_used),
+            "createdAt": _format_time(one.created_at),
+            "expiresAt": _format_time(one.expires_at),
+            "lastUsedAt": _format_time(one.last_used),
         }
         for one in keys
     ]
@@ -87,28 +89,28 @@ def list_(as_json: bool, url: str | None, path: Path | None) -> None:
 
 @key.command()
 @click.argument("key")
-@_where
+@_store_options
 def revoke(key: str, url: str | None, path: Path | None) -> None:
-    """End KEY, given by its id or name; every instance refuses it within five seconds."""
-    from mainspring.keys import revoke_key
+    """Revoke KEY, given by its id or name; every instance refuses it within five seconds."""
+    from mainspring.service.api_keys import revoke_key
 
     gone = _on_store(url, path, lambda store, now: revoke_key(store, key))
     click.echo(f"revoked: {gone.id} ({gone.name})")
 
 
-def _time(at: Ms | None) -> str | None:
+def _format_time(at: Ms | None) -> str | None:
     return None if at is None else isoformat(at)
 
 
 def _on_store(url: str | None, path: Path | None, work: Callable[[Store, Ms], Awaitable[T]]) -> T:
     from mainspring.config.resolve import Sources, resolve
     from mainspring.model.errors import InvalidInput
-    from mainspring.stores.url import open_store
+    from mainspring.runtime.store_url import open_store
 
     flags = {} if url is None else {"store": url}
     settings = resolve(Sources(flags=flags, variables=dict(os.environ), config=path)).settings
     if settings.store.startswith("memory:"):
-        raise InvalidInput("--store", "a key in memory ends with this command", "Give the store of the service")
+        raise InvalidInput("--store", "a key in memory is lost when this command ends", "Give the store of the service")
 
     async def on_store() -> T:
         clock = SystemClock()

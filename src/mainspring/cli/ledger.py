@@ -1,37 +1,42 @@
-"""`mainspring ledger`: planned = ended + open + skipped + missed, and what is not explained by name."""
+"""`mainspring ledger`: account for every planned fire; planned = ended + open + skipped + missed."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mainspring.cli.common import look, moment, print_json, store_option
-from mainspring.ledger import Ledger
+from mainspring.cli.common import parse_time, print_json, query_store, store_option
+from mainspring.ledger.account import Ledger
 from mainspring.model.instant import Ms, isoformat
 from mainspring.ports.store import Store
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command()
 @store_option
-@click.option("--since", metavar="TIME", help="Only fires since then: a duration such as 7d, or an ISO 8601 time.")
+@click.option(
+    "--since", metavar="TIME", help="Only fires since this time: an ISO 8601 time, or a duration ago such as 7d."
+)
 @click.option("--namespace", "ns", help="Only this namespace.")
-@click.option("--all", "every", is_flag=True, help="A line for each schedule.")
+@click.option("--all", "every", is_flag=True, help="Print a line for each schedule.")
 @click.pass_context
 def ledger(
     context: click.Context, url: str | None, as_json: bool, since: str | None, ns: str | None, every: bool
 ) -> None:
-    """Account for every planned fire; exits with 1 when something is unexplained.
+    """Account for every planned fire; exit with 1 if one is unexplained.
 
     Example: mainspring ledger --since 7d
     """
 
     async def account(store: Store, now: Ms) -> Ledger:
-        from mainspring.ledger import ledger as balance
+        from mainspring.ledger.account import ledger as balance
 
-        return await balance(store, now, moment(since, now, field="--since"), ns)
+        return await balance(store, now, parse_time(since, now, field="--since"), ns)
 
-    book = look(url, account)
+    book = query_store(url, account)
     if as_json:
         print_json(as_dict(book))
     else:
@@ -40,7 +45,7 @@ def ledger(
 
 
 def as_dict(book: Ledger) -> dict[str, Any]:
-    """The account with the columns first, and instants as text."""
+    """Return the ledger as JSON types, with the columns of the table first."""
     import msgspec
 
     values: dict[str, Any] = msgspec.to_builtins(book)
@@ -64,13 +69,18 @@ def _print(book: Ledger, every: bool) -> None:
     total = f"{book.schedules_total} schedule{'' if book.schedules_total == 1 else 's'}"
     table.add_row(total, *_cells(book, less=book.ad_hoc.unexplained))
     console.print(table)
+    _print_notes(console, book)
+
+
+def _print_notes(console: Console, book: Ledger) -> None:
+    """Print what the table cannot show: reasons of skips, ad hoc runs, the start of the period, differences."""
     for reason, count in book.skipped.items():
         console.print(f"  skipped {reason}: {count}")
     work = book.ad_hoc
     text = f"ad hoc: {work.enqueued} enqueued = {work.ended} ended + {work.open} open"
     console.print(text if not work.unexplained else f"{text}, {work.unexplained} unexplained")
     if book.since is not None:
-        rounded = " (the start of that day: older runs are only known by the day)" if book.rounded else ""
+        rounded = " (the start of that day: older runs are counted by day)" if book.rounded else ""
         console.print(f"since {isoformat(book.since)}{rounded}")
     for difference in book.differences:
         console.print(f"✕ {difference.kind}  {difference.text}")

@@ -1,4 +1,4 @@
-"""`mainspring`: the command line. Sub-commands are imported when they are called, so that help is instant."""
+"""`mainspring`: the command line. A sub-command is imported when it is called, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from typing import Any
 
 import click
 
-from mainspring.model.errors import InvalidInput, MainspringError, nearest
+from mainspring.model.errors import InvalidInput, MainspringError, suggest_nearest
 
-#: Name → (module, what it does).
+#: Module and help text of each sub-command.
 COMMANDS = {
     "broker": ("mainspring.cli.broker", "Look at a broker and its dead letters; replay or discard them."),
     "config": ("mainspring.cli.config", "Show and check the configuration of the service."),
     "copy": ("mainspring.cli.copy", "Copy everything in one store to another, and compare them."),
     "cron": ("mainspring.cli.cron", "Explain, preview and check cron expressions."),
-    "events": ("mainspring.cli.events", "Read the event log, and prove the rows with it."),
-    "key": ("mainspring.cli.key", "Make, list and revoke API keys of the service."),
+    "events": ("mainspring.cli.events", "List the event log, and check every row against it."),
+    "key": ("mainspring.cli.key", "Create, list and revoke API keys of the service."),
     "ledger": ("mainspring.cli.ledger", "Account for every planned fire."),
     "migrate": ("mainspring.cli.migrate", "Bring the schema of a PostgreSQL store up to date."),
-    "run": ("mainspring.cli.run", "Run an application: plan its schedules and work on its runs."),
-    "serve": ("mainspring.cli.serve", "Serve the API, plan and work, in one process."),
-    "worker": ("mainspring.cli.worker", "Work on the runs of an application, in one process or several."),
-    "workers": ("mainspring.cli.workers", "Show who works: load, version, last sign of life."),
+    "run": ("mainspring.cli.run", "Run an application: plan its schedules and execute its runs."),
+    "serve": ("mainspring.cli.serve", "Serve the API, plan schedules and execute runs, in one process."),
+    "worker": ("mainspring.cli.worker", "Execute the runs of an application, in one process or several."),
+    "workers": ("mainspring.cli.workers", "List the instances: load, version, last heartbeat."),
 }
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name only, and turns our errors into one line and an exit code."""
+    """Group that imports a command when it is called, and reports an error as one line and an exit code.
+
+    The exit code is 2 for a wrong value and 1 for every other error of Mainspring.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -43,7 +46,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            hint = nearest(args[0], COMMANDS) or f"There are {', '.join(sorted(COMMANDS))}."
+            hint = suggest_nearest(args[0], COMMANDS) or f"There are {', '.join(sorted(COMMANDS))}."
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -72,11 +75,11 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )
 def mainspring() -> None:
-    """A task scheduler that runs work at the right time, once, and can prove it."""
+    """A task scheduler that runs each task on time and once, and can prove it."""
 
 
 def main() -> None:
-    """The entry point of the installed script."""
+    """Entry point of the installed script."""
     mainspring(prog_name="mainspring")
 
 

@@ -1,4 +1,4 @@
-"""`mainspring migrate`: bring a server's schema up to date, or print how."""
+"""`mainspring migrate`: bring the schema of a PostgreSQL store up to date, or print the SQL for it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 import click
 
 from mainspring.cli.common import DEFAULT_URL
-from mainspring.model.errors import InvalidInput, MissingExtra
+from mainspring.model.errors import InvalidInput
 
 
 @click.command()
-@click.option("--store", "url", metavar="URL", help="The store to migrate; else $MAINSPRING_URL.")
+@click.option("--store", "url", metavar="URL", help="URL of the store; default: $MAINSPRING_URL.")
 @click.option("--sql", "only_print", is_flag=True, help="Print the SQL that would run, and change nothing.")
 def migrate(url: str | None, only_print: bool) -> None:
-    """Bring the schema of a PostgreSQL store up to date; a SQLite file does it by itself when it is opened.
+    """Bring the schema of a PostgreSQL store up to date; a SQLite file is migrated when it is opened.
 
     Example: mainspring migrate --store postgresql://me@db/app --sql
     """
@@ -29,12 +29,10 @@ def migrate(url: str | None, only_print: bool) -> None:
         return
     if scheme not in ("postgresql", "postgres"):
         raise InvalidInput("--store", f"{url!r} is not a store with migrations", "Give a postgresql:// URL")
-    try:
-        from mainspring.stores.postgres.database import upgrade
-        from mainspring.stores.postgres.settings import read_url
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
-        raise MissingExtra("PostgreSQL needs asyncpg. Install it: pip install 'mainspring[postgres]'") from error
-    said = asyncio.run(upgrade(read_url(url), only_print=only_print))
-    click.echo(said)
+    from mainspring.ports.clock import SystemClock
+    from mainspring.ports.store_extras import MigratableStore
+    from mainspring.runtime.store_url import open_store
+
+    store = open_store(url, SystemClock())
+    assert isinstance(store, MigratableStore)
+    click.echo(asyncio.run(store.migrate(only_print=only_print)))

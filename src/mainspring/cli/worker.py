@@ -1,4 +1,4 @@
-"""`mainspring worker module:app`: work on what others plan, in one process or in a pool of them."""
+"""`mainspring worker MODULE:APP`: execute runs that other instances plan, in one process or in a pool."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mainspring.cli.run import SWITCH_INTERVAL, begin_logging, broker_option, load
+from mainspring.app.internals import host_of
+from mainspring.cli.run import SWITCH_INTERVAL_SECONDS, broker_option, configure_log, load_app
 from mainspring.model.errors import InvalidInput
-from mainspring.model.settings import adjusted
-from mainspring.rules.pool import Bounds, Demand, bounds_of
+from mainspring.model.settings import adjust_settings
+from mainspring.rules.autoscale import Bounds, Demand, parse_bounds
 
 if TYPE_CHECKING:
-    from mainspring.app import Mainspring
-    from mainspring.engine.runtime import Runtime
+    from mainspring.app.mainspring import Mainspring
+    from mainspring.runtime.runtime import Runtime
 
 log = logging.getLogger("mainspring")
 
@@ -30,13 +31,19 @@ log = logging.getLogger("mainspring")
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @broker_option
-@click.option("--processes", type=int, metavar="N", help="How many worker processes; 1 unless bounds are given.")
-@click.option("--concurrency", type=int, metavar="M", help="Runs at once in each; else what the application says.")
-@click.option("--min-processes", "low", type=int, metavar="N", help="The fewest; see --max-processes.")
-@click.option("--max-processes", "high", type=int, metavar="N", help="The most: the pool follows the backlog.")
-@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Shown by `workers`; repeatable.")
+@click.option("--processes", type=int, metavar="N", help="Number of worker processes; default: 1.")
+@click.option(
+    "--concurrency", type=int, metavar="M", help="Runs at a time in each process; default: the application's setting."
+)
+@click.option("--min-processes", "low", type=int, metavar="N", help="Fewest worker processes; see --max-processes.")
+@click.option(
+    "--max-processes", "high", type=int, metavar="N", help="Most worker processes; the pool follows the backlog."
+)
+@click.option(
+    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label that `mainspring workers` shows; repeatable."
+)
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
-@click.option("--supervised", is_flag=True, hidden=True, help="One of a pool: ends when its standard input does.")
+@click.option("--supervised", is_flag=True, hidden=True, help="Worker of a pool: ends when its standard input does.")
 def worker(
     target: str,
     broker: str | None,
@@ -48,29 +55,30 @@ def worker(
     log_level: str,
     supervised: bool,
 ) -> None:
-    """Run tasks of MODULE:APP that other instances planned or enqueued, until SIGTERM or Ctrl-C.
+    """Execute runs of MODULE:APP that other instances planned or enqueued, until SIGTERM or Ctrl-C.
 
-    Plans no schedules: at least one `mainspring run` does that. The first signal stops taking work and lets what runs
-    finish; the second hands everything back at once; the third kills a pool. A worker that dies is started again.
+    A worker plans no schedules; at least one `mainspring run` must do that. After the first signal no run is claimed,
+    and running ones may finish. The second signal hands them back at once, the third kills a pool. A dead worker is
+    replaced.
 
     Example: mainspring worker app:ms --min-processes 1 --max-processes 8 --concurrency 20
     """
-    begin_logging(log_level, "%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")
-    bounds = bounds_of(processes, low, high)
-    app = load(target)
-    app.use_broker(broker)
-    app.settings = adjusted(app.settings, concurrency=concurrency, labels=dict(_label(text) for text in labels))
-    if not app.capabilities().multi_process:
-        raise InvalidInput("url", f"{app.url} lives inside one process: a worker finds nothing there", "Use `run`")
+    configure_log(log_level, "%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")
+    bounds = parse_bounds(processes, low, high)
+    app = load_app(target)
+    host = host_of(app)
+    settings = adjust_settings(
+        app.settings, concurrency=concurrency, labels=dict(_parse_label(text) for text in labels)
+    )
+    host.configure(broker=broker or app.broker, settings=settings)
+    if not host.capabilities.multi_process:
+        raise InvalidInput("url", f"{app.url} lives inside one process: a worker finds no runs there", "Use `run`")
     if not app.tasks:
-        raise InvalidInput("MODULE:APP", f"{target} has no task", "A worker needs the functions that it shall run")
+        raise InvalidInput(
+            "MODULE:APP", f"{target} has no task", "Declare the functions that the worker executes as tasks"
+        )
     if supervised or bounds.high == 1:
-        if supervised:
-            threading.Thread(target=_end_with_parent, name="mainspring-parent", daemon=True).start()
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        log.info("%s: worker for %d tasks, %d slots", app.url, len(app.tasks), app.settings.concurrency)
-        app.run(role="worker")
-        log.info("stopped in order")
+        _run_one(app, supervised=supervised)
         return
     given = [f"--label={text}" for text in labels] + ([] if concurrency is None else [f"--concurrency={concurrency}"])
     given += [] if broker is None else [f"--broker={broker}"]
@@ -80,25 +88,35 @@ def worker(
     sys.exit(code)
 
 
+def _run_one(app: Mainspring, *, supervised: bool) -> None:
+    """Execute runs in this process until a signal; a supervised process also stops when its supervisor ends."""
+    if supervised:
+        threading.Thread(target=_end_with_parent, name="mainspring-parent", daemon=True).start()
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    log.info("%s: worker for %d tasks, %d slots", app.url, len(app.tasks), app.settings.concurrency)
+    app.run(role="worker")
+    log.info("stopped in order")
+
+
 async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int:
-    from mainspring.engine.demand import demand
-    from mainspring.supervisor import Supervisor
+    from mainspring.runtime.backlog import measure_demand
+    from mainspring.server.supervisor import Supervisor
 
     host, settings = socket.gethostname(), app.settings
 
-    async def ask(pids: Collection[int], enough: int) -> Demand:
-        async def look(runtime: Runtime) -> Demand:
-            return await demand(runtime, host, pids, enough)
+    async def read_demand(pids: Collection[int], enough: int) -> Demand:
+        async def read(runtime: Runtime) -> Demand:
+            return await measure_demand(runtime, host, pids, enough)
 
-        return await app.call(look)
+        return await host_of(app).call(read)
 
     pool = Supervisor(
         command,
         bounds,
         slots=settings.concurrency,
-        poll=max(settings.poll, settings.heartbeat // 4) / 1000,  # several heartbeats pass before it shrinks
+        poll=max(settings.poll, settings.heartbeat // 4) / 1000,  # the pool shrinks after several heartbeats only
         shutdown_timeout=settings.shutdown_timeout / 1000,
-        demand=ask,
+        demand=read_demand,
     )
     size = f"{bounds.low} to {bounds.high}" if bounds.low < bounds.high else f"{bounds.start}"
     log.info("%s: %s workers of %d slots; Ctrl-C stops", app.url, size, settings.concurrency)
@@ -108,7 +126,7 @@ async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int
         await app.close()
 
 
-def _label(text: str) -> tuple[str, str]:
+def _parse_label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise InvalidInput("--label", f"{text!r} is not a label", "Write NAME=VALUE, for example zone=eu")
@@ -116,7 +134,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _end_with_parent() -> None:
-    """Whatever ended the supervisor, its end of the pipe closes: then stop as by a signal."""
+    """Send this process SIGTERM when the supervisor ends: its end of the pipe closes, whatever ended it."""
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass

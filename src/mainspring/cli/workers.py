@@ -1,4 +1,4 @@
-"""`mainspring workers`: who plans and works on a store, how loaded, and when last heard of."""
+"""`mainspring workers`: list the instances on a store, with their load and last heartbeat."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ from typing import Any
 
 import click
 
-from mainspring.cli.common import look, print_json, store_option
-from mainspring.engine.presence import Instance, instances
+from mainspring.cli.common import print_json, query_store, store_option
+from mainspring.engine.presence import Instance, list_instances
 from mainspring.model.instant import Ms, format_duration, isoformat
-from mainspring.ports.store import Lease, Store
+from mainspring.model.lease import Lease
+from mainspring.ports.store import Store
 
-#: Those not heard of for longer are only shown with --all.
-LATELY: Ms = 3_600_000
+#: An instance whose last heartbeat is older is shown with --all only.
+RECENT_MS: Ms = 3_600_000
 
 
 @click.command()
 @store_option
-@click.option("--all", "every", is_flag=True, help="Also those not heard of for more than an hour.")
+@click.option("--all", "every", is_flag=True, help="Include instances without a heartbeat for more than an hour.")
 def workers(url: str | None, as_json: bool, every: bool) -> None:
-    """List the instances that plan and work, the living first."""
+    """List the instances that plan schedules or execute runs, live ones first."""
 
-    async def ask(store: Store, now: Ms) -> tuple[Ms, list[tuple[Lease, Instance]]]:
-        return now, await instances(store)
+    async def read(store: Store, now: Ms) -> tuple[Ms, list[tuple[Lease, Instance]]]:
+        return now, await list_instances(store)
 
-    now, found = look(url, ask)
-    shown = [(lease, one) for lease, one in found if every or lease.live or now - lease.renewed_at <= LATELY]
+    now, found = query_store(url, read)
+    shown = [(lease, one) for lease, one in found if every or lease.live or now - lease.renewed_at <= RECENT_MS]
     shown.sort(key=lambda pair: (not pair[0].live, pair[1].host, pair[1].pid, pair[0].owner))
     if as_json:
         print_json([_as_dict(lease, one) for lease, one in shown])
         return
     if not shown:
-        click.echo("no instance has been heard of lately; `mainspring run MODULE:APP` starts one")
+        click.echo("no instance has run in the last hour; `mainspring run MODULE:APP` starts one")
         return
     _print(shown, now)
 

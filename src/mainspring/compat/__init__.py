@@ -1,4 +1,4 @@
-"""Doors for people who come from other schedulers, thin, on the same core: docs/sources.md says which serves whom.
+"""Compatibility layers: the APIs of other schedulers, carried out by Mainspring; docs/sources.md compares them.
 
 - `mainspring.compat.scheduler`: `schedule_once`, `schedule_recurring`, `schedule_delayed`, `cancel` (source 000)
 - `mainspring.compat.handlers`: `TaskHandler`, `EventHandler`, `list_tasks` (source 001)

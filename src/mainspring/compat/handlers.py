@@ -1,6 +1,6 @@
-"""The door of source 001: TaskHandlers that turn a payload into an event, and EventHandlers that get it.
+"""API of source 001: TaskHandlers turn a payload into an event, and EventHandlers receive that event.
 
-A task is a schedule under the id its caller gave. Its result is a `TaskEvent`, kept in the log with the execution.
+A task is a schedule whose name is the caller's task id. Its result is a `TaskEvent`, stored in the log with the run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from mainspring import Context, InvalidInput, Mainspring, Retry, RetryPolicy, RunSucceeded, Schedule, State
-from mainspring.compat.listening import EventHandler, Listener, as_function
+from mainspring.app.task import BaseTask
+from mainspring.compat.event_handlers import EventHandler, Listener, as_function
 from mainspring.model.events import RunFailed, RunRetrying
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, instant_ms, to_datetime
-from mainspring.task import BaseTask
 
 __all__ = [
     "EventHandler",
@@ -35,12 +35,12 @@ __all__ = [
 
 P_contra = TypeVar("P_contra", contravariant=True)
 
-#: The first wait after a failure; each one after it is twice as long.
+#: Wait after the first failure; it doubles with each further failure.
 FIRST_BACKOFF = "1m"
 LONGEST_BACKOFF = "30d"
 
 
-#: Runs that were tried at least once, so what became of them tells how the task is.
+#: States of runs that were started at least once: the newest of them shows the task's failures.
 BEGUN = (State.RUNNING, State.RETRYING, State.SUCCEEDED, State.FAILED, State.LOST)
 
 
@@ -49,34 +49,34 @@ class InvalidTask(InvalidInput):
 
 
 class TaskEvent(Struct, frozen=True, tag="task_event", tag_field="kind"):
-    """What an execution brought about: handed to the event handlers, and kept in the log."""
+    """Result of an execution, passed to the event handlers and stored in the log."""
 
     event_type: str
     payload: Any = None
 
 
 class TaskHandler(ABC, Generic[P_contra]):
-    """The work of one task type. The payload is any JSON value, given in the type in the brackets."""
+    """Handler of one task type. The payload is a JSON value, converted to the type parameter."""
 
     task_type: str
 
     @abstractmethod
     def execute(self, ctx: Context, payload: P_contra) -> TaskEvent | Awaitable[TaskEvent]:
-        """Do the work; a plain `def` runs in a thread, an `async def` on the loop."""
+        """Execute one run and return its event; a plain `def` runs in a thread, an `async def` on the loop."""
 
     def validate(self, payload: P_contra) -> None:
-        """Raise to refuse a payload before anything is stored."""
+        """Raise an exception to refuse a payload before anything is stored."""
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
-    """Which tasks to list; nothing given means all."""
+    """Selection of tasks for `list_tasks`; None selects all."""
 
     enabled: bool | None = None
     task_type: str | None = None
 
 
 class ScheduledTask(Struct, frozen=True, kw_only=True):
-    """A task as it is stored. Not enabled: finished, or disabled for the `reason`."""
+    """A stored task. One that is not enabled has finished, or was disabled for the `reason`."""
 
     task_id: str
     task_type: str
@@ -89,7 +89,7 @@ class ScheduledTask(Struct, frozen=True, kw_only=True):
 
 
 class TaskExecuted(Struct, frozen=True, kw_only=True):
-    """One execution, as the log tells it."""
+    """One execution, read from the event log."""
 
     task_id: str
     execution_id: str
@@ -101,7 +101,7 @@ class TaskExecuted(Struct, frozen=True, kw_only=True):
 
 
 class Scheduler:
-    """Source 001's verbs on a `Mainspring`; poll interval and concurrency are the app's own settings."""
+    """Source 001's methods on a `Mainspring`; poll interval and concurrency are the app's settings."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Scheduler:
     # ── handlers ───────────────────────────────────────────────────────────
 
     def with_task_handler(self, handler: TaskHandler[Any]) -> Scheduler:
-        """Register the handler of a task type."""
+        """Register the handler of a task type, and return the scheduler."""
         given: object = handler
         if not isinstance(given, TaskHandler) or not isinstance(getattr(given, "task_type", None), str):
             raise InvalidInput(
@@ -132,9 +132,9 @@ class Scheduler:
         return self
 
     def with_event_handler(self, handler: Listener[TaskEvent], event_type: str | None = None) -> Scheduler:
-        """Hand the events of executions to a handler: those of one type, or all.
+        """Call a handler with the events of executions, of one type or of all; return the scheduler.
 
-        At most once, in the process that stored the result; `result_events` reads them from the log.
+        Each event is delivered at most once, in the process that stored the result; see also `result_events`.
         """
         call = as_function(handler)
 
@@ -161,9 +161,9 @@ class Scheduler:
         timeout_secs: Duration | None = None,
         on_conflict: Literal["replace", "keep", "error"] = "error",
     ) -> ScheduledTask:
-        """Store a task: exactly one of cron (6 fields), interval (seconds), one_time (unix time) and immediate.
+        """Store a task with exactly one of cron (6 fields), interval (seconds), one_time (unix time) and immediate.
 
-        The same task again changes nothing; another one under the same id is a conflict.
+        Storing an equal task again changes nothing; another one under its id is a conflict.
         """
         check_name(task_id, field="task_id")
         task = self.app.tasks.get(task_type)
@@ -177,7 +177,7 @@ class Scheduler:
         }
         if sum(value is not None for value in when.values()) != 1:
             raise InvalidInput(
-                "schedule", "it must be said once when to run", "Give cron, interval, one_time or immediate"
+                "schedule", "exactly one option must say when to run", "Give cron, interval, one_time or immediate"
             )
         made = await self.app.schedule(
             task_id,
@@ -189,10 +189,10 @@ class Scheduler:
             timeout=timeout_secs,
             **when,
         )
-        return await self._told(made)
+        return await self._read_task(made)
 
     def _check(self, task: BaseTask[Any, Any], task_type: str, payload: Any) -> None:
-        """What the handler would be given must be to its liking."""
+        """Raise `InvalidTask` if the handler's `validate` refuses the payload."""
         body = task.new_run((payload,), {}).bodies[0]
         handler = self._handlers.get(task_type)
         if handler is None:
@@ -218,18 +218,21 @@ class Scheduler:
     # ── managing ───────────────────────────────────────────────────────────
 
     async def cancel_task(self, task_id: str, reason: str) -> None:
-        """Nothing more of this task will start; what runs of it is asked to stop."""
+        """Delete a task: no run of it starts any more, and running ones are asked to stop."""
         schedule = await self.app.get(task_id)
         await self.app.delete(schedule.id, reason=reason)
         for run in await self.app.runs(schedule=schedule.id, state="running"):
             await self.app.cancel(run.id, reason=reason)
 
     async def get_task(self, task_id: str) -> ScheduledTask:
-        """One task; an unknown id is answered with the nearest."""
-        return await self._told(await self.app.get(task_id))
+        """Return the `ScheduledTask` with this id, which is a schedule of Mainspring.
+
+        Raises: UnknownSchedule, with the nearest id.
+        """
+        return await self._read_task(await self.app.get(task_id))
 
     async def list_tasks(self, which: TaskFilter | None = None) -> list[ScheduledTask]:
-        """All tasks, or those that fit a filter, oldest first."""
+        """Return all tasks, or those that a filter selects, oldest first."""
         wanted = which or TaskFilter()
         found: list[ScheduledTask] = []
         page: list[Schedule] = []
@@ -238,9 +241,9 @@ class Scheduler:
             if not page:
                 return found
             fitting = [one for one in page if wanted.task_type in (None, one.spec.task)]
-            found += [await self._told(one) for one in fitting]
+            found += [await self._read_task(one) for one in fitting]
 
-    async def _told(self, schedule: Schedule) -> ScheduledTask:
+    async def _read_task(self, schedule: Schedule) -> ScheduledTask:
         begun = await self.app.runs(schedule=schedule.id, state=BEGUN, limit=1)
         failed = begun[0] if begun and begun[0].failures else None
         return ScheduledTask(
@@ -257,7 +260,7 @@ class Scheduler:
     # ── what happened ──────────────────────────────────────────────────────
 
     async def history(self, task_id: str, *, limit: int = 1_000) -> list[TaskExecuted]:
-        """The executions of a task, successful or not, in order."""
+        """Return the executions of a task, successful or not, oldest first."""
         schedule = await self.app.get(task_id)
         events = await self.app.events(schedule=schedule.id, types=["TaskExecuted"], limit=limit)
         return [
@@ -275,7 +278,7 @@ class Scheduler:
         ]
 
     async def result_events(self, *, since: datetime | None = None, limit: int = 1_000) -> list[TaskEvent]:
-        """The events of executions as the log has them, in order: for handlers that were away."""
+        """Return the events of executions from the log, oldest first, for handlers that did not run at the time."""
         ended = await self.app.events(types=[RunSucceeded], since=since, limit=limit)
         found = (_event_in(one.result) for one in ended if isinstance(one, RunSucceeded))
         return [event for event in found if event is not None]
@@ -283,23 +286,29 @@ class Scheduler:
     # ── running ────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Plan and work until SIGTERM or SIGINT."""
+        """Plan schedules and run tasks until SIGTERM or SIGINT."""
         await self.app.run_async()
 
     def shutdown(self) -> None:
-        """Take nothing more, let what runs finish, and return from `run`; from any thread."""
+        """Claim no more runs, let running ones finish, and return from `run`. Thread: any."""
         self.app.stop()
 
 
 def retry_policy(max_retries: int, *, field: str = "max_retries") -> RetryPolicy:
-    """1, 2, 4… minutes. The source counts a failure before it compares, so `max_retries` is executions in all."""
+    """Return a policy with waits of 1, 2, 4… minutes, and `max_retries` executions in all.
+
+    The source counts a failure before it compares the count, so its retries include the first execution.
+    """
     if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
         raise InvalidInput(field, f"{max_retries!r} is not a whole number of at least 0", "3 means three executions")
     return Retry(max_attempts=max(1, max_retries), initial=FIRST_BACKOFF, base=2, max_delay=LONGEST_BACKOFF, jitter=0)
 
 
 def _function_of(handler: TaskHandler[Any]) -> Any:
-    """A function of the app that calls the handler; its payload has the type that `execute` names."""
+    """Return the function that the app registers as a handler's task.
+
+    It calls `execute` with the payload converted to the handler's type.
+    """
 
     def checked(event: object) -> TaskEvent:
         if not isinstance(event, TaskEvent):
@@ -323,7 +332,7 @@ def _function_of(handler: TaskHandler[Any]) -> Any:
 
 
 def _payload_type(handler: TaskHandler[Any]) -> Any:
-    """What the class says it handles, `TaskHandler[EmailData]`; else what `execute` names."""
+    """Return the payload type of a handler: the parameter of `TaskHandler[…]`, else the annotation in `execute`."""
     for cls in type(handler).__mro__:
         for base in cls.__dict__.get("__orig_bases__", ()):
             if get_origin(base) is TaskHandler and not isinstance(get_args(base)[0], TypeVar):
@@ -335,7 +344,7 @@ def _payload_type(handler: TaskHandler[Any]) -> Any:
 
 
 def _event_in(result: str | None) -> TaskEvent | None:
-    """The event that a result carries; results of other tasks carry none."""
+    """Return the `TaskEvent` that a stored result holds; None if it holds none, as results of other tasks do."""
     value = None if result is None else msgspec.json.decode(result)
     if not isinstance(value, dict) or value.get("kind") != "task_event":
         return None

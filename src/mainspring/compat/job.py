@@ -1,4 +1,4 @@
-"""Source 003's words for what a job is: when, what, with which dependencies, under which policies."""
+"""Jobs of source 003: schedule, task, dependencies and policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from mainspring import At, Context, Cron, Every, InvalidInput, Window
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration
-from mainspring.model.policies import MISSED, OVERLAP, Missed, Overlap, WindowSpec, choice
+from mainspring.model.policies import MISSED, OVERLAP, Missed, Overlap, WindowSpec, check_choice
 
 D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
@@ -19,31 +19,31 @@ D_co = TypeVar("D_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a job is run: `Schedule.interval(5)`, `Schedule.at_times([…])` or `Schedule.cron("…")`."""
+    """When a job runs: `Schedule.interval(5)`, `Schedule.at_times([…])` or `Schedule.cron("…")`."""
 
     kind: Literal["every", "at", "cron"]
     value: Any
 
     @staticmethod
     def interval(every: Duration) -> Schedule:
-        """The first run one interval from now."""
+        """Return a schedule that runs at an interval, the first time one interval from now."""
         return Schedule("every", Every(every))
 
     @staticmethod
     def at_times(times: Iterable[datetime]) -> Schedule:
-        """At these instants; an empty list is valid and ends at once."""
+        """Return a schedule that runs at these instants; with an empty list, the job ends at once."""
         return Schedule("at", At(times))
 
     @staticmethod
     def cron(expression: str) -> Schedule:
-        """Five fields, read in the scheduler's zone; a wrong one is refused here."""
+        """Return a schedule by a cron expression of five fields, in the scheduler's zone. Raises: InvalidInput."""
         Cron(expression)
         return Schedule("cron", expression)
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Which occurrence this is; `run_id` is the same for every attempt at it."""
+    """The occurrence that a task executes; all of its attempts have one `run_id`."""
 
     job_id: str
     scheduled_at: datetime
@@ -54,7 +54,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class TaskContext(Generic[D_co]):
-    """What a task is given: the occurrence and the job's dependencies."""
+    """Argument of a task: the occurrence and the job's dependencies."""
 
     run: RunContext
     deps: D_co
@@ -62,24 +62,24 @@ class TaskContext(Generic[D_co]):
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[D]):
-    """What a job does; it fails by raising."""
+    """The function of a job; an exception means failure."""
 
     kind: Literal["async", "sync", "blocking"]
     function: Callable[[TaskContext[D]], Any]
 
     @staticmethod
     def from_async(function: Callable[[TaskContext[D]], Awaitable[None]]) -> Task[D]:
-        """A coroutine function, on the loop that runs the job."""
+        """Return a task that runs a coroutine function on the loop that runs the job."""
         return Task("async", _callable(function))
 
     @staticmethod
     def from_sync(function: Callable[[TaskContext[D]], None]) -> Task[D]:
-        """Light synchronous work, on the same loop."""
+        """Return a task that runs a short plain function on the loop that runs the job."""
         return Task("sync", _callable(function))
 
     @staticmethod
     def from_blocking(function: Callable[[TaskContext[D]], None]) -> Task[D]:
-        """Work that blocks or computes, in a thread."""
+        """Return a task that runs in a thread a plain function, which may block or compute."""
         return Task("blocking", _callable(function))
 
 
@@ -90,7 +90,7 @@ def _callable(function: Any) -> Any:
 
 
 class TimeWindowSegment(NamedTuple):
-    """A stretch of the day; holds its start, not its end."""
+    """A part of the day, from its start (included) to its end (excluded)."""
 
     start: time
     end: time
@@ -98,20 +98,20 @@ class TimeWindowSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobTimeWindow:
-    """When a job may begin: local weekdays ("Mon", …) and segments; none of either means any."""
+    """When a job may start: local weekdays ("Mon", …) and parts of the day; empty means any."""
 
     weekdays: tuple[str, ...] = ()
     segments: tuple[TimeWindowSegment, ...] = ()
     timezone: str | None = None
 
     def spec(self, fallback: str) -> WindowSpec:
-        """Our own window; without a zone of its own, the scheduler's."""
+        """Return this window as Mainspring's `WindowSpec`, in its own time zone, or in `fallback`, the scheduler's."""
         return Window(*self.segments, weekdays=tuple(self.weekdays), tz=self.timezone or fallback)
 
 
 @dataclass(frozen=True)
 class Job(Generic[D]):
-    """A task on a schedule under an id, with its dependencies and policies."""
+    """A task with a schedule, an id, dependencies and policies."""
 
     job_id: str
     schedule: Schedule
@@ -127,8 +127,8 @@ class Job(Generic[D]):
         for field, value, kind in (("schedule", self.schedule, Schedule), ("task", self.task, Task)):
             if not isinstance(value, kind):
                 raise InvalidInput(field, f"{value!r} is no {kind.__name__}", f"Make one with {kind.__name__}.…(…)")
-        choice(self.missed_run_policy, MISSED, field="missed_run_policy")
-        choice(self.overlap_policy, OVERLAP, field="overlap_policy")
+        check_choice(self.missed_run_policy, MISSED, field="missed_run_policy")
+        check_choice(self.overlap_policy, OVERLAP, field="overlap_policy")
         if self.max_runs is not None and (type(self.max_runs) is not int or self.max_runs < 0):
             raise InvalidInput("max_runs", f"{self.max_runs!r} is not a whole number of at least 0", "0 runs nothing")
         if self.time_window is not None:
@@ -136,25 +136,25 @@ class Job(Generic[D]):
 
     @staticmethod
     def without_deps(job_id: str, schedule: Schedule, task: Task[None]) -> Job[None]:
-        """A job that needs nothing."""
+        """Return a job without dependencies."""
         return Job(job_id, schedule, None, task)
 
     def with_max_runs(self, max_runs: int) -> Job[D]:
-        """So many fires in all; 0 ends at once."""
+        """Return the job with a maximum of fires in all; 0 ends it at once."""
         return replace(self, max_runs=max_runs)
 
     def with_missed_run_policy(self, policy: Missed) -> Job[D]:
-        """What to do about fires that nobody was there for."""
+        """Return the job with a policy for fires that were due while no instance ran."""
         return replace(self, missed_run_policy=policy)
 
     def with_overlap_policy(self, policy: Overlap) -> Job[D]:
-        """What to do about a fire while a run is active."""
+        """Return the job with a policy for fires while a run is active."""
         return replace(self, overlap_policy=policy)
 
     def with_time_window(self, window: JobTimeWindow) -> Job[D]:
-        """Begin only inside the window; what falls outside is consumed and skipped."""
+        """Return the job with a time window; fires outside of it are skipped and count as fires."""
         return replace(self, time_window=window)
 
     def context(self, ctx: Context) -> TaskContext[D]:
-        """What the task of this job is given for a run."""
+        """Return the argument of this job's task for a run."""
         return TaskContext(RunContext(self.job_id, ctx.fire_time, ctx.catch_up, ctx.tz, ctx.run_id), self.deps)

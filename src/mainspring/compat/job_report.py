@@ -1,4 +1,4 @@
-"""What became of a job, read from the ledger."""
+"""Report of a job: its state and its newest runs, read from the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATUS: dict[State, Literal["success", "failed", "cancelled", "lost"]] = {
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """One run that ended; `started_at` is missing where it was cancelled before it began."""
+    """One ended run; `started_at` is None if it was cancelled before it started."""
 
     run_id: str
     scheduled_at: datetime
@@ -32,7 +32,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 class JobState(Struct, frozen=True, kw_only=True):
-    """Where a job stands; no `next_run_at` means that it is over or stopped."""
+    """State of a job; without `next_run_at` it has ended or was stopped."""
 
     job_id: str
     trigger_count: int
@@ -43,7 +43,7 @@ class JobState(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerReport(Struct, frozen=True, kw_only=True):
-    """The job's state, its newest runs in order of time, and why the newest skipped fire was skipped."""
+    """State of a job, its newest runs in order of time, and the reason of the newest skipped fire."""
 
     job_id: str
     state: JobState
@@ -52,7 +52,7 @@ class SchedulerReport(Struct, frozen=True, kw_only=True):
 
 
 async def report_of(app: Mainspring, schedule_id: str, history_limit: int) -> SchedulerReport:
-    """Read it all from the store, so that it covers earlier processes too."""
+    """Return the report of a job, read from the store, so that it includes earlier processes."""
     schedule = await app.get(schedule_id)
     ended = await app.runs(schedule=schedule.id, state=_STATUS, limit=max(1, history_limit))
     succeeded = await app.runs(schedule=schedule.id, state="succeeded", limit=1)
@@ -73,7 +73,7 @@ async def report_of(app: Mainspring, schedule_id: str, history_limit: int) -> Sc
 
 
 async def _last_skip(app: Mainspring, schedule: Schedule) -> str | None:
-    """A fire is skipped as a run of its own or in a span; the later of the two tells."""
+    """Return the reason of the newest skipped fire, which is either a run of its own or part of a span."""
     skipped = await app.runs(schedule=schedule.id, state="skipped", limit=1)
     spans = await app.events(schedule=schedule.id, types=[FiresElided], limit=10_000)
     found = [(run.fire_time or 0, run.reason) for run in skipped]

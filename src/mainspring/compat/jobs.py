@@ -1,6 +1,6 @@
-"""The door of source 003: one job, run until its schedule ends, and a report of it.
+"""API of source 003: run one job until its schedule ends, and return a report of it.
 
-A job is a schedule under the job's id; its state is the schedule's row and its history the ledger's.
+A job is a schedule whose name is the job's id: its state is the schedule's row, and its history is in the event log.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from mainspring.compat.job import (
 )
 from mainspring.compat.job_report import JobState, RunRecord, SchedulerReport, report_of
 from mainspring.model.events import RunEvent, ScheduleEvent
-from mainspring.model.instant import Duration, duration_ms, zone
-from mainspring.model.policies import choice
+from mainspring.model.instant import Duration, duration_ms, load_zone
+from mainspring.model.policies import check_choice
 from mainspring.model.run import OPEN
 
 __all__ = [
@@ -52,12 +52,12 @@ Stop = Literal["cancel", "shutdown"]
 #: Writes every event as a log line.
 LogObserver = LoggingHandler
 
-#: Why a job is paused whose handle stopped it while the engine runs on.
+#: Pause reason of a job that its handle stopped while the engine runs on for others.
 STOPPED = "stopped by its handle"
 
 
 class SchedulerConfig(Struct, frozen=True, kw_only=True):
-    """How jobs are run. `grace` is how late a fire may be planned before it counts as missed."""
+    """Settings for jobs. A fire that is planned later than `grace` counts as missed."""
 
     timezone: str = "UTC"
     history_limit: int = 100
@@ -65,8 +65,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     grace: Duration = "1s"
 
     def __post_init__(self) -> None:
-        zone(self.timezone, field="timezone")
-        choice(self.terminal_state_policy, ("keep", "delete"), field="terminal_state_policy")
+        load_zone(self.timezone, field="timezone")
+        check_choice(self.terminal_state_policy, ("keep", "delete"), field="terminal_state_policy")
         duration_ms(self.grace, field="grace")
         limit: object = self.history_limit
         if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= 10_000:
@@ -74,7 +74,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerHandle:
-    """Stops a scheduler, from any thread. A stopped scheduler stays stopped: make another to go on."""
+    """Stops a scheduler, which then stays stopped: make another one to continue. Thread: any."""
 
     def __init__(self) -> None:
         self.stopping: Stop | None = None
@@ -82,11 +82,11 @@ class SchedulerHandle:
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def cancel(self) -> None:
-        """Stop now: nothing more is waited for, and what runs is cancelled."""
+        """Stop the scheduler now, and cancel the runs that this process executes."""
         self._stop("cancel")
 
     def shutdown(self) -> None:
-        """Start nothing more and wait for what runs."""
+        """Stop the scheduler: start no more runs, and let running ones end."""
         self._stop("shutdown")
 
     def _stop(self, how: Stop) -> None:
@@ -95,14 +95,14 @@ class SchedulerHandle:
         self.wake()
 
     def wake(self) -> None:
-        """Let every waiting job look again."""
+        """Wake every `Scheduler.run` that waits, so that it looks at the state of its job again."""
         with self._lock:
             for event, loop in self._waiting.items():
                 loop.call_soon_threadsafe(event.set)
 
     @contextlib.contextmanager
     def waker(self) -> Iterator[asyncio.Event]:
-        """An event of the running loop that is set by each `wake`."""
+        """Yield an event of the running loop that each `wake` sets."""
         event = asyncio.Event()
         with self._lock:
             self._waiting[event] = asyncio.get_running_loop()
@@ -114,24 +114,24 @@ class SchedulerHandle:
 
 
 class _Slot:
-    """The function behind a job's task: it calls the job that was run last under this id."""
+    """Function registered as a job's task: it calls the newest job with this id, and knows which runs execute here."""
 
     def __init__(self, job: Job[Any]) -> None:
         self.job = job
         self.running: set[str] = set()
 
     async def on_loop(self, ctx: Context) -> None:
-        with self._noted(ctx):
+        with self._track(ctx):
             answer = self.job.task.function(self.job.context(ctx))
             if self.job.task.kind == "async":
                 await answer
 
     def in_thread(self, ctx: Context) -> None:
-        with self._noted(ctx):
+        with self._track(ctx):
             self.job.task.function(self.job.context(ctx))
 
     @contextlib.contextmanager
-    def _noted(self, ctx: Context) -> Iterator[None]:
+    def _track(self, ctx: Context) -> Iterator[None]:
         self.running.add(ctx.run_id)
         try:
             yield
@@ -140,7 +140,7 @@ class _Slot:
 
 
 class Scheduler:
-    """Runs jobs on a `Mainspring`, which is the state store; an app that runs already is used as it is."""
+    """Runs jobs on a `Mainspring`, which stores their state; an app whose engine runs already is used as it is."""
 
     def __init__(
         self,
@@ -153,29 +153,29 @@ class Scheduler:
         self.config = config or SchedulerConfig()
         self._handle = SchedulerHandle()
         self._ids: set[str] = set()
-        app.on_event((ScheduleEvent, RunEvent), self._happened)
+        app.on_event((ScheduleEvent, RunEvent), self._on_event)
         if observer is not None:
             app.on_event(Event, observer)
 
     def handle(self) -> SchedulerHandle:
-        """What stops this scheduler."""
+        """Return the handle that stops this scheduler."""
         return self._handle
 
     async def run(self, job: Job[Any]) -> SchedulerReport:
-        """Run a job until its schedule ends, the handle stops it or the app stops; what became of it.
+        """Run a job until its schedule ends, the handle stops it or the app stops; return its report.
 
-        The same job id again goes on where the stored state is; another definition under it is a new revision.
+        A known job id continues from its stored state; another definition under it is a new revision.
         """
         slot = self._slot(job)
         async with contextlib.AsyncExitStack() as stack:
-            cancelling = asyncio.ensure_future(self._cancelled(slot))
+            cancelling = asyncio.ensure_future(self._cancel_on_request(slot))
             stack.callback(cancelling.cancel)
             alone = await stack.enter_async_context(self.app.sharing())
-            schedule = await self._stored(job)
+            schedule = await self._store(job)
             self._ids.add(schedule.id)
-            await self._until(lambda: self._over(schedule.id))
+            await self._until(lambda: self._is_over(schedule.id))
             if self._handle.stopping is not None and not alone():
-                await self._leave(schedule, slot)
+                await self._stop_job(schedule, slot)
         report = await report_of(self.app, schedule.id, self.config.history_limit)
         if not self.app.is_running:
             await self.app.close()
@@ -195,7 +195,7 @@ class Scheduler:
         slot.job = job
         return slot
 
-    async def _stored(self, job: Job[Any]) -> Stored:
+    async def _store(self, job: Job[Any]) -> Stored:
         config = self.config
         when: dict[str, Any] = {job.schedule.kind: job.schedule.value}
         schedule = await self.app.schedule(
@@ -217,40 +217,46 @@ class Scheduler:
             return await self.app.resume(schedule.id)
         return schedule
 
-    async def _leave(self, schedule: Stored, slot: _Slot) -> None:
-        """Stop this job on an engine that runs on for others. An engine of our own drains when we leave."""
+    async def _stop_job(self, schedule: Stored, slot: _Slot) -> None:
+        """Stop this job on an engine that others use, too: pause it, cancel waiting runs, wait for running ones.
+
+        An engine that only this job uses needs none of this: it drains when `run` leaves it.
+        """
         if (await self.app.get(schedule.id)).state == "active":
             await self.app.pause(schedule.id, reason=STOPPED)
         for run in await self.app.runs(schedule=schedule.id, state="waiting", limit=10_000):
             await self.app.cancel(run.id, reason=STOPPED)
         seen: set[str] = set()
-        await self._until(lambda: self._quiet(slot, seen), stoppable=False)
+        await self._until(lambda: self._is_quiet(slot, seen), stoppable=False)
 
-    async def _cancelled(self, slot: _Slot) -> None:
-        """Once the handle says cancel, at any time, what runs here is told to stop."""
-        told: set[str] = set()
+    async def _cancel_on_request(self, slot: _Slot) -> None:
+        """Wait for the handle's `cancel`, and then cancel the job's runs in this process."""
+        cancelled: set[str] = set()
         with self._handle.waker() as woken:
             while True:
                 if self._handle.stopping == "cancel":
-                    for run_id in slot.running - told:
+                    for run_id in slot.running - cancelled:
                         await self.app.cancel(run_id, reason=STOPPED)
-                        told.add(run_id)
+                        cancelled.add(run_id)
                 await woken.wait()
                 woken.clear()
 
     # ── waiting ────────────────────────────────────────────────────────────
 
-    async def _over(self, schedule_id: str) -> bool:
+    async def _is_over(self, schedule_id: str) -> bool:
         ended = (await self.app.get(schedule_id)).state in ("finished", "deleted")
         return ended and not await self.app.runs(schedule=schedule_id, state=OPEN, limit=1)
 
-    async def _quiet(self, slot: _Slot, seen: set[str]) -> bool:
-        """Nothing of the job runs here, and what did is stored as ended."""
+    async def _is_quiet(self, slot: _Slot, seen: set[str]) -> bool:
+        """Return True if no run of the job that executed here is stored as running; `seen` collects their ids."""
         seen |= slot.running
         return all([(await self.app.find_by_id(run_id)).state is not State.RUNNING for run_id in seen])
 
     async def _until(self, done: Callable[[], Awaitable[bool]], *, stoppable: bool = True) -> None:
-        """Look when something happened here, and every poll interval for what happens elsewhere."""
+        """Wait until `done` returns True, the app stops or, if `stoppable`, the handle stops the scheduler.
+
+        `done` is called after each event of this process, and every poll interval because of other processes.
+        """
         with self._handle.waker() as woken:
             while self.app.is_running and not (stoppable and self._handle.stopping) and not await done():
                 with contextlib.suppress(TimeoutError):
@@ -258,6 +264,6 @@ class Scheduler:
                         await woken.wait()
                 woken.clear()
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if event.schedule_id in self._ids:
             self._handle.wake()

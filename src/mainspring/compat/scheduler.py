@@ -1,7 +1,7 @@
-"""The door of source 000: schedule_once, schedule_recurring, schedule_delayed, cancel, on_event.
+"""API of source 000: schedule_once, schedule_recurring, schedule_delayed, cancel, on_event.
 
-A task is a function of the app with its arguments. What runs once is a run, and its id is the run's id; what recurs is
-a schedule, and its id is the schedule's id.
+A task is a function of the app with its arguments. A task that runs once is a run, and has the run's id; a recurring
+task is a schedule, and has the schedule's id.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from mainspring import Mainspring, Schedule, UnknownRun, UnknownSchedule, UnknownTask
-from mainspring.compat.listening import EventHandler, Listener
+from mainspring.app.task import BaseTask
+from mainspring.compat.event_handlers import EventHandler, Listener
 from mainspring.compat.task_events import (
     LoggingHandler,
     TaskCancelled,
@@ -22,9 +23,8 @@ from mainspring.compat.task_events import (
     TaskStarted,
     subscribe,
 )
-from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.instant import Duration, instant_ms
-from mainspring.task import BaseTask
 
 __all__ = [
     "EventHandler",
@@ -44,7 +44,7 @@ E = TypeVar("E", bound=TaskEvent)
 
 
 class Scheduler:
-    """Source 000's verbs on a `Mainspring`; storage, workers and intervals are the app's own settings."""
+    """Source 000's methods on a `Mainspring`; storage, workers and intervals are the app's settings."""
 
     def __init__(self, app: Mainspring) -> None:
         self.app = app
@@ -52,7 +52,7 @@ class Scheduler:
     # ── scheduling ─────────────────────────────────────────────────────────
 
     async def schedule_once(self, task: BaseTask[P, Any], at: datetime, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Run a task at an instant that is still to come; the id of the task."""
+        """Run a task at an instant in the future, and return its id. Raises: InvalidInput for one in the past."""
         when = instant_ms(at, field="at")
         if when < self.app.clock.now():
             raise InvalidInput(
@@ -61,17 +61,17 @@ class Scheduler:
         return (await self._known(task).using(at=at).enqueue(*args, **kwargs)).id
 
     async def schedule_delayed(self, task: BaseTask[P, Any], delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Run a task after a while; the id of the task."""
+        """Run a task after a delay, and return its id."""
         return (await self._known(task).using(delay=delay).enqueue(*args, **kwargs)).id
 
     async def schedule_immediate(self, task: BaseTask[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
-        """Run a task as soon as possible; the id of the task."""
+        """Run a task as soon as possible, and return its id."""
         return (await self._known(task).using(delay=0).enqueue(*args, **kwargs)).id
 
     async def schedule_recurring(self, task: BaseTask[P, Any], cron: str, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Run a task at the times of a cron expression; the id of the task.
+        """Run a task at the times of a cron expression, and return its id.
 
-        The same task, expression and arguments again are the same schedule: a program may say so at every start.
+        An equal task, expression and arguments are one schedule, so that a program can repeat the call at every start.
         """
         known = self._known(task)
         payload = known.new_run(args, kwargs).event.body
@@ -84,13 +84,13 @@ class Scheduler:
         if isinstance(given, BaseTask) and given.app is self.app:
             return task
         name = str(getattr(given, "name", getattr(given, "__name__", given)))
-        fix = nearest(name, self.app.tasks) or "Register the function with @ms.task."
+        fix = suggest_nearest(name, self.app.tasks) or "Register the function with @ms.task."
         raise UnknownTask(f"task: {name!r} is not a task of this app. {fix}")
 
     # ── cancelling ─────────────────────────────────────────────────────────
 
     async def cancel(self, task_id: str, *, reason: str = "cancelled") -> None:
-        """Nothing more of this task will start; what runs of it is asked to stop."""
+        """Cancel a task: no run of it starts any more, and running ones are asked to stop. Raises: UnknownTask."""
         try:
             await self.app.cancel(str(task_id), reason=reason)
             return
@@ -108,15 +108,15 @@ class Scheduler:
     # ── events ─────────────────────────────────────────────────────────────
 
     def on_event(self, event: type[E], handler: Listener[E]) -> None:
-        """Hand every event of a type that this process commits to a handler: `on_event(TaskFailed, AlertHandler())`."""
+        """Call a handler with events of a type that this process commits: `on_event(TaskFailed, AlertHandler())`."""
         subscribe(self.app, event, handler)
 
     # ── running ────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Plan and work until SIGTERM or SIGINT."""
+        """Plan schedules and run tasks until SIGTERM or SIGINT."""
         await self.app.run_async()
 
     def shutdown(self) -> None:
-        """Take nothing more, let what runs finish, and return from `run`; from any thread."""
+        """Claim no more runs, let running ones finish, and return from `run`. Thread: any."""
         self.app.stop()

@@ -1,4 +1,4 @@
-"""Events under the names and with the fields of source 000, made of ours."""
+"""Events with the names and fields of source 000, translated from Mainspring's events."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from mainspring import (
     RunStarted,
     RunSucceeded,
 )
-from mainspring.compat.listening import Listener, as_function
+from mainspring.compat.event_handlers import Listener, as_function
 from mainspring.model.events import ScheduleDeleted
 from mainspring.model.instant import to_datetime
 
 
 class TaskEvent(Struct, frozen=True, kw_only=True):
-    """Something happened to a task. `task_id` is what the scheduling verb answered, `run_id` the execution's own id."""
+    """Base of the events of a task: `task_id` as the scheduling method returned it, and the execution's `run_id`."""
 
     task_id: str
     run_id: str | None
 
 
 class TaskScheduled(TaskEvent, frozen=True, kw_only=True):
-    """An execution is planned."""
+    """An execution was planned."""
 
     task_type: str
     scheduled_at: datetime
@@ -44,7 +44,7 @@ class TaskScheduled(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskStarted(TaskEvent, frozen=True, kw_only=True):
-    """A worker took it."""
+    """A worker started the execution."""
 
     worker_id: str
     started_at: datetime
@@ -70,14 +70,14 @@ class TaskFailed(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskCancelled(TaskEvent, frozen=True, kw_only=True):
-    """It will not go on; of a recurring task there is no `run_id`."""
+    """The execution was cancelled, or a recurring task was deleted; `run_id` is None for a deleted task."""
 
     cancelled_at: datetime
     reason: str
 
 
 class TaskRetrying(TaskEvent, frozen=True, kw_only=True):
-    """It failed and will be tried again."""
+    """The execution failed and will be attempted again."""
 
     attempt: int
     next_attempt_at: datetime
@@ -122,7 +122,7 @@ def _retrying(event: RunRetrying, head: dict[str, Any]) -> TaskEvent:
 
 def _cancelled(event: RunCancelled | ScheduleDeleted, head: dict[str, Any]) -> TaskEvent | None:
     if isinstance(event, ScheduleDeleted) and event.reason == "finished":
-        return None  # it came to its end: nobody cancelled it
+        return None  # the schedule has finished: it was not cancelled
     return TaskCancelled(**head, cancelled_at=to_datetime(event.at), reason=event.reason)
 
 
@@ -137,7 +137,7 @@ _SOURCES: dict[type[TaskEvent], tuple[tuple[type[Event], ...], Callable[[Any, di
 
 
 def subscribe(app: Mainspring, wanted: type[E], listener: Listener[E]) -> None:
-    """Hand every event of a type to a listener; `TaskEvent` means all of them."""
+    """Call a listener with every event of a type; `TaskEvent` stands for all types."""
     call = as_function(listener)
     chosen = [kind for kind in _SOURCES if isinstance(wanted, type) and issubclass(kind, wanted)]
     if not chosen:
@@ -157,7 +157,7 @@ def subscribe(app: Mainspring, wanted: type[E], listener: Listener[E]) -> None:
 
 
 class LoggingHandler:
-    """Writes each event as one line; failures as errors, retries and cancellations as warnings."""
+    """Logs each event as one line: final failures as errors, cancellations and failures with a retry as warnings."""
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("mainspring.events")
@@ -170,5 +170,7 @@ class LoggingHandler:
         elif isinstance(event, TaskRetrying | TaskCancelled):
             level = logging.WARNING
         name = type(event).__name__
-        said = " ".join(f"{key}={value}" for key, value in asdict(event).items() if key != "task_id")
-        self._logger.log(level, "%s %s %s", name, event.task_id, said, extra={"action": name, "task_id": event.task_id})
+        fields = " ".join(f"{key}={value}" for key, value in asdict(event).items() if key != "task_id")
+        self._logger.log(
+            level, "%s %s %s", name, event.task_id, fields, extra={"action": name, "task_id": event.task_id}
+        )

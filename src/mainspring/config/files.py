@@ -1,4 +1,7 @@
-"""Configuration files: YAML or TOML into a flat list of keys. Whatever is wrong is one line: where, what, the fix."""
+"""Configuration files: YAML or TOML as a flat table of keys.
+
+Every error is one line: where, what is wrong, and the fix.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from mainspring.config import readers
-from mainspring.config.keys import ALIASES, KEYS
-from mainspring.model.errors import InvalidInput, MissingExtra, nearest
+from mainspring.config.schema import ALIASES, KEYS
+from mainspring.model.errors import InvalidInput, MissingExtra, suggest_nearest
 
-#: Looked for in the working directory when no file is named.
+#: Names under which the working directory is searched for a file.
 NAMES = ("mainspring.yaml", "mainspring.yml", "mainspring.toml")
-LARGEST = 1024 * 1024
+MAX_FILE_BYTES = 1024 * 1024
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-#: Sections of source 000 that name things we have otherwise; see `_foreign`.
-_SECTIONS = ("storage", "broker")
-_FOREIGN = (
+#: Sections and keys of source 000 for which Mainspring has other keys; see `_adopt_foreign`.
+_FOREIGN_SECTIONS = ("storage", "broker")
+_FOREIGN_KEYS = (
     "broker.type",
     "broker.redis.url",
     "broker.redis.stream_name",
@@ -34,7 +37,7 @@ _FOREIGN = (
 
 
 class ConfigFile:
-    """What a file says: values by key, and what is worth saying about it."""
+    """Content of a configuration file: values by key, and notes for the user."""
 
     def __init__(self, values: dict[str, Any], notes: list[str]) -> None:
         self.values = values
@@ -42,29 +45,29 @@ class ConfigFile:
 
 
 def find_file(folder: Path) -> Path | None:
-    """The file that is used when none is named."""
+    """Return the configuration file in `folder`, or None; two of them are an error."""
     found = [folder / name for name in NAMES if (folder / name).exists()]
     if len(found) > 1:
         raise InvalidInput(
-            "--config", f"{found[0].name} and {found[1].name} are both here", "Remove one, or name the one to use"
+            "--config", f"there are {found[0].name} and {found[1].name}", "Remove one, or name the one to use"
         )
     return found[0] if found else None
 
 
 def read_file(path: Path, variables: Mapping[str, str]) -> ConfigFile:
-    """Read and check a file."""
+    """Read and check a file; `variables` are the values for `${NAME}` in its texts."""
     try:
-        return _flat(_parse(path, _text(path)), variables)
+        return _flatten(_parse(path, _read_text(path)), variables)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error.field}" if error.field else str(path), error.problem, error.fix) from None
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise InvalidInput("", "is a directory", f"Name a file in it, for example {path}/mainspring.yaml")
-        if path.stat().st_size > LARGEST:
-            raise InvalidInput("", f"is larger than {LARGEST} bytes", "A configuration is a page or two")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidInput("", f"is larger than {MAX_FILE_BYTES} bytes", "A configuration is a page or two")
         data = path.read_bytes()
     except FileNotFoundError:
         raise InvalidInput("", "does not exist", "Check the path, or leave --config out") from None
@@ -99,13 +102,13 @@ def _yaml(text: str) -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtra("YAML needs PyYAML. Install it: pip install 'mainspring[serve]'") from error
 
-    class Strict(yaml.SafeLoader):
-        """Plain data only: a key given twice and references are errors."""
+    class StrictLoader(yaml.SafeLoader):
+        """Loads plain data from YAML; refuses a key that is given twice, and a reference (`*name`)."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 mark = self.get_mark()
-                raise InvalidInput(f"line {mark.line + 1}", "uses a reference (*name)", "Write the value out")
+                raise InvalidInput(f"line {mark.line + 1}", "uses a reference (*name)", "Write the value itself")
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -117,7 +120,7 @@ def _yaml(text: str) -> Any:
                 seen.add(name)
             return super().construct_mapping(node, deep)
 
-    loader = Strict(text)
+    loader = StrictLoader(text)
     try:
         return loader.get_single_data()
     except yaml.YAMLError as error:
@@ -127,90 +130,123 @@ def _yaml(text: str) -> Any:
         if "\\t" in what:
             raise InvalidInput(where, "begins with a tab", "Indent with spaces") from None
         raise InvalidInput(where, f"is not YAML: {what}", "Write `key: value`, indented by spaces") from None
-    except (ValueError, RecursionError) as error:  # a date that is none, too deep
+    except (ValueError, RecursionError) as error:  # for example a date that does not exist, or values nested too deeply
         raise InvalidInput("", f"is not YAML: {error}", "Put texts between quotes") from None
     finally:
         loader.dispose()
 
 
-def _flat(data: Any, variables: Mapping[str, str]) -> ConfigFile:
+def _flatten(data: Any, variables: Mapping[str, str]) -> ConfigFile:
     if data is None:
         return ConfigFile({}, [])
     if not isinstance(data, dict):
         raise InvalidInput("", "holds no keys", "Write for example `server: {port: 3000}`")
-    given = {key: _expanded(value, key, variables) for key, value in _leaves(data, "")}
+    given = {key: _expand(value, key, variables) for key, value in _leaves(data, "")}
     notes: list[str] = []
-    values: dict[str, Any] = {}
-    said: dict[str, str] = {}
-    for key, value in given.items():
-        if "." in key and key.partition(".")[0] in _SECTIONS:
-            continue
-        alias = ALIASES.get(key)
-        target = alias.key if alias else key
-        if target in said:
-            raise InvalidInput(key, f"says the same as {said[target]}", "Remove one of them")
-        said[target] = key
-        values[target] = (alias.read if alias else KEYS[key].read)(value, key)
-    _foreign(given, values, notes)
+    values = _read_values({key: value for key, value in given.items() if not _is_foreign(key)})
+    _adopt_foreign(given, values, notes)
     if values.get("metrics.enabled"):
         notes.append("metrics.enabled: this version has no metrics yet")
     return ConfigFile(values, notes)
 
 
+def _is_foreign(key: str) -> bool:
+    return "." in key and key.partition(".")[0] in _FOREIGN_SECTIONS
+
+
+def _read_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked values by key, with aliases replaced by their keys; refuse two names of one key."""
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, value in given.items():
+        alias = ALIASES.get(name)
+        key = alias.key if alias else name
+        if key in names:
+            raise InvalidInput(name, f"means the same setting as {names[key]}", "Remove one of them")
+        names[key] = name
+        values[key] = (alias.read if alias else KEYS[key].read)(value, name)
+    return values
+
+
 def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Keys with dots and their values; a key that nobody knows is an error that names the nearest."""
+    """Yield each value with its full key, such as `server.port`; refuse an unknown key, with the nearest known one."""
     for name, value in data.items():
         if not isinstance(name, str):
-            raise InvalidInput(f"{prefix}{name}", "is not a name", "Keys are words")
+            raise InvalidInput(f"{prefix}{name}", "is not a text", "Write the key as a word")
         key = f"{prefix}{name}"
         if key == "store" and isinstance(value, dict):
-            yield from (
-                ("store", part) if leaf == "store.url" else _refuse(leaf) for leaf, part in _any(value, "store.")
-            )
-        elif (key in KEYS or key in ALIASES or key in _FOREIGN) and not (key == "broker" and isinstance(value, dict)):
+            yield from _store_leaves(value)
+        elif _is_key(key) and not (key == "broker" and isinstance(value, dict)):
             yield key, value
         elif _is_section(key):
-            if isinstance(value, dict):
-                yield from _leaves(value, f"{key}.")
-            elif value is not None:
-                raise InvalidInput(
-                    key, f"is a section, not {type(value).__name__}", f"Write the keys of {key} under it"
-                )
+            yield from _section_leaves(key, value)
         else:
             _refuse(key)
 
 
-def _any(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in data.items():
-        yield f"{prefix}{name}", value
+def _section_leaves(section: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the full keys and values of a section; an empty section has none."""
+    if isinstance(value, dict):
+        yield from _leaves(value, f"{section}.")
+    elif value is not None:
+        problem = f"is a section, not {type(value).__name__}"
+        raise InvalidInput(section, problem, f"Write the keys of {section} under it")
+
+
+def _store_leaves(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the URL of a section `store: {url: …}`; refuse every other key in it."""
+    for name, value in section.items():
+        if name != "url":
+            _refuse(f"store.{name}")
+        yield "store", value
+
+
+def _is_key(key: str) -> bool:
+    return key in KEYS or key in ALIASES or key in _FOREIGN_KEYS
 
 
 def _is_section(key: str) -> bool:
-    return any(known.startswith(f"{key}.") for known in (*KEYS, *_FOREIGN))
+    return any(known.startswith(f"{key}.") for known in (*KEYS, *_FOREIGN_KEYS))
 
 
-def _refuse(key: str) -> Any:
-    known = [*KEYS, *ALIASES, *_FOREIGN, "store.url"]
+def _refuse(key: str) -> NoReturn:
+    """Raise `InvalidInput` for an unknown key; its fix names the nearest key, or the keys or sections that exist."""
+    known = [*KEYS, *ALIASES, *_FOREIGN_KEYS, "store.url"]
     section, _, name = key.rpartition(".")
-    sections = {known_key.partition(".")[0] for known_key in known if "." in known_key}
-    fix = nearest(key, known)
-    if not fix and section:
-        here = [k.rpartition(".")[2] for k in known if k.startswith(f"{section}.")]
-        fix = nearest(name, here) or f"{section} has {', '.join(sorted(set(here)))}"
-    if not section:
-        elsewhere = [k for k in known if k.rpartition(".")[2] == name]
-        fix = (f"Write it as {elsewhere[0]}" if elsewhere else "") or nearest(key, sections) or fix
-    raise InvalidInput(key, "there is no such key", fix or f"The sections are {', '.join(sorted(sections))}")
+    fix = _suggest_in_section(section, name, known) if section else _suggest_section(name, known)
+    sections = ", ".join(sorted(_sections(known)))
+    raise InvalidInput(key, "there is no such key", fix or f"The sections are {sections}")
 
 
-def _expanded(value: Any, key: str, variables: Mapping[str, str]) -> Any:
-    """${NAME} and ${NAME:-default} in texts."""
+def _sections(keys: list[str]) -> set[str]:
+    return {key.partition(".")[0] for key in keys if "." in key}
+
+
+def _suggest_in_section(section: str, name: str, known: list[str]) -> str:
+    """Return the known key nearest to `section.name`, else the nearest name in that section, else all names in it."""
+    names = [key.rpartition(".")[2] for key in known if key.startswith(f"{section}.")]
+    every = f"{section} has {', '.join(sorted(set(names)))}"
+    return suggest_nearest(f"{section}.{name}", known) or suggest_nearest(name, names) or every
+
+
+def _suggest_section(name: str, known: list[str]) -> str:
+    """Return a hint for an unknown name at the top level of a file: the key that has this name inside a section, else
+    the nearest section, else the nearest key.
+    """
+    for key in known:
+        if key.rpartition(".")[2] == name:
+            return f"Write it as {key}"
+    return suggest_nearest(name, _sections(known)) or suggest_nearest(name, known)
+
+
+def _expand(value: Any, key: str, variables: Mapping[str, str]) -> Any:
+    """Return a value with ${NAME} and ${NAME:-default} replaced, if it is a text or a list of texts."""
     if isinstance(value, list):
-        return [_expanded(item, key, variables) for item in value]
+        return [_expand(item, key, variables) for item in value]
     if not isinstance(value, str) or "${" not in value:
         return value
 
-    def put(found: re.Match[str]) -> str:
+    def replacement(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
         if name in variables:
             return variables[name]
@@ -218,16 +254,17 @@ def _expanded(value: Any, key: str, variables: Mapping[str, str]) -> Any:
             raise InvalidInput(key, f"${{{name}}} is not set", f"Set {name}, or write ${{{name}:-a default}}")
         return default
 
-    expanded = _VARIABLE.sub(put, value)
+    expanded = _VARIABLE.sub(replacement, value)
     if "${" in _VARIABLE.sub("", value):
         raise InvalidInput(key, f"{value!r} holds an unfinished ${{…}}", "Write ${NAME} or ${NAME:-default}")
     return expanded
 
 
-# ── source 000: where things are kept and how they travel ───────────────────
+# ── source 000: its sections `storage` and `broker` ─────────────────────────
 
 
-def _foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list[str]) -> None:
+def _adopt_foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list[str]) -> None:
+    """Translate the sections of source 000 in `given` into `values`; add what the user should know to `notes`."""
     broker = given.get("broker.type", "in_memory")
     readers.word("in_memory", "redis", "sqs")(broker, "broker.type")
     if broker == "sqs":
@@ -240,7 +277,7 @@ def _foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list[str])
         return
     kind = readers.word(*_STORAGE)(given["storage.type"], "storage.type")
     if "store" in values:
-        raise InvalidInput("storage.type", "says where things are kept, and so does store", "Remove one of them")
+        raise InvalidInput("storage.type", "names a store, and so does store", "Remove one of them")
     values["store"] = _STORAGE[kind](given, notes)
 
 
@@ -261,7 +298,7 @@ def _json_file(given: Mapping[str, Any], notes: list[str]) -> str:
         key = "storage.json_file.auto_save_interval_secs"
         readers.whole(0, 86_400, "seconds")(given[key], key)
     path = path.with_suffix(".db")
-    notes.append(f"storage.type: json_file is kept as SQLite in {path}; every change is saved at once")
+    notes.append(f"storage.type: json_file is stored as SQLite in {path}; every change is saved at once")
     return readers.store_url(f"sqlite:///{path}", "storage.json_file.path")
 
 

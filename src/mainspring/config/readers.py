@@ -1,4 +1,4 @@
-"""How one value of the configuration is read: from a file it has a type, from a variable it is text."""
+"""Readers of single configuration values. A value from a file has a type; a value from a variable is text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from urllib.parse import urlsplit
 from mainspring.model.errors import InvalidInput
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Ms, duration_ms, format_duration
-from mainspring.model.policies import choice
+from mainspring.model.policies import check_choice
 
-#: (value, field) → the value as the settings hold it.
+#: Takes a raw value and the name of its field for errors; returns the value as the settings hold it.
 Reader = Callable[[Any, str], Any]
 
-_YES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|kB|MB)?", re.IGNORECASE)
 _SIZES = {"": 1, "b": 1, "kib": 1024, "mib": 1024 * 1024, "kb": 1_000, "mb": 1_000_000}
 
 
 def text(value: Any, field: str) -> str:
-    """Plain text of one line."""
+    """Read a text of one line."""
     if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 or ord(c) == 127 for c in value):
         hint = " (YAML reads yes, no, on and off as such)" if isinstance(value, bool) else ""
         raise InvalidInput(field, f"{_shown(value)} is not a text{hint}", "Put one line of text between quotes")
@@ -30,26 +30,26 @@ def text(value: Any, field: str) -> str:
 
 
 def name(value: Any, field: str) -> str:
-    """A name as the engine takes it."""
+    """Read a name that the engine accepts."""
     return check_name(text(value, field), field=field)
 
 
 def optional(read: Reader) -> Reader:
-    """The same, or nothing: null in YAML, an empty text elsewhere."""
+    """Return a reader that accepts what `read` accepts, and reads null or an empty text as None."""
     return lambda value, field: None if value is None or value == "" else read(value, field)
 
 
 def boolean(value: Any, field: str) -> bool:
-    """Yes or no."""
+    """Read a boolean, also written as yes, no, on, off, 1 or 0."""
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and value.strip().lower() in _YES:
-        return _YES[value.strip().lower()]
+    if isinstance(value, str) and value.strip().lower() in _BOOLEANS:
+        return _BOOLEANS[value.strip().lower()]
     raise InvalidInput(field, f"{_shown(value)} is neither true nor false", "Write true or false")
 
 
 def whole(low: int, high: int, unit: str = "") -> Reader:
-    """A whole number from `low` to `high`."""
+    """Return a reader of whole numbers from `low` to `high`; `unit` is named in errors."""
 
     def read(value: Any, field: str) -> int:
         fix = f"Use a whole number from {low} to {high}" + (f", in {unit}" if unit else "")
@@ -68,7 +68,7 @@ def whole(low: int, high: int, unit: str = "") -> Reader:
 
 
 def number(low: float, high: float) -> Reader:
-    """A number from `low` to `high`."""
+    """Return a reader of numbers from `low` to `high`."""
 
     def read(value: Any, field: str) -> float:
         fix = f"Use a number from {low:g} to {high:g}"
@@ -86,7 +86,7 @@ def number(low: float, high: float) -> Reader:
 
 
 def duration(low: Ms, high: Ms) -> Reader:
-    """A duration such as "30s", or a number of seconds."""
+    """Return a reader of durations such as "30s", or as a number of seconds."""
 
     def read(value: Any, field: str) -> Ms:
         if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip()):
@@ -103,14 +103,14 @@ def duration(low: Ms, high: Ms) -> Reader:
     return read
 
 
-def counted(unit: Ms, low: Ms, high: Ms) -> Reader:
-    """A whole number of milliseconds or seconds, as other schedulers write durations."""
+def duration_count(unit: Ms, low: Ms, high: Ms) -> Reader:
+    """Return a reader of durations as whole numbers of `unit`, 1 ms or 1,000 ms, as other schedulers write them."""
     read = whole(-(-low // unit), high // unit, "milliseconds" if unit == 1 else "seconds")
     return lambda value, field: read(value, field) * unit
 
 
 def size(low: int, high: int) -> Reader:
-    """Bytes, or "64KiB"."""
+    """Return a reader of sizes from `low` to `high` bytes, written as a number or as "64KiB"."""
 
     def read(value: Any, field: str) -> int:
         fix = f'Use {low} to {high} bytes, or for example "64KiB"'
@@ -126,16 +126,16 @@ def size(low: int, high: int) -> Reader:
 
 
 def word(*allowed: str) -> Reader:
-    """One of a few words, in any case."""
+    """Return a reader of one of these words, in upper or lower case."""
 
     def read(value: Any, field: str) -> str:
-        return choice(text(value, field).lower(), allowed, field=field)
+        return check_choice(text(value, field).lower(), allowed, field=field)
 
     return read
 
 
 def several(read: Reader) -> Reader:
-    """A list, or one text with commas."""
+    """Return a reader of lists, also written as one text with commas; `read` reads each item."""
 
     def read_all(value: Any, field: str) -> tuple[Any, ...]:
         if isinstance(value, str):
@@ -148,7 +148,7 @@ def several(read: Reader) -> Reader:
 
 
 def http_url(value: Any, field: str) -> str:
-    """An absolute http or https URL, without its last slash."""
+    """Read an absolute http or https URL; a slash at its end is removed."""
     given = text(value, field)
     fix = "Write for example https://scheduler.example.com"
     try:
@@ -162,7 +162,7 @@ def http_url(value: Any, field: str) -> str:
 
 
 def host(value: Any, field: str) -> str:
-    """An address or a name to listen on."""
+    """Read an address, or the name of a host, to listen on."""
     given = text(value, field).strip("[]")
     if not re.fullmatch(r"[A-Za-z0-9.:_%-]{1,255}", given) or given.startswith("http:"):
         raise InvalidInput(field, f"{given!r} is not an address", "Write 127.0.0.1, 0.0.0.0, :: or the name of a host")
@@ -170,9 +170,9 @@ def host(value: Any, field: str) -> str:
 
 
 def store_url(value: Any, field: str) -> str:
-    """The URL of a store that this installation can open; nothing is opened."""
-    from mainspring.engine.runtime import open_store
+    """Read the URL of a store that this installation can open; it is not opened."""
     from mainspring.ports.clock import SystemClock
+    from mainspring.runtime.runtime import open_store
 
     given = text(value, field)
     try:
@@ -183,9 +183,9 @@ def store_url(value: Any, field: str) -> str:
 
 
 def broker_url(value: Any, field: str) -> str:
-    """The URL of a broker that this installation can use; nothing is opened."""
-    from mainspring.engine.runtime import open_broker
+    """Read the URL of a broker that this installation can use; it is not opened."""
     from mainspring.ports.clock import SystemClock
+    from mainspring.runtime.runtime import open_broker
 
     given = text(value, field)
     try:
@@ -196,7 +196,7 @@ def broker_url(value: Any, field: str) -> str:
 
 
 def program(value: Any, field: str) -> str:
-    """MODULE:APP."""
+    """Read the name of a program: MODULE:APP."""
     given = text(value, field)
     if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", given):
         raise InvalidInput(field, f"{given!r} names no program", "Write MODULE:APP, for example app:ms")

@@ -1,4 +1,4 @@
-"""Hot reload: a changed file is read, checked and compared; then the live settings are swapped, or the old ones stay.
+"""Reload of the configuration while the service runs: a changed file takes effect, or is refused as a whole.
 
 The directory is watched, not the file: editors replace files, and Kubernetes swaps a symlink called `..data`.
 """
@@ -12,34 +12,34 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mainspring.config.resolve import Resolved, Sources, adopted, resolve
+from mainspring.config.redaction import format_value
+from mainspring.config.resolve import Resolved, Sources, resolve, select_live
 from mainspring.config.settings import ServeSettings
-from mainspring.config.shown import shown
 from mainspring.model.errors import MainspringError
 
 log = logging.getLogger("mainspring.config")
 
-#: Without notices of the system: look so often, in seconds.
-LOOK_EVERY = 1.0
+#: Interval at which files are compared where the system does not report changes.
+FILE_POLL_SECONDS = 1.0
 _DEBOUNCE_MS = 50
 
 
 class Reloader:
-    """Holds the settings in force and changes them when the file does."""
+    """Holds the settings in force and replaces them when a file changes."""
 
     def __init__(self, sources: Sources, resolved: Resolved) -> None:
         self._sources = sources
         self._resolved = resolved
         self._seen = self._fingerprint()
         self.settings: ServeSettings = resolved.settings
-        #: Called with the new settings, in order.
+        #: Called in this order with the new settings.
         self.listeners: list[Callable[[ServeSettings], object]] = []
         self.reloads = 0
-        #: Why the last attempt was refused, or None.
+        #: Why the last reload was refused, or None.
         self.refused: str | None = None
 
     def reload(self) -> bool:
-        """Parse, validate, compare, swap; false when the old settings stay in force."""
+        """Read the configuration and adopt its live keys. If it is wrong, change nothing and return False."""
         self._seen = self._fingerprint()
         try:
             resolved = resolve(self._sources)
@@ -48,21 +48,23 @@ class Reloader:
             log.error("configuration not changed: %s", error)
             return False
         before, self.refused = self.settings, None
-        settings, live, later = adopted(before, resolved.settings)
+        settings, live, later = select_live(before, resolved.settings)
         self._resolved = resolved
         if live:
             self.settings = settings
             for listener in self.listeners:
                 listener(settings)
         self.reloads += 1
-        self._say(before, resolved.settings, live, later)
+        self._log_changes(before, resolved.settings, live, later)
         return True
 
-    def _say(self, before: ServeSettings, new: ServeSettings, live: list[str], later: list[str]) -> None:
-        from mainspring.config.keys import value_of
+    def _log_changes(self, before: ServeSettings, new: ServeSettings, live: list[str], later: list[str]) -> None:
+        from mainspring.config.schema import get_value
 
         for key in live:
-            log.info("%s: %s → %s", key, shown(key, value_of(before, key)), shown(key, value_of(new, key)))
+            log.info(
+                "%s: %s → %s", key, format_value(key, get_value(before, key)), format_value(key, get_value(new, key))
+            )
         if later:
             log.warning("%s: changed in the file, in force at the next start", ", ".join(later))
         if not live and not later:
@@ -71,7 +73,7 @@ class Reloader:
     # ── watching ───────────────────────────────────────────────────────────
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """Reload whenever the files change, until `stop`."""
+        """Reload whenever the files change, until `stop` is set."""
         folders = self._folders()
         try:
             import watchfiles
@@ -79,7 +81,7 @@ class Reloader:
             await self._poll(stop)
             return
         try:
-            # Bound to be quick and quiet: the filter is ours, by what the files say.
+            # Every event of the directory is passed on: `look` itself compares the files.
             async for _ in watchfiles.awatch(
                 *folders,
                 watch_filter=None,
@@ -98,12 +100,12 @@ class Reloader:
     async def _poll(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(FILE_POLL_SECONDS):
                     await stop.wait()
             self.look()
 
     def look(self) -> None:
-        """Reload if a file is another than at the last look."""
+        """Reload if a file differs from its state at the last look."""
         if self._fingerprint() != self._seen:
             self.reload()
 
@@ -116,11 +118,11 @@ class Reloader:
         yield self._sources.folder / ".env"
 
     def _fingerprint(self) -> tuple[object, ...]:
-        """Which file is there, and which content: a symlink that was swapped leads to another one."""
-        return tuple(_mark(path) for path in self._files())
+        """Return inode, time and size of each file; a swapped symlink leads to another inode."""
+        return tuple(_file_state(path) for path in self._files())
 
 
-def _mark(path: Path) -> object:
+def _file_state(path: Path) -> object:
     try:
         found = os.stat(path)
     except OSError as error:

@@ -1,4 +1,7 @@
-"""Flag over variable over `.env` over file over default; each value remembers where it came from."""
+"""Settings from all sources. The first that gives a value wins: flag, variable, `.env`, file, default.
+
+The origin of each value is recorded.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from mainspring.config.environment import Given, read_dotenv, read_variables
+from mainspring.config.environment import VariableValues, read_dotenv, read_variables
 from mainspring.config.files import ConfigFile, find_file, read_file
-from mainspring.config.keys import KEYS, assemble, value_of
-from mainspring.config.settings import ServeSettings
+from mainspring.config.schema import KEYS, assemble, get_value
+from mainspring.config.settings import SchedulerSettings, ServeSettings
 from mainspring.model.errors import InvalidInput, LeaseTooShort
+from mainspring.model.policies import RetryPolicy
 from mainspring.model.settings import make_settings
 
 DEFAULT = "default"
@@ -20,7 +24,7 @@ CONFIG = "MAINSPRING_CONFIG"
 
 
 class Resolved(Struct, frozen=True):
-    """Settings, where each of them came from, and what is worth saying about them."""
+    """Settings in force, the origin of each by key, notes for the user, and the file that was read, if any."""
 
     settings: ServeSettings
     origins: dict[str, str]
@@ -29,7 +33,7 @@ class Resolved(Struct, frozen=True):
 
 
 class Sources(Struct, frozen=True):
-    """Where to look; the same again at each reload."""
+    """Where settings are read from, at the start and at each reload."""
 
     flags: Mapping[str, Any] = {}
     variables: Mapping[str, str] = {}
@@ -38,15 +42,15 @@ class Sources(Struct, frozen=True):
 
 
 def resolve(sources: Sources) -> Resolved:
-    """Read everything, check everything, put it together."""
+    """Read and check all sources and return the settings.
+
+    Raises: InvalidInput, with the place and the fix, for the first wrong value.
+    """
     dotenv_path = sources.folder / ".env"
     dotenv = read_dotenv(dotenv_path)
-    named = sources.config
-    if named is None and (name := sources.variables.get(CONFIG) or dotenv.get(CONFIG)):
-        named = sources.folder / name
-    path = named or find_file(sources.folder)
+    path = _named_file(sources, dotenv) or find_file(sources.folder)
     from_file = ConfigFile({}, []) if path is None else read_file(path, {**dotenv, **sources.variables})
-    from_dotenv = read_variables(dotenv, f"{dotenv_path}: ") if dotenv else Given()
+    from_dotenv = read_variables(dotenv, f"{dotenv_path}: ") if dotenv else VariableValues()
     from_env = read_variables(sources.variables)
     values: dict[str, Any] = {}
     origins = dict.fromkeys(KEYS, DEFAULT)
@@ -70,40 +74,59 @@ def resolve(sources: Sources) -> Resolved:
     return Resolved(settings, origins, notes, path)
 
 
+def _named_file(sources: Sources, dotenv: Mapping[str, str]) -> Path | None:
+    """Return the configuration file that an option or a variable names, or None."""
+    name = sources.variables.get(CONFIG) or dotenv.get(CONFIG)
+    if sources.config is not None or not name:
+        return sources.config
+    return sources.folder / name
+
+
 def _check_together(settings: ServeSettings, origins: Mapping[str, str]) -> None:
-    """What is right alone may be wrong together."""
-    scheduler = settings.scheduler
+    """Refuse values that are valid alone and contradict each other."""
+    _check_lease(settings.scheduler)
+    _check_retry(settings.retry, origins)
+    if settings.agents.keep_response > settings.agents.max_response:
+        raise InvalidInput(
+            "agents.keep_response", "more bytes are kept than are read", "Make it at most agents.max_response"
+        )
+    if settings.limits.burst is not None and settings.limits.requests_per_second is None:
+        raise InvalidInput("limits.burst", "needs limits.requests_per_second", "Set both or neither")
+    if settings.role == "worker" and settings.store == "memory://":
+        raise InvalidInput(
+            "role", "a worker finds no runs in a store in its own memory", "Give a store that others open"
+        )
+
+
+def _check_lease(scheduler: SchedulerSettings) -> None:
     try:
         make_settings(lease_ttl=scheduler.lease_ttl / 1000, poll_interval=scheduler.poll_interval / 1000)
     except LeaseTooShort as error:
         raise InvalidInput("scheduler.lease_ttl", error.problem, error.fix) from None
-    if settings.retry.initial > settings.retry.max_delay:
+
+
+def _check_retry(retry: RetryPolicy, origins: Mapping[str, str]) -> None:
+    if retry.initial > retry.max_delay:
         given = [key for key in ("retry.initial_delay", "retry.max_delay") if origins[key] != DEFAULT]
         raise InvalidInput(
             given[0] if given else "retry.initial_delay",
-            "the first delay is longer than the longest",
+            "the first delay is longer than the longest one",
             "Make retry.max_delay at least retry.initial_delay",
         )
-    if settings.agents.keep_response > settings.agents.max_response:
-        raise InvalidInput("agents.keep_response", "more is kept than is read", "Make it at most agents.max_response")
-    if settings.limits.burst is not None and settings.limits.requests_per_second is None:
-        raise InvalidInput("limits.burst", "needs limits.requests_per_second", "Set both or neither")
-    if settings.role == "worker" and settings.store == "memory://":
-        raise InvalidInput("role", "a worker finds nothing in its own memory", "Give a store that others open too")
 
 
-def changed(old: ServeSettings, new: ServeSettings) -> dict[str, tuple[Any, Any]]:
-    """The keys whose values differ."""
-    pairs = {key: (value_of(old, key), value_of(new, key)) for key in KEYS}
+def compare(old: ServeSettings, new: ServeSettings) -> dict[str, tuple[Any, Any]]:
+    """Return the keys whose values differ, with the old and the new value."""
+    pairs = {key: (get_value(old, key), get_value(new, key)) for key in KEYS}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def adopted(old: ServeSettings, new: ServeSettings) -> tuple[ServeSettings, list[str], list[str]]:
-    """What a running service goes on with: the live keys of the new, the rest of the old.
+def select_live(old: ServeSettings, new: ServeSettings) -> tuple[ServeSettings, list[str], list[str]]:
+    """Return the settings for a running service: live keys from `new`, the others from `old`.
 
-    Also the keys that changed, and those that wait for the next start.
+    Also return the live keys that changed, and the changed keys that take effect at the next start.
     """
-    differences = changed(old, new)
+    differences = compare(old, new)
     live = [key for key in differences if KEYS[key].live]
-    values = {key: value_of(old, key) for key in KEYS} | {key: differences[key][1] for key in live}
+    values = {key: get_value(old, key) for key in KEYS} | {key: differences[key][1] for key in live}
     return assemble(values), live, [key for key in differences if key not in live]

@@ -1,4 +1,4 @@
-"""The settings of the service as values: what `mainspring serve` needs to know, every part with its default."""
+"""Settings of `mainspring serve` as values, each with its default."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LOG_LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 
 DEFAULT_STORE = "sqlite:///mainspring.db"
-#: What a request may carry beside a payload.
-BODY_MARGIN = 64 * 1024
+#: Bytes that a request body may have beside its payload.
+BODY_MARGIN_BYTES = 64 * 1024
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
-    """Where it listens and whom it answers."""
+    """Address of the service, and which requests it answers."""
 
     host: str = "127.0.0.1"
     port: int = 3000
-    #: Where browsers, agents and callbacks reach it, when that is not http://host:port.
+    #: URL under which browsers and agents reach the service, if that is not http://host:port.
     public_url: str | None = None
-    #: Names beside its own that requests may be addressed to (the Host header); a leading dot allows sub-domains.
+    #: Further host names that the Host header of a request may have; a leading dot allows sub-domains.
     allow_hosts: tuple[str, ...] = ()
-    #: Serve strangers without a key. The name in files and variables is `server.insecure_no_auth`.
+    #: Serve every caller without a key, on any address.
     insecure_no_auth: bool = False
-    #: Ask for a key on loopback, too: for a proxy on the same machine that lets strangers in.
+    #: Require a key on loopback, too: a proxy on this machine passes requests of other machines on.
     require_key: bool = False
     access_log: bool = True
-    #: So long a client may take to send a request, head and body.
+    #: Time that a client has to send a request, head and body.
     request_timeout: Ms = 10_000
 
     @property
     def on_loopback(self) -> bool:
-        """True when only this machine can reach it."""
+        """True if only this machine can reach the service."""
         return is_loopback(self.host)
 
 
 class SchedulerSettings(Struct, frozen=True, kw_only=True):
-    """The engine behind it."""
+    """Settings of the engine."""
 
     name: str = "mainspring"
     namespace: str = "default"
@@ -55,61 +55,61 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
     poll_interval: Ms = 1_000
     shutdown_timeout: Ms = 20_000
     lease_ttl: Ms = 30_000
-    #: None: as long as the store does by itself, 30 days or, on Redis, one.
+    #: None: the store's default, 30 days, or one day on Redis.
     history: Ms | None = None
     payload_limit: int = 64 * 1024
-    #: Readiness is false when planning is so far behind.
+    #: `/ready` answers 503 while planning is further behind than this.
     max_lag: Ms = 30_000
 
 
 class LimitSettings(Struct, frozen=True, kw_only=True):
-    """What is refused; None is no limit."""
+    """Limits on requests; None means no limit."""
 
     min_interval: Ms | None = None
-    #: For each key, or for each address where no key is needed.
+    #: Limit for each API key, or for each address that sends no key.
     requests_per_second: float | None = None
     burst: int | None = None
 
 
 class LoggingSettings(Struct, frozen=True, kw_only=True):
-    """What it says on standard error."""
+    """Settings of the log, which goes to standard error."""
 
     level: LogLevel = "info"
     format: LogFormat = "text"
 
 
 class MetricsSettings(Struct, frozen=True, kw_only=True):
-    """Understood, and without effect in this version."""
+    """Settings of metrics, which are accepted and have no effect in this version."""
 
     enabled: bool = True
     port: int = 9090
 
 
-#: Source 002: three attempts, times two, from one second to thirty.
+#: Default of source 002: three attempts, delays that double from one second up to thirty.
 HTTP_RETRY = RetryPolicy(max_attempts=3, backoff="exponential", initial=1_000, base=2.0, max_delay=30_000, jitter=0.0)
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """Everything `mainspring serve` needs to know."""
+    """All settings of `mainspring serve`."""
 
     store: str = DEFAULT_STORE
-    #: How hints of work and events travel between instances; without one the store's own hints do.
+    #: Broker that carries hints between instances; None: the store carries them.
     broker: str | None = None
     role: ServeRole = "all"
-    #: MODULE:APP with the tasks and schedules of a Python program.
+    #: MODULE:APP of a Python program with tasks and schedules; None: the service has no tasks.
     app: str | None = None
     server: ServerSettings = ServerSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     agents: AgentSettings = AgentSettings()
     limits: LimitSettings = LimitSettings()
-    #: For schedules that say nothing about it.
+    #: Retry policy of HTTP schedules without one of their own.
     retry: RetryPolicy = field(default=HTTP_RETRY)
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()
 
     @property
     def url(self) -> str:
-        """Where it is reached, as far as it knows."""
+        """URL of the service: `public_url`, or one made from host and port."""
         if self.server.public_url is not None:
             return self.server.public_url.rstrip("/")
         host = self.server.host
@@ -119,12 +119,12 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def body_limit(self) -> int:
-        """The largest request body."""
-        return self.scheduler.payload_limit + BODY_MARGIN
+        """Largest request body in bytes."""
+        return self.scheduler.payload_limit + BODY_MARGIN_BYTES
 
 
 def is_loopback(host: str) -> bool:
-    """True for an address or name that only this machine can reach."""
+    """Return True for an address or name that only this machine can reach."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The keeper: retention, and schedules that no code declares any more. The leader does it, nobody else."""
+"""The keeper: removes old rows, repairs damaged schedules, and pauses schedules that no program declares any more."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from mainspring.engine.leader import Leader
-from mainspring.engine.presence import PREFIX, instances
-from mainspring.engine.service import Service
+from mainspring.engine.loop import Loop
+from mainspring.engine.presence import INSTANCE_PREFIX, list_instances
 from mainspring.model.errors import StoreError
 from mainspring.model.instant import Ms
+from mainspring.model.retention import Retention
 from mainspring.model.schedule import Schedule
 from mainspring.model.settings import Settings
 from mainspring.ports.clock import Clock
-from mainspring.ports.lock import EXECUTION
-from mainspring.ports.store import Retention, Schedules, Store
+from mainspring.ports.lock import EXECUTION_PREFIX
+from mainspring.ports.store import Schedules, Store
 
 log = logging.getLogger("mainspring.engine")
 
+#: Runs removed in one call to the store.
 PURGE_BATCH = 500
-#: Damage is rare.
-REPAIR_EVERY: Ms = 3_600_000
+#: Milliseconds between two repairs; damage is rare.
+REPAIR_INTERVAL: Ms = 3_600_000
+#: Schedules read in one page.
 REPAIR_PAGE = 500
+UNDECLARED_PAGE = 100
 
 
-class Keeper(Service):
-    """Housekeeping by the leader: that only saves work, every write is guarded as always."""
+class Keeper(Loop):
+    """Keeps house while this instance leads. Only one instance does so to save work: every write is guarded anyway."""
 
     name = "keeper"
 
@@ -39,16 +43,19 @@ class Keeper(Service):
         pause: Callable[[Schedule, str], Awaitable[object]],
         touch: Callable[[Sequence[str]], Awaitable[object]],
     ) -> None:
+        """`pause(schedule, reason)` pauses a schedule; `touch(ids)` has the settler look at schedules again."""
         super().__init__(max(settings.poll / 1000, settings.lease_ttl / 3000))
         self._store = store
         self._clock = clock
         self._settings = settings
         self._leader = leader
-        leader.elected = self.wake
+        leader.on_elected(self.wake)
         self._pause = pause
         self._touch = touch
-        self._looked: Ms | None = None
-        #: Since when this instance keeps house without a failure: after an outage everybody's heartbeat is old.
+        #: When the last repair began, in boot time.
+        self._repaired_at: Ms | None = None
+        #: Since when this instance keeps house without a failure, in monotonic seconds. After an outage of the store
+        #: the heartbeats of all instances are old, so undeclared schedules are paused only some time later.
         self._steady_since: float | None = None
 
     def degraded(self, error: StoreError) -> None:
@@ -56,7 +63,7 @@ class Keeper(Service):
         super().degraded(error)
 
     async def run_once(self) -> float:
-        """One bounded piece of each duty, or nothing while another instance leads."""
+        """Do one bounded piece of each duty, or nothing while another instance leads. Return the seconds to wait."""
         if not self._leader.leads:
             self._steady_since = None
             return self.poll
@@ -65,34 +72,35 @@ class Keeper(Service):
             self._steady_since = self._clock.monotonic()
         if (self._clock.monotonic() - self._steady_since) * 1000 >= self._settings.undeclared_after:
             await self.pause_undeclared()
-        if self._looked is None or self._clock.boot() - self._looked >= REPAIR_EVERY:
-            self._looked = self._clock.boot()
+        if self._repaired_at is None or self._clock.boot() - self._repaired_at >= REPAIR_INTERVAL:
+            self._repaired_at = self._clock.boot()
             await self.repair()
         return 0.0 if more else self.poll
 
     async def retain(self) -> bool:
-        """Remove what is older than the history; true when there is more."""
+        """Remove a batch of ended runs, events and leases past the retention period. Return True if more remain."""
         now = self._clock.now()
-        kept, most = self._settings.history, None
-        if kept is None:
-            kept, most = self._store.capabilities.history, self._store.capabilities.ended_runs
-        before: Ms = now - kept
+        history, max_ended_runs = self._settings.history, None
+        if history is None:
+            history, max_ended_runs = self._store.capabilities.history, self._store.capabilities.ended_runs
+        before: Ms = now - history
         policy = Retention(
             ended_before=before,
-            lease_prefix=PREFIX,
-            leases_before=min(before, now - self._settings.undeclared_after),  # they say who declares what
-            at_most=most,
+            lease_prefix=INSTANCE_PREFIX,
+            leases_before=min(before, now - self._settings.undeclared_after),  # they hold what instances declare
+            at_most=max_ended_runs,
         )
         purged = await self._store.purge(policy, PURGE_BATCH)
         if purged.runs:
             log.info("retention: %d runs and %d events removed", purged.runs, purged.events)
-        fires = Retention(ended_before=0, lease_prefix=EXECUTION, leases_before=before)
+        fires = Retention(ended_before=0, lease_prefix=EXECUTION_PREFIX, leases_before=before)
         return (await self._store.purge(fires, PURGE_BATCH)).more or purged.more
 
     async def repair(self) -> int:
-        """Have every active schedule without a next time looked at again: as a rule only damage leaves one like that.
+        """Touch every active schedule without a next fire time: usually only damage leaves a schedule like that.
 
-        A fixed-delay schedule whose run is open is looked at too, and left as it is.
+        A fixed-delay schedule whose run is open is touched, too, and the settler leaves it as it is. Return the number
+        of schedules touched.
         """
         found = 0
         after: str | None = None
@@ -106,25 +114,39 @@ class Keeper(Service):
             if len(page) < REPAIR_PAGE or not self._leader.leads:
                 return found
             after = page[-1].id
-            await asyncio.sleep(0)  # a store in this process never suspends by itself
+            await asyncio.sleep(0)  # the verbs of a store in this process never suspend
 
     async def pause_undeclared(self) -> int:
-        """Pause declared schedules of this app that no instance seen lately declares; never delete them."""
+        """Pause the schedules of this app, unchanged lately, that no instance seen lately declares; never delete them.
+
+        Return the number of schedules paused.
+        """
         horizon = self._clock.now() - self._settings.undeclared_after
-        known: set[str] = set()
-        for lease, instance in await instances(self._store):
-            if instance.app == self._settings.app and (lease.live or lease.renewed_at > horizon):
-                known.update(instance.declares)
+        declared = await self._find_declared(horizon)
         paused = 0
         after: str | None = None
         while True:
             page = await self._store.find(
-                Schedules(ns=self._settings.namespace, app=self._settings.app, states=("active",), after=after)
+                Schedules(
+                    ns=self._settings.namespace,
+                    app=self._settings.app,
+                    states=("active",),
+                    after=after,
+                    limit=UNDECLARED_PAGE,
+                )
             )
             for schedule in page:
-                if schedule.name not in known and schedule.updated_at <= horizon:
+                if schedule.name not in declared and schedule.updated_at <= horizon:
                     await self._pause(schedule, "not_declared")
                     paused += 1
-            if len(page) < 100 or not self._leader.leads:
+            if len(page) < UNDECLARED_PAGE or not self._leader.leads:
                 return paused
             after = page[-1].id
+
+    async def _find_declared(self, horizon: Ms) -> set[str]:
+        """Return the names of the schedules declared by instances of this app that run now or ran after `horizon`."""
+        declared: set[str] = set()
+        for lease, instance in await list_instances(self._store):
+            if instance.app == self._settings.app and (lease.live or lease.renewed_at > horizon):
+                declared.update(instance.declares)
+        return declared

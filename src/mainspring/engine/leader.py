@@ -1,8 +1,9 @@
-"""The leader: the one instance of an app that keeps house. Nothing waits for it and no promise rests on it.
+"""The leader: the one instance of an app that keeps house. Nothing waits for it and no guarantee depends on it.
 
-A term is a durable row with an epoch that only grows: (owner, epoch) names it. It is renewed every third of its TTL.
-An instance trusts its term until a little before the row can be another's, counted by its own boot clock from before
-the request was sent: after a pause, a lost answer or a cut cable it stops by itself, before the next one begins.
+A term is a lease row whose epoch only grows; (owner, epoch) identifies it. It is renewed every third of its TTL. An
+instance trusts its term until a little before another instance can take the row, counted by its own boot clock from
+before the request was sent. So after a pause, a lost answer or a cut cable it stops by itself before the next leader
+begins.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from mainspring.engine.service import Service
-from mainspring.engine.term import LeaseRows, Said, Term, part
+from mainspring.engine.locks.lease_term import LeaseRows, LeaseTerm, TermData, escape_name_part
+from mainspring.engine.loop import Loop
 from mainspring.model.errors import StoreError
 from mainspring.model.events import Event, LeaderElected, LeaderLost
 from mainspring.model.instant import Ms
@@ -23,11 +24,11 @@ from mainspring.ports.store import Store
 
 log = logging.getLogger("mainspring.engine")
 
-PREFIX = "leader:"
+LEADER_PREFIX = "leader:"
 
 
 class Leadership(Struct, frozen=True):
-    """Who leads, since when, and the how-manieth term it is; `live` is false when nobody does."""
+    """Current leader: instance, start of its term, term number. `live` is False if the lease has expired."""
 
     instance: str
     since: Ms
@@ -36,57 +37,62 @@ class Leadership(Struct, frozen=True):
 
     @property
     def changes(self) -> int:
-        """How often the lead has changed hands, or was won again by the same one."""
+        """Number of terms that followed the first one, won by another instance or by the same one again."""
         return self.term - 1
 
 
 def lease_name(settings: Settings) -> str:
-    """One leader for each app and namespace: some duties concern only what the app itself declares."""
-    return f"{PREFIX}{part(settings.namespace)}:{part(settings.app)}"
+    """Return the name of the leader's lease. Each app has a leader, as some duties concern one app's declarations."""
+    return f"{LEADER_PREFIX}{escape_name_part(settings.namespace)}:{escape_name_part(settings.app)}"
 
 
-async def leadership(store: Store, settings: Settings) -> Leadership | None:
-    """As the store knows it; None when there never was a leader."""
-    holder = await LeaseRows(store).holder(lease_name(settings))
+async def find_leadership(store: Store, settings: Settings) -> Leadership | None:
+    """Read the current or last leader from the store; None if there never was one."""
+    holder = await LeaseRows(store).find_holder(lease_name(settings))
     if holder is None:
         return None
-    return Leadership(holder.owner, Said.read(holder.data).since, holder.token, holder.live)
+    return Leadership(holder.owner, TermData.read(holder.data).since, holder.token, holder.live)
 
 
-class Leader(Service):
-    """Stands for election, renews the term, steps down when it can no longer be sure."""
+class Leader(Loop):
+    """Stands for election, renews the term it won, and steps down when it can no longer trust it."""
 
     name = "leader"
 
     def __init__(
         self, store: Store, clock: Clock, settings: Settings, owner: str, note: Callable[[Event], None]
     ) -> None:
+        """`note` appends an event to the log soon."""
         super().__init__(settings.lease_ttl / 3000)
-        self._term = Term(LeaseRows(store), clock, lease_name(settings), owner, settings.lease_ttl)
+        self._term = LeaseTerm(LeaseRows(store), clock, lease_name(settings), owner, settings.lease_ttl)
         self._owner = owner
         self._note = note
         self._leading: int | None = None
-        self.elected: Callable[[], None] = lambda: None
-        #: Terms that this process won.
+        self._on_elected: Callable[[], None] = lambda: None
+        #: Number of terms that this process won.
         self.terms = 0
+
+    def on_elected(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the engine loop each time this instance wins a term."""
+        self._on_elected = callback
 
     @property
     def leads(self) -> bool:
-        """True while no other instance can believe the same; ask again before each duty."""
+        """True while this instance leads and no other can; ask again before each duty."""
         return self._term.trusted
 
     @property
     def epoch(self) -> int | None:
-        """The term's number, while there is one."""
+        """Number of the present term; None without one."""
         return self._term.token
 
     async def run_once(self) -> float:
-        """Renew the term, or try to win one."""
+        """Renew the term, or try to win one. Return the seconds to wait."""
         term = self._term
         try:
             if term.token is not None and not await term.renew():
                 self._stepped_down("expired")
-            if term.token is None and await term.take():
+            if term.token is None and await term.acquire():
                 self._won()
         except StoreError:
             if term.token is not None and not term.trusted:
@@ -96,7 +102,7 @@ class Leader(Service):
         return self.poll
 
     def _backoff(self) -> float:
-        """A store that answers again should have a leader within a term."""
+        # At most a third of a TTL, so that a store that answers again has a leader within a term.
         return min(super()._backoff(), self.poll)
 
     def _won(self) -> None:
@@ -104,7 +110,7 @@ class Leader(Service):
         self.terms += 1
         log.info("leader: %s won term %d", self._owner, self._leading)
         self._note(LeaderElected(instance=self._owner, term=self._leading or 0))
-        self.elected()
+        self._on_elected()
 
     def _stepped_down(self, reason: str) -> None:
         term, self._leading = self._leading, None
@@ -114,6 +120,6 @@ class Leader(Service):
             self._note(LeaderLost(instance=self._owner, term=term, reason=reason))
 
     async def leave(self) -> None:
-        """Hand over: another instance wins the next term at its next look, without waiting for this one to run out."""
+        """Release the term, so that another instance wins the next one without waiting for this one to expire."""
         if self._term.token is not None and await self._term.release():
             self._stepped_down("stopped")

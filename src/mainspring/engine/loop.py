@@ -1,172 +1,117 @@
-"""The engine's own thread and loop: a blocked handler never delays planning or a heartbeat."""
+"""The base of every engine loop: start, stop, wake, step by hand, and back off while the store fails."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
-import os
-import threading
-import weakref
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, Protocol, TypeVar
+import logging
+from abc import ABC, abstractmethod
 
-from mainspring.ports.threads import SystemThreads, Threads
+from mainspring.model.errors import StoreError
 
-T = TypeVar("T")
+log = logging.getLogger("mainspring.engine")
 
-#: What was cancelled ends within so many turns of the loop.
-TURNS = 20
-
-_all: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
+#: A store that answers again is noticed within this many seconds and the poll interval.
+MAX_STORE_BACKOFF_SECONDS = 2.0
+#: Added to sleeps on other event loops than asyncio's own (uvloop): their timers count whole milliseconds, so half of
+#: them end early, and `run_once` would be called in vain until the time has come.
+TIMER_ROUNDING_SECONDS = 0.0005
 
 
-def _after_fork() -> None:
-    for one in _all:
-        one.forget()
+class Loop(ABC):
+    """Calls `run_once` again and again: one bounded piece of work, which returns how long to wait for the next.
 
+    Thread: engine loop.
+    """
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    name = "loop"
 
+    def __init__(self, poll: float) -> None:
+        """`poll`: the longest wait between two pieces of work, in seconds."""
+        self.poll = poll
+        #: Failures since the last piece of work that succeeded.
+        self.failures = 0
+        #: Error text of the last piece of work; None if it succeeded.
+        self.trouble: str | None = None
+        #: When the piece of work under way began, in the event loop's time; None between two pieces.
+        self.since: float | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it is installed: the engine's loop is ours alone, and half of its work is the loop's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+    @abstractmethod
+    async def run_once(self) -> float:
+        """Do one piece of work. Return the seconds until there may be more; at most `poll` seconds are waited."""
 
+    def start(self) -> None:
+        """Start the loop in a task of the running event loop; a second call changes nothing."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._loop(), name=f"mainspring-{self.name}")
 
-class EngineLoop(Protocol):
-    """Where the engine's coroutines run."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything was called in this process yet."""
-        ...
-
-    async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run on the engine's loop, wait on the caller's."""
-        ...
-
-    def post(self, callback: Any, *args: Any) -> None:
-        """Call a function on the engine's loop soon, if there is one; from any thread."""
-        ...
-
-    async def rest(self, unused: Callable[[], bool]) -> None:
-        """Let go of the thread, unless it is used, once nothing is under way on it; the next call begins again."""
-        ...
-
-
-class ThreadLoop:
-    """A loop in a daemon thread, started at the first call: also at the first after a rest, and in a forked child."""
-
-    def __init__(self, threads: Threads | None = None) -> None:
-        self._threads = threads or SystemThreads()
-        self.forget()
-        _all.add(self)
-
-    def forget(self) -> None:
-        """Begin anew, as in a forked child: the thread stayed with the parent, and so did whoever held the lock."""
-        self._lock = threading.RLock()  # a signal may come while its thread has it
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._asked = 0
-
-    def _start(self) -> None:
-        loop, ready = _new_loop(), threading.Event()
-        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-        def body() -> None:
-            asyncio.set_event_loop(loop)
-            loop.call_soon(ready.set)
+    async def stop(self) -> None:
+        """Cancel the loop, also in a piece of work, and return when it has ended; a second call changes nothing."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
             try:
-                loop.run_forever()
-                loop.run_until_complete(loop.shutdown_asyncgens())
-                loop.run_until_complete(loop.shutdown_default_executor())
-            finally:
-                loop.close()
-                ended.set_result(None)
+                await task
+            except asyncio.CancelledError:
+                pass
+            except Exception:  # an error that ended this loop must not keep the others from stopping
+                log.exception("%s: an error had ended this loop", self.name)
 
-        self._threads.start(body, "mainspring-engine")
-        ready.wait()
-        self._loop, self._ended = loop, ended
+    def wake(self) -> None:
+        """Have `run_once` called now, or right after a piece of work that is under way: something changed."""
+        self._wake.set()
 
-    @property
-    def begun(self) -> bool:
-        return self._loop is not None
+    async def _loop(self) -> None:
+        loop, own = asyncio.get_running_loop(), asyncio.current_task()
+        while (
+            self._task is own
+        ):  # a driver may swallow the cancellation of a stop (`wait_for` does, before Python 3.12)
+            self._wake.clear()
+            self.since = loop.time()
+            try:
+                delay = await self.run_once()
+                self.since = None
+                if self.failures:
+                    self.failures, self.trouble = 0, None
+                    self.recovered()
+            except StoreError as error:
+                self.since = None
+                self.failures += 1
+                self.trouble = str(error)
+                self.degraded(error)
+                await asyncio.sleep(self._backoff())
+                continue
+            except Exception as error:
+                self.since = None
+                self.failures += 1
+                self.trouble = f"unexpected {type(error).__name__}"
+                log.exception("%s: unexpected error, trying again", self.name)
+                await asyncio.sleep(self._backoff())
+                continue
+            if self._task is own and delay > 0 and not self._wake.is_set():
+                await self._sleep(min(delay, self.poll))
+            else:
+                await asyncio.sleep(0)
 
-    async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        with self._lock:
-            if self._loop is None:
-                self._start()
-                assert self._loop is not None
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._asked += 1
-        future.add_done_callback(self._answered)
-        return await asyncio.wrap_future(future)
+    def _backoff(self) -> float:
+        return float(min(0.1 * 2 ** min(self.failures, 10), MAX_STORE_BACKOFF_SECONDS))
 
-    def _answered(self, _: object) -> None:
-        with self._lock:
-            self._asked -= 1
+    async def _sleep(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, asyncio.BaseEventLoop):
+            seconds += TIMER_ROUNDING_SECONDS
+        timer = loop.call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
 
-    def post(self, callback: Any, *args: Any) -> None:
-        if (loop := self._loop) is not None:
-            with contextlib.suppress(RuntimeError):  # it went to rest just now
-                loop.call_soon_threadsafe(callback, *args)
+    def degraded(self, error: StoreError) -> None:
+        """Log a failure of the store if it is the first in a row or every tenth of them."""
+        if self.failures == 1 or self.failures % 10 == 0:
+            log.warning("%s: the store fails (%d times): %s", self.name, self.failures, error)
 
-    async def rest(self, unused: Callable[[], bool]) -> None:
-        told: concurrent.futures.Future[bool] = concurrent.futures.Future()
-        with self._lock:
-            loop, ended = self._loop, self._ended
-            if loop is None:
-                return
-            loop.call_soon_threadsafe(self._try_to_end, loop, unused, told, TURNS)
-        if await asyncio.shield(asyncio.wrap_future(told)):  # not ours alone to cancel: the thread sets them, too
-            await asyncio.shield(asyncio.wrap_future(ended))
-
-    def _try_to_end(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        unused: Callable[[], bool],
-        told: concurrent.futures.Future[bool],
-        turns: int,
-    ) -> None:
-        """On the loop. With the lock nobody can ask, and who asked before is counted."""
-        with self._lock:
-            over = self._loop is not loop
-            wanted = not over and unused()
-            tasks = asyncio.all_tasks(loop)
-            if wanted and not tasks and not self._asked:
-                self._loop = None
-                loop.stop()
-                over = True
-        if (over or not wanted or turns == 0) and not told.done():
-            told.set_result(over)
-        if over or not wanted:
-            return
-        if turns > 0 or not tasks:
-            loop.call_soon(self._try_to_end, loop, unused, told, max(turns - 1, 0))
-        else:  # nobody waits any more: whatever is under way ends the thread when it ends
-            again = partial(self._try_to_end, loop, unused, told, 0)
-            tasks.pop().add_done_callback(lambda _: again())
-
-
-class SameLoop:
-    """Under virtual time the engine lives on the test's own loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.begun = True
-
-    async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        return await work
-
-    def post(self, callback: Any, *args: Any) -> None:
-        self._loop.call_soon(callback, *args)
-
-    async def rest(self, unused: Callable[[], bool]) -> None:
-        """It has no thread."""
+    def recovered(self) -> None:
+        """Log that the store answers again."""
+        log.warning("%s: the store answers again", self.name)

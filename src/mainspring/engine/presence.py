@@ -1,4 +1,4 @@
-"""Presence: a row that says this instance lives, what it runs and what it declares."""
+"""Presence: the lease row of an instance, which tells other instances what it runs and what it declares."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from mainspring.engine.service import Service
+from mainspring.engine.loop import Loop
 from mainspring.model.instant import Ms
+from mainspring.model.lease import Lease
 from mainspring.model.settings import Settings
-from mainspring.paging import all_rows
-from mainspring.ports.store import Lease, Leases, Store
+from mainspring.ports.paging import iterate_rows
+from mainspring.ports.store import Leases, Store
 
-PREFIX = "instance:"
-#: Rows in a page: a pool that grows and shrinks leaves many until retention takes them.
-PAGE = 1_000
+#: How the names of presence rows begin.
+INSTANCE_PREFIX = "instance:"
+#: Presence rows read in one page: a pool that grows and shrinks leaves many until retention removes them.
+INSTANCE_PAGE = 1_000
 
 
 class Instance(Struct, frozen=True, omit_defaults=True):
-    """What an instance tells the others."""
+    """The content of a presence row."""
 
     app: str
     version: str = ""
@@ -30,18 +32,19 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     abandoned: int = 0  # attempts that did not stop after their time-out, since the start
     pid: int = 0
     host: str = ""
-    role: str = "all"  # or "worker": plans nothing; or "planner": works on nothing
+    role: str = "all"  # or "worker": does not plan; or "planner": runs nothing
     queues: tuple[str, ...] = ()
     labels: dict[str, str] = {}
-    since: Ms = 0  # when it started, in its own store's time
+    since: Ms = 0  # when it started, in store time
 
 
-class Presence(Service):
-    """Renews the instance's row every heartbeat; releases it when the instance stops in order."""
+class Presence(Loop):
+    """Renews the presence row every heartbeat, and releases it when the instance stops in order."""
 
     name = "presence"
 
     def __init__(self, store: Store, settings: Settings, owner: str, describe: Callable[[], Instance]) -> None:
+        """`describe` returns the present content of the row."""
         super().__init__(settings.heartbeat / 1000)
         self._store = store
         self._ttl: Ms = settings.lease_ttl
@@ -50,9 +53,9 @@ class Presence(Service):
         self._epoch: int | None = None
 
     async def run_once(self) -> float:
-        """Take or renew the row."""
+        """Take or renew the row with its present content. Return the seconds to wait."""
         data = msgspec.json.encode(self._describe()).decode()
-        name = PREFIX + self._owner
+        name = INSTANCE_PREFIX + self._owner
         lease: Lease | None = None
         if self._epoch is not None:
             lease = await self._store.lease(name, self._owner, self._ttl, epoch=self._epoch, data=data)
@@ -62,13 +65,14 @@ class Presence(Service):
         return self.poll
 
     async def leave(self) -> None:
-        """Say that the instance stops; its row stays a while so that others see what it declared."""
+        """Release the row. It stays a while, so that other instances see what this one declared."""
         if self._epoch is not None:
-            await self._store.release(PREFIX + self._owner, self._owner, self._epoch)
+            await self._store.release(INSTANCE_PREFIX + self._owner, self._owner, self._epoch)
             self._epoch = None
 
 
-async def instances(store: Store) -> list[tuple[Lease, Instance]]:
-    """Every instance seen lately, living or not."""
-    rows = [row async for row in all_rows(store, Leases(prefix=PREFIX, limit=PAGE), lambda lease: lease.name)]
+async def list_instances(store: Store) -> list[tuple[Lease, Instance]]:
+    """Return the lease and content of every presence row: instances that run, and those that ended lately."""
+    query = Leases(prefix=INSTANCE_PREFIX, limit=INSTANCE_PAGE)
+    rows = [row async for row in iterate_rows(store, query, lambda lease: lease.name)]
     return [(lease, msgspec.json.decode(lease.data, type=Instance)) for lease in rows if lease.data]

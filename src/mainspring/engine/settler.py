@@ -1,7 +1,8 @@
-"""The settler: due → rules → apply, for everything that waits for a decision rather than for a worker.
+"""The settler: reads due rows, lets the rules decide, and commits the result.
 
-Schedules whose time has come, leases that ended, schedules something pointed at, gates with room.
-Any instance settles; no lock is open while Python decides, the guard of the change decides who was first.
+It works on four agendas: schedules whose time has come, schedules marked for another look, expired leases, and gates
+with room. Every instance settles. No lock is held while Python decides; if two instances decide the same thing, the
+guard of the change accepts the first and refuses the second.
 """
 
 from __future__ import annotations
@@ -9,42 +10,48 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
 
-from mainspring.engine.batcher import Batcher
+from mainspring.engine.commit.batcher import Batcher
 from mainspring.engine.lookahead import Lookahead
-from mainspring.engine.service import Service
+from mainspring.engine.loop import Loop
 from mainspring.model.change import Change, RunLease
 from mainspring.model.events import ClockStepped
-from mainspring.model.http import HTTP_TASK, MAX_CRASHES
+from mainspring.model.http import HTTP_TASK, MAX_CALL_CRASHES
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, OPEN, Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Handler
 from mainspring.ports.store import Agenda, Due, DueSchedule, Runs, Store
-from mainspring.rules.draft import Draft
-from mainspring.rules.lanes import GONE, touches_of
+from mainspring.rules.lanes import AGENT_GONE, schedules_to_touch
 from mainspring.rules.lifecycle import Expire, decide, evolve
 from mainspring.rules.planning import OpenRuns, is_fixed_delay, settle
-from mainspring.rules.scheduling import delete, pause, rearm, resume
+from mainspring.rules.schedule_commands import delete, pause, rearm, resume
+from mainspring.rules.schedule_draft import ScheduleDraft
 
 log = logging.getLogger("mainspring.engine")
 
-BATCH = 200
-#: A step of the wall clock against boot time, in milliseconds, after which planning waits so many seconds.
-CLOCK_STEP = 60_000
-STEADY = 5.0
-#: Seconds that no timer is exact to: what is due so soon is due.
-NOW = 1e-4
-#: After so many looks at gates that freed nobody, a released gate waits so many seconds for others.
-IN_VAIN, COMPANY = 5, 0.02
+#: Rows read from the store for one step of an agenda.
+DUE_BATCH = 200
+#: A difference of this many milliseconds between the wall clock and boot time is a step of the wall clock…
+CLOCK_STEP: Ms = 60_000
+#: …after which planning waits this many seconds: the clock may step back.
+STEADY_SECONDS = 5.0
+#: No timer is exact to this many seconds: an agenda due within them counts as due.
+DUE_SLACK_SECONDS = 1e-4
+#: After 5 gate checks that unparked no run, debounce further releases by 20 ms.
+IDLE_GATE_CHECKS = 5
+GATE_DEBOUNCE_SECONDS = 0.02
 #: Later than any fire.
-NEVER: Ms = 1 << 62
-#: A schedule that cannot be planned is tried at every hold's end, and said so every so many seconds.
-SAY_AGAIN = 600.0
+AFTER_ANY_FIRE: Ms = 1 << 62
+#: A schedule that cannot be planned is tried whenever its hold ends, and logged every 10 minutes.
+UNPLANNABLE_LOG_SECONDS = 600.0
 
 
-class Settler(Service):
-    """One loop for four agendas; each can be stepped by hand."""
+class Settler(Loop):
+    """Settles the four agendas in one loop. Thread: engine loop.
+
+    Each agenda can also be stepped by hand: `plan`, `look_again`, `rescue`, `open_gates`.
+    """
 
     name = "settler"
 
@@ -56,28 +63,36 @@ class Settler(Service):
         handlers: Mapping[str, Handler],
         clock: Clock,
         poll: float,
-        cancel_older: Callable[[Draft], Awaitable[None]],
-        unparked: Callable[[], None],
+        cancel_older: Callable[[ScheduleDraft], Awaitable[None]],
+        on_unparked: Callable[[], None],
+        *,
+        observe_store_time: Callable[[Ms], None] = lambda now: None,
+        drain_outcomes: Callable[[], None] = lambda: None,
+        ending: Container[str] = (),
     ) -> None:
+        """`cancel_older` cancels the open runs that a draft replaces. `on_unparked` is called when runs were unparked.
+
+        `observe_store_time` receives the store's time at each look. `drain_outcomes` records outcomes that still wait
+        in the workers' inboxes, so that they share the commit that plans. `ending` holds the ids of runs that ended
+        here and whose end is part of the next commit.
+        """
         super().__init__(poll)
         self._cancel_older = cancel_older
-        self._unparked = unparked
+        self._on_unparked = on_unparked
         self._clock = clock
         self._wall_offset = clock.now() - clock.boot()
         self._steady_from = 0.0
-        self._said: dict[str, float] = {}
+        #: By schedule that could not be planned here: when to log that again, in monotonic seconds.
+        self._unplannable: dict[str, float] = {}
         self._store = store
         self._batcher = batcher
         self._change_id = change_id
         self._handlers = handlers
-        #: A worker leaves schedules to others; what its own runs may leave behind it settles like everybody.
+        self._observe_store_time = observe_store_time
+        self._drain_outcomes = drain_outcomes
+        self._ending = ending
+        #: False for an instance with the role worker: it leaves schedules to others and settles the rest.
         self.plans = True
-        #: Told the store's now at each look.
-        self.heard: Callable[[Ms], None] = lambda now: None
-        #: Takes what has ended and is not heard of yet: it goes along with the commit that plans.
-        self.hear: Callable[[], None] = lambda: None
-        #: Runs that ended here, and whose end goes into the next commit.
-        self.ending: Container[str] = ()
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
             Agenda.SCHEDULES: self.plan,
             Agenda.TOUCHED: self.look_again,
@@ -87,43 +102,50 @@ class Settler(Service):
         #: When each agenda is looked at next, in monotonic seconds.
         self._next = dict.fromkeys(self._steps, 0.0)
         self._lookahead = Lookahead(clock)
-        self._in_vain = 0
+        #: Gate checks since the last one that unparked a run.
+        self._idle_gate_checks = 0
+        #: When the next look at schedules is planned, and when the first schedule known here is due: store's time.
         self._plans_at: Ms = 0
-        self._soonest: Ms = NEVER
+        self._soonest: Ms = AFTER_ANY_FIRE
+
+    def enable_planning(self, *, enabled: bool) -> None:
+        """Plan schedules from now on, or leave them to other instances."""
+        self.plans = enabled
 
     def wake(self, *agendas: Agenda) -> None:
-        """Something changed: look now, at these agendas or at all of them."""
+        """Look now at these agendas, or at all of them: something changed."""
         for agenda in agendas or self._steps:
             self._next[agenda] = 0.0
         super().wake()
 
     def released(self) -> None:
-        """A gate has room. When nobody waited behind the last few of them, several share a look."""
-        if self.since is not None:  # a step is under way, and the gates come last
+        """Check gates soon: a run left one. If the last few checks unparked no run, several releases share a check."""
+        if self.since is not None:  # a step is under way, and the gates are its last agenda
             self._next[Agenda.GATES] = 0.0
             return
-        at = 0.0 if self._in_vain < IN_VAIN else self._clock.monotonic() + COMPANY
+        is_debounced = self._idle_gate_checks >= IDLE_GATE_CHECKS
+        at = self._clock.monotonic() + GATE_DEBOUNCE_SECONDS if is_debounced else 0.0
         if at < self._next[Agenda.GATES]:
             self._next[Agenda.GATES] = at
             super().wake()
 
     def expect(self, next_at: Ms) -> None:
-        """A schedule will be due then; nothing is done when planning happens before that anyway."""
+        """Plan not later than at `next_at`, when a schedule that was just committed is due."""
         self._soonest = min(self._soonest, next_at)
         if next_at < self._plans_at:
             self.wake(Agenda.SCHEDULES)
 
     async def run_once(self) -> float:
-        """Every agenda whose time has come; the seconds until the first of them has something again."""
+        """Step every agenda whose time has come. Return the seconds until the first of them is due again."""
         failed: Exception | None = None
         for agenda, step in self._steps.items():
             now = self._clock.monotonic()
-            if self._next[agenda] > now + NOW:
+            if self._next[agenda] > now + DUE_SLACK_SECONDS:
                 continue
-            self._next[agenda] = now + self.poll  # unless somebody says otherwise meanwhile
+            self._next[agenda] = now + self.poll  # unless a wake-up brings it forward meanwhile
             try:
                 wait = await step()
-            except Exception as error:  # one agenda's trouble must not stop the others
+            except Exception as error:  # an error of one agenda must not stop the others
                 self._next[agenda] = 0.0
                 failed = failed or error
             else:
@@ -135,103 +157,112 @@ class Settler(Service):
     # ── schedules whose time has come ──────────────────────────────────────
 
     async def plan(self) -> float:
-        """Turn due schedules into runs and spans."""
+        """Turn due schedules into runs and spans. Return the seconds until the next schedule is due."""
         if not self.plans:
             return self.poll
-        unsteady = await self._clock_stepped()
+        unsteady = await self._seconds_until_steady()
         if unsteady > 0:
             return unsteady
-        self._soonest, self._plans_at = NEVER, 0
-        due = await self._store.due(Agenda.SCHEDULES, BATCH, ahead=self._lookahead.ms)
+        self._soonest, self._plans_at = AFTER_ANY_FIRE, 0
+        due = await self._store.due(Agenda.SCHEDULES, DUE_BATCH, ahead=self._lookahead.ms)
         looked = self._clock.monotonic()
-        self.heard(due.now)
+        self._observe_store_time(due.now)
         if due.schedules:
-            self.hear()
-        more = False
-        fires = 0
-        drafts: list[Draft] = []
+            self._drain_outcomes()
+        settled = self._settle_due(due)
+        await self._commit_drafts([draft for draft in settled if draft.changed])
+        self._lookahead.count(sum(len(draft.runs) for draft in settled))
+        if len(due.schedules) >= DUE_BATCH or any(draft.more for draft in settled):
+            return 0.0
+        matters = min(self._soonest, AFTER_ANY_FIRE if due.next_at is None else due.next_at)
+        self._plans_at = self._lookahead.look_at(due.now, matters)
+        return (self._plans_at - due.now) / 1000 - (self._clock.monotonic() - looked)
+
+    async def _commit_drafts(self, drafts: list[ScheduleDraft]) -> None:
+        """Commit drafts, then cancel the older runs that accepted drafts replace."""
+        if not drafts:
+            return
+        results = await self._batcher.submit_all([draft.change(self._change_id()) for draft in drafts])
+        for draft, result in zip(drafts, results, strict=True):
+            if draft.cancels_open and result.ok:  # if refused, another instance was first and cancels them
+                await self._cancel_older(draft)
+
+    def _settle_due(self, due: Due) -> list[ScheduleDraft]:
+        """Return the draft of each due schedule, but for those that cannot be planned or must not be planned early."""
+        drafts: list[ScheduleDraft] = []
         for row in due.schedules:
             next_at = row.schedule.next_at or 0
             try:
                 draft = self._settle(row, max(due.now, next_at))
             except Exception:  # for example a zone this machine does not know: the others must go on
-                self._say_unplannable(row.schedule)
+                self._log_unplannable(row.schedule)
                 continue
             if next_at > due.now and not _may_be_early(row, draft):
                 self._soonest = min(self._soonest, next_at)
-                continue
-            more = more or draft.more
-            fires += len(draft.runs)
-            if draft.changed:
+            else:
                 drafts.append(draft)
-        changes = [draft.change(self._change_id()) for draft in drafts]
-        results = await self._batcher.submit_all(changes) if changes else []
-        for draft, result in zip(drafts, results, strict=True):
-            if draft.cancels_open and result.ok:  # refused means another instance was first: nothing to do
-                await self._cancel_older(draft)
-        self._lookahead.counted(fires)
-        if more or len(due.schedules) >= BATCH:
-            return 0.0
-        matters = min(self._soonest, NEVER if due.next_at is None else due.next_at)
-        self._plans_at = self._lookahead.look_at(due.now, matters)
-        return (self._plans_at - due.now) / 1000 - (self._clock.monotonic() - looked)
+        return drafts
 
     @property
     def unplannable(self) -> frozenset[str]:
-        """Schedules that could not be planned here."""
-        return frozenset(self._said)
+        """Ids of schedules that could not be planned here."""
+        return frozenset(self._unplannable)
 
-    def _say_unplannable(self, schedule: Schedule) -> None:
+    def _log_unplannable(self, schedule: Schedule) -> None:
         now = self._clock.monotonic()
-        if now >= self._said.get(schedule.id, now):
-            self._said[schedule.id] = now + SAY_AGAIN
-            log.exception("schedule %r cannot be planned; it is tried again and again", schedule.name)
+        if now >= self._unplannable.get(schedule.id, now):
+            self._unplannable[schedule.id] = now + UNPLANNABLE_LOG_SECONDS
+            log.exception("schedule %r cannot be planned; planning is tried again periodically", schedule.name)
 
-    async def _clock_stepped(self) -> float:
-        """Seconds to wait with planning because the wall clock has just jumped: it may jump back."""
+    async def _seconds_until_steady(self) -> float:
+        """Return the seconds that planning still waits after a step of the wall clock, which may step back."""
         step = self._clock.now() - self._clock.boot() - self._wall_offset
         if abs(step) >= CLOCK_STEP:
-            log.warning("the wall clock stepped by %d s; planning waits %g s", step // 1000, STEADY)
+            log.warning("the wall clock stepped by %d s; planning waits %g s", step // 1000, STEADY_SECONDS)
             self._wall_offset += step
-            self._steady_from = self._clock.monotonic() + STEADY
+            self._steady_from = self._clock.monotonic() + STEADY_SECONDS
             note = ClockStepped(step_ms=step)
             await self._batcher.submit(Change(id=self._change_id(), events=(note,)))
         return self._steady_from - self._clock.monotonic()
 
-    def _settle(self, row: DueSchedule, now: Ms) -> Draft:
+    def _settle(self, row: DueSchedule, now: Ms) -> ScheduleDraft:
         schedule = row.schedule
         if schedule.state == "paused":
             return resume(schedule, now, reason="until")
-        draft = settle(schedule, _opened(row, self.ending), now)
+        draft = settle(schedule, _open_runs(row, self._ending), now)
         self._delete_if_terminal(draft, row.open)
         return draft
 
     @staticmethod
-    def _delete_if_terminal(draft: Draft, open_runs: int) -> None:
+    def _delete_if_terminal(draft: ScheduleDraft, open_runs: int) -> None:
         schedule = draft.schedule
         ended = schedule.state == "finished" and schedule.spec.terminal == "delete"
         if ended and open_runs == 0 and not any(run.state in OPEN for run in draft.runs):
             for event in delete(schedule, OpenRuns(), schedule.cursor, reason="finished").events:
                 draft.emit(event)
 
-    # ── schedules something pointed at ─────────────────────────────────────
+    # ── schedules marked for another look ──────────────────────────────────
 
     async def look_again(self) -> float:
-        """Fixed-delay schedules get their next fire; a schedule whose retries are spent may be paused."""
-        due = await self._store.due(Agenda.TOUCHED, BATCH)
+        """Update touched schedules: set the next fire of a fixed delay, pause when retries are spent, or delete.
+
+        Return the seconds until the next look.
+        """
+        due = await self._store.due(Agenda.TOUCHED, DUE_BATCH)
         for row in due.schedules:
-            if await self._waits_for_others(row):
-                continue  # the mark stays, so that it is looked at again when the hold ends
+            if await self._must_wait_for_open_runs(row):
+                continue  # the touch stays, so that the schedule is looked at again when the hold ends
             draft = await self._look_again(row, due.now)
             if draft is None:
                 continue
             await self._batcher.submit(draft.change(self._change_id(), touched=row.touched))
-        return 0.0 if len(due.schedules) >= BATCH else self.poll
+        return 0.0 if len(due.schedules) >= DUE_BATCH else self.poll
 
-    async def _waits_for_others(self, row: DueSchedule) -> bool:
-        """True when a deletion must follow the last end, and none of the open runs will point here when it ends.
+    async def _must_wait_for_open_runs(self, row: DueSchedule) -> bool:
+        """Return True if a finished schedule waits to be deleted, and no open run will touch it by ending.
 
-        Runs of an earlier definition know nothing of the deletion that came with a later one.
+        Its touch must then stay. Runs of an earlier revision do not touch the schedule if only the present revision
+        asks for the deletion.
         """
         schedule = row.schedule
         if row.open == 0 or schedule.spec.terminal != "delete" or schedule.state != "finished":
@@ -239,46 +270,50 @@ class Settler(Service):
         found = await self._store.find(Runs(schedule_id=schedule.id, states=tuple(OPEN), limit=1_000))
         return not any(run.options is not None and run.options.rearm for run in found)
 
-    async def _look_again(self, row: DueSchedule, now: Ms) -> Draft | None:
-        """What follows from the end of a run; None when it is too early to say, and the mark must stay."""
+    async def _look_again(self, row: DueSchedule, now: Ms) -> ScheduleDraft | None:
+        """Return the draft for a touched schedule: pause it, set its next fire after a fixed delay, or delete it.
+
+        None if an open run must end first; the touch then stays.
+        """
         schedule = row.schedule
         last = await self._last(schedule.id, ENDED - {State.SKIPPED})
-        options = schedule.spec.options
-        since = schedule.updated_at  # what failed before a resume is over
-        spent = last is not None and last.state is State.FAILED and last.dead and (last.ended_at or 0) >= since
-        if spent and options is not None and options.on_exhausted == "pause" and schedule.state == "active":
-            return pause(schedule, _opened(row), now, reason="retries_exhausted")
-        if spent and last is not None and last.reason == GONE and schedule.state == "active":
-            return pause(schedule, _opened(row), now, reason=f"gone: {last.error}"[:500])
-        draft = Draft(schedule)
+        if schedule.state == "active" and (reason := _reason_to_pause(schedule, last)) is not None:
+            return pause(schedule, _open_runs(row), now, reason=reason)
+        draft = ScheduleDraft(schedule)
         if is_fixed_delay(schedule.spec):
             if row.open and schedule.state == "active":
-                # A run of an earlier definition would not point here when it ends; and no event tells a next fire
-                # from none, so a write that changes nothing could undo, late, what somebody else has armed meanwhile.
+                # A run of an earlier revision would not touch the schedule when it ends. And no event distinguishes a
+                # next fire from none, so a write that changes nothing could undo a next fire that another instance set.
                 return None
             if row.open == 0:
                 skipped = await self._last(schedule.id, frozenset({State.SKIPPED}))
                 ends = [run.ended_at for run in (last, skipped) if run is not None and run.ended_at is not None]
                 draft = rearm(schedule, max(ends, default=now))
         elif schedule.state == "active" and schedule.next_at is None:
-            draft = settle(schedule, _opened(row), now)  # only a damaged row is like that: see Keeper.repair
+            draft = settle(schedule, _open_runs(row), now)  # only a damaged row is like that: see Keeper.repair
         self._delete_if_terminal(draft, row.open)
         return draft
 
     async def _last(self, schedule_id: str, states: frozenset[State]) -> Run | None:
-        """The newest run in one of the states. Fires skipped while a run was open are newer than it and end before."""
+        """Return the newest run of a schedule in one of the states; None if there is none.
+
+        Skipped runs are asked for apart: those skipped while a run was open are newer than that run.
+        """
         found = await self._store.find(Runs(schedule_id=schedule_id, states=tuple(states), limit=1))
         return found[0] if found else None
 
     # ── leases that ended ──────────────────────────────────────────────────
 
     async def rescue(self) -> float:
-        """A worker fell silent: its runs go back, or end where their budget says so."""
-        due = await self._store.due(Agenda.EXPIRED, BATCH)
-        self.heard(due.now)
+        """Give back the runs of workers whose leases expired, or end those whose crash budget is spent.
+
+        Return the seconds until the next lease expires.
+        """
+        due = await self._store.due(Agenda.EXPIRED, DUE_BATCH)
+        self._observe_store_time(due.now)
         if due.runs:
             await self._batcher.submit_all([self._expire(run, due.now) for run in due.runs])
-        return 0.0 if len(due.runs) >= BATCH else self._until(due)
+        return 0.0 if len(due.runs) >= DUE_BATCH else self._seconds_until_due(due)
 
     def _expire(self, run: Run, now: Ms) -> Change:
         handler = self._handlers.get(run.task)
@@ -297,38 +332,52 @@ class Settler(Service):
             run=after,
             events=events,
             releases=run.gates,
-            touches=touches_of(after),
+            touches=schedules_to_touch(after),
         )
 
     # ── gates with room ────────────────────────────────────────────────────
 
     async def open_gates(self) -> float:
-        """Un-park what fits again."""
-        due = await self._store.due(Agenda.GATES, BATCH)
-        self._in_vain = 0 if due.unparked else self._in_vain + 1
+        """Unpark the runs that fit through their gates again. Return the seconds until the next check."""
+        due = await self._store.due(Agenda.GATES, DUE_BATCH)
+        self._idle_gate_checks = 0 if due.unparked else self._idle_gate_checks + 1
         if due.unparked:
-            self._unparked()
-        return 0.0 if due.unparked >= BATCH else self.poll
+            self._on_unparked()
+        return 0.0 if due.unparked >= DUE_BATCH else self.poll
 
-    def _until(self, due: Due) -> float:
+    def _seconds_until_due(self, due: Due) -> float:
         return self.poll if due.next_at is None else max(0.0, (due.next_at - due.now) / 1000)
 
 
+def _reason_to_pause(schedule: Schedule, last: Run | None) -> str | None:
+    """Return why a schedule pauses itself after its last run: retries exhausted, or the agent is gone. Else None."""
+    if last is None or last.state is not State.FAILED or not last.dead:
+        return None
+    if (last.ended_at or 0) < schedule.updated_at:  # a failure from before a resume does not count
+        return None
+    options = schedule.spec.options
+    if options is not None and options.on_exhausted == "pause":
+        return "retries_exhausted"
+    return f"gone: {last.error}"[:500] if last.reason == AGENT_GONE else None
+
+
 def _max_crashes(task: str) -> int:
-    """For a task that is not known here."""
-    return MAX_CRASHES if task == HTTP_TASK else 3
+    """Return the crash budget of a task that is not known here."""
+    return MAX_CALL_CRASHES if task == HTTP_TASK else 3
 
 
-def _may_be_early(row: DueSchedule, draft: Draft) -> bool:
-    """True when nothing that may happen until its time can change what becomes of the fire: it is simply a run."""
+def _may_be_early(row: DueSchedule, draft: ScheduleDraft) -> bool:
+    """Return True if the draft may be committed before the fire time.
+
+    Its fires then become runs, and nothing that happens until their time can change that.
+    """
     fires = row.open == 0 and row.schedule.state == "active" and draft.schedule.state == "active"
     return fires and not draft.spans and all(run.state is State.WAITING for run in draft.runs)
 
 
-def _opened(row: DueSchedule, ending: Container[str] = ()) -> OpenRuns:
-    """What is open of a schedule. A run whose end is on its way is not: it is stored before the fire, or with it.
-
-    Should that end be refused, the new run meets the schedule's gate.
+def _open_runs(row: DueSchedule, ending: Container[str] = ()) -> OpenRuns:
+    """Count the open runs of a due schedule, leaving out those in `ending`, whose outcome is committed no later than
+    this fire. If that outcome is refused, the schedule's gate still holds the new run back.
     """
     open_still = [run for run in row.oldest if run.id not in ending]
     over = len(row.oldest) - len(open_still)

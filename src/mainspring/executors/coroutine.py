@@ -1,118 +1,140 @@
-"""Coroutines (and light synchronous handlers) on the loop that called run()."""
+"""The coroutine executor: runs coroutines, and light synchronous handlers, on the event loop that called run()."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 
+from mainspring.aio.timer import TimerFuture
 from mainspring.executors.deadlines import Deadlines
-from mainspring.executors.moment import Moment
-from mainspring.executors.outcomes import begin, end, raised, returned, timed_out
+from mainspring.executors.outcomes import error_outcome, note_begin, note_end, timeout_outcome, value_outcome
 from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import CURRENT, Attempt, Done
+from mainspring.ports.executor import CURRENT, Done, HeldRun
 
-#: Timers of other loops than asyncio's own count whole milliseconds, and may be that much early.
-GRAIN = 0.001
+#: Added to timers of other event loops than asyncio's own (uvloop), in seconds: they count whole milliseconds, and may
+#: end that much early.
+COARSE_TIMER_SECONDS = 0.001
 
 
 class CoroutineExecutor:
-    """One asyncio task for each attempt; `start` and `stop` may be called from another thread."""
+    """Runs each attempt in an asyncio task on one event loop, the handlers' loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, done: Done) -> None:
+    `start` and `stop` may be called on another thread. Of an execution, `handle` is written on the handlers' loop.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        done: Done,
+        *,
+        take_slot: Callable[[HeldRun], bool] = lambda held: True,
+        on_no_slot: Callable[[HeldRun], None] = lambda held: None,
+    ) -> None:
+        """Run attempts on `loop`; `done` receives each outcome there.
+
+        For an attempt that was handed over ahead of its time, `take_slot` takes a slot when that time has come; if it
+        returns False, the attempt does not begin and `on_no_slot` is called instead of `done`. Both run on `loop`.
+        """
         self._loop = loop
         self._clock = clock
         self._done = done
-        self._live: set[Attempt] = set()  # asyncio itself keeps no task alive
+        self._live: set[HeldRun] = set()  # asyncio itself keeps only weak references to tasks
         self._deadlines = Deadlines(loop, self._cancel)
-        self._grain = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else GRAIN
-        #: Takes a slot for an attempt that was handed over ahead of its time; and who is told that there was none.
-        self.take: Callable[[Attempt], bool] = lambda attempt: True
-        self.no_slot: Callable[[Attempt], None] = lambda attempt: None
+        self._timer_slack = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else COARSE_TIMER_SECONDS
+        self._take_slot = take_slot
+        self._on_no_slot = on_no_slot
 
-    def start(self, attempts: Sequence[Attempt]) -> None:
+    def start(self, held_runs: Sequence[HeldRun]) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._begin, attempts)
-        except RuntimeError:  # the handlers' loop is gone
-            for attempt in attempts:
-                self._done(attempt, HandedBack("loop_closed"))
+            self._loop.call_soon_threadsafe(self._begin, held_runs)
+        except RuntimeError:  # the handlers' loop is closed
+            for held in held_runs:
+                self._done(held, HandedBack("loop_closed"))
 
-    def stop(self, attempt: Attempt) -> None:
+    def stop(self, held: HeldRun) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel, attempt)
+            self._loop.call_soon_threadsafe(self._cancel, held)
 
     async def close(self) -> None:
-        """Nothing is left to close: tasks end with their attempts."""
+        """Do nothing: tasks end with their attempts."""
 
-    def _begin(self, attempts: Sequence[Attempt]) -> None:
+    def _begin(self, held_runs: Sequence[HeldRun]) -> None:
         create = self._loop.create_task
-        for attempt in attempts:
-            self._live.add(attempt)
-            attempt.handle = create(self._run(attempt), name=f"mainspring-run-{attempt.run.id}")
+        for held in held_runs:
+            self._live.add(held)
+            held.execution.handle = create(self._run(held), name=f"mainspring-run-{held.attempt.run.id}")
 
     @staticmethod
-    def _cancel(attempt: Attempt) -> None:
-        # One that has not begun sees `attempt.stop` by itself; cancelled before its first step it would say nothing.
-        if attempt.began_at is not None and isinstance(attempt.handle, asyncio.Task):
-            attempt.handle.cancel()
+    def _cancel(held: HeldRun) -> None:
+        # An attempt that has not begun sees `held.stop` by itself; a task that is cancelled before its first step would
+        # end without an outcome.
+        execution = held.execution
+        if execution.began_at is not None and isinstance(execution.handle, asyncio.Task):
+            execution.handle.cancel()
 
-    async def _run(self, attempt: Attempt) -> None:
-        CURRENT.set(attempt)
+    async def _run(self, held: HeldRun) -> None:
+        CURRENT.set(held.attempt)
         outcome: Outcome | None
         try:
-            outcome = await self._outcome(attempt)
+            outcome = await self._outcome(held)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if attempt.stop is None and task is not None and not task.cancelling():
-                outcome = raised(error)  # nobody cancelled us: the handler awaited something that was
+            if held.stop is None and task is not None and not task.cancelling():
+                outcome = error_outcome(error)  # not this task was cancelled, but something that the handler awaited
             else:
-                outcome = attempt.stop or HandedBack("shutdown", began=attempt.began_at is not None)
-        except BaseException as error:  # an attempt must end, whatever its answer does to us
-            outcome = raised(error)
-        self._live.discard(attempt)
-        attempt.handle = None  # the task's context holds the attempt: as a circle they would be the collector's to find
+                outcome = held.stop or HandedBack("shutdown", began=held.execution.began_at is not None)
+        except BaseException as error:  # an attempt must end, whatever making its outcome raises
+            outcome = error_outcome(error)
+        self._live.discard(held)
+        held.execution.handle = None  # the task refers to the execution: without the cycle both are freed at once
         if outcome is None:
-            self.no_slot(attempt)
+            self._on_no_slot(held)
         else:
-            self._done(attempt, outcome)
+            self._done(held, outcome)
 
-    async def _outcome(self, attempt: Attempt) -> Outcome | None:
-        """What becomes of it; None when its time has come and there is no slot for it."""
-        if attempt.handed:
-            wait = attempt.not_before - self._clock.monotonic()
-            if wait > 0:
-                await Moment(self._loop, wait + self._grain)
-            if not self.take(attempt):
-                return None
-        # In this order: the engine sets `stop`, then looks whether it began; so one of the two always gives way.
-        begin(attempt, self._clock)
-        stop = attempt.stop
+    async def _take_slot_at(self, time: float, held: HeldRun) -> bool:
+        """Wait until `time`, in monotonic seconds, and take a slot. Return False if there is none."""
+        wait = time - self._clock.monotonic()
+        if wait > 0:
+            await TimerFuture(self._loop, wait + self._timer_slack)
+        return self._take_slot(held)
+
+    async def _outcome(self, held: HeldRun) -> Outcome | None:
+        """Call the handler and return the outcome; None if the attempt's time has come and there is no slot for it."""
+        if held.starts_at is not None and not await self._take_slot_at(held.starts_at, held):
+            return None
+        attempt, execution = held.attempt, held.execution
+        # In this order: the engine sets `stop`, then looks whether the attempt began; so one of the two gives way.
+        note_begin(execution, self._clock)
+        stop = held.stop
         if stop is not None:
             return stop
-        if self._clock.boot() >= attempt.trust:
+        if self._clock.boot() >= held.lease_trusted_until:
             return HandedBack("not_begun")
         limited = attempt.timeout is not None
         if attempt.timeout is not None:
-            self._deadlines.enter(attempt, attempt.timeout / 1000)
+            self._deadlines.enter(held, attempt.timeout / 1000)
         try:
-            value = await attempt.handler.call(attempt)
+            value = await attempt.handler.call(held)
         except asyncio.CancelledError:
-            end(attempt, self._clock)
-            if limited and not self._deadlines.leave(attempt) and _only_cancelled_once():
-                return timed_out(attempt)
+            note_end(execution, self._clock)
+            if limited and not self._deadlines.leave(held) and _was_cancelled_once():
+                return timeout_outcome(attempt)
             raise
         except BaseException as error:  # SystemExit in a handler is an outcome like any other
-            end(attempt, self._clock)
+            note_end(execution, self._clock)
             if limited:
-                self._deadlines.leave(attempt)
-            return attempt.stop or raised(error)
-        end(attempt, self._clock)
-        if limited and (not self._deadlines.leave(attempt) or (attempt.ms or 0) > (attempt.timeout or 0)):
-            return timed_out(attempt)  # it blocked the loop, or swallowed its cancellation; a thread's rule, too
-        return returned(attempt, value)
+                self._deadlines.leave(held)
+            return held.stop or error_outcome(error)
+        note_end(execution, self._clock)
+        if limited and (not self._deadlines.leave(held) or (execution.ms or 0) > (attempt.timeout or 0)):
+            return timeout_outcome(attempt)  # the handler blocked the loop or swallowed its cancellation
+        return value_outcome(attempt, value)
 
 
-def _only_cancelled_once() -> bool:
-    """The time-out's own cancellation, and nobody else's, ended the handler."""
+def _was_cancelled_once() -> bool:
+    """Return True if the handler was ended by the cancellation of its time-out and no other one."""
     task = asyncio.current_task()
     return task is not None and task.uncancel() == 0

@@ -1,42 +1,45 @@
-"""Time-outs of many attempts on one loop, with one timer for all of them."""
+"""Deadlines: the time-outs of many attempts on one event loop, with one timer for all of them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from mainspring.ports.executor import Attempt
+from mainspring.ports.executor import HeldRun
 
 
 class Deadlines:
-    """Nearly every attempt ends before its time-out, so entering and leaving must cost next to nothing."""
+    """The attempts that run, with their deadlines. Thread: the one event loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[Attempt], None]) -> None:
+    Nearly every attempt ends before its time-out, so entering and leaving must cost next to nothing.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_expired: Callable[[HeldRun], None]) -> None:
         self._loop = loop
-        self._expired = expired
-        self._until: dict[Attempt, float] = {}
+        self._on_expired = on_expired
+        self._until: dict[HeldRun, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, attempt: Attempt, seconds: float) -> None:
-        """Have `expired` called with the attempt unless it leaves within so many seconds."""
-        until = self._until[attempt] = self._loop.time() + seconds
+    def enter(self, held: HeldRun, seconds: float) -> None:
+        """Have `on_expired` called with the held run unless it leaves within `seconds`."""
+        until = self._until[held] = self._loop.time() + seconds
         if self._timer is None or until < self._timer.when():
             self._arm(until)
 
-    def leave(self, attempt: Attempt) -> bool:
-        """Forget the attempt; False when its time was up."""
-        return self._until.pop(attempt, None) is not None
+    def leave(self, held: HeldRun) -> bool:
+        """Remove the held run. Return False if its time was up."""
+        return self._until.pop(held, None) is not None
 
     def _arm(self, until: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(until, self._look)
+        self._timer = self._loop.call_at(until, self._expire_due)
 
-    def _look(self) -> None:
+    def _expire_due(self) -> None:
         self._timer = None
         now = self._loop.time()
-        for attempt in [a for a, until in self._until.items() if until <= now]:
-            del self._until[attempt]
-            self._expired(attempt)
+        for held in [one for one, until in self._until.items() if until <= now]:
+            del self._until[held]
+            self._on_expired(held)
         if self._until:
             self._arm(min(self._until.values()))

@@ -1,4 +1,4 @@
-"""HTTP agents: one pooled client on the handlers' loop; an answer becomes an outcome."""
+"""The HTTP executor: calls HTTP agents with one pooled client on the handlers' loop, and judges their responses."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from mainspring.agents.guard import Forbidden, Guard, Unresolved
-from mainspring.agents.response import Answer, as_text, blacken, read_bounded, retry_after
-from mainspring.agents.signing import callback_token, signed
-from mainspring.agents.turns import Turns
-from mainspring.agents.vault import Known
+from mainspring.agents.fair_limiter import FairLimiter
+from mainspring.agents.guard import AddressGuard, Forbidden, Unresolved
+from mainspring.agents.response import decode_text, parse_retry_after, read_bounded, redact
+from mainspring.agents.signing import callback_token, sign_headers
+from mainspring.agents.vault import CallSecrets
 from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.model.errors import InvalidInput, StoreError
-from mainspring.model.http import MAX_CRASHES, AgentSettings, HttpResult, HttpTarget, check_url, host_and_port
-from mainspring.model.ids import plain
+from mainspring.model.http import MAX_CALL_CRASHES, AgentSettings, HttpResult, HttpTarget, check_url, host_and_port
+from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.outcome import Accepted, Failed, Outcome, Snoozed, Succeeded
 from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import Attempt, Done, Handler
+from mainspring.ports.executor import Attempt, Done, Handler, HeldRun
 
-#: A run that found no turn comes again after this, in ms; each time later, up to so many times as late.
-AGAIN, MOST = 1_000, 30
-#: Characters of an answer that an error text shows.
-EXCERPT = 300
-RETRIED = frozenset({408, 425, 429})
+#: A call that found no free slot is tried again after 1,000 ms, multiplied by the attempt's number up to 30 times.
+RETRY_BASE: Ms = 1_000
+MAX_RETRY_FACTOR = 30
+#: Characters of a response that an error text shows.
+EXCERPT_CHARACTERS = 300
+#: Responses below 500 after which the call is tried again.
+RETRIED_STATUSES = frozenset({408, 425, 429})
 
-#: The host a call names, where the address it became is judged.
+#: The host that the present call names, for the check of the address that it resolves to.
 _HOST: ContextVar[str] = ContextVar("mainspring_agent_host", default="")
 
 
 def http_handler(settings: AgentSettings) -> Handler:
-    """The built-in task; the client makes the calls."""
+    """Return the handler of the built-in task without its functions; `make_agent_client` fills in the `call`."""
     return Handler(
         name="http",
         kind="http",
@@ -49,7 +51,7 @@ def http_handler(settings: AgentSettings) -> Handler:
         call_blocking=_unwired,
         encode=_unwired,
         timeout=settings.timeout,
-        max_crashes=MAX_CRASHES,
+        max_crashes=MAX_CALL_CRASHES,
     )
 
 
@@ -58,160 +60,133 @@ def _unwired(*_: Any) -> Any:
 
 
 class HttpClient:
-    """Calls agents; used on the handlers' loop only."""
+    """Calls agents with one pooled session. Thread: handlers' loop."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        guard: Guard,
+        guard: AddressGuard,
         clock: Clock,
-        lookup: Callable[[Run], Awaitable[Known]],
+        look_up_secrets: Callable[[Run], Awaitable[CallSecrets]],
         rng: random.Random | None = None,
     ) -> None:
+        """`look_up_secrets` returns the headers and signing secrets for the call of a run."""
         self._settings = settings
         self._guard = guard
         self._clock = clock
-        self._lookup = lookup
+        self._look_up_secrets = look_up_secrets
         self._rng = rng or random.Random()  # noqa: S311 - spreads waiting calls, no secret
         self._session: aiohttp.ClientSession | None = None
-        self._all = Turns(settings.concurrency, clock.monotonic)
-        self._turns: dict[tuple[str, int], Turns] = {}
+        self._all_calls = FairLimiter(settings.concurrency, clock.monotonic)
+        self._calls_of_host: dict[tuple[str, int], FairLimiter] = {}
+        #: Number of calls made.
         self.calls = 0
-        #: Calls under way; whoever else was given to us waits for a turn.
+        #: Number of calls under way; other attempts of this client wait for a limiter.
         self.under_way = 0
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Go on with other bounds: calls at once to a host, bytes read and kept. The guard stays as it is."""
+        """Use other limits from now on: calls at once to a host, bytes read, bytes kept. The address guard stays."""
         self._settings = settings
-        for turns in self._turns.values():
-            turns.resize(settings.per_host)
+        for limiter in self._calls_of_host.values():
+            limiter.resize(settings.per_host)
 
-    async def call(self, attempt: Attempt) -> Outcome:
-        """One attempt: wait for a turn at the host, call, judge the answer."""
-        options = attempt.run.options
-        target = None if options is None else options.http
+    async def call(self, held: HeldRun) -> Outcome:
+        """Call the agent of a run and return the outcome, after waiting for a slot in both limits: that of all calls
+        and that of its host.
+        """
+        run = held.attempt.run
+        target = None if run.options is None else run.options.http
         if target is None:
             return Failed("this run names no agent", reason="agent", fingerprint="agent", retry=False)
         host = _host_of(target.url)
         if host is None:
-            return Failed(f"{_where(target)}: is not a URL that can be called", reason="agent", retry=False)
-        turns = self._turns.get(host)
-        if turns is None:
-            turns = self._turns[host] = Turns(self._settings.per_host, self._clock.monotonic)
-        schedule = attempt.run.schedule_id
-        if not await self._all.take(schedule):
-            return self._later(attempt.run)
+            return _uncallable(target)
+        limiter = self._calls_of_host.get(host)
+        if limiter is None:
+            limiter = self._calls_of_host[host] = FairLimiter(self._settings.per_host, self._clock.monotonic)
+        if not await self._all_calls.acquire(run.schedule_id):
+            return self._snooze(run)
         try:
-            if not await turns.take(schedule):
-                return self._later(attempt.run)
+            if not await limiter.acquire(run.schedule_id):
+                return self._snooze(run)
             self.under_way += 1
             try:
-                return await self._called(attempt, target, host[0])
+                return await self._call_now(held.attempt, held.execution.began_at, target, host[0])
             finally:
                 self.under_way -= 1
-                turns.give_back(schedule)
+                limiter.release(run.schedule_id)
         finally:
-            self._all.give_back(schedule)
-            if turns.unused and self._turns.get(host) is turns:
-                del self._turns[host]
+            self._all_calls.release(run.schedule_id)
+            if limiter.unused and self._calls_of_host.get(host) is limiter:
+                del self._calls_of_host[host]
 
-    def _later(self, run: Run) -> Snoozed:
-        """Back to the queue: others have a right to the turns that are left."""
-        return Snoozed(int(AGAIN * min(run.attempt, MOST) * (1 + self._rng.random())))
+    def _snooze(self, run: Run) -> Snoozed:
+        """Return the outcome that sends the run back to the queue, for longer at each attempt: the free slots belong to
+        other schedules.
+        """
+        return Snoozed(int(RETRY_BASE * min(run.attempt, MAX_RETRY_FACTOR) * (1 + self._rng.random())))
 
-    async def _called(self, attempt: Attempt, target: HttpTarget, host: str) -> Outcome:
+    async def _call_now(self, attempt: Attempt, began_at: Ms | None, target: HttpTarget, host: str) -> Outcome:
         try:
-            known = await self._lookup(attempt.run)
+            secrets = await self._look_up_secrets(attempt.run)
         except StoreError as error:
             return Failed(f"the agent's headers could not be read: {error}", fingerprint="store")
-        if known.headers is None:
+        if secrets.headers is None:
             gone = "the header values of this schedule are gone: set them again"
             return Failed(gone, reason="agent", fingerprint="headers", retry=False)
         body = b"" if attempt.body is None else attempt.body.encode()
-        headers, token = self._headers(attempt, target, known, body)
-        secret = (*known.headers.values(), *known.secrets, *([token] if token else ()))
+        now = self._clock.now()
+        headers = _own_headers(attempt, secrets, body, began_at, now)
+        token = self._add_callback(headers, attempt, target, secrets, now)
+        redacted = (*secrets.headers.values(), *secrets.secrets, *([token] if token else ()))
         self.calls += 1
         _HOST.set(host)
         try:
-            async with self._opened().request(
-                target.method, target.url, data=body or None, headers=headers, allow_redirects=False
-            ) as response:
-                encoding = response.headers.get("Content-Encoding", "").strip().lower()
-                answer = await read_bounded(response.content.iter_any(), encoding, self._settings.max_response)
-                if answer.truncated:
-                    response.close()
-                return self._judged(target, response, answer, secret, accepts=token is not None)
+            return await self._request(target, body, headers, redacted, accepts=token is not None)
         except Forbidden as error:
-            return Failed(plain(str(error)), reason="forbidden", fingerprint="forbidden", retry=False)
+            return Failed(storable_text(str(error)), reason="forbidden", fingerprint="forbidden", retry=False)
         except Unresolved as error:
             return _unreachable(target, str(error), "unresolved")
         except aiohttp.InvalidURL:
-            return Failed(f"{_where(target)}: is not a URL that can be called", reason="agent", retry=False)
+            return _uncallable(target)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            said = blacken(plain(_said(error)), secret)
-            return _unreachable(target, said[:500], type(error).__name__)
+            text = redact(storable_text(_network_error_text(error)), redacted)
+            return _unreachable(target, text[:500], type(error).__name__)
 
-    def _judged(
-        self,
-        target: HttpTarget,
-        response: aiohttp.ClientResponse,
-        answer: Answer,
-        secret: tuple[str, ...],
-        *,
-        accepts: bool,
+    async def _request(
+        self, target: HttpTarget, body: bytes, headers: dict[str, str], redacted: tuple[str, ...], *, accepts: bool
     ) -> Outcome:
-        status = response.status
-        if status == 202 and accepts:
-            return Accepted(target.silence)
-        text = blacken(as_text(answer.data, response.charset, self._settings.keep_response), secret)
-        if 200 <= status < 300:
-            cut = answer.truncated or len(answer.data) > self._settings.keep_response
-            kept = HttpResult(status, text, response.content_type, answer.read, cut)
-            return Succeeded(msgspec.json.encode(kept).decode())
-        said = f"{_where(target)} answered {status} {blacken(plain(response.reason or ''), secret)[:100]}".rstrip()
-        excerpt = " ".join(text[: EXCERPT * 2].split())[:EXCERPT]
-        error = f"{said}: {excerpt}" if excerpt else said
-        fingerprint = f"http:{status}"
-        if status == 410:
-            return Failed(error, reason="gone", fingerprint=fingerprint, retry=False)
-        if 300 <= status < 400:
-            return Failed(f"{said}; redirects are not followed", "redirect", fingerprint, retry=False)
-        if status >= 500 or status in RETRIED:
-            wait = retry_after(response.headers.get("Retry-After"), self._clock.now())
-            return Failed(error, fingerprint=fingerprint, retry_after=wait)
-        return Failed(error, reason="refused", fingerprint=fingerprint, retry=False)
+        async with self._opened().request(
+            target.method, target.url, data=body or None, headers=headers, allow_redirects=False
+        ) as response:
+            encoding = response.headers.get("Content-Encoding", "").strip().lower()
+            answer = await read_bounded(response.content.iter_any(), encoding, self._settings.max_response)
+            if answer.truncated:
+                response.close()
+            if response.status == 202 and accepts:
+                return Accepted(target.silence)
+            text = redact(decode_text(answer.data, response.charset, self._settings.keep_response), redacted)
+            if 200 <= response.status < 300:
+                cut = answer.truncated or len(answer.data) > self._settings.keep_response
+                result = HttpResult(response.status, text, response.content_type, answer.read, cut)
+                return Succeeded(msgspec.json.encode(result).decode())
+            reason = redact(storable_text(response.reason or ""), redacted)[:100]
+            summary = f"{_where(target)} answered {response.status} {reason}".rstrip()
+            wait = parse_retry_after(response.headers.get("Retry-After"), self._clock.now())
+            return _error_response(response.status, summary, text, wait)
 
-    def _headers(
-        self, attempt: Attempt, target: HttpTarget, known: Known, body: bytes
-    ) -> tuple[dict[str, str], str | None]:
-        """Everything of ours is in headers; the token is there when the agent can call back."""
-        run, now = attempt.run, self._clock.now()
-        headers: dict[str, str] = dict(known.headers or {})
-        given = {name.lower() for name in headers}
-        if body and "content-type" not in given:
-            headers["Content-Type"] = "application/json"
-        if "user-agent" not in given:
-            headers["User-Agent"] = "Mainspring"
-        headers["Accept-Encoding"] = "identity"
-        headers["Idempotency-Key"] = run.idempotency_key
-        headers["X-Schedule-Id"] = run.schedule_id or ""
-        headers["X-Fire-Time"] = isoformat(run.due_at if run.fire_time is None else run.fire_time)
-        headers["X-Attempt"] = str(run.attempt)
-        headers["X-Fencing-Token"] = str(run.epoch)
-        if attempt.timeout is not None:
-            headers["X-Deadline"] = isoformat((attempt.began_at or now) + attempt.timeout)
-        headers["traceparent"] = _traceparent(run)
-        headers |= signed(known.secrets, run.idempotency_key, now // 1000, body)
-        token = None
-        if self._settings.public_url and known.secrets:
-            token = callback_token(known.secrets[0], run.id, run.epoch, self._deadline(attempt, target, now))
-            headers["X-Callback-Url"] = f"{self._settings.public_url.rstrip('/')}/api/callbacks/{run.id}"
-            headers["X-Callback-Token"] = token
-        return headers, token
-
-    @staticmethod
-    def _deadline(attempt: Attempt, target: HttpTarget, now: Ms) -> Ms:
-        return now + (attempt.timeout or 0) + target.within
+    def _add_callback(
+        self, headers: dict[str, str], attempt: Attempt, target: HttpTarget, secrets: CallSecrets, now: Ms
+    ) -> str | None:
+        """Add URL and token of callbacks to `headers` and return the token; None if the agent cannot call back."""
+        if not self._settings.public_url or not secrets.secrets:
+            return None
+        run = attempt.run
+        deadline = now + (attempt.timeout or 0) + target.within
+        token = callback_token(secrets.secrets[0], run.id, run.epoch, deadline)
+        headers["X-Callback-Url"] = f"{self._settings.public_url.rstrip('/')}/api/callbacks/{run.id}"
+        headers["X-Callback-Token"] = token
+        return token
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -232,7 +207,7 @@ class HttpClient:
         return self._session
 
     def _socket(self, info: Any) -> socket.socket:
-        """The last word before a connection is made: this very address, on this very port."""
+        """Return a socket for an address, after the last check of that address and its port."""
         family, kind, protocol, _, address = info
         self._guard.check_port(address[1])
         self._guard.check_address(address[0], _HOST.get())
@@ -247,7 +222,7 @@ class HttpClient:
 
 
 class HttpExecutor(CoroutineExecutor):
-    """Attempts are coroutines like any other; closing ends the pooled connections on their own loop."""
+    """Runs calls of agents as coroutines; closing it closes the pooled connections on their own event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, done: Done, client: HttpClient) -> None:
         super().__init__(loop, clock, done)
@@ -256,7 +231,7 @@ class HttpExecutor(CoroutineExecutor):
 
     @property
     def under_way(self) -> int:
-        """Calls that have their turn; from any thread."""
+        """Number of calls under way. Thread: any."""
         return self._client.under_way
 
     async def close(self) -> None:
@@ -267,9 +242,9 @@ class HttpExecutor(CoroutineExecutor):
 
 
 class _Resolver(AbstractResolver):
-    """Names become judged addresses; aiohttp dials only these."""
+    """Resolves names to addresses that the guard allows; aiohttp connects only to these."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: AddressGuard) -> None:
         self._guard = guard
 
     async def resolve(
@@ -289,12 +264,48 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
+
+
+def _own_headers(attempt: Attempt, secrets: CallSecrets, body: bytes, began_at: Ms | None, now: Ms) -> dict[str, str]:
+    """Return the schedule's headers with ours added: facts about the run, its deadline, and the signature."""
+    run = attempt.run
+    headers: dict[str, str] = dict(secrets.headers or {})
+    given = {name.lower() for name in headers}
+    if body and "content-type" not in given:
+        headers["Content-Type"] = "application/json"
+    if "user-agent" not in given:
+        headers["User-Agent"] = "Mainspring"
+    headers["Accept-Encoding"] = "identity"
+    headers["Idempotency-Key"] = run.idempotency_key
+    headers["X-Schedule-Id"] = run.schedule_id or ""
+    headers["X-Fire-Time"] = isoformat(run.due_at if run.fire_time is None else run.fire_time)
+    headers["X-Attempt"] = str(run.attempt)
+    headers["X-Fencing-Token"] = str(run.epoch)
+    if attempt.timeout is not None:
+        headers["X-Deadline"] = isoformat((began_at or now) + attempt.timeout)
+    headers["traceparent"] = _traceparent(run)
+    headers |= sign_headers(secrets.secrets, run.idempotency_key, now // 1000, body)
+    return headers
+
+
+def _error_response(status: int, summary: str, text: str, retry_after: Ms | None) -> Failed:
+    """Return the outcome of a response that is no success. `summary` names the call, `text` is its redacted body."""
+    excerpt = " ".join(text[: EXCERPT_CHARACTERS * 2].split())[:EXCERPT_CHARACTERS]
+    error = f"{summary}: {excerpt}" if excerpt else summary
+    fingerprint = f"http:{status}"
+    if status == 410:
+        return Failed(error, reason="gone", fingerprint=fingerprint, retry=False)
+    if 300 <= status < 400:
+        return Failed(f"{summary}; redirects are not followed", "redirect", fingerprint, retry=False)
+    if status >= 500 or status in RETRIED_STATUSES:
+        return Failed(error, fingerprint=fingerprint, retry_after=retry_after)
+    return Failed(error, reason="refused", fingerprint=fingerprint, retry=False)
 
 
 @lru_cache(4_096)
 def _host_of(url: str) -> tuple[str, int] | None:
-    """Host and port of a URL that may have been stored by somebody who did not check it."""
+    """Return host and port of a URL; None if it cannot be called, for it may have been stored without a check."""
     try:
         return host_and_port(check_url(url))
     except InvalidInput:
@@ -302,25 +313,29 @@ def _host_of(url: str) -> tuple[str, int] | None:
 
 
 def _where(target: HttpTarget) -> str:
-    """The call as an error text shows it: without the query, which may hold a secret."""
-    return f"{target.method} {plain(target.url).partition('?')[0]}"
+    """Return the call as error texts show it: without the query, which may hold a secret."""
+    return f"{target.method} {storable_text(target.url).partition('?')[0]}"
 
 
-def _said(error: Exception) -> str:
-    """What went wrong, in words; the client's own where there are none better."""
-    below = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(below, ConnectionRefusedError):
+def _network_error_text(error: Exception) -> str:
+    """Return an error text for a failed call: a short one if the connection failed, else the client's own."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, ConnectionRefusedError):
         return "the connection was refused"
-    if isinstance(below, ConnectionResetError | aiohttp.ServerDisconnectedError):
+    if isinstance(cause, ConnectionResetError | aiohttp.ServerDisconnectedError):
         return "the connection was closed before there was an answer"
     return f"{type(error).__name__}: {error}"
 
 
-def _unreachable(target: HttpTarget, said: str, kind: str) -> Failed:
-    return Failed(f"{_where(target)}: {said}", reason="network", fingerprint=f"network:{kind}")
+def _unreachable(target: HttpTarget, text: str, kind: str) -> Failed:
+    return Failed(f"{_where(target)}: {text}", reason="network", fingerprint=f"network:{kind}")
+
+
+def _uncallable(target: HttpTarget) -> Failed:
+    return Failed(f"{_where(target)}: is not a URL that can be called", reason="agent", retry=False)
 
 
 def _traceparent(run: Run) -> str:
-    """The run is the trace, the attempt the span; so every instance names them alike."""
+    """Return a W3C trace header in which the run is the trace and the attempt the span, equal on every instance."""
     span = hashlib.blake2b(f"{run.id}:{run.epoch}".encode(), digest_size=8).hexdigest()
     return f"00-{run.id.replace('-', '')}-{span}-01"

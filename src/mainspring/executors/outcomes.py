@@ -1,4 +1,4 @@
-"""What a handler returned or raised, as an outcome."""
+"""Outcomes of attempts: what a handler returned or raised, or that it took too long."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ import traceback
 from typing import Any
 
 from mainspring.model.errors import MainspringError
-from mainspring.model.ids import plain
+from mainspring.model.ids import storable_text
 from mainspring.model.instant import duration_ms
 from mainspring.model.outcome import Accepted, Cancel, Cancelled, Failed, Outcome, Snooze, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import Attempt
+from mainspring.ports.executor import Attempt, Execution
 
-MAX_ERROR = 2_000
-MAX_TRACE = 8_000
-
-
-def begin(attempt: Attempt, clock: Clock) -> None:
-    """Note when the handler began."""
-    attempt.started = clock.monotonic()  # first: who sees on another thread that it began may rely on it
-    attempt.began_at = clock.now()
+#: Characters kept of an error and of a traceback.
+MAX_ERROR_CHARACTERS = 2_000
+MAX_TRACE_CHARACTERS = 8_000
 
 
-def end(attempt: Attempt, clock: Clock) -> None:
-    """Note how long the handler took."""
-    attempt.ms = round((clock.monotonic() - attempt.started) * 1000)
+def note_begin(execution: Execution, clock: Clock) -> None:
+    """Note when the handler begins: now."""
+    execution.started = clock.monotonic()  # set before `began_at`, which other threads test
+    execution.began_at = clock.now()
 
 
-def returned(attempt: Attempt, value: Any) -> Outcome:
-    """A value, or one of the two answers that mean something to us."""
+def note_end(execution: Execution, clock: Clock) -> None:
+    """Note how long the handler took until now."""
+    execution.ms = round((clock.monotonic() - execution.started) * 1000)
+
+
+def value_outcome(attempt: Attempt, value: Any) -> Outcome:
+    """Return the outcome of a handler that returned `value`: success, or what a `Snooze` or `Cancel` asks for."""
     if value is None:
         return Succeeded()
     if isinstance(value, Snooze):
         return Snoozed(duration_ms(value.delay, field="Snooze.delay"))
     if isinstance(value, Cancel):
-        return Cancelled(plain(str(value.reason)))
-    if isinstance(value, Succeeded | Failed | Snoozed | Accepted):  # the client of HTTP agents judges by itself
+        return Cancelled(storable_text(str(value.reason)))
+    if isinstance(value, Succeeded | Failed | Snoozed | Accepted):  # the client of HTTP agents returns outcomes
         return value
     try:
         return Succeeded(attempt.handler.encode(value))
@@ -44,30 +45,33 @@ def returned(attempt: Attempt, value: Any) -> Outcome:
         return Failed(str(error), reason="result", fingerprint="result", retry=False)
 
 
-def raised(error: BaseException) -> Failed:
-    """An exception, with a fingerprint that groups the like: its type and the innermost line of user code."""
+def error_outcome(error: BaseException) -> Failed:
+    """Return the outcome of a handler that raised `error`.
+
+    Its fingerprint is the same for errors of one type from one line of code.
+    """
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
-        text = plain(str(error))
-    except Exception:  # an error that cannot even say what it is
+        text = storable_text(str(error))
+    except Exception:  # an error whose own `__str__` fails
         text = "(its text cannot be read)"
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{frames[-1].filename}:{frames[-1].name}:{frames[-1].line}" if frames else ""
     fingerprint = hashlib.blake2b(f"{name}:{where}".encode(), digest_size=6).hexdigest()
     try:
-        trace = plain("".join(traceback.format_exception(error)))
+        trace = storable_text("".join(traceback.format_exception(error)))
     except Exception:
         trace = ""
     return Failed(
-        error=_cut(f"{name}: {text}" if text else name, MAX_ERROR),
+        error=_cut(f"{name}: {text}" if text else name, MAX_ERROR_CHARACTERS),
         fingerprint=fingerprint,
-        trace=_cut(trace, MAX_TRACE),
+        trace=_cut(trace, MAX_TRACE_CHARACTERS),
     )
 
 
-def timed_out(attempt: Attempt, *, abandoned: bool = False) -> Failed:
-    """The handler took longer than it may."""
+def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
+    """Return the outcome of a handler that took longer than its time-out; `abandoned`: it did not even stop then."""
     seconds = (attempt.timeout or 0) / 1000
     if not abandoned:
         return Failed(f"timed out after {seconds:g} s", reason="timeout", fingerprint="timeout")

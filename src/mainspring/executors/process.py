@@ -1,4 +1,7 @@
-"""CPU-bound handlers in child processes: one child for each busy slot, JSON on pipes, TERM, grace, KILL."""
+"""The process executor: runs CPU-bound handlers in child processes, one per busy slot, with JSON on pipes.
+
+A child is stopped by TERM, then after a grace by KILL.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,27 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mainspring.executors.child import Request, Response, read_frame, write_frame
-from mainspring.executors.outcomes import begin, end, raised, timed_out
-from mainspring.executors.thread import NO_ROOM
+from mainspring.executors.outcomes import error_outcome, note_begin, note_end, timeout_outcome
+from mainspring.executors.process_child import Request, Response, read_frame, write_frame
+from mainspring.executors.thread import NO_THREAD_RETRY
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import CHILD, Attempt, Done
+from mainspring.ports.executor import CHILD, Done, HeldRun
 from mainspring.ports.threads import Threads
 
 log = logging.getLogger("mainspring.run")
 
-GRACE = 5.0
+#: Seconds between TERM and KILL.
+CHILD_KILL_GRACE_SECONDS = 5.0
 
 
 class _Child:
-    """A process that serves one request at a time."""
+    """A child process that serves one request at a time."""
 
     def __init__(self) -> None:
         request_read, self.write_fd = os.pipe()
         self.read_fd, response_write = os.pipe()
-        command = [sys.executable, "-m", "mainspring.executors.child", str(request_read), str(response_write)]
+        command = [sys.executable, "-m", "mainspring.executors.process_child", str(request_read), str(response_write)]
         self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command,
             pass_fds=(request_read, response_write),
@@ -49,16 +53,20 @@ class _Child:
             self._life = os.pidfd_open(self.process.pid)
 
     def ask(self, request: Request) -> Response | None:
-        """The answer, or None when the child died."""
+        """Send a request and return the answer; None if the child died. Blocks."""
         try:
             write_frame(self.write_fd, msgspec.json.encode(request))
-            answer = read_frame(self.read_fd) if self._speaks() else None
+            answer = read_frame(self.read_fd) if self._wait_for_answer() else None
         except OSError:
             answer = None
         return None if answer is None else msgspec.json.decode(answer, type=Response)
 
-    def _speaks(self) -> bool:
-        """Wait for an answer or a death; children of a dead child may keep its pipe open for as long as they live."""
+    def _wait_for_answer(self) -> bool:
+        """Block until the child answers, then return True, or until it dies, then return False.
+
+        The end of the pipe does not tell that the child died: its own children may keep the pipe open as long as they
+        live. Where the system cannot watch a process, return True at once.
+        """
         if self._life is None:
             return True
         both = select.poll()
@@ -77,14 +85,17 @@ class _Child:
                 with contextlib.suppress(OSError):
                     os.close(fd)
         try:
-            return self.process.wait(GRACE)
+            return self.process.wait(CHILD_KILL_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill(signal.SIGKILL)
             return self.process.wait()
 
 
 class ProcessExecutor:
-    """A thread waits for each busy child; idle children are used again."""
+    """Runs each attempt in a child process, with a thread that waits for it. Idle children are reused.
+
+    Of an execution, `timer` is written on the engine loop and `handle`, the child, in the waiting thread.
+    """
 
     def __init__(self, threads: Threads, clock: Clock, done: Done) -> None:
         self._threads = threads
@@ -94,26 +105,26 @@ class ProcessExecutor:
         self._children: set[_Child] = set()
         self._main, self._package = main_program()
 
-    def start(self, attempts: Sequence[Attempt]) -> None:
-        for attempt in attempts:
-            if attempt.timeout is not None:
-                loop = asyncio.get_running_loop()
-                attempt.timer = loop.call_later(attempt.timeout / 1000, self._expire, attempt)
+    def start(self, held_runs: Sequence[HeldRun]) -> None:
+        for held in held_runs:
+            timeout = held.attempt.timeout
+            if timeout is not None:
+                held.execution.timer = asyncio.get_running_loop().call_later(timeout / 1000, self._expire, held)
             try:
-                self._threads.start(functools.partial(self._serve, attempt), "mainspring-process")
+                self._threads.start(functools.partial(self._serve, held), "mainspring-process")
             except RuntimeError as error:  # no more threads: try again in a while
-                log.error("run %s: no thread for it: %s", attempt.run.id, error)
-                self._done(attempt, Snoozed(NO_ROOM))
+                log.error("run %s: no thread for it: %s", held.attempt.run.id, error)
+                self._done(held, Snoozed(NO_THREAD_RETRY))
 
-    def stop(self, attempt: Attempt) -> None:
-        """TERM now, KILL when the grace is over."""
-        child = attempt.handle
+    def stop(self, held: HeldRun) -> None:
+        """Send TERM now, and KILL when the grace is over."""
+        child = held.execution.handle
         if isinstance(child, _Child):
             child.kill(signal.SIGTERM)
-            asyncio.get_running_loop().call_later(GRACE, self._kill, attempt, child)
+            asyncio.get_running_loop().call_later(CHILD_KILL_GRACE_SECONDS, self._kill, held, child)
 
-    def _kill(self, attempt: Attempt, child: _Child) -> None:
-        if attempt.handle is child:
+    def _kill(self, held: HeldRun, child: _Child) -> None:
+        if held.execution.handle is child:
             child.kill(signal.SIGKILL)
 
     async def close(self) -> None:
@@ -122,36 +133,36 @@ class ProcessExecutor:
         while not self._idle.empty():
             self._idle.get().reap()
 
-    def _expire(self, attempt: Attempt) -> None:
-        if not attempt.done and attempt.stop is None:
-            attempt.stop = timed_out(attempt)
-            self.stop(attempt)
+    def _expire(self, held: HeldRun) -> None:
+        if not held.is_done and held.stop is None:
+            held.request_stop(timeout_outcome(held.attempt))
+            self.stop(held)
 
-    def _serve(self, attempt: Attempt) -> None:
+    def _serve(self, held: HeldRun) -> None:
         try:
-            outcome = self._outcome(attempt)
+            outcome = self._outcome(held)
         except OSError as error:  # no process, no pipe: try again in a while
-            log.error("run %s: no process for it: %s", attempt.run.id, error)
-            outcome = attempt.stop or Snoozed(NO_ROOM)
-        except BaseException as error:  # an attempt must end, whatever its answer does to us
-            outcome = raised(error)
-        self._done(attempt, outcome)
+            log.error("run %s: no process for it: %s", held.attempt.run.id, error)
+            outcome = held.stop or Snoozed(NO_THREAD_RETRY)
+        except BaseException as error:  # an attempt must end, whatever making its outcome raises
+            outcome = error_outcome(error)
+        self._done(held, outcome)
 
-    def _outcome(self, attempt: Attempt) -> Outcome:
-        if attempt.stop is not None:
-            return attempt.stop
-        if self._clock.boot() >= attempt.trust:
+    def _outcome(self, held: HeldRun) -> Outcome:
+        if held.stop is not None:
+            return held.stop
+        if self._clock.boot() >= held.lease_trusted_until:
             return HandedBack("not_begun")
-        child = self._living() or _Child()
+        child = self._take_idle() or _Child()
         self._children.add(child)
-        attempt.handle = child
-        stop: Outcome | None = attempt.stop  # set by the engine's thread meanwhile: before there was a child to tell
+        attempt, execution = held.attempt, held.execution
+        execution.handle = child
+        stop: Outcome | None = held.stop  # the engine thread may have set it before there was a child to stop
         if stop is not None:
-            attempt.handle = None
+            execution.handle = None
             self._idle.put(child)
             return stop
-        begin(attempt, self._clock)
-        run = attempt.run
+        note_begin(execution, self._clock)
         answer = child.ask(
             Request(
                 main=self._main,
@@ -160,21 +171,21 @@ class ProcessExecutor:
                 qualname=attempt.handler.qualname,
                 path=list(sys.path),
                 body=attempt.body,
-                run=run,
+                run=attempt.run,
                 log_level=log.getEffectiveLevel() if logging.getLogger().handlers else None,
             )
         )
-        end(attempt, self._clock)
-        attempt.handle = None
-        if answer is None or attempt.stop is not None:
+        note_end(execution, self._clock)
+        execution.handle = None
+        if answer is None or held.stop is not None:
             self._children.discard(child)
             code = child.reap()
-            return attempt.stop or died(code)
+            return held.stop or death_outcome(code)
         self._idle.put(child)
-        return outcome_of(answer)
+        return response_outcome(answer)
 
-    def _living(self) -> _Child | None:
-        """An idle child; one that was killed meanwhile is no fault of the next handler."""
+    def _take_idle(self) -> _Child | None:
+        """Return an idle child that lives, or None: a child that was killed must not fail the next attempt."""
         while True:
             try:
                 child = self._idle.get_nowait()
@@ -186,14 +197,14 @@ class ProcessExecutor:
             child.reap()
 
 
-def died(code: int) -> Failed:
-    """The child ended without an answer."""
+def death_outcome(code: int) -> Failed:
+    """Return the outcome of an attempt whose child ended without an answer."""
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return Failed(f"the handler's process ended by {how}", reason="process", fingerprint=f"process:{code}")
 
 
-def outcome_of(answer: Response) -> Outcome:
-    """The child's words as an outcome."""
+def response_outcome(answer: Response) -> Outcome:
+    """Return the outcome that a child's response describes."""
     if answer.snooze is not None:
         return Snoozed(answer.snooze)
     if answer.cancel is not None:
@@ -204,7 +215,7 @@ def outcome_of(answer: Response) -> Outcome:
 
 
 def main_program() -> tuple[str | None, str | None]:
-    """File and package of the program's main module, so that a child can find functions defined there."""
+    """Return file and package of the program's main module, so that a child can import functions defined there."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     return None if file is None else os.path.abspath(file), getattr(main, "__package__", None)

@@ -1,4 +1,8 @@
-"""The one kind of write: a guard on one row, its new values, inserts, touches, releases and events."""
+"""Changes: the one kind of write.
+
+A `Change` has a guard, which is its compare-and-set condition on one row, and the effects that follow if the guard
+holds. `Store.apply` applies changes; the rules in `rules/` build them.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +17,34 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule, Span
 
+# ── guards ──────────────────────────────────────────────────────────────────
+
 
 class RunLease(Struct, frozen=True, gc=False):
-    """The run is running under this epoch. Accepted, it sets every run value but `cancel` and `body`."""
+    """Guard: the run is running under this epoch, that is, under this worker's lease.
+
+    The change then sets every column of the run in `RUN_VALUES`, but not `cancel` or `body`.
+    """
 
     id: RunId
     epoch: int
 
 
 class RunAt(Struct, frozen=True, gc=False):
-    """The run's stream is at this number. Accepted, it sets every run value."""
+    """Guard: the last move of the run has the number `n`.
+
+    The change then sets every column of the run in `RUN_VALUES`, and `cancel` and `body`.
+    """
 
     id: RunId
     n: int
 
 
 class ScheduleAt(Struct, frozen=True, gc=False):
-    """The schedule is at this revision, cursor and stream number.
+    """Guard: the schedule has this revision and cursor, and its last move has the number `n`.
 
-    Accepted, it sets every schedule value, ends the hold, and clears the touch mark if it is still `touched`.
+    The change then sets every column of the schedule and ends its hold. It clears the touch mark, unless the schedule
+    was touched again since the mark `touched` was read.
     """
 
     id: ScheduleId
@@ -42,14 +55,17 @@ class ScheduleAt(Struct, frozen=True, gc=False):
 
 
 class RunAbsent(Struct, frozen=True, gc=False):
-    """No run of this id, and no open run of this unique key, exists."""
+    """Guard: no run has this id, and no open run has this unique key. The change then inserts the run."""
 
     id: RunId
     unique_key: str | None = None
 
 
 class ScheduleAbsent(Struct, frozen=True, gc=False):
-    """No schedule of this id, and none that is not deleted of this name, exists."""
+    """Guard: no schedule has this id, and no schedule that is not deleted has this name in this namespace.
+
+    The change then inserts the schedule.
+    """
 
     id: ScheduleId
     ns: str
@@ -59,19 +75,38 @@ class ScheduleAbsent(Struct, frozen=True, gc=False):
 Guard = RunLease | RunAt | ScheduleAt | RunAbsent | ScheduleAbsent
 
 
+# ── the change and its result ───────────────────────────────────────────────
+
+
 class Body(Struct, frozen=True, gc=False):
-    """A payload beside the log; its id is its own hash, or that and the one run it is for."""
+    """A payload, stored beside the log as JSON text.
+
+    Its id is the hash of the text, or that hash and the id of the one run that uses it (`unshared_body_id`).
+    """
 
     id: str
     data: str
 
 
-class Change(Struct, frozen=True, kw_only=True, gc=False):
-    """All of it or nothing. The store numbers the events of the guarded row's stream and stamps `at`.
+#: The intent of a change, for which stores have fast paths: a claimed run succeeds; new runs; a schedule advances or
+#: finishes and its fires become runs; a new schedule. `rules/change_shape.py` has the promise of each.
+ChangeKind = Literal["success", "new_runs", "plan", "new_schedule", "other"]
 
-    `run` or `schedule` holds the guarded row's new values (or the row to insert under an `absent` guard);
-    `runs`, `spans`, `bodies` and `gates` are inserts, where "exists" means nothing to do and brings no event;
-    `events` belong to the guarded row's stream or to the stream of one of the inserted runs, or are notes.
+
+class Change(Struct, frozen=True, kw_only=True, gc=False):
+    """One write, all of it or nothing: a guard on one row, and what happens if the guard holds.
+
+    - `id`: a change with an id that was applied before is answered `repeated`, so a caller may send it again.
+    - `guard`: the condition. None: there is no guarded row, only inserts and notes.
+    - `run` or `schedule`: the new values of the guarded row, or the row to insert.
+    - `runs`, `spans`, `bodies`: rows to insert. A run or body that exists already stays, and brings no event.
+    - `gates`: gates to create. A gate that exists takes the new `max` and keeps the rest.
+    - `touches`: schedules to mark for another look by the settler.
+    - `releases`: gates of which the guarded run gives its slot back, one name for each slot.
+    - `events`: moves of the guarded row, moves of the inserted runs, and notes.
+    - `kind`: the intent, set by the code that builds the change. Stores rely on it; it is never stored.
+
+    The store numbers the moves of each row (`n`) and stamps the time (`at`).
     """
 
     id: str
@@ -85,10 +120,15 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     touches: tuple[ScheduleId, ...] = ()
     releases: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
+    kind: ChangeKind = "other"
 
 
 class Result(Struct, frozen=True, gc=False):
-    """What became of a change: the guarded row's `n` when accepted (0 under a lease), the row as it is when refused."""
+    """The answer to a change.
+
+    `n` is the number of the guarded row's last move after an accepted change, 0 under a `RunLease` guard. `current` is
+    the guarded row as it is, after a refused change.
+    """
 
     status: Literal["accepted", "refused", "repeated"]
     n: int = 0
@@ -96,12 +136,12 @@ class Result(Struct, frozen=True, gc=False):
 
     @property
     def ok(self) -> bool:
-        """True when the change holds, whether by this call or an earlier one."""
+        """True if the change took effect, by this call or an earlier one."""
         return self.status != "refused"
 
 
-#: The run columns a change sets (`cancel` and `body` only under `RunAt`). `n`, `created_at`, `ended_at` are the
-#: store's own; a run that does not stay running loses owner, lease and parking place.
+#: The columns of a guarded run that a change sets. A `RunAt` guard adds `cancel` and `body`. The store itself sets `n`,
+#: `created_at` and `ended_at`, and clears owner, lease and parking place of a run that is not running afterwards.
 RUN_VALUES = (
     "state",
     "ready_at",

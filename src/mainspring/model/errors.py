@@ -1,4 +1,4 @@
-"""Every error Mainspring raises, in one tree; a class's docstring is its default message."""
+"""The errors of Mainspring, in one tree under `MainspringError`. A class's docstring is its default message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class MainspringError(Exception):
-    """Something went wrong in Mainspring."""
+    """An error in Mainspring."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or type(self).__doc__ or type(self).__name__)
@@ -17,7 +17,7 @@ class RunsAlready(MainspringError):
 
 
 class InvalidInput(MainspringError, ValueError):
-    """A value is not acceptable: `field` says where, `fix` what would be right."""
+    """A value that is not acceptable: `field` is its place, `fix` a suggestion of what to write instead."""
 
     def __init__(self, field: str, problem: str, fix: str = "") -> None:
         self.field = field
@@ -27,7 +27,7 @@ class InvalidInput(MainspringError, ValueError):
 
 
 class InvalidCron(InvalidInput):
-    """A cron expression that cannot be read; `position` is the offset of the offending text."""
+    """A cron expression that cannot be parsed; `position` is the offset of the offending text."""
 
     def __init__(self, expression: str, position: int, field: str, problem: str, fix: str = "") -> None:
         self.expression = expression
@@ -40,7 +40,7 @@ class UnknownZone(InvalidInput):
 
 
 class InvalidDuration(InvalidInput):
-    """Text or a number that is not a usable duration."""
+    """A text or number that is not a duration, or one that is too short."""
 
 
 class NaiveDatetime(InvalidInput):
@@ -48,7 +48,7 @@ class NaiveDatetime(InvalidInput):
 
 
 class PayloadNotSerialisable(InvalidInput):
-    """An argument that JSON cannot carry."""
+    """An argument that JSON cannot represent."""
 
 
 class PayloadTooLarge(InvalidInput):
@@ -68,7 +68,7 @@ class LeaseTooShort(InvalidInput):
 
 
 class DuplicateTask(InvalidInput):
-    """Two functions under one task name."""
+    """Two functions were registered under one task name."""
 
 
 class ScheduleConflict(InvalidInput):
@@ -76,7 +76,7 @@ class ScheduleConflict(InvalidInput):
 
 
 class UnknownTask(MainspringError, LookupError):
-    """No task of this name is registered here."""
+    """No task of this name is registered in this process."""
 
 
 class UnknownSchedule(MainspringError, LookupError):
@@ -91,12 +91,8 @@ class IllegalTransition(MainspringError):
     """The run's state does not allow this move."""
 
 
-class LeaseLost(MainspringError):
-    """The run's lease ended before its outcome was stored."""
-
-
 class LockTaken(MainspringError):
-    """Somebody else holds the lock; `holder` says who."""
+    """Another owner holds the lock; `holder` names it."""
 
     def __init__(self, name: str, holder: str = "", message: str | None = None) -> None:
         self.name = name
@@ -105,7 +101,7 @@ class LockTaken(MainspringError):
 
 
 class ExecutionTaken(LockTaken):
-    """Another instance executes this fire; `done` when it has done so."""
+    """Another instance executes this fire, or has executed it if `done` is True."""
 
     def __init__(self, name: str, holder: str, message: str, *, done: bool) -> None:
         self.done = done
@@ -113,7 +109,7 @@ class ExecutionTaken(LockTaken):
 
 
 class LockLost(MainspringError):
-    """The lock may be another's: what the block did last is not protected by it."""
+    """The lock may have another holder by now: the last actions of the block were not protected by it."""
 
     def __init__(self, name: str, token: int, reason: str) -> None:
         self.name = name
@@ -123,7 +119,7 @@ class LockLost(MainspringError):
 
 
 class ResultTimeout(MainspringError, TimeoutError):
-    """The run did not end within the given time."""
+    """The run did not end within the time-out."""
 
 
 class RunNotSuccessful(MainspringError):
@@ -137,23 +133,23 @@ class RunNotSuccessful(MainspringError):
 
 
 class SyncOnLoop(MainspringError):
-    """A blocking call was made on a running event loop's own thread."""
+    """A blocking call was made on the thread of a running event loop."""
 
 
 class StoreError(MainspringError):
-    """The store could not do what was asked."""
+    """The store could not carry out a request."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached or written right now; nothing was changed."""
+    """The store cannot be reached or written at present; nothing was changed."""
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection broke while a change was being stored, and the store cannot be asked whether it was."""
+    """The connection broke while a change was being stored, and the store cannot be asked whether it was stored."""
 
 
 class StoreDenied(StoreError):
-    """The store refused the user, the password or a right that is needed; nothing was changed."""
+    """The store refused the user, the password or a privilege that is needed; nothing was changed."""
 
 
 class StoreFull(StoreUnavailable):
@@ -161,7 +157,7 @@ class StoreFull(StoreUnavailable):
 
 
 class StoreNearlyFull(StoreError):
-    """The store keeps what memory is left for work under way; nothing was changed."""
+    """The store is nearly out of memory and refuses new work, so that runs under way can end; nothing was changed."""
 
 
 class StoreReadOnly(StoreUnavailable):
@@ -173,36 +169,36 @@ class StoreCorrupt(StoreError):
 
 
 class SchemaMismatch(StoreError):
-    """The store's schema is of another version than this Mainspring knows."""
+    """The store's schema has a version that this Mainspring does not support."""
 
 
 class NetworkFilesystem(StoreError):
-    """SQLite on a network file system cannot keep its promises."""
+    """SQLite cannot guarantee durability or locking on a network file system."""
 
 
 class BrokerError(MainspringError):
-    """The broker could not do what was asked; nothing is lost, the store has everything."""
+    """The broker could not carry out a request; nothing is lost, for all work is in the store."""
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker cannot be reached right now."""
+    """The broker cannot be reached at present."""
 
 
 class BrokerDenied(BrokerError):
-    """The broker refused the user, the password or a right that is needed."""
+    """The broker refused the user, the password or a privilege that is needed."""
 
 
 class CopyRefused(MainspringError):
-    """These two stores cannot be copied like this."""
+    """The copy between these two stores is refused."""
 
 
 class MissingExtra(MainspringError, ImportError):
     """A backend needs a package that is not installed."""
 
 
-def nearest(value: str, known: Iterable[str]) -> str:
-    """A 'Did you mean …?' sentence, or an empty string when nothing is near."""
-    import difflib  # only a mistake needs it
+def suggest_nearest(value: str, known: Iterable[str]) -> str:
+    """Return the sentence "Did you mean …?" with the known name nearest to `value`, or "" if none is near."""
+    import difflib  # here, because only a mistake needs it
 
     by_lower = {name.lower(): str(name) for name in known}
     found = difflib.get_close_matches(value.lower(), by_lower, n=1, cutoff=0.6)

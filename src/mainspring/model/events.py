@@ -1,21 +1,18 @@
-"""Every event, as a typed value: *moves* have `n` and are folded, *notes* have none.
+"""Events: the typed entries of the append-only log.
 
-The first fields are the columns of the log; the fields a class adds are its `data`.
-The store fills `seq`, `at` and `n`.
+A *move* changes a run or a schedule. It has a number `n` in the stream of that row, and the row is the fold of its
+moves. A *note* changes no state and has no `n`. The fields of `Event` are columns of the log; the fields that a class
+adds are stored together as JSON (`data`), the class name as the type. The store sets `seq`, `at` and `n`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache
-from operator import attrgetter
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.ids import RunId, ScheduleId
 from mainspring.model.instant import Ms
 from mainspring.model.policies import RunOptions
@@ -24,7 +21,12 @@ from mainspring.model.schedule import Definition, Origin, Schedule, ScheduleSpec
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An immutable fact of the append-only log."""
+    """An entry of the log.
+
+    `seq` numbers the whole log, `n` the moves of one run or schedule. `at` is the store's time of the commit, `change`
+    the id of the change that wrote the event, `actor` the person or API key behind it, `v` the version of its format.
+    `epoch`, `attempt` and `owner` name the lease under which a worker acted.
+    """
 
     seq: int = 0
     at: Ms = 0
@@ -40,7 +42,8 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     owner: str | None = None
 
 
-COLUMNS = Event.__struct_fields__
+#: The fields that every event has; each is a column of the log.
+EVENT_BASE_FIELDS = Event.__struct_fields__
 
 
 class ScheduleEvent(Event, frozen=True, kw_only=True):
@@ -52,14 +55,14 @@ class RunEvent(Event, frozen=True, kw_only=True):
 
 
 class Note(Event, frozen=True, kw_only=True):
-    """Something worth knowing that changes no state."""
+    """An event that changes no state."""
 
 
 # ── schedules ───────────────────────────────────────────────────────────────
 
 
 class ScheduleCreated(ScheduleEvent, frozen=True, kw_only=True):
-    """A schedule exists from here on."""
+    """A schedule was created."""
 
     name: str
     revision: int = 1
@@ -75,7 +78,7 @@ class ScheduleCreated(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleUpdated(ScheduleEvent, frozen=True, kw_only=True):
-    """A new revision; it affects only fires after `cursor`."""
+    """A schedule has a new revision, which affects only fires after `cursor`. `changed` names the edited fields."""
 
     revision: int
     spec: ScheduleSpec
@@ -90,7 +93,7 @@ class ScheduleUpdated(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class SchedulePaused(ScheduleEvent, frozen=True, kw_only=True):
-    """The schedule is not looked at until it is resumed."""
+    """A schedule was paused: it plans no runs until it is resumed, at `until` or by hand."""
 
     reason: str
     until: Ms | None = None
@@ -98,7 +101,7 @@ class SchedulePaused(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleResumed(ScheduleEvent, frozen=True, kw_only=True):
-    """The schedule plans again."""
+    """A paused schedule plans again, from `cursor` on."""
 
     cursor: Ms
     reason: str = ""
@@ -106,20 +109,23 @@ class ScheduleResumed(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleFinished(ScheduleEvent, frozen=True, kw_only=True):
-    """No fire after `cursor` is owed: exhausted, max_runs, ended."""
+    """No fire after `cursor` is owed. Reasons: exhausted (no fire is left), max_runs, ended (its end has come)."""
 
     reason: str
     cursor: Ms
 
 
 class ScheduleDeleted(ScheduleEvent, frozen=True, kw_only=True):
-    """The schedule is gone; its history stays."""
+    """A schedule was deleted. Its runs and its history stay."""
 
     reason: str = "user"
 
 
 class FiresElided(ScheduleEvent, frozen=True, kw_only=True):
-    """Planned fires that none will run; the span row says the same."""
+    """A span: `count` planned fires in (after, through] will not run. A span row with the same values is inserted.
+
+    `consumed`: the fires count against `max_runs`.
+    """
 
     revision: int
     after: Ms
@@ -131,7 +137,7 @@ class FiresElided(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleSnapshot(ScheduleEvent, frozen=True, kw_only=True):
-    """The whole folded state, in place of the moves before it; only compaction writes it."""
+    """The state of a schedule and its revisions, in place of the moves before it. Only compaction writes it."""
 
     state: Schedule
     definitions: tuple[Definition, ...]
@@ -141,7 +147,10 @@ class ScheduleSnapshot(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class RunScheduled(RunEvent, frozen=True, kw_only=True):
-    """A run exists and will be claimed when its time has come."""
+    """A run was created. Workers may claim it from `due_at` on, if no gate restricts it.
+
+    `next_at` is the next fire of its schedule, `coalesced` the number of missed fires that this run stands for.
+    """
 
     task: str
     due_at: Ms
@@ -162,7 +171,10 @@ class RunScheduled(RunEvent, frozen=True, kw_only=True):
 
 
 class RunSkipped(RunEvent, frozen=True, kw_only=True):
-    """The fire is consumed and nothing will run, at birth or before the handler began."""
+    """A run ended before its handler began. As a run's first event: a fire that did no work, for example by overlap.
+
+    `by` is the id of the run that blocked it.
+    """
 
     reason: str
     task: str | None = None
@@ -174,18 +186,18 @@ class RunSkipped(RunEvent, frozen=True, kw_only=True):
 
 
 class RunUnblocked(RunEvent, frozen=True, kw_only=True):
-    """All parents ended as they had to."""
+    """A blocked run may be claimed: all runs that it depends on have ended as required."""
 
     ready_at: Ms
     parents: tuple[RunId, ...] = ()
 
 
 class RunStarted(RunEvent, frozen=True, kw_only=True):
-    """Given to a worker under a lease; epoch, attempt and owner are in the columns."""
+    """A worker claimed the run. The columns epoch, attempt and owner name the lease."""
 
 
 class RunSucceeded(RunEvent, frozen=True, kw_only=True):
-    """The handler returned."""
+    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text."""
 
     began_at: Ms | None = None
     ms: int | None = None
@@ -193,7 +205,7 @@ class RunSucceeded(RunEvent, frozen=True, kw_only=True):
 
 
 class RunRetrying(RunEvent, frozen=True, kw_only=True):
-    """The handler failed and will be tried again."""
+    """The handler failed; the run will be tried again at `next_attempt_at`."""
 
     next_attempt_at: Ms
     error: str
@@ -204,7 +216,7 @@ class RunRetrying(RunEvent, frozen=True, kw_only=True):
 
 
 class RunFailed(RunEvent, frozen=True, kw_only=True):
-    """No attempt will follow: error, timeout, crashed, parent."""
+    """The run failed and will not be tried again. Reasons: error, timeout, result, crashed, gone, parent."""
 
     error: str
     reason: str = "error"
@@ -216,47 +228,50 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
 
 
 class RunSnoozed(RunEvent, frozen=True, kw_only=True):
-    """The handler asked to be called later; no failure."""
+    """The run can be claimed again at `until`: the handler asked for that, or a retry was moved. Not a failure."""
 
     until: Ms
 
 
 class RunHandedBack(RunEvent, frozen=True, kw_only=True):
-    """A worker gave the run back: shutdown, preempted, not_begun, loop_blocked, stray."""
+    """A worker gave the run back. Reasons: shutdown, preempted, not_begun, loop_blocked, stray.
+
+    `began`: the handler had started.
+    """
 
     reason: str
     began: bool = False
 
 
 class LeaseExpired(RunEvent, frozen=True, kw_only=True):
-    """The worker fell silent; the run can be claimed again."""
+    """The lease ended without an outcome: a crash. The run can be claimed again from `ready_at` on."""
 
     crashes: int
     ready_at: Ms
 
 
 class RunLost(RunEvent, frozen=True, kw_only=True):
-    """The worker fell silent or stopped, and the run must not be repeated (recovery="fail")."""
+    """The lease ended without an outcome, and the run must not be repeated (recovery="fail")."""
 
     crashes: int
 
 
 class CancelRequested(RunEvent, frozen=True, kw_only=True):
-    """The worker is asked to stop the run."""
+    """A cancellation of a running run was requested. Its worker reads the request with the next heartbeat."""
 
     reason: str
     by: str = ""
 
 
 class RunCancelled(RunEvent, frozen=True, kw_only=True):
-    """The run will not go on."""
+    """The run ended because it was cancelled."""
 
     reason: str
     by: str = ""
 
 
 class RunReopened(RunEvent, frozen=True, kw_only=True):
-    """An ended run is open again, with fresh budgets and its old fire time."""
+    """An ended run is open again. Its failures and crashes start at zero, its fire time stays."""
 
     ready_at: Ms
     by: str = ""
@@ -264,7 +279,7 @@ class RunReopened(RunEvent, frozen=True, kw_only=True):
 
 
 class RunDiscarded(RunEvent, frozen=True, kw_only=True):
-    """A dead letter was looked at and put away."""
+    """A dead letter was dismissed: the failed run is no longer listed as one."""
 
     by: str = ""
 
@@ -273,25 +288,25 @@ class RunDiscarded(RunEvent, frozen=True, kw_only=True):
 
 
 class StaleResultRejected(Note, frozen=True, kw_only=True):
-    """A worker reported a result under a lease it no longer holds."""
+    """A worker reported an outcome under a lease that it no longer holds. The outcome was not stored."""
 
     outcome: str
 
 
 class RunLate(Note, frozen=True, kw_only=True):
-    """A run began much later than planned."""
+    """A run began `late_ms` milliseconds after its planned time. Reserved: not written yet."""
 
     late_ms: int
 
 
 class RunUnresolved(Note, frozen=True, kw_only=True):
-    """No live instance knows the run's task."""
+    """No live instance has the run's task registered. Reserved: not written yet."""
 
     task: str
 
 
 class DeclarationConflict(Note, frozen=True, kw_only=True):
-    """An older version of the code declared a schedule that a newer live one has changed."""
+    """A declaration was not applied, because a newer live version of the code declares the schedule otherwise."""
 
     name: str
     declared: str
@@ -299,27 +314,27 @@ class DeclarationConflict(Note, frozen=True, kw_only=True):
 
 
 class InstanceJoined(Note, frozen=True, kw_only=True):
-    """A process began to work."""
+    """An instance started."""
 
     instance: str
     version: str = ""
 
 
 class InstanceLeft(Note, frozen=True, kw_only=True):
-    """A process stopped working in order."""
+    """An instance stopped in order."""
 
     instance: str
 
 
 class LeaderElected(Note, frozen=True, kw_only=True):
-    """An instance keeps house from now on; terms are numbered."""
+    """An instance became the leader, which does the housekeeping. Terms are numbered."""
 
     instance: str
     term: int
 
 
 class LeaderLost(Note, frozen=True, kw_only=True):
-    """It does so no more: it stopped, its term ran out, or the store could not be reached in time."""
+    """The leader's term ended: it stopped, did not renew in time, or could not reach the store."""
 
     instance: str
     term: int
@@ -327,30 +342,33 @@ class LeaderLost(Note, frozen=True, kw_only=True):
 
 
 class StoreDegraded(Note, frozen=True, kw_only=True):
-    """The store answered with errors."""
+    """The store answered with errors. Reserved: not written yet."""
 
     error: str
 
 
 class StoreRecovered(Note, frozen=True, kw_only=True):
-    """The store answers again."""
+    """The store answers again. Reserved: not written yet."""
 
 
 class ClockStepped(Note, frozen=True, kw_only=True):
-    """The wall clock jumped against boot time."""
+    """The wall clock stepped by `step_ms` milliseconds against the boot clock."""
 
     step_ms: int
 
 
 class SubscriberFailed(Note, frozen=True, kw_only=True):
-    """An event handler raised; nobody else was harmed."""
+    """A subscriber of events raised an error. The other subscribers received the event."""
 
     event: str
     error: str
 
 
 class LoopBlocked(Note, frozen=True, kw_only=True):
-    """The handlers' loop gave no answer for so long; the run whose handler holds it is in the columns, if it is one."""
+    """The handlers' event loop did not answer for `ms` milliseconds.
+
+    `run_id` is the run whose handler blocked the loop, None if no handler did; `where` is the line of code.
+    """
 
     ms: int
     task: str | None = None
@@ -358,7 +376,11 @@ class LoopBlocked(Note, frozen=True, kw_only=True):
 
 
 class LogCompacted(Note, frozen=True, kw_only=True):
-    """Streams were removed and replaced by snapshots and tallies; `tallies` of them were added to."""
+    """Retention removed events up to seq `through`, and wrote snapshots and tallies in their place.
+
+    `streams` counts removed run streams, `events` removed events, `tallies` the tallies that grew; `digest` is a hash
+    of the removed events' numbers.
+    """
 
     through: int
     streams: int
@@ -371,10 +393,10 @@ def _leaves(base: type[Event]) -> list[type[Event]]:
     return [leaf for child in base.__subclasses__() for leaf in (_leaves(child) or [child])]
 
 
-#: By name, for reading the log.
+#: Event classes by name, to decode the log.
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in _leaves(Event)}
-#: The names other vocabularies use for the same facts; `events(types=…)` understands them.
-SOURCE_NAMES: dict[str, tuple[type[Event], ...]] = {
+#: Names for events in the vocabularies of other schedulers; `events(types=…)` accepts them.
+EVENT_ALIASES: dict[str, tuple[type[Event], ...]] = {
     "Scheduled": (RunScheduled,),
     "Started": (RunStarted,),
     "Completed": (RunSucceeded,),
@@ -387,91 +409,26 @@ SOURCE_NAMES: dict[str, tuple[type[Event], ...]] = {
 }
 
 
-def type_names(wanted: Iterable[type[Event] | str], *, field: str = "types") -> tuple[str, ...]:
-    """Names of event types, from classes, our names or theirs; an unknown one is answered with the nearest."""
+def resolve_type_names(wanted: Iterable[type[Event] | str], *, field: str = "types") -> tuple[str, ...]:
+    """Return the names of event types, given as classes, class names or aliases (`EVENT_ALIASES`).
+
+    Raises `InvalidInput`, with the nearest known name, for an unknown one.
+    """
     found: dict[str, None] = {}
     for one in wanted:
         if not isinstance(one, str):
             found[one.__name__] = None
-        elif one in SOURCE_NAMES:
-            found.update(dict.fromkeys(cls.__name__ for cls in SOURCE_NAMES[one]))
+        elif one in EVENT_ALIASES:
+            found.update(dict.fromkeys(cls.__name__ for cls in EVENT_ALIASES[one]))
         elif one in EVENT_TYPES:
             found[one] = None
         else:
-            raise InvalidInput(field, f"{one!r} is not an event", nearest(one, [*EVENT_TYPES, *SOURCE_NAMES]))
+            raise InvalidInput(field, f"{one!r} is not an event", suggest_nearest(one, [*EVENT_TYPES, *EVENT_ALIASES]))
     return tuple(found)
 
 
-E = TypeVar("E", bound=Event)
-_encoder = msgspec.json.Encoder()
-
-
-@cache
-def _own_fields(cls: type[Event]) -> tuple[tuple[str, ...], tuple[Any, ...], Callable[[Event], tuple[Any, ...]]]:
-    """The fields a class adds to the columns, their defaults (NODEFAULT: always written), and how to read them all."""
-    own = [field for field in msgspec.structs.fields(cls) if field.name not in COLUMNS]
-    names = tuple(field.name for field in own)
-    read = attrgetter(*names, "seq", "seq") if names else lambda event: ()  # two more: of one it would be no tuple
-    return names, tuple(field.default for field in own), read
-
-
-def _own_data(event: Event) -> dict[str, Any]:
-    names, defaults, read = _own_fields(type(event))
-    data = {}
-    for name, default, value in zip(names, defaults, read(event), strict=False):
-        if value is not default and (default is msgspec.NODEFAULT or value != default):
-            data[name] = value
-    return data
-
-
-def encode_data(event: Event) -> str | None:
-    """The event's own fields as JSON text, or nothing when there is nothing to say."""
-    data = _own_data(event)
-    return _encoder.encode(data).decode() if data else None
-
-
-def alike(event: RunScheduled, model: RunScheduled) -> bool:
-    """True when they differ in no more than the run and the name of its payload, if it has one."""
-    if (event.body is None) is not (model.body is None):
-        return False
-    return replace(event, run_id=model.run_id, body=model.body) == model
-
-
-class BirthData:
-    """The data of first events, as `encode_data` gives it: one is worked out, those that are like it follow it."""
-
-    def __init__(self) -> None:
-        self._model: RunScheduled | None = None
-        self._data: dict[str, Any] = {}
-        self._text = ""
-
-    def follows(self, event: RunScheduled) -> bool:
-        """True when it is like the last one that did not follow."""
-        return self._model is not None and alike(event, self._model)
-
-    def first(self, event: RunScheduled) -> str:
-        """The data of one that others may follow."""
-        self._model, self._data = event, _own_data(event)
-        self._text = _encoder.encode(self._data).decode()
-        return self._text
-
-    def next(self, event: RunScheduled) -> str:
-        """The data of one that follows."""
-        assert self._model is not None
-        if event.body == self._model.body:
-            return self._text
-        return _encoder.encode({**self._data, "body": event.body}).decode()
-
-
-def decode_event(type_name: str, columns: dict[str, Any], data: str | bytes | None) -> Event:
-    """The typed event of a log row; the row's columns win over nothing in `data`."""
-    cls = EVENT_TYPES[type_name]
-    fields = msgspec.json.decode(data) if data else {}
-    return msgspec.convert({**fields, **columns}, cls)
-
-
-def definitions(stream: Iterable[Event]) -> tuple[Definition, ...]:
-    """The revisions of one schedule, from its own moves in order."""
+def fold_definitions(stream: Iterable[Event]) -> tuple[Definition, ...]:
+    """Return the revisions of one schedule, from its own moves in order."""
     found: list[Definition] = []
     for event in stream:
         if isinstance(event, ScheduleSnapshot):

@@ -1,4 +1,4 @@
-"""A gate: what restricts *when* runs may start, as a number in one row."""
+"""Gates: what restricts when runs may start. A gate is a row with a maximum and the number of slots held."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ from msgspec import Struct
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 
-#: The gate that keeps a schedule's runs apart begins like this.
-OWN = "schedule:"
+#: The prefix of the name of the gate that keeps a schedule's own runs apart.
+SCHEDULE_GATE_PREFIX = "schedule:"
+
+#: The order in which runs pass a gate: priority, then ready_at, then id.
+Place = tuple[int, Ms, str]
 
 
-def may_be_early(gates: Sequence[str] | None, crashes: int) -> bool:
-    """True when a run may be claimed ahead of its time: it keeps nobody out but other runs of its own schedule."""
-    return crashes == 0 and all(gate.startswith(OWN) for gate in gates or ())
+def can_claim_ahead(gates: Sequence[str] | None, crashes: int) -> bool:
+    """Return True if a run may be claimed ahead of its time.
+
+    Claiming ahead takes the run's slots early. So only the gate of the run's own schedule is allowed: a slot of any
+    other gate would be kept from other work. A run that crashed before is claimed alone and never ahead.
+    """
+    return crashes == 0 and all(gate.startswith(SCHEDULE_GATE_PREFIX) for gate in gates or ())
 
 
 class Gate(Struct, frozen=True, omit_defaults=True, gc=False):
-    """At most `max` runs hold it at once; closed until an instant it admits none."""
+    """A gate: at most `max` runs hold a slot at once, and none may pass before the instant `closed_until`."""
 
     name: str
     max: int
@@ -27,12 +34,16 @@ class Gate(Struct, frozen=True, omit_defaults=True, gc=False):
     closed_until: Ms = 0
 
     def room(self, now: Ms) -> int:
-        """How many more runs may pass now."""
+        """Return the number of runs that may still pass at an instant."""
         return 0 if self.closed_until > now else max(0, self.max - self.held)
 
 
 class Admission(Struct, frozen=True):
-    """The runs that pass all their gates, and those parked behind the first gate that refused them."""
+    """The answer of `admit`.
+
+    `taken` are the runs that pass all their gates, `parked` the others, each with the name of the first gate that
+    refused it. `slots` counts the slots that the taken runs hold, by gate.
+    """
 
     taken: list[Run]
     parked: list[tuple[Run, str]]
@@ -44,13 +55,16 @@ def admit(
     gates: Mapping[str, Gate],
     limit: int,
     now: Ms,
-    first: Mapping[str, tuple[int, Ms, str]],
+    first: Mapping[str, Place],
 ) -> Admission:
-    """Take runs in the given order, a slot in each of a run's gates or none. A gate nobody made admits all.
+    """Choose up to `limit` runs, in the given order, that may start now.
 
-    A run that crashed before is taken alone, so that a worker it kills takes few others with it.
-    `first` is the place (priority, ready_at, id) of the first run parked at a gate: nobody behind it overtakes it,
-    or replays would lose their order whenever a claim comes between a release and the un-parking.
+    A run needs a slot of each of its gates, or it takes none. A gate that is not in `gates` does not restrict. A run
+    that crashed before is taken alone, so that if it kills its worker, few others are charged with the crash.
+
+    `first` holds the place of the first run parked at each gate. A candidate behind that place is parked as well:
+    otherwise it would overtake the parked runs whenever a claim comes between the release of a slot and their
+    unparking, and replayed fires would run out of order.
     """
     room: dict[str, int] = {}
     taken: list[Run] = []
@@ -59,19 +73,34 @@ def admit(
     for run in candidates:
         if len(taken) >= limit or (taken and (run.crashes or taken[0].crashes)):
             break
-        refused = None
-        for name in run.gates:
-            if name not in room and name in gates:
-                room[name] = gates[name].room(now)
-            if room.get(name, 1) <= 0 or (name in first and first[name] < (run.priority, run.ready_at, run.id)):
-                refused = name
-                break
-        if refused is not None:
-            parked.append((run, refused))
-            continue
-        for name in run.gates:
-            if name in room:
-                room[name] -= 1
-                slots[name] = slots.get(name, 0) + 1
+        if run.gates:
+            _read_room(run, gates, now, room)
+            refusing = _find_refusing_gate(run, room, first)
+            if refusing is not None:
+                parked.append((run, refusing))
+                continue
+            _take_slots(run, room, slots)
         taken.append(run)
     return Admission(taken, parked, slots)
+
+
+def _read_room(run: Run, gates: Mapping[str, Gate], now: Ms, room: dict[str, int]) -> None:
+    """Add the room of the run's gates to `room`, for those that it does not hold yet."""
+    for name in run.gates:
+        if name not in room and name in gates:
+            room[name] = gates[name].room(now)
+
+
+def _find_refusing_gate(run: Run, room: Mapping[str, int], first: Mapping[str, Place]) -> str | None:
+    """Return the run's first gate that has no room left, or at which another run is parked before it."""
+    for name in run.gates:
+        if room.get(name, 1) <= 0 or (name in first and first[name] < (run.priority, run.ready_at, run.id)):
+            return name
+    return None
+
+
+def _take_slots(run: Run, room: dict[str, int], slots: dict[str, int]) -> None:
+    for name in run.gates:
+        if name in room:
+            room[name] -= 1
+            slots[name] = slots.get(name, 0) + 1

@@ -1,4 +1,4 @@
-"""How an instance is."""
+"""The health of an instance."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from msgspec import Struct
 
 
 class Health(Struct, frozen=True):
-    """`degraded`: it runs, but a loop cannot do its work; what was promised is kept, later."""
+    """The health of an instance, as `ms.health()` reports it.
+
+    `degraded`: the instance runs, but a loop cannot do its work. Promises are kept, only later.
+    """
 
     status: Literal["ok", "degraded", "stopped"]
-    #: By loop: what keeps it from its work.
+    #: The loops that cannot do their work, each with the error that keeps it from working.
     failing: dict[str, str] = {}
-    #: What works and should be mended all the same: a server that does not persist, for example.
+    #: Conditions that work but should be mended, for example a server that does not persist its data.
     warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """True while it runs and every loop does its work."""
+        """True while the instance runs and every loop does its work."""
         return self.status == "ok"

@@ -1,4 +1,4 @@
-"""HTTP agents as values: what is called, with which limits, and what is kept of the answer."""
+"""HTTP agents as values: what a run calls, within which limits, and what is stored of the answer."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.instant import Duration, Ms, duration_ms
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-#: The task of every HTTP schedule.
+#: The name of the built-in task of every HTTP schedule.
 HTTP_TASK = "http"
-#: So often the worker or the agent may fall silent; more often than elsewhere, for a call cannot kill its worker.
-MAX_CRASHES = 5
+#: A call fails for good when the lease of its worker or agent ended this often. The limit is higher than that of other
+#: tasks, because a call cannot kill its worker.
+MAX_CALL_CRASHES = 5
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
-METHODS: tuple[Method, ...] = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+HTTP_METHODS: tuple[Method, ...] = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
-MAX_URL, MAX_HEADERS, MAX_HEADER, MAX_AGENT_ID = 2_048, 64, 8_192, 255
+MAX_URL_CHARS = 2_048
+MAX_AGENT_ID_CHARS = 255
+MAX_HEADER_COUNT = 64
+MAX_HEADER_NAME_CHARS = 200
+MAX_HEADER_VALUE_CHARS = 8_192
 
-#: Headers that say what this call is; a schedule may not set them.
-OURS = (
+#: Headers that Mainspring sets to describe the call; a schedule may not set them.
+MAINSPRING_HEADERS = (
     "Idempotency-Key",
     "X-Schedule-Id",
     "X-Fire-Time",
@@ -39,8 +44,8 @@ OURS = (
     "webhook-timestamp",
     "webhook-signature",
 )
-#: Headers that belong to the connection or to the body as it is sent.
-CONNECTION = (
+#: Headers that belong to the connection or to the encoding of the body; a schedule may not set them either.
+CONNECTION_HEADERS = (
     "Host",
     "Content-Length",
     "Content-Encoding",
@@ -54,62 +59,68 @@ CONNECTION = (
     "Accept-Encoding",
     "Expect",
 )
-_RESERVED = {name.lower(): name for name in (*OURS, *CONNECTION)}
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_RESERVED = {name.lower(): name for name in (*MAINSPRING_HEADERS, *CONNECTION_HEADERS)}
+#: A header name.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_URL_FIX = "Write for example https://example.com/run"
 
 
 class HttpTarget(Struct, frozen=True, omit_defaults=True):
-    """Whom a run calls. Header values are not here: `headers_ref` names them, they live beside the log."""
+    """The HTTP request of a run, as it is stored.
+
+    Header values are secrets, so they are not here: `headers_ref` is the id of the key-value entry that holds them.
+    """
 
     url: str
     method: Method = "POST"
     headers_ref: str | None = None
     header_names: tuple[str, ...] = ()
     agent_id: str = ""
-    #: After a 202: so long the agent may stay silent, and so long it has in all.
+    #: After a 202: the longest time between two callbacks of the agent, and the time it has in all.
     silence: Ms = 60_000
     within: Ms = 3_600_000
 
 
 class HttpAgent(Struct, frozen=True, repr_omit_defaults=True):
-    """A target as somebody wants it, with the header values that are kept apart; None keeps what is there."""
+    """A target as a caller passes it, with its header values. `headers` None: keep the stored values."""
 
     target: HttpTarget
     headers: Mapping[str, str] | None = None
 
-    def __repr__(self) -> str:  # never the values
+    def __repr__(self) -> str:
+        """Return the target and the names of the headers, never their values."""
         return f"Http({self.target.url!r}, method={self.target.method!r}, headers={list(self.target.header_names)})"
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
-    """How this instance calls agents."""
+    """The limits under which this instance calls agents; durations in milliseconds."""
 
-    #: Calls at once, in all and to one host. A call that waits for its answer costs next to nothing.
+    #: Concurrent calls, in all and to one host. A call that waits for its answer costs next to nothing.
     concurrency: int = 1_000
     per_host: int = 250
     connect: Ms = 3_000
-    #: For one call, where the schedule says nothing.
+    #: The time-out of one call whose schedule sets none.
     timeout: Ms = 30_000
-    #: Bytes read of an answer, and kept of it.
+    #: Bytes of an answer that are read, and that are stored.
     max_response: int = 1024 * 1024
     keep_response: int = 64 * 1024
-    #: Loopback and private addresses; None: as long as the service itself is bound to loopback.
+    #: Allow loopback and private addresses. None: only if the service itself is bound to loopback.
     allow_private: bool | None = None
     #: Names, addresses or networks that may be called although they are private.
     allow_hosts: tuple[str, ...] = ()
-    #: None: any port.
+    #: Ports that may be called. None: any port.
     allow_ports: tuple[int, ...] | None = None
-    #: Where agents reach this service; without it an answer of 202 is the end of the call.
+    #: The URL under which agents reach this service for callbacks. Without it, an answer of 202 ends the call.
     public_url: str | None = None
 
 
 class HttpResult(Struct, frozen=True, omit_defaults=True):
-    """What is kept of an answer, as the run's result."""
+    """The part of an answer that is stored as the run's result."""
 
     status: int
     body: str = ""
     content_type: str = ""
-    #: Bytes read; more may have come where `truncated`.
+    #: Bytes that were read. If `truncated`, the answer had more.
     bytes: int = 0
     truncated: bool = False
 
@@ -123,9 +134,10 @@ def Http(  # noqa: N802 - it reads as the value it makes
     silence: Duration = "60s",
     within: Duration = "1h",
 ) -> HttpAgent:
-    """An HTTP agent to call, checked: `ms.schedule("report", Http("https://…"), cron="0 9 * * *")`.
+    """Return an HTTP agent to call, checked: `ms.schedule("report", Http("https://…"), cron="0 9 * * *")`.
 
-    `silence` and `within` matter to agents that answer 202: how long they may say nothing, and how long they have.
+    `silence` and `within` apply to agents that answer 202: the longest time between two callbacks, and the time for
+    the whole work.
     """
     target = HttpTarget(
         url=check_url(url),
@@ -139,32 +151,39 @@ def Http(  # noqa: N802 - it reads as the value it makes
 
 
 def check_url(url: str, *, field: str = "url") -> str:
-    """An absolute http or https URL without credentials; its host in ASCII."""
-    if not isinstance(url, str) or not url:
-        raise InvalidInput(field, f"{url!r:.80} is not a URL", "Write for example https://example.com/run")
-    if len(url) > MAX_URL:
-        raise InvalidInput(field, f"{len(url)} characters are too many", f"Use at most {MAX_URL}")
-    if any(c <= " " or c == "\x7f" or c in '\\<>"^`{|}' for c in url):
-        raise InvalidInput(
-            field, "holds a character that no URL has (space, line break, backslash…)", "Percent-encode it"
-        )
-    from urllib.parse import urlsplit  # only programs with agents need it
+    """Return an absolute http or https URL, with its host in ASCII.
+
+    Raises `InvalidInput`, also for a URL with credentials.
+    """
+    _check_url_text(url, field)
+    from urllib.parse import urlsplit  # here, because only programs with agents need it
 
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
     except ValueError as error:
-        raise InvalidInput(field, f"is not a URL: {error}", "Write for example https://example.com/run") from None
+        raise InvalidInput(field, f"is not a URL: {error}", _URL_FIX) from None
     if parts.scheme not in ("http", "https"):
-        said = f"the scheme {parts.scheme!r}" if parts.scheme else "no scheme"
-        raise InvalidInput(field, f"has {said}", "Begin it with http:// or https://")
+        problem = f"has the scheme {parts.scheme!r}" if parts.scheme else "has no scheme"
+        raise InvalidInput(field, problem, "Begin it with http:// or https://")
     if "@" in parts.netloc:
         raise InvalidInput(field, "holds a user or a password", "Send them in a header, for example Authorization")
     if not host:
-        raise InvalidInput(field, "names no host", "Write for example https://example.com/run")
+        raise InvalidInput(field, "names no host", _URL_FIX)
     if port == 0:
         raise InvalidInput(field, "has the port 0", "Use 1 to 65535")
     return _with_ascii_host(parts, host, port, field) if not url.isascii() else url
+
+
+def _check_url_text(url: str, field: str) -> None:
+    if not isinstance(url, str) or not url:
+        raise InvalidInput(field, f"{url!r:.80} is not a URL", _URL_FIX)
+    if len(url) > MAX_URL_CHARS:
+        raise InvalidInput(field, f"{len(url)} characters are too many", f"Use at most {MAX_URL_CHARS}")
+    if any(c <= " " or c == "\x7f" or c in '\\<>"^`{|}' for c in url):
+        raise InvalidInput(
+            field, "holds a character that no URL has (space, line break, backslash…)", "Percent-encode it"
+        )
 
 
 def _with_ascii_host(parts: SplitResult, host: str, port: int | None, field: str) -> str:
@@ -181,53 +200,67 @@ def _with_ascii_host(parts: SplitResult, host: str, port: int | None, field: str
 
 
 def check_method(method: str, *, field: str = "method") -> Method:
-    """One of the methods agents are called with."""
-    for known in METHODS:
+    """Return the method if agents can be called with it, else raise `InvalidInput`."""
+    for known in HTTP_METHODS:
         if method == known:
             return known
-    fix = nearest(method.upper(), METHODS) if isinstance(method, str) else ""
-    raise InvalidInput(field, f"{method!r} is not one of {', '.join(METHODS)}", fix)
+    fix = suggest_nearest(method.upper(), HTTP_METHODS) if isinstance(method, str) else ""
+    raise InvalidInput(field, f"{method!r} is not one of {', '.join(HTTP_METHODS)}", fix)
 
 
 def check_agent_id(agent_id: str, *, field: str = "agent_id") -> str:
-    """What the agent is called; it is for people."""
-    if not isinstance(agent_id, str) or len(agent_id) > MAX_AGENT_ID or (agent_id and not agent_id.isprintable()):
-        raise InvalidInput(field, "is not a short printable text", f"Use at most {MAX_AGENT_ID} characters")
+    """Return the agent's name, which is for people only, if it is short and printable, else raise `InvalidInput`."""
+    if not isinstance(agent_id, str) or len(agent_id) > MAX_AGENT_ID_CHARS or (agent_id and not agent_id.isprintable()):
+        raise InvalidInput(field, "is not a short printable text", f"Use at most {MAX_AGENT_ID_CHARS} characters")
     return agent_id
 
 
 def check_headers(headers: Mapping[str, str], *, field: str = "headers") -> dict[str, str]:
-    """Headers as they can be sent; an error names the header, never its value."""
+    """Return the headers if they can be sent.
+
+    Raises `InvalidInput`, which names the header but never its value.
+    """
     if not isinstance(headers, Mapping):
         raise InvalidInput(field, "is not an object of names and values", 'Write {"Authorization": "Bearer …"}')
-    if len(headers) > MAX_HEADERS:
-        raise InvalidInput(field, f"{len(headers)} headers are too many", f"Use at most {MAX_HEADERS}")
+    if len(headers) > MAX_HEADER_COUNT:
+        raise InvalidInput(field, f"{len(headers)} headers are too many", f"Use at most {MAX_HEADER_COUNT}")
     seen: set[str] = set()
     for name, value in headers.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > 200:
-            raise InvalidInput(
-                field, f"{name!r:.80} is not the name of a header", "Use letters, digits and dashes; no line breaks"
-            )
+        _check_header_name(name, field)
         where = f"{field}.{name}"
-        if name.lower() in _RESERVED:
-            whose = "set by Mainspring" if _RESERVED[name.lower()] in OURS else "a matter of the connection"
-            raise InvalidInput(where, f"{_RESERVED[name.lower()]} is {whose}", "Leave it out, or use another name")
         if name.lower() in seen:
             raise InvalidInput(where, "is given twice", "Names of headers differ in more than case")
         seen.add(name.lower())
-        if not isinstance(value, str) or len(value) > MAX_HEADER:
-            raise InvalidInput(where, f"is not a text of at most {MAX_HEADER} characters", "Give a shorter text")
-        if any((c < " " and c != "\t") or c == "\x7f" for c in value):
-            raise InvalidInput(where, "holds a line break or another control character", "Remove it")
-        try:
-            value.encode("latin-1")
-        except UnicodeEncodeError:
-            raise InvalidInput(where, "holds letters that no header can carry", "Encode it, e.g. as base64") from None
+        _check_header_value(value, where)
     return dict(headers)
 
 
+def _check_header_name(name: str, field: str) -> None:
+    if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name) or len(name) > MAX_HEADER_NAME_CHARS:
+        raise InvalidInput(
+            field, f"{name!r:.80} is not the name of a header", "Use letters, digits and dashes; no line breaks"
+        )
+    reserved = _RESERVED.get(name.lower())
+    if reserved is not None:
+        owner = "set by Mainspring" if reserved in MAINSPRING_HEADERS else "a matter of the connection"
+        raise InvalidInput(f"{field}.{name}", f"{reserved} is {owner}", "Leave it out, or use another name")
+
+
+def _check_header_value(value: str, where: str) -> None:
+    if not isinstance(value, str) or len(value) > MAX_HEADER_VALUE_CHARS:
+        raise InvalidInput(
+            where, f"is not a text of at most {MAX_HEADER_VALUE_CHARS} characters", "Give a shorter text"
+        )
+    if any((c < " " and c != "\t") or c == "\x7f" for c in value):
+        raise InvalidInput(where, "holds a line break or another control character", "Remove it")
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        raise InvalidInput(where, "holds letters that no header can carry", "Encode it, e.g. as base64") from None
+
+
 def host_and_port(url: str) -> tuple[str, int]:
-    """Whom a checked URL names."""
+    """Return the host and port of a checked URL."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Identities: time-ordered ids, the fire id that every node computes alike, names."""
+"""Ids: time-ordered run ids, fire ids that every node computes alike, payload ids; and checks of names and texts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ RunId = str
 
 _MASK_48 = (1 << 48) - 1
 _MASK_62 = (1 << 62) - 1
-#: Of an id's text: the time, the version and what does not fit behind them.
-_FRONT = 19
+#: The number of leading characters of an id that `uuid7s` reuses: the time, the version and the top 12 random bits,
+#: with the dash behind them.
+_FRONT_CHARS = 19
 
 
 def fire_id(schedule_id: ScheduleId, fire_key: str, fire_time: Ms) -> RunId:
-    """The run id of a fire: UUIDv8 of the fire time and a hash of both, the same on every node."""
+    """Return the run id of a fire: a UUIDv8 of the fire time and a hash of the schedule and fire key.
+
+    Every node computes the same id, so two nodes that plan one fire cannot create two runs.
+    """
     digest = hashlib.sha256(f"{schedule_id}:{fire_key}".encode()).digest()
     return _uuid(fire_time, 8, int.from_bytes(digest[:10], "big"))
 
 
 class IdFactory:
-    """UUIDv7 ids that never go backwards inside one process, from an injected source of randomness."""
+    """A source of UUIDv7 ids that never go backwards inside one process. The randomness is injected."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._last = (0, 0)
 
     def uuid7(self, now: Ms) -> str:
+        """Return a new id with the time `now`, or that of the previous id if the clock went back."""
         last_ms, last_tail = self._last
         if now > last_ms:
             # The top bit stays clear so that counting up within a millisecond cannot overflow.
@@ -40,14 +45,14 @@ class IdFactory:
         return _uuid(self._last[0], 7, self._last[1])
 
     def uuid7s(self, now: Ms, count: int) -> list[str]:
-        """So many of them, the same that one by one would be."""
+        """Return `count` new ids, equal to those that `count` calls of `uuid7` would return, but faster."""
         made = [self.uuid7(now)] if count else []
         ms, tail = self._last
         top, front, getrandbits = -1, "", self._rng.getrandbits
         for _ in range(count - 1):
             tail += 1 + getrandbits(24)
-            if tail >> 62 != top:  # hardly ever
-                top, front = tail >> 62, _uuid(ms, 7, tail)[:_FRONT]
+            if tail >> 62 != top:  # rare: a carry into the front part
+                top, front = tail >> 62, _uuid(ms, 7, tail)[:_FRONT_CHARS]
             low = 1 << 63 | tail & _MASK_62
             made.append(f"{front}{low >> 48:04x}-{low & _MASK_48:012x}")
         self._last = ms, tail
@@ -55,7 +60,7 @@ class IdFactory:
 
 
 def _uuid(ms: Ms, version: int, tail: int) -> str:
-    """48 bits of time, then version and variant with 74 bits of `tail` around them."""
+    """Return a UUID as text: 48 bits of time, the version, 12 bits of `tail`, the variant, 62 bits of `tail`."""
     tail &= (1 << 74) - 1
     value = (ms & _MASK_48) << 80 | version << 76 | (tail >> 62) << 64 | 0b10 << 62 | (tail & _MASK_62)
     text = value.to_bytes(16, "big").hex()
@@ -63,27 +68,33 @@ def _uuid(ms: Ms, version: int, tail: int) -> str:
 
 
 def body_id(data: bytes) -> str:
-    """The name of a payload: its own hash, so the same payload is stored once and can be verified."""
+    """Return the id of a payload: its hash. So equal payloads are stored once, and a payload can be verified."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def own_body_id(name: str, run_id: RunId) -> str:
-    """The name of a payload that is not shared: whoever stores the same one need not wait for this one's commit."""
-    return f"{name}~{run_id}"
+def unshared_body_id(shared_id: str, run_id: RunId) -> str:
+    """Return the id of a payload that only one run uses, from its hash and the run's id.
+
+    Used inside a caller's transaction: another connection that stores an equal payload need not wait for its commit.
+    """
+    return f"{shared_id}~{run_id}"
 
 
-def names_body(name: str, data: bytes) -> bool:
-    """True when a payload is what its name says."""
+def is_body_id_of(name: str, data: bytes) -> bool:
+    """Return True if an id was made from this payload, shared or not."""
     return name.partition("~")[0] == body_id(data)
 
 
-def plain(text: str) -> str:
-    """Text that every store can keep: lone surrogates written out, NUL made visible."""
+def storable_text(text: str) -> str:
+    """Return the text in a form that every store accepts: lone surrogates escaped, NUL replaced by its symbol."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{SYMBOL FOR NULL}")
 
 
 def check_name(value: str, *, field: str = "name") -> str:
-    """A name people can read, type and put in a URL."""
+    """Return a name if people can read and type it, and a URL can carry it.
+
+    Raises `EmptyName` for a name that is empty, longer than 255 characters or not printable.
+    """
     if not isinstance(value, str) or not value.strip():
         raise EmptyName(field, f"{value!r} is empty", "Give a name of 1 to 255 characters")
     if len(value) > 255:

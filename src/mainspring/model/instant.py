@@ -1,19 +1,26 @@
-"""Instants, durations and zones: whole milliseconds inside, datetimes and text at the edges."""
+"""Instants, durations and zones.
+
+Inside Mainspring, times are whole milliseconds; datetimes and texts appear only where users pass or read values.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
-from mainspring.model.errors import InvalidDuration, InvalidInput, NaiveDatetime, UnknownZone, nearest
+from mainspring.model.errors import InvalidDuration, InvalidInput, NaiveDatetime, UnknownZone, suggest_nearest
 
+#: Milliseconds: an instant since the epoch, UTC, or a duration.
 Ms = int
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION_FIX = 'Write for example "500ms", "30s", "10m", "1h30m", "2d", seconds as a number, or a timedelta'
+_NEGATIVE_FIX = "A duration must not be negative"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 #: Text such as "10m" or "1h30m", a number of seconds, or a timedelta.
@@ -21,34 +28,39 @@ Duration = str | int | float | timedelta
 
 
 def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) -> Ms:
-    """Read a duration; refuse what is negative, not finite or not readable."""
-    fix = 'Write for example "500ms", "30s", "10m", "1h30m", "2d", seconds as a number, or a timedelta'
+    """Return a duration in milliseconds. `field` names the value in errors.
+
+    Raises `InvalidDuration` if the value is not a duration, negative, not finite, or shorter than `minimum`.
+    """
     if isinstance(value, str):
-        found = _read(value)
-        if found is None:
-            if value.lstrip().startswith("-"):
-                raise InvalidDuration(field, f"{value!r} is negative", "A duration must not be negative")
-            raise InvalidDuration(field, f"{value!r} is not a duration", fix)
-        result = found
-    elif isinstance(value, bool):
-        raise InvalidDuration(field, f"{value!r} is not a duration", fix)
+        result = _text_duration_ms(value, field)
     elif isinstance(value, timedelta):
         result = value // _MILLISECOND
-    elif isinstance(value, int | float):
-        if value != value or value in (float("inf"), float("-inf")):
-            raise InvalidDuration(field, f"{value!r} is not a finite number of seconds", fix)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InvalidDuration(field, f"{value!r} is not a finite number of seconds", _DURATION_FIX)
         result = round(value * 1000)
     else:
-        raise InvalidDuration(field, f"{type(value).__name__} is not a duration", fix)
+        shown = repr(value) if isinstance(value, bool) else type(value).__name__
+        raise InvalidDuration(field, f"{shown} is not a duration", _DURATION_FIX)
     if result < 0:
-        raise InvalidDuration(field, f"{value!r} is negative", "A duration must not be negative")
+        raise InvalidDuration(field, f"{value!r} is negative", _NEGATIVE_FIX)
     if result < minimum:
         raise InvalidDuration(field, f"{value!r} is too short", f"The shortest is {format_duration(minimum)}")
     return result
 
 
+def _text_duration_ms(text: str, field: str) -> Ms:
+    found = _parse_duration(text)
+    if found is None:
+        if text.lstrip().startswith("-"):
+            raise InvalidDuration(field, f"{text!r} is negative", _NEGATIVE_FIX)
+        raise InvalidDuration(field, f"{text!r} is not a duration", _DURATION_FIX)
+    return found
+
+
 @lru_cache(1_000)
-def _read(value: str) -> Ms | None:
+def _parse_duration(value: str) -> Ms | None:
     text = value.strip().lower()
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text.replace(" ", ""):
@@ -57,7 +69,7 @@ def _read(value: str) -> Ms | None:
 
 
 def format_duration(ms: Ms) -> str:
-    """The shortest exact text of a duration: 90000 → '1m30s'."""
+    """Return the shortest exact text of a duration: 90000 → '1m30s'."""
     if ms == 0:
         return "0s"
     text = ""
@@ -68,7 +80,10 @@ def format_duration(ms: Ms) -> str:
 
 
 def instant_ms(value: datetime | str, *, field: str = "time") -> Ms:
-    """An aware datetime, or ISO 8601 text with an offset, as an instant."""
+    """Return an aware datetime, or ISO 8601 text with an offset, as milliseconds since the epoch.
+
+    Raises `NaiveDatetime` if the zone is missing, `InvalidInput` if the value is no time.
+    """
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -88,24 +103,29 @@ def instant_ms(value: datetime | str, *, field: str = "time") -> Ms:
 
 
 def to_datetime(ms: Ms, zone: ZoneInfo | None = None) -> datetime:
-    """The aware datetime of an instant, in UTC unless a zone is given."""
+    """Return the aware datetime of an instant, in UTC unless a zone is given."""
     utc = _EPOCH + timedelta(milliseconds=ms)
     return utc if zone is None else utc.astimezone(zone)
 
 
 def isoformat(ms: Ms) -> str:
-    """2026-03-01T09:00:00Z, with milliseconds only where there are some."""
+    """Return an instant as text, 2026-03-01T09:00:00Z, with milliseconds only if they are not zero."""
     text = to_datetime(ms).isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
     return text.replace("+00:00", "Z")
 
 
 @lru_cache(maxsize=1024)
-def zone(name: str, *, field: str = "tz") -> ZoneInfo:
-    """The zone of this name; an unknown one is answered with the nearest that exists."""
+def load_zone(name: str, *, field: str = "tz") -> ZoneInfo:
+    """Return the zone of this name in the tz database.
+
+    Raises `UnknownZone`, with the nearest existing name, if there is none.
+    """
     fix = 'Use a name of the tz database such as "Europe/Berlin" or "UTC"'
     if not isinstance(name, str) or not name:
         raise UnknownZone(field, f"{name!r} is not a time zone", fix)
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise UnknownZone(field, f"{name!r} is not a time zone", nearest(name, available_timezones()) or fix) from None
+        raise UnknownZone(
+            field, f"{name!r} is not a time zone", suggest_nearest(name, available_timezones()) or fix
+        ) from None

@@ -1,4 +1,4 @@
-"""Policies as values: what to do about missed fires, overlap, failure, windows."""
+"""Policies as values: missed fires, overlapping runs, retries, priorities and time windows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mainspring.model.errors import InvalidInput, nearest
+from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.http import HttpTarget
 from mainspring.model.instant import Duration, Ms, duration_ms
 
@@ -30,7 +30,7 @@ ROLES: tuple[Role, ...] = ("all", "planner", "worker")
 
 
 class Priority(IntEnum):
-    """Lower runs first."""
+    """The order in which due runs are claimed: a lower number first."""
 
     CRITICAL = 0
     HIGH = 1
@@ -38,19 +38,22 @@ class Priority(IntEnum):
     LOW = 3
 
 
-def choice(value: str, allowed: tuple[str, ...], *, field: str) -> str:
-    """One of the allowed words, or an error that names the nearest."""
+def check_choice(value: str, allowed: tuple[str, ...], *, field: str) -> str:
+    """Return the value if it is one of the allowed words.
+
+    Raises `InvalidInput`, with the nearest allowed word, if it is not.
+    """
     if value in allowed:
         return value
-    fix = nearest(value, allowed) if isinstance(value, str) else ""
+    fix = suggest_nearest(value, allowed) if isinstance(value, str) else ""
     raise InvalidInput(field, f"{value!r} is not one of {', '.join(allowed)}", fix)
 
 
-def priority_of(value: Priority | str | int) -> Priority:
-    """'high', Priority.HIGH or 1."""
+def parse_priority(value: Priority | str | int) -> Priority:
+    """Return the priority for a name, a number or a `Priority`: 'high' and 1 are Priority.HIGH."""
     if isinstance(value, str):
         names = tuple(p.name.lower() for p in Priority)
-        return Priority[choice(value.lower(), names, field="priority").upper()]
+        return Priority[check_choice(value.lower(), names, field="priority").upper()]
     try:
         return Priority(value)
     except ValueError:
@@ -60,7 +63,7 @@ def priority_of(value: Priority | str | int) -> Priority:
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
-    """How often and how late a failed run is tried again; `max_attempts` counts executions in all."""
+    """How often and after which delays a failed run is tried again. `max_attempts` counts the first execution, too."""
 
     max_attempts: int = 3
     backoff: Backoff = "exponential"
@@ -80,12 +83,12 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     max_delay: Duration = "60s",
     jitter: float = 0.5,
 ) -> RetryPolicy:
-    """A checked `RetryPolicy`; `rules/retry.py` has the formulas."""
+    """Return a checked `RetryPolicy`. `rules/retry.py` has the formulas of the delays."""
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise InvalidInput(
             "retry.max_attempts", f"{max_attempts!r} is not a whole number of at least 1", "1 means no retry"
         )
-    choice(backoff, BACKOFF, field="retry.backoff")
+    check_choice(backoff, BACKOFF, field="retry.backoff")
     if not 0 <= jitter <= 1:
         raise InvalidInput("retry.jitter", f"{jitter!r} is out of range", "Use a number from 0 to 1")
     if not 1 <= base <= 1000:
@@ -103,22 +106,25 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     )
 
 
-def checked_retry(value: RetryPolicy | None) -> RetryPolicy | None:
-    """The policy itself; anything else would only fail when a run does."""
+def check_retry(value: RetryPolicy | None) -> RetryPolicy | None:
+    """Return the policy if it is one, or None.
+
+    Raises `InvalidInput` otherwise: unchecked, the mistake would show only when a run fails.
+    """
     if value is None or isinstance(value, RetryPolicy):
         return value
     raise InvalidInput("retry", f"{value!r} is not a retry policy", "Write for example Retry(max_attempts=5)")
 
 
 class Segment(Struct, frozen=True):
-    """A stretch of the day, in seconds since local midnight; holds its start, not its end."""
+    """A stretch of the day, in seconds since local midnight. The start belongs to it, the end does not."""
 
     start: int
     end: int
 
 
 class WindowSpec(Struct, frozen=True, omit_defaults=True):
-    """When a run may begin: a zone, weekdays (0 = Monday) and segments; no segments means the whole day."""
+    """When a run may begin: a zone, weekdays (0 = Monday) and segments of the day. No segments: the whole day."""
 
     tz: str = "UTC"
     weekdays: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
@@ -126,7 +132,7 @@ class WindowSpec(Struct, frozen=True, omit_defaults=True):
 
 
 class RunOptions(Struct, frozen=True, omit_defaults=True):
-    """What travels with a run: only what differs from its task's own settings is set."""
+    """Options stored with a run. A field is set only if it differs from the task's own settings."""
 
     timeout: Ms | None = None
     retry: RetryPolicy | None = None
@@ -136,5 +142,7 @@ class RunOptions(Struct, frozen=True, omit_defaults=True):
     start_deadline: Ms | None = None
     on_exhausted: OnExhausted | None = None
     tz: str | None = None
-    rearm: bool = False  # the schedule computes its next fire from this run's end
-    http: HttpTarget | None = None  # whom to call, where the task is the built-in `http`
+    #: The schedule computes its next fire from the end of this run (fixed delay).
+    rearm: bool = False
+    #: The request of a run of the built-in task `http`.
+    http: HttpTarget | None = None

@@ -1,4 +1,4 @@
-"""A run: the ledger row of one occurrence."""
+"""Runs: one row for each unit of work, from its birth to its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mainspring.model.policies import Priority, RunOptions
 
 
 class State(StrEnum):
-    """Where a run is in its life."""
+    """The state of a run. `rules/lifecycle.py` has the table of the legal moves between states."""
 
     BLOCKED = "blocked"
     WAITING = "waiting"
@@ -30,14 +30,17 @@ class State(StrEnum):
 OPEN = frozenset({State.BLOCKED, State.WAITING, State.RUNNING, State.RETRYING})
 ENDED = frozenset(State) - OPEN
 CLAIMABLE = frozenset({State.WAITING, State.RETRYING})
-#: Ended, and not well.
-UNHAPPY = ENDED - {State.SUCCEEDED}
+ENDED_UNSUCCESSFULLY = ENDED - {State.SUCCEEDED}
 
 RunOrigin = Literal["fire", "enqueue", "trigger", "backfill", "child"]
 
 
 class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """The folded state of one run. `owner`, `lease_until`, `parked_on` and `progress` are operational, not folded."""
+    """The row of one run: the fold of its events (`rules/lifecycle.py`).
+
+    `owner`, `lease_until`, `parked_on` and `progress` are operational: stores set them, and no event carries them.
+    Redis stores rows as arrays, so the order of the fields is part of the stored format.
+    """
 
     id: RunId
     ns: str = "default"
@@ -79,10 +82,13 @@ class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of this run."""
+        """A key for external systems that is equal in every attempt of this run: the run's id."""
         return self.id
 
 
-def alike(run: Run, model: Run) -> bool:
-    """True when they differ in no more than id and payload: of a bulk, one is worked out and the others copy it."""
+def differs_only_in_id_and_body(run: Run, model: Run) -> bool:
+    """Return True if two runs are equal but for id and payload.
+
+    Used for bulk inserts: one run is encoded, and runs that differ only so reuse the text.
+    """
     return replace(run, id=model.id, body=model.body) == model

@@ -1,4 +1,4 @@
-"""A schedule: when, what and how, in revisions; its row is a fold of its events."""
+"""Schedules: what to run when, in numbered revisions; and spans, the planned fires that will not run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Origin = Literal["code", "api"]
 
 
 class ScheduleSpec(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One revision's definition. The payload is not here: `body` names it, it lives beside the log."""
+    """The definition of one revision: trigger, task and policies. `body` is the id of its payload."""
 
     trigger: TriggerSpec
     task: str
@@ -40,7 +40,11 @@ class ScheduleSpec(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
-    """The folded state of one schedule."""
+    """The row of one schedule: the fold of its events (`rules/schedule_draft.py`).
+
+    `n` is the number of its last event, `cursor` the instant up to which its fires are settled, `anchor` the origin of
+    interval triggers, and `fired` the number of fires that count against `max_runs`.
+    """
 
     id: ScheduleId
     ns: str = "default"
@@ -65,19 +69,20 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
 
     @property
     def enabled(self) -> bool:
-        """True while the schedule plans runs."""
+        """True while the schedule plans runs: it is neither paused, finished nor deleted."""
         return self.state == "active"
 
     @property
     def drifted(self) -> bool:
-        """True when a person's edit stands in the place of what the code declares."""
+        """True if a person edited the schedule that code declares, so that the two differ."""
         return self.app != "" and self.origin == "api"
 
 
 class Definition(Struct, frozen=True, gc=False):
-    """A revision and the cursor from which it is in force: all that `planned` is computed from.
+    """A revision and the time in which it was in force: all that the ledger needs to compute the planned fires.
 
-    `until` is set where the schedule finished under it: nothing after that is owed, whatever follows.
+    It is in force from the cursor `since` on. `until` is set if the schedule finished under it: no fire after that is
+    owed.
     """
 
     revision: int
@@ -88,7 +93,7 @@ class Definition(Struct, frozen=True, gc=False):
 
 
 class Span(Struct, frozen=True, gc=False):
-    """A stretch of planned fires that none will run, and why."""
+    """A stretch of `count` planned fires that will not run, in (after, through], with the reason."""
 
     schedule_id: ScheduleId
     revision: int

@@ -1,4 +1,4 @@
-"""The settings of one instance, checked once."""
+"""Settings of one instance: `make_settings` checks what a user passes and returns them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from mainspring.model.errors import InvalidInput, LeaseTooShort
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, format_duration
 
-MIN_LEASE = 300
-PAYLOAD_HARD_LIMIT = 1024 * 1024
-MAX_LABELS, MAX_LABEL = 32, 100
+#: The shortest lease.
+MIN_LEASE_MS = 300
+#: The highest limit that `payload_limit` may set.
+MAX_PAYLOAD_BYTES = 1024 * 1024
+#: The number of labels of an instance, and the length of a label's value.
+MAX_LABEL_COUNT, MAX_LABEL_CHARS = 32, 100
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the engine needs to know; durations in milliseconds."""
+    """The settings of the engine; durations in milliseconds."""
 
     namespace: str = "default"
     app: str = "mainspring"
@@ -28,12 +31,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     heartbeat: Ms = 10_000
     poll: Ms = 1_000
     shutdown_timeout: Ms = 30_000
-    #: None: as long as the store does by itself.
+    #: How long ended runs stay. None: the default of the store.
     history: Ms | None = None
     payload_limit: int = 64 * 1024
     undeclared_after: Ms = 600_000
     labels: dict[str, str] = {}
-    #: How long an outcome that nobody waits for may wait for company; zero where time passes only when it is let.
+    #: The time between two commits of outcomes without a waiting caller, which may linger to share one (`Batcher`).
+    #: Zero under virtual time, where no time passes by itself.
     pace: Ms = 5
 
 
@@ -52,10 +56,45 @@ def make_settings(
     payload_limit: int = 64 * 1024,
     labels: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Read and check what a user gives."""
+    """Return the settings for the values that a user passed.
+
+    Raises `InvalidInput`, with the name of the parameter, for a value that is not acceptable.
+    """
+    ttl, beat = _check_lease(lease_ttl, heartbeat)
+    if not isinstance(payload_limit, int) or not 1 <= payload_limit <= MAX_PAYLOAD_BYTES:
+        raise InvalidInput("payload_limit", f"{payload_limit!r} is out of range", "Use 1 to 1048576 bytes")
+    return Settings(
+        namespace=check_name(namespace, field="namespace"),
+        app=check_name(app, field="app"),
+        version=str(version),
+        queues=_check_queues(queues),
+        concurrency=_check_concurrency(concurrency),
+        lease_ttl=ttl,
+        heartbeat=beat,
+        poll=duration_ms(poll_interval, field="poll_interval", minimum=1),
+        shutdown_timeout=duration_ms(shutdown_timeout, field="shutdown_timeout"),
+        history=None if history is None else duration_ms(history, field="history"),
+        payload_limit=payload_limit,
+        labels=_check_labels(labels or {}),
+    )
+
+
+def adjust_settings(
+    settings: Settings, *, concurrency: int | None = None, labels: Mapping[str, str] | None = None
+) -> Settings:
+    """Return settings with another concurrency and added labels, which the command line may set for a program."""
+    return replace(
+        settings,
+        concurrency=settings.concurrency if concurrency is None else _check_concurrency(concurrency),
+        labels=settings.labels | _check_labels(labels or {}),
+    )
+
+
+def _check_lease(lease_ttl: Duration, heartbeat: Duration | None) -> tuple[Ms, Ms]:
+    """Return the lease and the heartbeat in milliseconds; the default heartbeat is a third of the lease."""
     ttl = duration_ms(lease_ttl, field="lease_ttl")
     beat = ttl // 3 if heartbeat is None else duration_ms(heartbeat, field="heartbeat", minimum=1)
-    if ttl < MIN_LEASE:
+    if ttl < MIN_LEASE_MS:
         raise LeaseTooShort(
             "lease_ttl", f"{format_duration(ttl)} is too short", "Use at least 300ms; 30s is the default"
         )
@@ -65,52 +104,32 @@ def make_settings(
             f"{format_duration(ttl)} is less than 3 heartbeats of {format_duration(beat)}",
             f"Use lease_ttl of at least {format_duration(3 * beat)}, or a shorter heartbeat",
         )
-    if not isinstance(payload_limit, int) or not 1 <= payload_limit <= PAYLOAD_HARD_LIMIT:
-        raise InvalidInput("payload_limit", f"{payload_limit!r} is out of range", "Use 1 to 1048576 bytes")
+    return ttl, beat
+
+
+def _check_queues(queues: Sequence[str]) -> tuple[str, ...]:
     if isinstance(queues, str) or not queues:
         raise InvalidInput(
             "queues", f"{queues!r} is not a list of names", 'Write for example queues=["default", "mail"]'
         )
-    return Settings(
-        namespace=check_name(namespace, field="namespace"),
-        app=check_name(app, field="app"),
-        version=str(version),
-        queues=tuple(check_name(queue, field="queues") for queue in queues),
-        concurrency=_concurrency(concurrency),
-        lease_ttl=ttl,
-        heartbeat=beat,
-        poll=duration_ms(poll_interval, field="poll_interval", minimum=1),
-        shutdown_timeout=duration_ms(shutdown_timeout, field="shutdown_timeout"),
-        history=None if history is None else duration_ms(history, field="history"),
-        payload_limit=payload_limit,
-        labels=_labels(labels or {}),
-    )
+    return tuple(check_name(queue, field="queues") for queue in queues)
 
 
-def adjusted(
-    settings: Settings, *, concurrency: int | None = None, labels: Mapping[str, str] | None = None
-) -> Settings:
-    """The settings of a program as whoever starts it wants them: more or fewer slots, labels added."""
-    return replace(
-        settings,
-        concurrency=settings.concurrency if concurrency is None else _concurrency(concurrency),
-        labels=settings.labels | _labels(labels or {}),
-    )
-
-
-def _concurrency(given: int) -> int:
+def _check_concurrency(given: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 10_000:
         raise InvalidInput("concurrency", f"{given!r} is out of range", "Use a whole number from 1 to 10000")
     return given
 
 
-def _labels(given: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(given, Mapping) or len(given) > MAX_LABELS:
+def _check_labels(given: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(given, Mapping) or len(given) > MAX_LABEL_COUNT:
         raise InvalidInput(
-            "labels", f"{given!r} is not a dict of at most {MAX_LABELS} labels", 'Write labels={"zone": "eu"}'
+            "labels", f"{given!r} is not a dict of at most {MAX_LABEL_COUNT} labels", 'Write labels={"zone": "eu"}'
         )
     for name, value in given.items():
         check_name(name, field="labels")
-        if not isinstance(value, str) or not 1 <= len(value) <= MAX_LABEL:
-            raise InvalidInput(f"labels.{name}", f"{value!r} is not 1 to {MAX_LABEL} characters", "Give a short text")
+        if not isinstance(value, str) or not 1 <= len(value) <= MAX_LABEL_CHARS:
+            raise InvalidInput(
+                f"labels.{name}", f"{value!r} is not 1 to {MAX_LABEL_CHARS} characters", "Give a short text"
+            )
     return dict(given)

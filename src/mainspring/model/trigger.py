@@ -1,4 +1,4 @@
-"""Triggers as data: what is stored of *when*; `rules/triggers` computes with it."""
+"""Triggers as data: the stored form of a schedule's times. `rules/triggers` computes the fire times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ Fold = Literal["first", "last", "both"]
 
 
 class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="kind", gc=False):
-    """A cron expression, its zone and its clock-change policy."""
+    """A cron expression, its zone, and what happens to fires that a clock change skips (`gap`) or repeats (`overlap`).
+
+    `hash_id` is the text from which the values of `H` are derived.
+    """
 
     expr: str
     tz: str = "UTC"
@@ -23,7 +26,7 @@ class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="k
 
 
 class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field="kind", gc=False):
-    """anchor + n × interval, n ≥ 1; with `fixed_delay` the interval counts from the end of the last run."""
+    """The instants anchor + n × interval for n ≥ 1. With `fixed_delay`, the anchor is the end of the last run."""
 
     interval: Ms
     anchor: Ms | None = None
@@ -31,7 +34,7 @@ class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field=
 
 
 class AtSpec(Struct, frozen=True, omit_defaults=True, tag="at", tag_field="kind", gc=False):
-    """An explicit list of instants, strictly increasing; empty is valid and never fires."""
+    """An explicit list of instants, strictly increasing. An empty list is valid and never fires."""
 
     times: tuple[Ms, ...]
 

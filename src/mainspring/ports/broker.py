@@ -1,4 +1,7 @@
-"""The broker port: how hints of work and events travel between processes. What must not be lost is in the store."""
+"""The broker port: how hints of work and events travel between processes.
+
+A broker may lose all it holds without harm: what must not be lost is in the store.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,35 @@ from msgspec import Struct
 
 from mainspring.model.instant import Ms
 
-#: Where messages end that nobody can read, or that came too often.
-DEAD = "dlq"
-#: Every event of every instance.
-EVENTS = "events"
-#: A topic, group or consumer name is no longer than this.
-MAX_NAME = 200
+#: The name under which a broker keeps dead letters: messages that no consumer can read, or that were delivered too
+#: often. No topic may have this name.
+DEAD_LETTER_TOPIC = "dlq"
+#: The topic of the events of all instances.
+EVENTS_TOPIC = "events"
+#: The longest name of a topic, group or consumer, in characters.
+MAX_BROKER_NAME_CHARS = 200
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """What a broker holds and how patient it is; durations in milliseconds."""
+class BrokerLimits(Struct, frozen=True, kw_only=True):
+    """The sizes and delays of a broker; durations in milliseconds."""
 
-    #: So many messages a topic holds that a group reads; then `publish` waits for room.
+    #: Messages that a topic with a group holds; `publish` waits while there are more.
     capacity: int = 100_000
-    #: So many a topic holds that no group reads, the newest.
+    #: Messages that a topic without a group holds: the newest.
     kept: int = 10_000
-    #: Delivered and neither acknowledged nor refused for so long, a message comes again, to any consumer of the group.
+    #: A delivered message that is neither acknowledged nor refused is delivered again after this time, to any consumer
+    #: of the group.
     redeliver_after: Ms = 60_000
-    #: Delivered so often, a message goes to the dead letters instead of coming again.
+    #: A message that was delivered this often becomes a dead letter instead of being delivered again.
     max_deliveries: int = 5
-    #: So many dead letters are kept, the newest.
+    #: Dead letters that are kept: the newest.
     dead: int = 10_000
-    #: A longer body is refused, in characters.
+    #: The longest body, in characters; a longer one is refused.
     body: int = 64 * 1024
 
 
 class Message(Struct, frozen=True, gc=False):
-    """One delivery."""
+    """One delivery of a message to a consumer. `deliveries` counts this one and those before it."""
 
     topic: str
     id: str
@@ -44,14 +49,14 @@ class Message(Struct, frozen=True, gc=False):
 
 
 class Depth(Struct, frozen=True):
-    """Messages that no consumer of the group was given yet, and those given and not acknowledged."""
+    """What a topic holds for a group: messages not delivered yet, and messages delivered but not acknowledged."""
 
     waiting: int
     unanswered: int = 0
 
 
 class DeadLetter(Struct, frozen=True):
-    """A message that went to the dead letters; `at` is when, by the broker's clock."""
+    """A message that was given up, and why. `at` is the instant when that happened, by the broker's clock."""
 
     id: str
     topic: str
@@ -62,61 +67,66 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Broker(Protocol):
-    """Every verb raises `BrokerUnavailable` when the broker cannot be reached; the next call tries again."""
+    """Topics with at-least-once delivery to consumer groups.
+
+    Every method raises `BrokerUnavailable` if the broker cannot be reached; the next call connects again.
+    """
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> BrokerLimits: ...
 
     async def open(self) -> None:
-        """Reach the broker and check that it can be used; the other verbs do so by themselves."""
+        """Connect and check that the broker can be used. Optional: the other methods connect by themselves."""
         ...
 
     async def close(self) -> None:
-        """Let go; whoever consumes here comes to the end of its messages."""
+        """Close the connections. The iterators of this object's consumers end."""
         ...
 
     async def publish(self, topic: str, bodies: Sequence[str]) -> None:
-        """Add messages in order; waits while the topic is full."""
+        """Append messages to a topic in the given order. Waits while the topic is full."""
         ...
 
     def consume(
         self, topic: str, *, group: str | None, consumer: str, limit: int = 100
     ) -> AsyncGenerator[list[Message], None]:
-        """Messages as they come, at most `limit` at once; an empty list, first and now and then: the broker is there.
+        """Yield messages as they arrive, at most `limit` in a list.
 
-        In a group each message goes to one consumer, from the first message the topic holds on, until it is
-        acknowledged. Without a group every consumer gets all that is published from now on, once.
+        An empty list, first and then from time to time, shows that the broker can be reached.
+
+        With a group, each message goes to one consumer of it, beginning with the oldest that the topic holds, until it
+        is acknowledged. Without a group, each consumer receives all messages published from now on, once.
         """
         ...
 
     async def ack(self, messages: Sequence[Message], *, group: str) -> None:
-        """Done with: they do not come again."""
+        """Acknowledge messages: they are not delivered again."""
         ...
 
     async def nack(self, messages: Sequence[Message], *, group: str, delay: Ms = 0) -> None:
-        """Not done: they come again after `delay`, or go to the dead letters when they came too often."""
+        """Refuse messages: they are delivered again after `delay`, or become dead letters after too many deliveries."""
         ...
 
     async def bury(self, messages: Sequence[Message], *, group: str, reason: str) -> None:
-        """They never can be done: to the dead letters at once."""
+        """Turn messages that can never be processed into dead letters at once."""
         ...
 
     async def depth(self, topic: str, *, group: str) -> Depth:
-        """How much a topic holds for a group."""
+        """Return how many messages a topic holds for a group."""
         ...
 
-    async def audience(self, topic: str) -> bool:
-        """True when anybody reads the topic: there is a group, or a consumer without one asked lately."""
+    async def has_readers(self, topic: str) -> bool:
+        """Return True if the topic has a group, or a consumer without a group that asked recently."""
         ...
 
-    async def dead(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
-        """Dead letters, oldest first; `after` is the id of the last one of the page before."""
+    async def dead_letters(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
+        """Return up to `limit` dead letters, oldest first, behind the one with the id `after`."""
         ...
 
     async def replay(self, ids: Sequence[str]) -> int:
-        """Publish dead letters again where they came from; how many there were."""
+        """Publish dead letters again to the topics that they came from. Return how many existed."""
         ...
 
     async def discard(self, ids: Sequence[str]) -> int:
-        """Remove dead letters; how many there were."""
+        """Delete dead letters. Return how many existed."""
         ...

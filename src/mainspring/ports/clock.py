@@ -1,4 +1,4 @@
-"""The only place that reads time. Everything else is given a `Clock`, or an instant."""
+"""The clock port: the only place that reads time. All other code is given a `Clock`, or an instant."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from mainspring.model.instant import Ms
 
 
 class Clock(Protocol):
-    """Wall time for schedules, boot time for leases on one machine, monotonic time for durations."""
+    """Three clocks: wall time for schedules, boot time for leases on one machine, monotonic time for durations."""
 
     def now(self) -> Ms:
-        """Milliseconds since the epoch, UTC; may step."""
+        """Return the wall time, in milliseconds since the epoch, UTC. It may step."""
         ...
 
     def boot(self) -> Ms:
-        """Milliseconds since the machine started, suspended time included; never steps."""
+        """Return the milliseconds since the machine started, suspended time included. It never steps."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds for measuring durations inside one process."""
+        """Return seconds from an arbitrary origin, for durations inside one process."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of this machine."""
 
     def now(self) -> Ms:
         return time.time_ns() // 1_000_000

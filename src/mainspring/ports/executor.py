@@ -1,4 +1,4 @@
-"""The executor port: how an attempt is carried out."""
+"""The executor port: how the attempt of a run is executed, and what engine and executor know about it."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ from mainspring.model.run import Run
 
 Kind = Literal["async", "sync", "thread", "process", "http"]
 
-#: Set in the children of process handlers; "loading" while such a child reads the program's main file.
+#: Environment variable set in children of process handlers; "loading" while a child imports the program's main file.
 CHILD = "MAINSPRING_CHILD"
-#: Set while the command line imports a program: its own `run()` at the end must not start it.
+#: Environment variable set while the command line imports a program, whose own `run()` at the end must not start it.
 LOADING = "MAINSPRING_LOADING"
 
 
 class ProgramLoaded(BaseException):
-    """Ends the reading of a main file in a child where the program begins to use the engine."""
+    """Ends the import of a main file in a child process where the program begins to use the engine."""
 
 
 def end_of_loading() -> None:
-    """Called where a program begins to use the engine; a child that only looks for functions goes no further."""
+    """End the import of a main file in a child, which only looks for functions. Elsewhere do nothing.
+
+    Called before the engine is used. Raises: ProgramLoaded, in such a child.
+    """
     if os.environ.get(CHILD) == "loading":
         raise ProgramLoaded
 
 
 class Handler(Struct, frozen=True):
-    """What a worker knows of a task: how to call it and the settings a run may override."""
+    """A task as a worker sees it: how to call it, and the settings that the options of a run may override."""
 
     name: str
     kind: Kind
-    #: Arguments decoded, dependencies resolved, the user's function called: on a loop, or blocking in a thread.
-    call: Callable[[Attempt], Coroutine[Any, Any, Any]]
-    call_blocking: Callable[[Attempt], Any]
+    #: Decode the arguments, resolve the dependencies, call the user's function: as a coroutine, or blocking a thread.
+    call: Callable[[HeldRun], Coroutine[Any, Any, Any]]
+    call_blocking: Callable[[HeldRun], Any]
     encode: Callable[[Any], str | None]
     module: str = ""
     qualname: str = ""
@@ -54,7 +57,7 @@ class Handler(Struct, frozen=True):
 
 
 class Flag(Struct, eq=False, gc=False):
-    """A `threading.Event` that costs nothing until somebody waits for it."""
+    """A `threading.Event` that costs nothing until a thread waits for it."""
 
     _is_set: bool = False
     _event: threading.Event | None = None
@@ -68,55 +71,105 @@ class Flag(Struct, eq=False, gc=False):
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is set, or for so many seconds."""
+        """Block until the flag is set, or for `timeout` seconds. Return True if it is set."""
         event = self._event = self._event or threading.Event()
         return self._is_set or event.wait(timeout)  # set() looks for the event after it has set the flag
 
 
-class Attempt(Struct, eq=False):
-    """One execution of a run under one lease, shared by engine and executor. Two of them are never equal."""
+class Attempt(Struct, frozen=True, eq=False):
+    """One execution of a run under one lease: what to call, with which body, for how long. Read on any thread.
+
+    Two attempts are never equal.
+    """
 
     run: Run
     body: str | None
     handler: Handler
+    #: Milliseconds after which the handler is stopped; None: never.
     timeout: Ms | None
-    trust: Ms  # boot time after which the lease must not be relied on
-    cancelled: Flag = field(default_factory=Flag)
-    stop: Outcome | None = None  # why the executor was asked to stop
-    began_at: Ms | None = None
-    ms: int | None = None
-    started: float = 0.0
-    handle: Any = None  # the executor's own
-    #: Runs a coroutine on the handlers' loop and waits for it, from a thread.
-    hop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
-    timer: asyncio.TimerHandle | None = None  # the time-out, where the executor keeps one
-    given: bool = False  # a slot
-    handed: bool = False  # to the handlers' loop, ahead of its time: it takes its slot there
-    done: bool = False
-    early: bool = False  # claimed ahead of its time
-    not_before: float = 0.0  # in monotonic seconds: it was given ahead of its time, too
-    abandoned: bool = False
 
     @property
     def at_most_once(self) -> bool:
-        """True when a crash must not make the run be called again: what it is enqueued with wins over its task."""
+        """True if the run must not be executed again after a crash; the run's own options win over its task's."""
         options = self.run.options
         return ((None if options is None else options.recovery) or self.handler.recovery) == "fail"
 
 
-Done = Callable[[Attempt, Outcome], None]
+class Execution(Struct, eq=False):
+    """What an executor notes about an attempt. Only the executor writes it.
 
-#: The attempt on whose behalf the code on the handlers' loop runs; its tasks and callbacks inherit it.
+    `started`, `began_at` and `ms` are written on the thread that runs the handler and read on any. The other fields are
+    the executor's own; an executor states on which thread it uses them.
+    """
+
+    #: When the handler began, in monotonic seconds. Written before `began_at`.
+    started: float = 0.0
+    #: When the handler began, in store time; None: it has not begun.
+    began_at: Ms | None = None
+    #: How long the handler took, in milliseconds; None: it has not ended.
+    ms: int | None = None
+    #: The task or process that carries the attempt out.
+    handle: Any = None
+    #: The time-out, where the executor keeps one timer per attempt.
+    timer: asyncio.TimerHandle | None = None
+    #: Runs a coroutine on the handlers' loop and waits for its value, from the handler's thread.
+    run_on_loop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
+
+
+class HeldRun(Struct, eq=False):
+    """A run that a worker holds the lease of, with its attempt. Executors and handlers read it on any thread.
+
+    The engine writes it, on the engine loop, with two exceptions: `has_slot`, and `is_done` of an attempt without a
+    slot, are written by `Slots` under its lock; and an executor calls `request_stop` and `abandon` on the engine loop.
+    """
+
+    attempt: Attempt
+    #: Boot time until which the worker relies on its lease. Later the handler may not begin, and its outcome is
+    #: recorded only after a renewal.
+    lease_trusted_until: Ms
+    execution: Execution = field(default_factory=Execution)
+    #: Set when the attempt should stop; handlers in threads look at it.
+    cancelled: Flag = field(default_factory=Flag)
+    #: The outcome with which the attempt should stop; None: it should not.
+    stop: Outcome | None = None
+    #: True if the run was claimed ahead of its time.
+    is_early: bool = False
+    #: Monotonic seconds at which the handlers' loop begins the attempt, which takes its slot then. None: the attempt
+    #: has its slot already, or waits for one in the engine.
+    starts_at: float | None = None
+    has_slot: bool = False
+    #: True when the worker holds the run no longer.
+    is_done: bool = False
+    #: True if the worker waits no longer for a handler that does not stop.
+    is_abandoned: bool = False
+
+    def request_stop(self, why: Outcome) -> None:
+        """Have the attempt end with the outcome `why`. Thread: engine loop."""
+        self.stop = why
+        self.cancelled.set()
+
+    def abandon(self) -> None:
+        """Wait no longer for the handler; what it returns is ignored. Thread: engine loop."""
+        self.is_abandoned = True
+
+
+Done = Callable[[HeldRun, Outcome], None]
+
+#: The attempt for which code on the handlers' loop runs; its tasks and callbacks inherit the variable.
 CURRENT: ContextVar[Attempt | None] = ContextVar("mainspring_attempt", default=None)
 
 
 class Executor(Protocol):
-    """Carries out attempts; each ends with exactly one call of `done`, from any thread."""
+    """Executes attempts. Each ends with exactly one call of `done`, which the executor gets when it is made."""
 
-    def start(self, attempts: Sequence[Attempt]) -> None: ...
-
-    def stop(self, attempt: Attempt) -> None:
-        """Ask a running attempt to stop; `attempt.stop` says why."""
+    def start(self, held_runs: Sequence[HeldRun]) -> None:
+        """Begin to execute the attempts of these runs. Thread: engine loop."""
         ...
 
-    async def close(self) -> None: ...
+    def stop(self, held: HeldRun) -> None:
+        """Stop an attempt that was started; `held.stop` says why. Thread: engine loop."""
+        ...
+
+    async def close(self) -> None:
+        """Release the executor's resources; no attempt is left."""
+        ...

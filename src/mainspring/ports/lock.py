@@ -1,4 +1,4 @@
-"""The lock port: ways to hold a name for a time. Lease rows do it on every store; a server may have another."""
+"""The lock port: acquiring a name for a time. Lease rows do it on every store; a server may have locks of its own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from msgspec import Struct
 
 from mainspring.model.instant import Duration, Ms
 
-#: How the names of lease rows begin.
-LOCK, EXECUTION = "lock:", "execution:"
+#: Prefixes of the names of lease rows: of locks, and of executions of a fire (`ExecutionGuard`).
+LOCK_PREFIX, EXECUTION_PREFIX = "lock:", "execution:"
 
 LockKind = Literal["lease", "advisory"]
 LOCK_KINDS: tuple[str, ...] = get_args(LockKind)
 
 
-class Holder(Struct, frozen=True):
-    """Who holds a name, or held it last."""
+class LockHolder(Struct, frozen=True):
+    """The present or last holder of a name; `live` is False once it holds the name no more."""
 
     owner: str
     token: int
@@ -26,37 +26,41 @@ class Holder(Struct, frozen=True):
     data: str | None = None
 
 
-class Locker(Protocol):
-    """Whoever holds a name has a token that is greater than every one given for that name before."""
+class LockBackend(Protocol):
+    """A way to hold names. Each acquisition of a name has a token greater than all earlier tokens of that name."""
 
-    async def take(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
-        """The token, or None while somebody holds the name."""
+    async def acquire(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
+        """Acquire a name for `ttl` milliseconds. Return the token, or None while another owner holds the name."""
         ...
 
     async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
-        """Hold it for another `ttl` from now; False when it is held no more."""
+        """Extend the hold to `ttl` milliseconds from now. Return False if the owner no longer holds the name."""
         ...
 
     async def release(self, name: str, owner: str, token: int) -> bool:
-        """Let go; False when somebody else holds it or took it meanwhile."""
+        """Give the name up. Return False if the owner no longer held it under this token."""
         ...
 
-    async def holder(self, name: str) -> Holder | None:
-        """Who holds or held it last, for messages and for a `take` whose answer was lost."""
+    async def find_holder(self, name: str) -> LockHolder | None:
+        """Return the present or last holder, None if the name was never held.
+
+        Used for messages, and to find out whether an `acquire` whose answer was lost had succeeded.
+        """
         ...
-
-
-class HasAdvisory(Protocol):
-    """A store whose server has locks of its own: `ms.lock(name, kind="advisory")`."""
-
-    def advisory(self) -> Locker: ...
 
 
 class ExecutionGuard(Protocol):
-    """At most one holder at a time of each (schedule, fire time); a store of state alone does not promise that."""
+    """Makes sure that each (schedule, fire time) has at most one executor at a time.
+
+    Needed beside a scheduler that stores only state, because its store alone does not promise that.
+    """
 
     def execution_lease(
         self, schedule: str, fire_time: datetime, *, ttl: Duration = "30s", remember: Duration = "1d"
     ) -> AbstractAsyncContextManager[Any]:
-        """Enter to execute the fire; `ExecutionTaken` when another does or did."""
+        """Return a context manager to enter around the execution of a fire.
+
+        Raises `ExecutionTaken` on entry if another instance executes the fire or has executed it. An execution is
+        remembered for `remember`.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Threads come from here, so that a simulation can make them tasks."""
+"""The thread port: the one way to start a thread, so that a simulation can run it as a task instead."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Protocol
 
 
 class Threads(Protocol):
-    """Starts a thread that never keeps the process alive."""
+    """Starts daemon threads: none of them keeps the process alive."""
 
-    def start(self, target: Callable[[], None], name: str) -> None: ...
+    def start(self, target: Callable[[], None], name: str) -> None:
+        """Run `target` on a new thread of this name."""
+        ...
 
 
 class SystemThreads:
-    """The machine's threads."""
+    """Threads of the operating system."""
 
     def start(self, target: Callable[[], None], name: str) -> None:
         threading.Thread(target=target, name=name, daemon=True).start()

@@ -1,19 +1,20 @@
-"""From what a user writes to a checked definition of a schedule."""
+"""Schedule definition: parse the options that a user writes into a `ScheduleSpec`, and lay changes over one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from functools import lru_cache
-from typing import Literal, TypedDict
+from functools import lru_cache, partial
+from typing import Any, Literal, TypedDict
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.model.errors import InvalidInput
+from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.http import HttpTarget
 from mainspring.model.ids import body_id, check_name
-from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, to_datetime, zone
+from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, load_zone, to_datetime
 from mainspring.model.policies import (
     MISSED,
     ON_EXHAUSTED,
@@ -28,20 +29,21 @@ from mainspring.model.policies import (
     RetryPolicy,
     RunOptions,
     WindowSpec,
-    checked_retry,
-    choice,
-    priority_of,
+    check_choice,
+    check_retry,
+    parse_priority,
 )
 from mainspring.model.schedule import ScheduleSpec
-from mainspring.model.trigger import AtSpec, CronSpec, EverySpec
+from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.rules.triggers import At, Cron, Every, Trigger
 
 TERMINAL = ("keep", "delete")
-_in_order = msgspec.json.Encoder(order="deterministic")
+MAX_REPLAYED_FIRES = 10_000
+_deterministic_encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class PolicyOptions(TypedDict, total=False):
-    """How a schedule behaves; each has the default of `build_spec`."""
+    """How a schedule behaves. An option that is absent or None has the default of `ScheduleSpec` or `RunOptions`."""
 
     tz: str | None
     missed: Missed
@@ -65,8 +67,8 @@ class PolicyOptions(TypedDict, total=False):
     recovery: Recovery | None
 
 
-class WhenAndHow(PolicyOptions, total=False):
-    """When a schedule fires (exactly one of these), and how it behaves."""
+class TriggerOptions(TypedDict, total=False):
+    """When a schedule fires: exactly one of these."""
 
     trigger: Trigger
     cron: str | Cron
@@ -75,164 +77,247 @@ class WhenAndHow(PolicyOptions, total=False):
     delay: Duration
 
 
+class WhenAndHow(TriggerOptions, PolicyOptions, total=False):
+    """When a schedule fires, and how it behaves."""
+
+
+TRIGGER_OPTIONS = tuple(TriggerOptions.__annotations__)
+SCHEDULE_OPTIONS = tuple(WhenAndHow.__annotations__)
+
+#: Names that other schedulers use, and the option of ours that means the same.
+SYNONYMS = {
+    "timezone": "tz",
+    "zone": "tz",
+    "seconds": "every",
+    "interval": "every",
+    "retries": "retry",
+    "coalesce": "missed",
+}
+
+
+class SpecTarget(Struct, frozen=True, gc=False):
+    """What the runs of a schedule execute: a task, the id of its payload, its gates; or an HTTP agent."""
+
+    task: str
+    body: str | None = None
+    gates: tuple[str, ...] = ()
+    http: HttpTarget | None = None
+
+
 def build_spec(
+    target: SpecTarget, options: Mapping[str, Any], *, name: str, now: Ms, default_tz: str = "UTC"
+) -> ScheduleSpec:
+    """Return the definition of a new schedule from the `WhenAndHow` options that a user wrote.
+
+    `name` is the schedule's name with its namespace: it seeds `H` in cron expressions. A delay counts from `now`.
+    Raises `InvalidInput` with the option at fault and a valid value.
+    """
+    check_options(options)
+    tz = options.get("tz") or _zone_of_trigger(options) or default_tz
+    load_zone(tz, field="tz")
+    trigger = parse_trigger(options, name=name, now=now, tz=tz)
+    policies = {key: value for key, value in options.items() if key in _POLICIES and value is not None}
+    try:
+        template = _template(tz, target.http, _has_fixed_delay(trigger.spec), **policies)
+    except TypeError:  # a value that cannot be hashed; its parser refuses it by name
+        template = _template.__wrapped__(tz, target.http, _has_fixed_delay(trigger.spec), **policies)
+    return replace(template, trigger=trigger.spec, task=target.task, body=target.body, gates=target.gates)
+
+
+def amend(
+    spec: ScheduleSpec,
+    target: SpecTarget,
+    changes: Mapping[str, Any],
     *,
     name: str,
-    task: str,
     now: Ms,
-    body: str | None = None,
-    gates: tuple[str, ...] = (),
     default_tz: str = "UTC",
-    trigger: Trigger | None = None,
-    cron: str | Cron | None = None,
-    every: Duration | Every | None = None,
-    at: datetime | Iterable[datetime] | At | None = None,
-    delay: Duration | None = None,
-    tz: str | None = None,
-    missed: Missed = "catch_up_once",
-    grace: Duration = "60s",
-    replay_max: int = 1_000,
-    replay_age: Duration = "24h",
-    overlap: Overlap = "forbid",
-    jitter: Duration = 0,
-    spread: Duration = 0,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    max_runs: int | None = None,
-    window: WindowSpec | None = None,
-    start_deadline: Duration | None = None,
-    on_exhausted: OnExhausted = "continue",
-    terminal: str = "keep",
-    priority: Priority | str | int = Priority.NORMAL,
-    queue: str = "default",
-    retry: RetryPolicy | None = None,
-    timeout: Duration | None = None,
-    recovery: Recovery | None = None,
-    http: HttpTarget | None = None,
 ) -> ScheduleSpec:
-    """Check everything; an error names the field and what would be right."""
-    own_zone = next((given.spec.tz for given in (cron, trigger) if isinstance(given, Cron)), None)
-    zone_name = tz or own_zone or default_tz
-    zone(zone_name, field="tz")
-    when = _trigger(name, now, zone_name, trigger, cron, every, at, delay)
-    fixed_delay = isinstance(when.spec, EverySpec) and when.spec.fixed_delay
-    policies = (
-        *(task, zone_name, missed, grace, replay_max, replay_age, overlap, jitter, spread, start, end, max_runs),
-        *(window, start_deadline, on_exhausted, terminal, priority, queue, retry, timeout, recovery, fixed_delay, http),
-    )
-    try:
-        template = _template(*policies)
-    except TypeError:  # something that cannot be hashed is about to be refused by name
-        template = _template.__wrapped__(*policies)
-    return replace(template, trigger=when.spec, body=body, gates=gates)
+    """Return `spec` with `changes` (`WhenAndHow` options) laid over it; options that are not named stay as they are.
+
+    A change to None restores the default. Another time zone also moves a cron trigger that is not itself changed.
+    Raises `InvalidInput` with the option at fault and a valid value.
+    """
+    check_options(changes)
+    has_trigger = any(key in changes for key in TRIGGER_OPTIONS)
+    tz = spec.tz
+    if "tz" in changes:
+        own_zone = _zone_of_trigger(changes) if has_trigger else _zone_of(spec.trigger)
+        tz = changes["tz"] or own_zone or default_tz
+        load_zone(tz, field="tz")
+    trigger = spec.trigger
+    if has_trigger:
+        trigger = parse_trigger(changes, name=name, now=now, tz=tz).spec
+    elif "tz" in changes and isinstance(trigger, CronSpec):
+        trigger = replace(trigger, tz=tz)
+    policies = {key: value for key, value in changes.items() if key in _POLICIES}
+    amended = _with_policies(spec, policies, tz=tz, http=target.http, fixed_delay=_has_fixed_delay(trigger))
+    return replace(amended, trigger=trigger, task=target.task, body=target.body, gates=target.gates)
 
 
-@lru_cache(200, typed=True)
-def _template(
-    task: str,
-    zone_name: str,
-    missed: Missed,
-    grace: Duration,
-    replay_max: int,
-    replay_age: Duration,
-    overlap: Overlap,
-    jitter: Duration,
-    spread: Duration,
-    start: datetime | None,
-    end: datetime | None,
-    max_runs: int | None,
-    window: WindowSpec | None,
-    start_deadline: Duration | None,
-    on_exhausted: OnExhausted,
-    terminal: str,
-    priority: Priority | str | int,
-    queue: str,
-    retry: RetryPolicy | None,
-    timeout: Duration | None,
-    recovery: Recovery | None,
-    fixed_delay: bool,
-    http: HttpTarget | None,
-) -> ScheduleSpec:
-    """Everything but trigger, body and gates: the same for most of the schedules that are made in bulk."""
-    if max_runs is not None and (isinstance(max_runs, bool) or not isinstance(max_runs, int) or max_runs < 0):
-        raise InvalidInput("max_runs", f"{max_runs!r} is not a whole number of at least 0", "None means no limit")
-    if isinstance(replay_max, bool) or not isinstance(replay_max, int) or not 1 <= replay_max <= 10_000:
-        raise InvalidInput("replay_max", f"{replay_max!r} is out of range", "Use a whole number from 1 to 10000")
-    first = None if start is None else instant_ms(start, field="start")
-    last = None if end is None else instant_ms(end, field="end")
-    if first is not None and last is not None and last < first:
-        raise InvalidInput("end", "lies before start", "Give an end after the start")
-    if window is not None and not isinstance(window, WindowSpec):
-        raise InvalidInput("window", f"{window!r} is not a window", 'Write for example Window("09:00-17:00")')
-    options = RunOptions(
-        timeout=None if timeout is None else duration_ms(timeout, field="timeout"),
-        retry=checked_retry(retry),
-        recovery=None if recovery is None else _recovery(recovery),
-        window=window,
-        start_deadline=None if start_deadline is None else duration_ms(start_deadline, field="start_deadline"),
-        on_exhausted="pause" if choice(on_exhausted, ON_EXHAUSTED, field="on_exhausted") == "pause" else None,
-        tz=None if zone_name == "UTC" else zone_name,
-        rearm=fixed_delay or choice(terminal, TERMINAL, field="terminal") == "delete",
-        http=http,
-    )
-    choice(missed, MISSED, field="missed")
-    choice(overlap, OVERLAP, field="overlap")
-    return ScheduleSpec(
-        trigger=AtSpec(()),
-        task=task,
-        tz=zone_name,
-        missed=missed,
-        grace=duration_ms(grace, field="grace"),
-        replay_max=replay_max,
-        replay_age=duration_ms(replay_age, field="replay_age"),
-        overlap=overlap,
-        jitter=duration_ms(jitter, field="jitter"),
-        spread=duration_ms(spread, field="spread"),
-        start=first,
-        end=last,
-        max_runs=max_runs,
-        priority=int(priority_of(priority)),
-        queue=check_name(queue, field="queue"),
-        options=None if options == RunOptions() else options,
-        terminal="delete" if terminal == "delete" else "keep",
-    )
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` for a name that is no option of a schedule, with the option that was probably meant."""
+    wrong = next((key for key in options if key not in SCHEDULE_OPTIONS), None)
+    if wrong is not None:
+        raise InvalidInput(wrong, "is not an option of a schedule", suggest_option(wrong, SCHEDULE_OPTIONS))
 
 
-def _recovery(value: str) -> Recovery:
-    return "fail" if choice(value, RECOVERY, field="recovery") == "fail" else "retry"
-
-
-def _trigger(
-    name: str,
-    now: Ms,
-    tz: str,
-    trigger: Trigger | None,
-    cron: str | Cron | None,
-    every: Duration | Every | None,
-    at: datetime | Iterable[datetime] | At | None,
-    delay: Duration | None,
-) -> Trigger:
-    given = {"trigger": trigger, "cron": cron, "every": every, "at": at, "delay": delay}
-    named = [key for key, value in given.items() if value is not None]
-    if len(named) != 1:
-        said = f"{' and '.join(named)} are given" if named else "nothing says when"
-        raise InvalidInput("trigger", said, "Give exactly one of cron, every, at, delay or trigger")
-    if delay is not None:
-        return At(to_datetime(now + duration_ms(delay, field="delay")))
-    if every is not None:
-        return every if isinstance(every, Every) else Every(every)
-    if at is not None:
-        return at if isinstance(at, At) else At(at)
-    if isinstance(cron, str):
-        return Cron(cron, tz=tz, hash_id=name)
-    found = cron if cron is not None else trigger
-    if not isinstance(found, Trigger):
-        raise InvalidInput("trigger", f"{type(found).__name__} is not a trigger", "Give a Cron, Every or At")
-    if isinstance(found.spec, CronSpec) and found.spec.hash_id is None:
-        return Cron.from_spec(replace(found.spec, hash_id=name))
-    return found
+def suggest_option(wrong: str, options: Iterable[str]) -> str:
+    """Return a hint with the option that `wrong` resembles or is a synonym of, or an empty string."""
+    return f"Did you mean {SYNONYMS[wrong]!r}?" if wrong in SYNONYMS else suggest_nearest(wrong, sorted(options))
 
 
 def digest_of(spec: ScheduleSpec) -> str:
-    """Equal definitions have equal digests."""
-    return body_id(_in_order.encode(spec))
+    """Return the digest of a definition; equal definitions have equal digests."""
+    return body_id(_deterministic_encoder.encode(spec))
+
+
+# ── policies ────────────────────────────────────────────────────────────────
+
+
+def _parse_max_runs(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInput("max_runs", f"{value!r} is not a whole number of at least 0", "None means no limit")
+    return value
+
+
+def _parse_replay_max(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_REPLAYED_FIRES:
+        raise InvalidInput("replay_max", f"{value!r} is out of range", "Use a whole number from 1 to 10000")
+    return value
+
+
+def _parse_window(value: Any) -> WindowSpec:
+    if not isinstance(value, WindowSpec):
+        raise InvalidInput("window", f"{value!r} is not a window", 'Write for example Window("09:00-17:00")')
+    return value
+
+
+def _parse_on_exhausted(value: Any) -> OnExhausted | None:
+    return "pause" if check_choice(value, ON_EXHAUSTED, field="on_exhausted") == "pause" else None
+
+
+def _parse_priority(value: Any) -> int:
+    return int(parse_priority(value))
+
+
+#: Option → parser of a value that is not None. The result is stored in the field of `ScheduleSpec` with that name.
+_SPEC_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "max_runs": _parse_max_runs,
+    "replay_max": _parse_replay_max,
+    "start": partial(instant_ms, field="start"),
+    "end": partial(instant_ms, field="end"),
+    "terminal": partial(check_choice, allowed=TERMINAL, field="terminal"),
+    "missed": partial(check_choice, allowed=MISSED, field="missed"),
+    "overlap": partial(check_choice, allowed=OVERLAP, field="overlap"),
+    "grace": partial(duration_ms, field="grace"),
+    "replay_age": partial(duration_ms, field="replay_age"),
+    "jitter": partial(duration_ms, field="jitter"),
+    "spread": partial(duration_ms, field="spread"),
+    "priority": _parse_priority,
+    "queue": partial(check_name, field="queue"),
+}
+#: Option → parser of a value that is not None. The result is stored in the field of `RunOptions` with that name.
+_RUN_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "window": _parse_window,
+    "timeout": partial(duration_ms, field="timeout"),
+    "retry": check_retry,
+    "recovery": partial(check_choice, allowed=RECOVERY, field="recovery"),
+    "start_deadline": partial(duration_ms, field="start_deadline"),
+    "on_exhausted": _parse_on_exhausted,
+}
+_POLICIES = frozenset({*_SPEC_PARSERS, *_RUN_PARSERS})
+_DEFAULT_OPTIONS = RunOptions()
+#: Computed, so that these are other objects than the struct's own defaults: the encoder leaves out a field only if its
+#: value is the very object of the default, and stored digests were made with these four fields written out.
+_DEFAULTS = ScheduleSpec(
+    trigger=AtSpec(()),
+    task="",
+    grace=duration_ms("60s", field="grace"),
+    replay_max=int("1000"),
+    replay_age=duration_ms("24h", field="replay_age"),
+    priority=int(Priority.NORMAL),
+)
+
+
+@lru_cache(200, typed=True)
+def _template(tz: str, http: HttpTarget | None, fixed_delay: bool, **policies: Any) -> ScheduleSpec:
+    """Return everything of a definition but trigger, task, payload and gates: schedules made in bulk share it."""
+    return _with_policies(_DEFAULTS, policies, tz=tz, http=http, fixed_delay=fixed_delay)
+
+
+def _with_policies(
+    spec: ScheduleSpec, policies: Mapping[str, Any], *, tz: str, http: HttpTarget | None, fixed_delay: bool
+) -> ScheduleSpec:
+    fields = _parse_fields(policies, _SPEC_PARSERS, _DEFAULTS)
+    amended = replace(spec, tz=tz, **fields)
+    if ("start" in fields or "end" in fields) and _ends_before_start(amended):
+        raise InvalidInput("end", "lies before start", "Give an end after the start")
+    options = replace(
+        spec.options or _DEFAULT_OPTIONS,
+        tz=None if tz == "UTC" else tz,
+        rearm=fixed_delay or amended.terminal == "delete",
+        http=http,
+        **_parse_fields(policies, _RUN_PARSERS, _DEFAULT_OPTIONS),
+    )
+    return replace(amended, options=None if options == _DEFAULT_OPTIONS else options)
+
+
+def _parse_fields(
+    policies: Mapping[str, Any], parsers: Mapping[str, Callable[[Any], Any]], defaults: Struct
+) -> dict[str, Any]:
+    """Return the stored value of each policy that has a parser; None becomes the default."""
+    return {
+        name: getattr(defaults, name) if policies[name] is None else parse(policies[name])
+        for name, parse in parsers.items()
+        if name in policies
+    }
+
+
+def _ends_before_start(spec: ScheduleSpec) -> bool:
+    return spec.start is not None and spec.end is not None and spec.end < spec.start
+
+
+# ── triggers ────────────────────────────────────────────────────────────────
+
+
+def parse_trigger(options: Mapping[str, Any], *, name: str, now: Ms, tz: str) -> Trigger:
+    """Return the trigger that exactly one of the `TriggerOptions` names; a delay counts from `now`."""
+    named = [key for key in TRIGGER_OPTIONS if options.get(key) is not None]
+    if len(named) != 1:
+        problem = f"{' and '.join(named)} are given" if named else "nothing says when"
+        raise InvalidInput("trigger", problem, "Give exactly one of cron, every, at, delay or trigger")
+    value = options[named[0]]
+    match named[0]:
+        case "delay":
+            return At(to_datetime(now + duration_ms(value, field="delay")))
+        case "every":
+            return value if isinstance(value, Every) else Every(value)
+        case "at":
+            return value if isinstance(value, At) else At(value)
+        case "cron" if isinstance(value, str):
+            return Cron(value, tz=tz, hash_id=name)
+    return _with_hash_id(value, name)
+
+
+def _with_hash_id(value: Any, name: str) -> Trigger:
+    """Return a trigger object; a cron trigger without a seed for `H` gets the schedule's name as its seed."""
+    if not isinstance(value, Trigger):
+        raise InvalidInput("trigger", f"{type(value).__name__} is not a trigger", "Give a Cron, Every or At")
+    if isinstance(value.spec, CronSpec) and value.spec.hash_id is None:
+        return Cron.from_spec(replace(value.spec, hash_id=name))
+    return value
+
+
+def _has_fixed_delay(trigger: TriggerSpec) -> bool:
+    return isinstance(trigger, EverySpec) and trigger.fixed_delay
+
+
+def _zone_of(trigger: TriggerSpec) -> str | None:
+    return trigger.tz if isinstance(trigger, CronSpec) else None
+
+
+def _zone_of_trigger(options: Mapping[str, Any]) -> str | None:
+    """Return the time zone of the `Cron` object among the options, if there is one."""
+    given = [options.get(key) for key in ("cron", "trigger")]
+    return next((one.spec.tz for one in given if isinstance(one, Cron)), None)

@@ -1,38 +1,42 @@
-"""Lanes and gates by name: who may run a run, and what it must pass."""
+"""Names of lanes and gates: which workers may claim a run, and which limits it must pass."""
 
 from __future__ import annotations
 
-from mainspring.model.gate import OWN, Gate
+from mainspring.model.gate import SCHEDULE_GATE_PREFIX, Gate
 from mainspring.model.run import ENDED, Run
 
-#: Why a run failed whose agent says that it is there no more; the schedule is paused.
-GONE = "gone"
+#: The reason of a run that failed because its agent answered 410 Gone; its schedule is paused.
+AGENT_GONE = "gone"
 
 
 def lane_of(ns: str, queue: str) -> str:
-    """The lane of a run; labels and resources join it when workers have them."""
+    """Return the name of the lane of a namespace and queue."""
     return f"{ns}/{queue}"
 
 
 def schedule_gate(schedule_id: str) -> str:
-    """The gate that keeps a schedule's runs apart."""
-    return f"{OWN}{schedule_id}"
+    """Return the name of the gate that keeps a schedule's own runs apart."""
+    return f"{SCHEDULE_GATE_PREFIX}{schedule_id}"
 
 
 def task_gate(ns: str, task: str) -> str:
-    """The gate of a task's own limit."""
+    """Return the name of the gate of a task's concurrency limit."""
     return f"task:{ns}/{task}"
 
 
 def schedule_gate_row(schedule_id: str) -> Gate:
-    """One run of the schedule at a time."""
+    """Return the gate that lets one run of a schedule through at a time."""
     return Gate(schedule_gate(schedule_id), 1)
 
 
-def touches_of(after: Run) -> tuple[str, ...]:
-    """The schedule that must be looked at again because this run ended."""
+def schedules_to_touch(after: Run) -> tuple[str, ...]:
+    """Return the schedule that must be looked at again because of a run's end, or nothing.
+
+    `after` is the run as it ended. Fixed-delay schedules plan their next fire from the end of a run; others may have to
+    be paused.
+    """
     options = after.options
     if after.schedule_id is None or options is None or after.state not in ENDED:
         return ()
-    asks = options.rearm or options.on_exhausted == "pause" or after.reason == GONE
-    return (after.schedule_id,) if asks else ()
+    wanted = options.rearm or options.on_exhausted == "pause" or after.reason == AGENT_GONE
+    return (after.schedule_id,) if wanted else ()

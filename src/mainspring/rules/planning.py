@@ -1,7 +1,8 @@
-"""Planning: what a schedule owes at an instant, decided from its definition, cursor and open runs alone.
+"""Planning: the fires that a schedule owes at an instant.
 
-Every fire in (cursor, now] ends up in exactly one piece, in order of time: a run, a run skipped at birth,
-or a span that says why nothing will run. Costs days, not fires.
+The rules decide from the definition, the cursor and the number of open runs alone. Every fire in (cursor, now] ends up
+in exactly one piece, in order of time: a run, a run that is skipped at birth, or a span with the reason why its fires
+will not run. The cost grows with the days that are covered, not with the fires.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from msgspec.structs import replace
 from mainspring.model.events import FiresElided, RunScheduled, RunSkipped, ScheduleFinished
 from mainspring.model.ids import fire_id
 from mainspring.model.instant import Ms
-from mainspring.model.schedule import Definition, Schedule, ScheduleSpec
+from mainspring.model.policies import Overlap, WindowSpec
+from mainspring.model.schedule import Schedule, ScheduleSpec
 from mainspring.model.trigger import EverySpec
-from mainspring.rules.draft import Draft
 from mainspring.rules.lanes import lane_of, schedule_gate
+from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.rules.triggers import Every, Trigger, compile_trigger
 from mainspring.rules.windows import is_open, next_opening
 
-#: A change holds at most so many runs; the rest follows in the next one.
+#: The largest number of runs in one change; further runs follow in the next change.
 MAX_RUNS_PER_CHANGE = 200
 
 
 class OpenRuns(Struct, frozen=True, gc=False):
-    """What is open of the schedule: how many, how many of them are not running, the oldest."""
+    """The open runs of a schedule: their number, the number of those that are not running, and the id of the oldest."""
 
     count: int = 0
     waiting: int = 0
@@ -35,13 +37,17 @@ class OpenRuns(Struct, frozen=True, gc=False):
 
 
 class _Fire(Struct, frozen=True, gc=False):
+    """A fire that becomes a run. `coalesced`: the number of missed fires that it stands for."""
+
     at: Ms
     catch_up: bool = False
     replay: bool = False
     coalesced: int = 0
 
 
-class _Gone(Struct, frozen=True, gc=False):
+class _Elision(Struct, frozen=True, gc=False):
+    """A span in the making: `count` fires in (after, through] that will not run."""
+
     after: Ms
     through: Ms
     count: int
@@ -49,123 +55,145 @@ class _Gone(Struct, frozen=True, gc=False):
 
 
 def trigger_of(spec: ScheduleSpec, anchor: Ms) -> Trigger:
-    """The compiled trigger; the anchor matters to intervals only."""
+    """Return the compiled trigger of a spec. Only intervals use the anchor."""
     trigger = spec.trigger
-    if isinstance(trigger, EverySpec):  # made sooner than looked up
+    if isinstance(trigger, EverySpec):  # cheaper to make than to look up in the cache
         return Every.from_spec(trigger if trigger.anchor is not None else replace(trigger, anchor=anchor))
     return compile_trigger(trigger)
 
 
 def is_fixed_delay(spec: ScheduleSpec) -> bool:
-    """True when the next fire depends on the end of the last run."""
+    """Return True if the next fire depends on the end of the last run."""
     return isinstance(spec.trigger, EverySpec) and spec.trigger.fixed_delay
 
 
-def bounds(spec: ScheduleSpec, after: Ms, through: Ms) -> tuple[Ms, Ms]:
-    """(after, through] cut to the schedule's start and end."""
+def clip_to_schedule(spec: ScheduleSpec, after: Ms, through: Ms) -> tuple[Ms, Ms]:
+    """Return (after, through] cut to the schedule's start and end, as a pair that is never reversed."""
     low = after if spec.start is None else max(after, spec.start - 1)
     high = through if spec.end is None else min(through, spec.end)
     return low, max(low, high)
 
 
-def planned_count(definition: Definition, through: Ms) -> int:
-    """Fires a definition owes after it came into force, through an instant; never looks at rows.
+def count_owed(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> int:
+    """Return the number of fires in (after, through], including those that a clock change dropped.
 
-    Fires that a clock change dropped are counted: the ledger has a span for each.
+    Dropped fires count because the ledger has a span for each.
     """
-    return owed(definition.spec, definition.anchor, definition.since, through)
-
-
-def owed(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> int:
-    """Fires in (after, through], those that a clock change dropped included."""
-    low, high = bounds(spec, after, through)
+    low, high = clip_to_schedule(spec, after, through)
     trigger = trigger_of(spec, anchor)
     return trigger.count_ms(low, high) + len(trigger.dropped_ms(low, high))
 
 
 def next_fire(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
-    """The first fire after an instant, inside start and end."""
+    """Return the first fire after an instant and inside the schedule's start and end, None if there is none."""
     low = after if spec.start is None else max(after, spec.start - 1)
     found = trigger_of(spec, anchor).next_ms(low)
     return None if found is None or (spec.end is not None and found > spec.end) else found
 
 
 def next_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
-    """When the planner must look again: the next fire, or the first that may fall into the window.
+    """Return the instant at which the schedule must be planned next, None if it owes nothing any more.
 
-    None when nothing is owed any more: where no fire is left before the end, a dropped one may be.
+    That is the next fire, or with a window the first fire that may begin inside it. If no fire is left before the end,
+    a fire that a clock change dropped may still need its span.
     """
     fire = next_fire(spec, anchor, after)
     if fire is None and spec.end is not None:
-        dropped = trigger_of(spec, anchor).dropped_ms(*bounds(spec, after, spec.end))
+        dropped = trigger_of(spec, anchor).dropped_ms(*clip_to_schedule(spec, after, spec.end))
         return dropped[0] if dropped else None
-    window = spec.options.window if spec.options else None
-    if fire is None or window is None or not _never_inside(spec, fire):
+    window = _window_of(spec)
+    if fire is None or window is None or not _misses_window(spec, fire):
         return fire
     opening = next_opening(window, fire)
     later = next_fire(spec, anchor, opening - spec.grace - 1) if opening is not None else None
     return fire if later is None else later
 
 
-def settle(schedule: Schedule, opened: OpenRuns, now: Ms, limit: int = MAX_RUNS_PER_CHANGE) -> Draft:
-    """Account for every fire due at `now`; `draft.more` when the limit left some for the next change."""
-    draft = Draft(schedule)
+def settle(schedule: Schedule, open_runs: OpenRuns, now: Ms, limit: int = MAX_RUNS_PER_CHANGE) -> ScheduleDraft:
+    """Turn every fire that is due at `now` into a run or a part of a span; return the draft of that change.
+
+    `draft.more` is True if the limit left fires for the next change.
+    """
+    draft = ScheduleDraft(schedule)
     if schedule.state != "active":
         return draft
     spec = schedule.spec
-    left = None if spec.max_runs is None else max(0, spec.max_runs - schedule.fired)
+    left = _fires_left(schedule)
     fixed = is_fixed_delay(spec)
-    single = None if fixed or left == 0 else _single(spec, schedule.anchor, schedule.cursor, now)
+    single = None if fixed or left == 0 else _single_fire(spec, schedule.anchor, schedule.cursor, now)
     if single is not None:
         fire, following = single
-        _emit(draft, [fire], opened, following)
+        _emit(draft, [fire], open_runs, following)
         if following is None or left is not None:
             _finish(draft, left, done=True)
         return draft
-    pieces, done = _pieces(schedule, now, limit, left)
+    pieces, done = _due_pieces(schedule, now, limit, left)
     draft.more = not done
     if pieces:
-        _emit(draft, pieces, opened, None if fixed else next_look(spec, schedule.anchor, _end(pieces[-1])))
+        _emit(draft, pieces, open_runs, None if fixed else next_look(spec, schedule.anchor, _end(pieces[-1])))
     elif not fixed:
         draft.set(next_at=next_look(spec, schedule.anchor, schedule.cursor))
     _finish(draft, left, done=done)
     return draft
 
 
-def _pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[list[_Fire | _Gone], bool]:
-    """What is due, in order of time, and whether that is all of it."""
-    spec = schedule.spec
+def _fires_left(schedule: Schedule) -> int | None:
+    """Return the number of fires that `max_runs` still allows, None without a maximum."""
+    maximum = schedule.spec.max_runs
+    return None if maximum is None else max(0, maximum - schedule.fired)
+
+
+def _due_pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[list[_Fire | _Elision], bool]:
+    """Return the pieces that are due, in order of time, and whether they are all of them.
+
+    `left` is the answer of `_fires_left`.
+    """
     if left == 0:
         return [], True
-    if is_fixed_delay(spec):
-        due = schedule.next_at is not None and schedule.next_at <= bounds(spec, schedule.cursor, now)[1]
-        return ([_Fire(schedule.next_at or 0)] if due else []), True
-    low, high = bounds(spec, schedule.cursor, now)
+    if is_fixed_delay(schedule.spec):
+        return _fixed_delay_pieces(schedule, now), True
+    spec = schedule.spec
+    first, high = clip_to_schedule(spec, schedule.cursor, now)
+    low = first
     trigger = trigger_of(spec, schedule.anchor)
     total = trigger.count_ms(low, high)
     if left is not None and total >= left:
         high, total = _nth(trigger, low, high, left), left
+    pieces: list[_Fire | _Elision] = []
     shut = _closed_through(spec, schedule.anchor, low, high)
     outside = trigger.count_ms(low, shut) if shut > low else 0
-    pieces: list[_Fire | _Gone] = [_Gone(low, shut, outside, "outside_time_window")] if outside else []
-    if total > outside:
-        pieces += _missed_policy(spec, trigger, shut if outside else low, high, total - outside, now)
-    pieces = _window_policy(spec, pieces)
-    done = True
-    if sum(isinstance(piece, _Fire) for piece in pieces) > limit:
-        cut = [i for i, piece in enumerate(pieces) if isinstance(piece, _Fire)][limit]
-        pieces, done = pieces[:cut], False
+    if outside:
+        pieces.append(_Elision(low, shut, outside, "outside_time_window"))
+        low, total = shut, total - outside
+    if total:
+        pieces += _missed_policy(spec, trigger, low, high, total, now)
+    pieces, done = _cut(_window_policy(spec, pieces), limit)
     through = _end(pieces[-1]) if pieces and not done else high
-    dropped = [_Gone(at - 1, at, 1, "dst") for at in trigger.dropped_ms(low, through)]
+    dropped = [_Elision(at - 1, at, 1, "dst") for at in trigger.dropped_ms(first, through)]
     return sorted([*pieces, *dropped], key=_end), done
 
 
-def _single(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_Fire, Ms | None] | None:
-    """The everyday case, without counting: one fire is due and not missed; and when to look again."""
-    if spec.options is not None and spec.options.window is not None:
+def _fixed_delay_pieces(schedule: Schedule, now: Ms) -> list[_Fire | _Elision]:
+    _, high = clip_to_schedule(schedule.spec, schedule.cursor, now)
+    due = schedule.next_at is not None and schedule.next_at <= high
+    return [_Fire(schedule.next_at or 0)] if due else []
+
+
+def _cut(pieces: list[_Fire | _Elision], limit: int) -> tuple[list[_Fire | _Elision], bool]:
+    """Return the pieces before the fire that exceeds the limit, and whether they are all."""
+    fires = [i for i, piece in enumerate(pieces) if isinstance(piece, _Fire)]
+    return (pieces, True) if len(fires) <= limit else (pieces[: fires[limit]], False)
+
+
+def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_Fire, Ms | None] | None:
+    """Return the one fire that is due and not missed, and the next look; None in any other case.
+
+    This is the frequent case, which needs no counting.
+    """
+    if _window_of(spec) is not None:
         return None
     trigger = trigger_of(spec, anchor)
-    low, high = (cursor, now) if spec.start is None and spec.end is None else bounds(spec, cursor, now)
+    low, high = (cursor, now) if spec.start is None and spec.end is None else clip_to_schedule(spec, cursor, now)
     first = trigger.next_ms(low)
     if first is None or first > high or first < now - spec.grace:
         return None
@@ -175,184 +203,226 @@ def _single(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_Fire,
     return _Fire(first), second if spec.end is None else next_look(spec, anchor, first)
 
 
-def _end(piece: _Fire | _Gone) -> Ms:
+def _end(piece: _Fire | _Elision) -> Ms:
     return piece.at if isinstance(piece, _Fire) else piece.through
 
 
 def _nth(trigger: Trigger, low: Ms, high: Ms, n: int) -> Ms:
-    """The n-th fire after `low`; it exists at or before `high`."""
+    """Return the n-th fire after `low`, which must exist at or before `high`."""
     if n <= 1_000:
         return trigger.fires_ms(low, high, n)[-1]
     reach = range(low, high + 1)
     return reach[bisect.bisect_left(reach, n, key=lambda at: trigger.count_ms(low, at))]
 
 
-def _missed_policy(spec: ScheduleSpec, trigger: Trigger, low: Ms, high: Ms, total: int, now: Ms) -> list[_Fire | _Gone]:
-    """Split what is due into late-but-fine and missed, and treat the missed as the policy says."""
+def _missed_policy(
+    spec: ScheduleSpec, trigger: Trigger, low: Ms, high: Ms, total: int, now: Ms
+) -> list[_Fire | _Elision]:
+    """Return the pieces of the `total` fires in (low, high]; fires older than the grace count as missed."""
     edge = min(high, now - spec.grace - 1)  # fires at or before it are missed
-    missed = trigger.count_ms(low, edge) if edge > low else 0
     if spec.missed == "skip":
         newest = trigger.last_ms(low, high, 1)
         if newest and newest[0] > edge:
-            return [*_gone(low, newest[0] - 1, total - 1), _Fire(newest[0])]
-        return _gone(low, high, total)
-    pieces: list[_Fire | _Gone] = []
-    if missed and spec.missed == "catch_up_once":
-        last = trigger.last_ms(low, edge, 1)[0]
-        pieces = [*_gone(low, last - 1, missed - 1), _Fire(last, catch_up=True, coalesced=missed - 1)]
-    elif missed:
-        oldest = max(low, now - spec.replay_age - 1)
-        replayed = trigger.last_ms(oldest, edge, spec.replay_max) if edge > oldest else []
-        before = replayed[0] - 1 if replayed else edge
-        pieces = [*_gone(low, before, missed - len(replayed))]
-        pieces += [_Fire(at, catch_up=True, replay=True) for at in replayed]
+            return [*_missed(low, newest[0] - 1, total - 1), _Fire(newest[0])]
+        return _missed(low, high, total)
+    missed = trigger.count_ms(low, edge) if edge > low else 0
+    pieces = _catch_up(spec, trigger, low, edge, missed, now) if missed else []
     on_time = total - missed
     fires = trigger.last_ms(max(low, edge), high, min(on_time, spec.replay_max)) if on_time else []
     if len(fires) < on_time:
-        pieces += _gone(max(low, edge), fires[0] - 1 if fires else high, on_time - len(fires))
+        pieces += _missed(max(low, edge), fires[0] - 1 if fires else high, on_time - len(fires))
     return [*pieces, *(_Fire(at) for at in fires)]
 
 
-def _gone(after: Ms, through: Ms, count: int) -> list[_Fire | _Gone]:
-    return [_Gone(after, through, count, "missed")] if count else []
+def _catch_up(spec: ScheduleSpec, trigger: Trigger, low: Ms, edge: Ms, missed: int, now: Ms) -> list[_Fire | _Elision]:
+    """Return the pieces of the missed fires in (low, edge]: one run for all of them, or replays of the newest."""
+    if spec.missed == "catch_up_once":
+        last = trigger.last_ms(low, edge, 1)[0]
+        return [*_missed(low, last - 1, missed - 1), _Fire(last, catch_up=True, coalesced=missed - 1)]
+    oldest = max(low, now - spec.replay_age - 1)
+    replayed = trigger.last_ms(oldest, edge, spec.replay_max) if edge > oldest else []
+    before = replayed[0] - 1 if replayed else edge
+    return [
+        *_missed(low, before, missed - len(replayed)),
+        *(_Fire(at, catch_up=True, replay=True) for at in replayed),
+    ]
 
 
-def _window_policy(spec: ScheduleSpec, pieces: list[_Fire | _Gone]) -> list[_Fire | _Gone]:
-    """Fires that cannot begin inside the window become spans; those near an opening are left to the worker."""
-    if spec.options is None or spec.options.window is None:
+def _missed(after: Ms, through: Ms, count: int) -> list[_Fire | _Elision]:
+    return [_Elision(after, through, count, "missed")] if count else []
+
+
+def _window_policy(spec: ScheduleSpec, pieces: list[_Fire | _Elision]) -> list[_Fire | _Elision]:
+    """Replace fires that cannot begin inside the window by spans.
+
+    A fire shortly before an opening stays a run: the worker starts it when the window opens.
+    """
+    if _window_of(spec) is None:
         return pieces
-    kept: list[_Fire | _Gone] = []
+    kept: list[_Fire | _Elision] = []
     for piece in pieces:
-        if isinstance(piece, _Gone) or piece.catch_up or not _never_inside(spec, piece.at):
+        if isinstance(piece, _Elision) or piece.catch_up or not _misses_window(spec, piece.at):
             kept.append(piece)
             continue
         last = kept[-1] if kept else None
-        if isinstance(last, _Gone) and last.reason == "outside_time_window":
-            kept[-1] = _Gone(last.after, piece.at, last.count + 1, last.reason)
+        if isinstance(last, _Elision) and last.reason == "outside_time_window":
+            kept[-1] = _Elision(last.after, piece.at, last.count + 1, last.reason)
         else:
-            kept.append(_Gone(piece.at - 1, piece.at, 1, "outside_time_window"))
+            kept.append(_Elision(piece.at - 1, piece.at, 1, "outside_time_window"))
     return kept
 
 
 def _closed_through(spec: ScheduleSpec, anchor: Ms, low: Ms, high: Ms) -> Ms:
-    """How far after `low` no fire can begin inside the window: one span, and nothing of it was missed."""
-    look = next_look(spec, anchor, low) if spec.options is not None and spec.options.window is not None else None
+    """Return the instant through which, from `low` on, no fire can begin inside the window.
+
+    The fires until there become one span; none of them counts as missed.
+    """
+    look = None if _window_of(spec) is None else next_look(spec, anchor, low)
     return low if look is None else min(high, look - 1)
 
 
-def _never_inside(spec: ScheduleSpec, fire: Ms) -> bool:
-    window = spec.options.window if spec.options else None
+def _window_of(spec: ScheduleSpec) -> WindowSpec | None:
+    return spec.options.window if spec.options is not None else None
+
+
+def _misses_window(spec: ScheduleSpec, fire: Ms) -> bool:
+    """Return True if a run of this fire cannot begin inside the window within the grace."""
+    window = _window_of(spec)
     if window is None or is_open(window, fire):
         return False
     opening = next_opening(window, fire)
     return opening is None or opening > fire + spec.grace
 
 
-def _emit(draft: Draft, pieces: list[_Fire | _Gone], opened: OpenRuns, next_at: Ms | None) -> None:
+def _emit(draft: ScheduleDraft, pieces: list[_Fire | _Elision], open_runs: OpenRuns, next_at: Ms | None) -> None:
+    """Add the events of the pieces to a draft; `next_at` is the schedule's next look after all of them."""
     schedule = draft.schedule
-    spec = schedule.spec
-    count, waiting, blocker = opened.count, opened.waiting, opened.oldest
+    overlap = schedule.spec.overlap
+    count, waiting, blocker = open_runs.count, open_runs.waiting, open_runs.oldest
     for piece in pieces:
-        if isinstance(piece, _Gone):
-            draft.emit(
-                FiresElided(
-                    ns=schedule.ns,
-                    schedule_id=schedule.id,
-                    revision=schedule.revision,
-                    after=piece.after,
-                    through=piece.through,
-                    count=piece.count,
-                    reason=piece.reason,
-                    next_at=next_at,
-                    consumed=piece.reason != "dst",
-                )
-            )
+        if isinstance(piece, _Elision):
+            draft.emit(_span_event(schedule, piece, next_at))
             continue
-        key = str(piece.at)
-        run_id = fire_id(schedule.id, key, piece.at)
-        skip = not piece.replay and (
-            (spec.overlap == "forbid" and count > 0) or (spec.overlap == "queue_one" and waiting > 0)
-        )
-        if skip:
-            draft.emit(
-                RunSkipped(
-                    ns=schedule.ns,
-                    schedule_id=schedule.id,
-                    run_id=run_id,
-                    task=spec.task,
-                    fire_time=piece.at,
-                    fire_key=key,
-                    revision=schedule.revision,
-                    reason="overlap",
-                    by=blocker,
-                    next_at=next_at,
-                )
-            )
+        if not piece.replay and _is_overlap_refused(overlap, count, waiting):
+            draft.emit(_skip_event(schedule, piece, blocker, next_at))
             continue
-        if spec.overlap == "cancel_running" and count > 0:
+        if overlap == "cancel_running" and count > 0:
             draft.cancels_open = True
-        draft.emit(
-            RunScheduled(
-                ns=schedule.ns,
-                schedule_id=schedule.id,
-                run_id=run_id,
-                task=spec.task,
-                origin="fire",
-                fire_time=piece.at,
-                fire_key=key,
-                revision=schedule.revision,
-                due_at=piece.at + offset(schedule.id, spec, piece.at),
-                lane=lane_of(schedule.ns, spec.queue),
-                priority=spec.priority,
-                gates=gates_of(schedule),
-                body=spec.body,
-                options=spec.options,
-                catch_up=piece.catch_up,
-                coalesced=piece.coalesced,
-                next_at=next_at,
-            )
-        )
-        count, waiting, blocker = count + 1, waiting + 1, blocker or run_id
-    if is_fixed_delay(spec):
-        assert isinstance(spec.trigger, EverySpec)
-        # The end of the run tells the next fire; of a skipped one there is no end.
-        skipped = isinstance(draft.events[-1], RunSkipped)
-        draft.set(next_at=_end(pieces[-1]) + spec.trigger.interval if skipped else None)
+        event = _run_event(schedule, piece, next_at)
+        draft.emit(event)
+        count, waiting, blocker = count + 1, waiting + 1, blocker or event.run_id
+    if is_fixed_delay(schedule.spec):
+        _set_next_delay(draft, pieces[-1])
 
 
-def _finish(draft: Draft, left: int | None, *, done: bool) -> None:
-    """Say that no fire will follow, when that is so."""
+def _is_overlap_refused(overlap: Overlap, count: int, waiting: int) -> bool:
+    """Return True if the policy skips a fire while `count` runs are open, of which `waiting` are not running."""
+    return (overlap == "forbid" and count > 0) or (overlap == "queue_one" and waiting > 0)
+
+
+def _set_next_delay(draft: ScheduleDraft, last: _Fire | _Elision) -> None:
+    """Set the next fire of a fixed-delay schedule: unknown until the run ends.
+
+    A skipped run has no end, so the interval counts from its fire time.
+    """
+    trigger = draft.schedule.spec.trigger
+    assert isinstance(trigger, EverySpec)
+    skipped = isinstance(draft.events[-1], RunSkipped)
+    draft.set(next_at=_end(last) + trigger.interval if skipped else None)
+
+
+def _span_event(schedule: Schedule, piece: _Elision, next_at: Ms | None) -> FiresElided:
+    return FiresElided(
+        ns=schedule.ns,
+        schedule_id=schedule.id,
+        revision=schedule.revision,
+        after=piece.after,
+        through=piece.through,
+        count=piece.count,
+        reason=piece.reason,
+        next_at=next_at,
+        consumed=piece.reason != "dst",
+    )
+
+
+def _skip_event(schedule: Schedule, fire: _Fire, blocker: str | None, next_at: Ms | None) -> RunSkipped:
+    key = str(fire.at)
+    return RunSkipped(
+        ns=schedule.ns,
+        schedule_id=schedule.id,
+        run_id=fire_id(schedule.id, key, fire.at),
+        task=schedule.spec.task,
+        fire_time=fire.at,
+        fire_key=key,
+        revision=schedule.revision,
+        reason="overlap",
+        by=blocker,
+        next_at=next_at,
+    )
+
+
+def _run_event(schedule: Schedule, fire: _Fire, next_at: Ms | None) -> RunScheduled:
+    spec, key = schedule.spec, str(fire.at)
+    return RunScheduled(
+        ns=schedule.ns,
+        schedule_id=schedule.id,
+        run_id=fire_id(schedule.id, key, fire.at),
+        task=spec.task,
+        origin="fire",
+        fire_time=fire.at,
+        fire_key=key,
+        revision=schedule.revision,
+        due_at=fire.at + start_offset(schedule.id, spec, fire.at),
+        lane=lane_of(schedule.ns, spec.queue),
+        priority=spec.priority,
+        gates=gates_of(schedule),
+        body=spec.body,
+        options=spec.options,
+        catch_up=fire.catch_up,
+        coalesced=fire.coalesced,
+        next_at=next_at,
+    )
+
+
+def _finish(draft: ScheduleDraft, left: int | None, *, done: bool) -> None:
+    """Finish the schedule if it owes no further fire."""
     schedule = draft.schedule
     if not done:
         return
     consumed = schedule.fired - (draft.before.fired if draft.before else 0)
-    reason = None
-    if left is not None and consumed >= left:
-        reason = "max_runs"
-    elif is_fixed_delay(schedule.spec):
-        past_end = schedule.spec.end is not None and (schedule.next_at or 0) > schedule.spec.end
-        reason = "ended" if past_end else None
-    elif schedule.next_at is None:
-        unbounded = _next_without_end(schedule) if schedule.spec.end is not None else None
-        reason = "exhausted" if unbounded is None else "ended"
+    reason = "max_runs" if left is not None and consumed >= left else _end_reason(schedule)
     if reason is not None:
         draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason, cursor=schedule.cursor))
 
 
+def _end_reason(schedule: Schedule) -> str | None:
+    """Return why a schedule owes no fire after its cursor: ended or exhausted; None if it owes one."""
+    if is_fixed_delay(schedule.spec):
+        past_end = schedule.spec.end is not None and (schedule.next_at or 0) > schedule.spec.end
+        return "ended" if past_end else None
+    if schedule.next_at is not None:
+        return None
+    unbounded = _next_without_end(schedule) if schedule.spec.end is not None else None
+    return "exhausted" if unbounded is None else "ended"
+
+
 def _next_without_end(schedule: Schedule) -> Ms | None:
-    """The next fire if there were no end."""
-    low, _ = bounds(schedule.spec, schedule.cursor, schedule.cursor)
+    """Return the next fire that the schedule would have without its end."""
+    low, _ = clip_to_schedule(schedule.spec, schedule.cursor, schedule.cursor)
     return trigger_of(schedule.spec, schedule.anchor).next_ms(low)
 
 
 def gates_of(schedule: Schedule) -> tuple[str, ...]:
-    """The gates of this schedule's runs: its own unless runs may overlap, then its task's."""
+    """Return the gates of a schedule's runs: its own, unless runs may overlap, and those of its spec."""
     own = () if schedule.spec.overlap == "allow_parallel" else (schedule_gate(schedule.id),)
     return own + schedule.spec.gates
 
 
-def offset(schedule_id: str, spec: ScheduleSpec, fire: Ms) -> Ms:
-    """How much later than the fire time a run is due: spread is the same for every fire, jitter is not."""
+def start_offset(schedule_id: str, spec: ScheduleSpec, fire: Ms) -> Ms:
+    """Return the milliseconds after the fire time at which a run is due.
+
+    `spread` delays all fires of the schedule by one value, `jitter` each fire by another.
+    """
     late = 0
     if spec.spread:
         late += _hash(schedule_id) % spec.spread

@@ -1,4 +1,4 @@
-"""Retries: how long to wait after the n-th failure, and whether to try again at all."""
+"""Retries: whether a failed run is tried again, and after which delay."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from mainspring.model.policies import RetryPolicy
 
 
 class Randomness(Protocol):
-    """What jitter needs of a `random.Random`."""
+    """The part of `random.Random` that jitter uses."""
 
-    def random(self) -> float: ...
+    def random(self) -> float:
+        """Return a number from 0 up to, but not including, 1."""
+        ...
 
 
 def backoff(policy: RetryPolicy, failure: int) -> Ms:
-    """The delay after failure n (from 1), before jitter.
+    """Return the delay in milliseconds after the n-th failure (n from 1), before jitter.
 
-    fixed `initial` · linear `initial × (1 + multiplier × (n−1))` · exponential `min(initial × base^(n−1), max_delay)`.
+    - fixed: `initial`
+    - linear: `initial × (1 + multiplier × (n - 1))`
+    - exponential: `initial × base^(n - 1)`, at most `max_delay`
     """
     if policy.backoff == "fixed":
         return policy.initial
@@ -31,7 +35,10 @@ def backoff(policy: RetryPolicy, failure: int) -> Ms:
 
 
 def retry_at(policy: RetryPolicy, failures: int, now: Ms, rng: Randomness) -> Ms | None:
-    """When to try again after `failures` failures in all, or None when the budget is spent."""
+    """Return the instant of the next attempt after `failures` failures, or None if no attempt is left.
+
+    Jitter adds a random share of the delay, up to the policy's `jitter`.
+    """
     if failures >= policy.max_attempts:
         return None
     delay = backoff(policy, failures)

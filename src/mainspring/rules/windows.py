@@ -1,14 +1,14 @@
-"""Time windows: may a run begin at this instant, and when is the next opening."""
+"""Time windows: whether a run may begin at an instant, and when the window opens next."""
 
 from __future__ import annotations
 
 from datetime import datetime, time, timedelta
 
 from mainspring.model.errors import InvalidInput
-from mainspring.model.instant import Ms, instant_ms, to_datetime, zone
-from mainspring.model.policies import Segment, WindowSpec, choice
+from mainspring.model.instant import Ms, instant_ms, load_zone, to_datetime
+from mainspring.model.policies import Segment, WindowSpec, check_choice
 
-DAY = 86_400
+_DAY_SECONDS = 86_400
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -17,8 +17,11 @@ def Window(  # noqa: N802 - it reads as the value it makes
     weekdays: str | tuple[str, ...] | list[str] = (),
     tz: str = "UTC",
 ) -> WindowSpec:
-    """Window("09:00-12:00", "13:00-18:00", weekdays="mon-fri", tz="Asia/Shanghai"); no segment means the whole day."""
-    zone(tz, field="window.tz")
+    """Return a checked time window; no segment means the whole day.
+
+    `Window("09:00-12:00", "13:00-18:00", weekdays="mon-fri", tz="Asia/Shanghai")`
+    """
+    load_zone(tz, field="window.tz")
     return WindowSpec(tz=tz, weekdays=_weekdays(weekdays), segments=tuple(_segment(s) for s in segments))
 
 
@@ -33,7 +36,7 @@ def _weekdays(value: str | tuple[str, ...] | list[str]) -> tuple[int, ...]:
 
 
 def _weekday(text: str) -> int:
-    return _WEEKDAYS.index(choice(text.strip().lower()[:3], _WEEKDAYS, field="window.weekdays"))
+    return _WEEKDAYS.index(check_choice(text.strip().lower()[:3], _WEEKDAYS, field="window.weekdays"))
 
 
 def _segment(value: str | tuple[time, time]) -> Segment:
@@ -51,7 +54,7 @@ def _segment(value: str | tuple[time, time]) -> Segment:
 
 def _seconds(text: str) -> int:
     if text.strip() in ("24:00", "24:00:00"):
-        return DAY
+        return _DAY_SECONDS
     try:
         parsed = time.fromisoformat(text.strip())
     except ValueError:
@@ -60,35 +63,40 @@ def _seconds(text: str) -> int:
 
 
 def is_open(window: WindowSpec, at: Ms) -> bool:
-    """True inside a segment of an allowed weekday. A segment that crosses midnight belongs to the day it begins on."""
-    local = to_datetime(at, zone(window.tz))
+    """Return True if an instant lies in a segment of an allowed weekday.
+
+    A segment that crosses midnight belongs to the weekday on which it begins.
+    """
+    local = to_datetime(at, load_zone(window.tz))
     second = local.hour * 3600 + local.minute * 60 + local.second
-    today, yesterday = local.weekday(), (local.weekday() - 1) % 7
+    today = local.weekday() in window.weekdays
+    yesterday = (local.weekday() - 1) % 7 in window.weekdays
     if not window.segments:
-        return today in window.weekdays
-    for segment in window.segments:
-        if segment.start < segment.end:
-            inside = today in window.weekdays and segment.start <= second < segment.end
-        else:
-            inside = (today in window.weekdays and second >= segment.start) or (
-                yesterday in window.weekdays and second < segment.end
-            )
-        if inside:
-            return True
-    return False
+        return today
+    return any(_is_inside(segment, second, today, yesterday) for segment in window.segments)
+
+
+def _is_inside(segment: Segment, second: int, today: bool, yesterday: bool) -> bool:
+    """Return True if a second of the day lies in a segment that belongs to an allowed weekday.
+
+    `today` and `yesterday` say whether these weekdays are allowed.
+    """
+    if segment.start < segment.end:
+        return today and segment.start <= second < segment.end
+    return (today and second >= segment.start) or (yesterday and second < segment.end)
 
 
 def next_opening(window: WindowSpec, after: Ms) -> Ms | None:
-    """The first instant ≥ `after` at which the window is open; None when it never is within eight days."""
+    """Return the first instant at or after `after` at which the window is open, None if there is none in eight days."""
     if is_open(window, after):
         return after
-    tz = zone(window.tz)
+    tz = load_zone(window.tz)
     local = to_datetime(after, tz)
     starts = sorted({segment.start for segment in window.segments} | {0})
     for days in range(9):
         day = local.date() + timedelta(days=days)
         for start in starts:
-            wall = datetime(day.year, day.month, day.day, tzinfo=tz) + timedelta(seconds=start % DAY)
+            wall = datetime(day.year, day.month, day.day, tzinfo=tz) + timedelta(seconds=start % _DAY_SECONDS)
             at = instant_ms(wall)
             if at >= after and is_open(window, at):
                 return at

@@ -1,7 +1,7 @@
-"""The test kit: virtual time that drives the real engine, manual stepping, inline runs, the store contract."""
+"""The test kit for users: virtual time, a pytest fixture, step-by-step and inline execution, the contract suites."""
 
 from mainspring.testing.kit import Kit
-from mainspring.testing.travel import Travel, inline, manual, travel
-from mainspring.testing.virtual import VirtualClock, VirtualTime
+from mainspring.testing.time_travel import Travel, inline, manual, travel
+from mainspring.testing.virtual_time import VirtualClock, VirtualTime
 
 __all__ = ["Kit", "Travel", "VirtualClock", "VirtualTime", "inline", "manual", "travel"]

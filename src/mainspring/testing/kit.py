@@ -1,8 +1,8 @@
-"""What a test holds: an app at a time of your choice, on a store in memory, and questions about it.
+"""The `mainspring` fixture: an app in virtual time on a store in memory, and assertions about its runs.
 
-`Kit` is the `mainspring` fixture of the pytest plugin; without pytest it is a context manager. Its verbs that let
-something happen (`advance`, `travel_to`, `run_due`, `drain`) are done when they return in a plain test, and awaited in
-an async one. Between them nothing happens.
+`Kit` is what the pytest plugin hands to a test; without pytest it is a context manager. Its methods that make things
+happen (`advance`, `travel_to`, `run_due`, `drain`) are complete when they return in a plain test, and must be awaited
+in an async one. Between two of these calls no run starts and no time passes.
 """
 
 from __future__ import annotations
@@ -14,32 +14,42 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from mainspring.app import Mainspring
+from mainspring.app.blocking import runs_loop
+from mainspring.app.internals import registry_of
+from mainspring.app.mainspring import Mainspring
+from mainspring.app.task import BaseTask
 from mainspring.model.errors import InvalidInput, MainspringError
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, isoformat, to_datetime
 from mainspring.model.run import Run
-from mainspring.ports.executor import Attempt, Handler
+from mainspring.ports.executor import Handler, HeldRun
 from mainspring.ports.store import Query, Runs
 from mainspring.rules.triggers.base import Trigger
-from mainspring.task import BaseTask
-from mainspring.testing.expecting import Wanted, fires_between, next_fires, same_times, source_of, told
-from mainspring.testing.home import Home, on_a_loop
-from mainspring.testing.virtual import VirtualClock
+from mainspring.testing.app_harness import AppHarness
+from mainspring.testing.assertions import (
+    ExpectedRun,
+    FireSource,
+    fire_source,
+    fires_between,
+    format_mismatch,
+    next_fires,
+    parse_times,
+)
+from mainspring.testing.virtual_time import VirtualClock
 
 T = TypeVar("T")
 
-#: A Monday. Every test begins at the same time of day, or it would pass or fail with the hour it is run at.
-NOON = "2025-01-06T12:00:00Z"
+#: Start of every test, a Monday: with the real time of day a test could pass or fail depending on the hour.
+DEFAULT_START = "2025-01-06T12:00:00Z"
 #: A task, or its name.
 TaskLike = BaseTask[Any, Any] | str
 When = datetime | str
 
 
 class Step(Awaitable[None]):
-    """What a verb returns: nothing more to do in a plain test, to be awaited in an async one."""
+    """Result of `advance`, `run_due` and the like: complete in a plain test, still to be awaited in an async one."""
 
-    def __init__(self, said: str, work: Coroutine[Any, Any, None] | None) -> None:
-        self.said = said
+    def __init__(self, call: str, work: Coroutine[Any, Any, None] | None) -> None:
+        self.call = call
         self._work = work
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -47,8 +57,8 @@ class Step(Awaitable[None]):
         if work is not None:
             yield from work.__await__()
 
-    def forgotten(self) -> bool:
-        """True when it should have been awaited and was not."""
+    def close_if_unawaited(self) -> bool:
+        """Close the work and return True if the step should have been awaited and was not."""
         if self._work is None:
             return False
         self._work.close()
@@ -57,18 +67,18 @@ class Step(Awaitable[None]):
 
 
 class Kit:
-    """One test's app, clock, store and worker."""
+    """The app, clock, store and worker of one test."""
 
-    def __init__(self, start: When = NOON) -> None:
+    def __init__(self, start: When = DEFAULT_START) -> None:
         self._clock = VirtualClock(instant_ms(start, field="start"))
-        self._home: Home | None = None
+        self._harness: AppHarness | None = None
         self._step = Step("", None)
 
     def __enter__(self) -> Kit:
         return self
 
     def __exit__(self, *_: object) -> None:
-        home, self._home = self._home, None
+        home, self._harness = self._harness, None
         if home is not None:
             home.leave()
         self._check_awaited()
@@ -77,43 +87,43 @@ class Kit:
 
     @property
     def app(self) -> Mainspring:
-        """The app under test: the one given to `use`, else a fresh one."""
-        return self._at_home().app
+        """The app under test: the one passed to `use`, else a new one."""
+        return self._open_harness().app
 
     def use(self, app: Mainspring) -> Kit:
-        """Test an app of yours, with its tasks and declared schedules; it is given back as it was."""
+        """Test an existing app with its tasks and declared schedules; after the test it is restored as it was."""
         if not isinstance(app, Mainspring):
             raise InvalidInput("app", f"{app!r} is not a Mainspring", "Give the object your tasks are declared on")
-        if self._home is not None and self._home.app is not app:
+        if self._harness is not None and self._harness.app is not app:
             raise MainspringError("this test has an app already: call use(…) once, before .app and everything else")
-        if self._home is None:
-            home = Home(app, self._clock)
+        if self._harness is None:
+            home = AppHarness(app, self._clock)
             home.enter()
-            self._home = home
+            self._harness = home
         return self
 
-    def _at_home(self) -> Home:
-        if self._home is None:
+    def _open_harness(self) -> AppHarness:
+        if self._harness is None:
             self.use(Mainspring("memory://"))
-        assert self._home is not None
-        return self._home
+        assert self._harness is not None
+        return self._harness
 
     # ── time ───────────────────────────────────────────────────────────────
 
     @property
     def now(self) -> datetime:
-        """The virtual time; it stands still between two steps."""
+        """The current virtual time, which stands still between two steps."""
         return to_datetime(self._clock.now())
 
     def advance(self, by: Duration) -> Step:
-        """Let time pass; everything that falls due happens on the way."""
+        """Move time forward by a duration; fires and runs that fall due on the way are carried out."""
         ms = duration_ms(by, field="by")
         return self._do(f"advance({by!r})", lambda home: home.advance(ms))
 
     def travel_to(self, when: When) -> Step:
-        """Let time pass until an instant. Before anything has happened the test simply begins there."""
+        """Move time forward to an instant; before the first step, let the test begin at that instant instead."""
         to = instant_ms(when, field="when")
-        if not self._at_home().begun:
+        if not self._open_harness().begun:
             self._clock.__init__(to)  # type: ignore[misc]  # the same clock, as if made there
             return Step("", None)
         left = to - self._clock.now()
@@ -126,31 +136,34 @@ class Kit:
         return self._do(f"travel_to({when!r})", lambda home: home.advance(left))
 
     def run_due(self) -> Step:
-        """Let everything happen that is due now, and what follows from it at once."""
+        """Carry out what is due now and what follows from it at once, without moving time."""
         return self._do("run_due()", lambda home: home.settle())
 
     def drain(self, within: Duration = "1d") -> Step:
-        """Let time pass until no run is open: delays and retries included; AssertionError when some are left."""
+        """Move time forward until no run is open, delays and retries included.
+
+        Raises: AssertionError if runs are still open after `within`.
+        """
         ms = duration_ms(within, field="within")
         return self._do("drain()", lambda home: home.drain(ms))
 
-    def _do(self, said: str, work: Callable[[Home], Coroutine[Any, Any, None]]) -> Step:
+    def _do(self, call: str, work: Callable[[AppHarness], Coroutine[Any, Any, None]]) -> Step:
         self._check_awaited()
-        home = self._at_home()
-        if on_a_loop():
-            self._step = Step(said, work(home))
+        home = self._open_harness()
+        if runs_loop():
+            self._step = Step(call, work(home))
             return self._step
         home.run(work(home))
-        return Step(said, None)
+        return Step(call, None)
 
     def _check_awaited(self) -> None:
-        if self._step.forgotten():
-            raise AssertionError(f"nothing happened: write await mainspring.{self._step.said} in an async test")
+        if self._step.close_if_unawaited():
+            raise AssertionError(f"nothing happened: write await mainspring.{self._step.call} in an async test")
 
     # ── what happened ──────────────────────────────────────────────────────
 
     def runs(self, task: TaskLike | None = None) -> list[Run]:
-        """Runs of a task, or all; oldest first."""
+        """Return the runs of a task, or all runs, oldest first."""
         self._check_awaited()
         name = None if task is None else self._task(task).name
         return self._found(Runs(task=name, limit=1_000_000, oldest_first=True))
@@ -167,18 +180,18 @@ class Kit:
         queue: str | None = None,
         count: int | None = 1,
     ) -> list[Run]:
-        """Code has enqueued (or triggered) so many runs of a task that fit; those are returned, ended ones too.
+        """Assert that `count` matching runs of a task were enqueued or triggered, and return them, ended ones too.
 
-        `args` and `kwargs` are the whole call, `payload` some of its arguments by name; `at` is when it is due,
-        `within` how far from that, or from now, it may be; `count=None` means one or more.
+        `args` and `kwargs` are the complete call, `payload` is some of its arguments by name. `at` is the due time,
+        `within` is the allowed distance from `at`, or from now without `at`. `count=None` means one or more.
         """
         __tracebackhide__ = True
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
             raise InvalidInput("count", f"{count!r} is not a count", "Give a whole number, or None for one or more")
-        wanted, fitting = self._fitting(task, args, kwargs, payload, at, within, queue)
-        if len(fitting) != count if count is not None else not fitting:
-            raise AssertionError(told(wanted, "one or more" if count is None else str(count), len(fitting)))
-        return [run for run, _ in fitting]
+        wanted, matching = self._match_runs(task, args, kwargs, payload, at, within, queue)
+        if len(matching) != count if count is not None else not matching:
+            raise AssertionError(format_mismatch(wanted, "one or more" if count is None else str(count), len(matching)))
+        return [run for run, _ in matching]
 
     def assert_not_enqueued(
         self,
@@ -191,13 +204,13 @@ class Kit:
         within: Duration | None = None,
         queue: str | None = None,
     ) -> None:
-        """Code has enqueued no run of a task that fits."""
+        """Assert that no matching run of a task was enqueued or triggered; arguments as for `assert_enqueued`."""
         __tracebackhide__ = True
-        wanted, fitting = self._fitting(task, args, kwargs, payload, at, within, queue)
-        if fitting:
-            raise AssertionError(told(wanted, "no", len(fitting)))
+        wanted, matching = self._match_runs(task, args, kwargs, payload, at, within, queue)
+        if matching:
+            raise AssertionError(format_mismatch(wanted, "no", len(matching)))
 
-    def _fitting(
+    def _match_runs(
         self,
         task: TaskLike,
         args: Sequence[Any] | None,
@@ -206,13 +219,13 @@ class Kit:
         at: When | None,
         within: Duration | None,
         queue: str | None,
-    ) -> tuple[Wanted, list[tuple[Run, dict[str, Any]]]]:
+    ) -> tuple[ExpectedRun, list[tuple[Run, dict[str, Any]]]]:
         self._check_awaited()
-        wanted = Wanted(self._task(task), self._clock.now(), args, kwargs, payload, at, within, queue)
+        wanted = ExpectedRun(self._task(task), self._clock.now(), args, kwargs, payload, at, within, queue)
         for run in self._found(Runs(limit=1_000_000, oldest_first=True)):
             if run.origin != "fire":
-                wanted.see(run, self._at_home().store._bodies.get(run.body or ""))
-        return wanted, wanted.fitting()
+                wanted.see(run, self._open_harness().store._bodies.get(run.body or ""))
+        return wanted, wanted.matching()
 
     def assert_fires(
         self,
@@ -222,47 +235,45 @@ class Kit:
         between: tuple[When, When] | None = None,
         count: int | None = None,
     ) -> list[datetime]:
-        """A schedule fires at these times next, or at these times, or so often, between two instants (both included).
+        """Assert when a schedule fires, and return the fire times.
 
-        A schedule is given by its name, by the task it is declared on, or as a trigger. What fires is returned.
+        With `times` alone, these are the next fires. With `between` (both instants included), the fires in that period
+        are exactly `times`, or `count` in number. The schedule is a name, the task it is declared on, or a trigger.
         """
         __tracebackhide__ = True
         self._check_awaited()
-        source = source_of(self.app, schedule, self._found)
+        source = fire_source(self.app, schedule, self._found)
         if times is None and (between is None or count is None):
             raise InvalidInput("times", "nothing is expected", "Give times, or between and count")
-        expected = None if times is None else same_times(times)
-        if between is None:
+        expected = None if times is None else parse_times(times)
+        if between is not None:
+            found = _fires_in(source, between)
+        else:
             assert expected is not None
             found = next_fires(source, self._clock.now(), len(expected))
-        else:
-            low, high = (instant_ms(when, field="between") for when in between)
-            if high < low:
-                raise InvalidInput("between", "the second instant is before the first", "Give the earlier one first")
-            found = fires_between(source, low, high)
         if expected is not None and found != expected:
-            raise AssertionError(source.difference(expected, found))
+            raise AssertionError(source.describe_difference(expected, found))
         if count is not None and len(found) != count:
-            raise AssertionError(source.counted(count, found))
+            raise AssertionError(source.describe_count(count, found))
         return [to_datetime(at, source.zone) for at in found]
 
     # ── making things go wrong ─────────────────────────────────────────────
 
     def fail_next(self, task: TaskLike, error: BaseException | type[BaseException], *, times: int = 1) -> None:
-        """The next attempts of a task end with this error; its handler is not called for them."""
+        """Let the next `times` attempts of a task fail with `error` instead of calling the handler."""
         target = self._task(task)
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not is_class and not isinstance(error, BaseException):
             raise InvalidInput("error", f"{error!r} is not an exception", 'Give for example ConnectionError("refused")')
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise InvalidInput("times", f"{times!r} is not a count", "Give a whole number of at least 1")
-        handlers = self.app._handlers
-        handlers[target.name] = failing(handlers[target.name], error, times)
+        handlers = registry_of(self.app).handlers
+        handlers[target.name] = failing_handler(handlers[target.name], error, times)
 
     # ── looking ────────────────────────────────────────────────────────────
 
     def _task(self, task: TaskLike) -> BaseTask[Any, Any]:
-        found = self.app._task(task)
+        found = registry_of(self.app).find_task(task)
         if found.app is not self.app:
             raise MainspringError(
                 f"task {found.name!r} belongs to another Mainspring: call mainspring.use(…) with that one first"
@@ -270,8 +281,8 @@ class Kit:
         return found
 
     def _found(self, query: Query[T]) -> list[T]:
-        """What the memory store answers at once."""
-        looking = self._at_home().store.find(query)
+        """Run a query on the memory store, which answers without awaiting anything."""
+        looking = self._open_harness().store.find(query)
         with contextlib.closing(looking):
             try:
                 looking.send(None)
@@ -281,8 +292,15 @@ class Kit:
         raise AssertionError("the memory store answers at once")
 
 
-def failing(handler: Handler, error: BaseException | type[BaseException], times: int) -> Handler:
-    """The handler, but its next calls raise."""
+def _fires_in(source: FireSource, between: tuple[When, When]) -> list[Ms]:
+    low, high = (instant_ms(when, field="between") for when in between)
+    if high < low:
+        raise InvalidInput("between", "the second instant is before the first", "Give the earlier one first")
+    return fires_between(source, low, high)
+
+
+def failing_handler(handler: Handler, error: BaseException | type[BaseException], times: int) -> Handler:
+    """Return a copy of the handler whose next `times` calls raise `error`."""
     left = times
 
     def fails() -> bool:
@@ -290,15 +308,15 @@ def failing(handler: Handler, error: BaseException | type[BaseException], times:
         left -= 1
         return left >= 0
 
-    async def call(attempt: Attempt) -> Any:
+    async def call(held: HeldRun) -> Any:
         if fails():
             raise error
-        return await handler.call(attempt)
+        return await handler.call(held)
 
-    def call_blocking(attempt: Attempt) -> Any:
+    def call_blocking(held: HeldRun) -> Any:
         if fails():
             raise error
-        return handler.call_blocking(attempt)
+        return handler.call_blocking(held)
 
     return replace(handler, call=call, call_blocking=call_blocking)
 

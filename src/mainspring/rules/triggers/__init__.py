@@ -1,4 +1,4 @@
-"""Triggers compute when a schedule fires: Cron, Every and At."""
+"""Triggers: the fire times of a schedule, by `Cron`, `Every` and `At`."""
 
 from mainspring.rules.triggers.at import At
 from mainspring.rules.triggers.base import Finding, Trigger

@@ -1,4 +1,4 @@
-"""At: an explicit list of instants."""
+"""`At`: a trigger with an explicit list of instants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mainspring.rules.triggers.base import Finding, Trigger
 
 
 class At(Trigger):
-    """One instant or several, sorted and each once; an empty list is valid and never fires."""
+    """A trigger that fires at each of the given instants, once. An empty list is valid and never fires."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class At(Trigger):
 
     @classmethod
     def from_spec(cls, spec: AtSpec) -> At:
-        """The trigger of a stored value."""
+        """Return the trigger of a stored spec."""
         trigger = cls.__new__(cls)
         trigger._set(spec=AtSpec(tuple(sorted(set(spec.times)))))
         return trigger

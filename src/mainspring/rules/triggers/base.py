@@ -1,4 +1,4 @@
-"""What every trigger can answer: which instants come next, how many there are, and what it means in words."""
+"""The base class of triggers: fire times as milliseconds and as datetimes, a description, and lint findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from mainspring.model.errors import InvalidInput
 from mainspring.model.instant import Ms, instant_ms, to_datetime
 from mainspring.model.trigger import TriggerSpec
 
-#: 0002-01-01T00:00:00Z and 9998-12-31T23:59:59Z in seconds: within them no calendar arithmetic can overflow.
+#: The first and last instant that triggers compute with, in seconds: 0002-01-01T00:00:00Z and 9998-12-31T23:59:59Z.
+#: Between them no calendar arithmetic can overflow.
 FIRST_SECOND = -62_104_060_800
 LAST_SECOND = 253_370_764_799
 FIRST_MS: Ms = FIRST_SECOND * 1000
@@ -21,68 +22,71 @@ LAST_MS: Ms = LAST_SECOND * 1000
 
 
 class Finding(Struct, frozen=True):
-    """One remark of the linter: a stable code, and what to write instead."""
+    """A remark of the linter: a stable code, and a message with what to write instead."""
 
     code: str
     message: str
 
 
 class Trigger(ABC):
-    """A set of instants in whole milliseconds; immutable, equal and hashable by its spec."""
+    """A set of instants in whole milliseconds. Immutable; equality and hash are those of the spec."""
 
     __slots__ = ("spec",)
 
     spec: TriggerSpec
 
-    # -- instants as milliseconds: what the engine uses ------------------------------------------------
+    # -- instants as milliseconds, for the engine -------------------------------------------------------
 
     @abstractmethod
     def next_ms(self, after: Ms) -> Ms | None:
-        """The first fire strictly after this instant, None when there is none."""
+        """Return the first fire strictly after an instant, None if there is none."""
 
     @abstractmethod
     def count_ms(self, after: Ms, through: Ms) -> int:
-        """How many fires lie in (after, through]."""
+        """Return the number of fires in (after, through]."""
 
     @abstractmethod
     def fires_ms(self, after: Ms, through: Ms, limit: int) -> list[Ms]:
-        """The first `limit` fires in (after, through], strictly increasing."""
+        """Return the first `limit` fires in (after, through], strictly increasing."""
 
     @abstractmethod
     def last_ms(self, after: Ms, through: Ms, n: int) -> list[Ms]:
-        """The last `n` fires in (after, through], strictly increasing."""
+        """Return the last `n` fires in (after, through], strictly increasing."""
 
     def dropped_ms(self, after: Ms, through: Ms) -> list[Ms]:
-        """Where a clock change dropped a fire: the ends of those gaps, in (after, through]."""
+        """Return the ends of the gaps in (after, through] by which a clock change dropped a fire."""
         return []
 
-    # -- datetimes: what people use ---------------------------------------------------------------------
+    # -- datetimes, for users ---------------------------------------------------------------------------
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """The first fire strictly after this instant, None when there is none."""
+        """Return the first fire strictly after an instant, None if there is none."""
         found = self.next_ms(instant_ms(instant, field="instant"))
         return None if found is None else to_datetime(found, self._zone())
 
     def upcoming(self, after: datetime, n: int) -> list[datetime]:
-        """The next `n` fires."""
+        """Return the next `n` fires after an instant."""
         if n < 0:
             raise InvalidInput("n", f"{n} is negative", "Ask for 0 fires or more")
         zone = self._zone()
         return [to_datetime(ms, zone) for ms in self.fires_ms(instant_ms(after, field="after"), LAST_MS, n)]
 
     def count(self, after: datetime, through: datetime) -> int:
-        """How many fires lie after the first instant, up to and including the second."""
+        """Return the number of fires after the first instant, up to and including the second."""
         return self.count_ms(instant_ms(after, field="after"), instant_ms(through, field="through"))
 
     @abstractmethod
     def describe(self) -> str:
-        """One English sentence."""
+        """Return the trigger as an English sentence."""
 
     @abstractmethod
     def lint(self, *, zone_given: bool | None = None, around: datetime | None = None) -> list[Finding]:
-        """What is probably not meant; `around` is the time to judge from, where that matters."""
+        """Return findings about what is probably a mistake.
 
-    # -- a value ----------------------------------------------------------------------------------------
+        `zone_given`: whether the user named a zone. `around`: the time from which to judge, where that matters.
+        """
+
+    # -- an immutable value -----------------------------------------------------------------------------
 
     def _zone(self) -> ZoneInfo | None:
         return None

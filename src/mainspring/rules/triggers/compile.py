@@ -1,4 +1,4 @@
-"""From the stored value of a trigger to the trigger that computes."""
+"""Compilation: from the stored spec of a trigger to the trigger that computes fire times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mainspring.rules.triggers.every import Every
 
 @lru_cache(maxsize=16_384)
 def compile_trigger(spec: TriggerSpec, anchor: Ms | None = None) -> Trigger:
-    """The trigger of a value; `anchor` is where an Every without one counts from."""
+    """Return the trigger of a spec. `anchor` is the origin of an `Every` whose spec has none."""
     match spec:
         case CronSpec():
             return Cron.from_spec(spec)

@@ -1,4 +1,7 @@
-"""Cron: wall times of an expression, mapped to instants of a zone by an explicit clock-change policy."""
+"""`Cron`: a trigger at the wall times of an expression, mapped to instants of a zone.
+
+The mapping follows an explicit policy for clock changes, `gap` and `overlap`.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from datetime import datetime
 from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
-from mainspring.model.errors import InvalidInput, nearest
-from mainspring.model.instant import Ms, zone
+from mainspring.model.errors import InvalidInput, suggest_nearest
+from mainspring.model.instant import Ms, load_zone
 from mainspring.model.trigger import CronSpec, Fold, Gap
 from mainspring.rules.triggers.base import FIRST_SECOND, LAST_SECOND, Finding, Trigger
 from mainspring.rules.triggers.cron_parse import CronFields, parse
 from mainspring.rules.triggers.cron_wall import CronWall, cron_wall
-from mainspring.rules.triggers.zone_table import BLOCK_BITS, DAY, Piece, Repeats, block_pieces
+from mainspring.rules.triggers.zone_table import BLOCK_BITS, DAY_SECONDS, Piece, Repeats, block_pieces
 
 
 class Cron(Trigger):
-    """A cron expression in a zone; without `tz` it is UTC, and lint says so.
+    """A trigger by a cron expression in a zone, by default UTC, which lint remarks.
 
-    Schedules that name times of day follow `gap` and `overlap` when the clock changes; those whose minute or hour
-    begins with `*` fire whenever the wall clock matches.
+    When the clock changes, expressions that name times of day follow `gap` and `overlap`. Expressions whose minute or
+    hour begins with `*` fire whenever the wall clock matches.
     """
 
     __slots__ = ("_repeats", "_wall", "_zone_given", "_zone_info", "fields")
@@ -43,9 +46,9 @@ class Cron(Trigger):
     ) -> None:
         fields = parse(expr, hash_id)
         name = tz.key if isinstance(tz, ZoneInfo) and tz.key else tz
-        info = zone("UTC" if name is None else name)
-        _choice("gap", gap, Gap)
-        _choice("overlap", overlap, Fold)
+        info = load_zone("UTC" if name is None else name)
+        _check_one_of("gap", gap, Gap)
+        _check_one_of("overlap", overlap, Fold)
         self._set(
             spec=CronSpec(expr, info.key, gap, overlap, hash_id),
             fields=fields,
@@ -57,7 +60,7 @@ class Cron(Trigger):
 
     @classmethod
     def from_spec(cls, spec: CronSpec) -> Cron:
-        """The trigger of a stored value."""
+        """Return the trigger of a stored spec."""
         return cls(spec.expr, spec.tz, spec.gap, spec.overlap, spec.hash_id)
 
     # -- instants ---------------------------------------------------------------------------------------
@@ -68,7 +71,7 @@ class Cron(Trigger):
         while at <= LAST_SECOND:
             starts, pieces = block_pieces(name, at >> BLOCK_BITS, repeats)
             piece = pieces[bisect_right(starts, at) - 1]
-            if at == piece.start and self._shifted(piece):
+            if at == piece.start and self._has_shifted_fire(piece):
                 return at * 1000
             found = wall.next(max(at + piece.offset, piece.low))
             if found < piece.high:
@@ -82,7 +85,7 @@ class Cron(Trigger):
         for piece, low, high in self._stretches(after, through):
             total += self._wall.count(low, high)
             if piece.gap_low < piece.gap_high and low <= piece.start + piece.offset < high:
-                total += self._shifted(piece)
+                total += self._has_shifted_fire(piece)
         return total
 
     def fires_ms(self, after: Ms, through: Ms, limit: int) -> list[Ms]:
@@ -90,7 +93,7 @@ class Cron(Trigger):
         for piece, low, high in self._stretches(after, through):
             if len(found) >= limit:
                 break
-            if low <= piece.start + piece.offset < high and self._shifted(piece):
+            if low <= piece.start + piece.offset < high and self._has_shifted_fire(piece):
                 found.append(piece.start * 1000)
             walls = self._wall.forward(low, high, limit - len(found))
             found += [(wall - piece.offset) * 1000 for wall in walls]
@@ -103,39 +106,42 @@ class Cron(Trigger):
                 break
             walls = self._wall.backward(low, high, n - len(found))
             found += [(wall - piece.offset) * 1000 for wall in walls]
-            if len(found) < n and low <= piece.start + piece.offset < high and self._shifted(piece):
+            if len(found) < n and low <= piece.start + piece.offset < high and self._has_shifted_fire(piece):
                 found.append(piece.start * 1000)
         return found[::-1]
 
     def dropped_ms(self, after: Ms, through: Ms) -> list[Ms]:
-        """The gap ends at which nothing fires although a fire fell into the gap; only with `gap="skip"`."""
+        """Return the ends of the gaps that dropped a fire and at which nothing fires. Only with `gap="skip"`."""
         if self.spec.gap != "skip" or not self.fields.fixed_time:
             return []
         return [
             piece.start * 1000
             for piece, low, high in self._stretches(after, through)
-            if low <= piece.start + piece.offset < high and self._lost(piece)
+            if low <= piece.start + piece.offset < high and self._has_lost_fire(piece)
         ]
 
-    def _shifted(self, piece: Piece) -> bool:
-        """Whether fires of the gap before this piece come to one of their own at the piece's start."""
-        return piece.gap_low < piece.gap_high and self.spec.gap == "shift" and self._lost(piece)
+    def _has_shifted_fire(self, piece: Piece) -> bool:
+        """Return True if fires in the gap before a piece are moved to one fire at the piece's start."""
+        return piece.gap_low < piece.gap_high and self.spec.gap == "shift" and self._has_lost_fire(piece)
 
-    def _lost(self, piece: Piece) -> bool:
-        """Whether a fixed time fell into the gap before this piece, and nothing fires at its end anyway."""
+    def _has_lost_fire(self, piece: Piece) -> bool:
+        """Return True if a time of day fell into the gap before a piece, and nothing fires at the gap's end anyway."""
         if piece.gap_low >= piece.gap_high or not self.fields.fixed_time:
             return False
         return self._wall.next(piece.gap_low) < piece.gap_high != self._wall.next(piece.gap_high)
 
     def _skip(self, at: int) -> int:
-        """An instant at or after this one, before which nothing can fire: wall and UTC never differ by a day."""
-        return max(at, self._wall.next(at - DAY) - DAY)
+        """Return an instant at or after `at` before which nothing can fire.
+
+        A day of margin is enough, because wall time and UTC never differ by a day.
+        """
+        return max(at, self._wall.next(at - DAY_SECONDS) - DAY_SECONDS)
 
     def _skip_back(self, at: int) -> int:
-        return min(at, self._wall.prev(at + DAY) + DAY)
+        return min(at, self._wall.prev(at + DAY_SECONDS) + DAY_SECONDS)
 
     def _stretches(self, after: Ms, through: Ms) -> Iterator[tuple[Piece, int, int]]:
-        """The pieces of (after, through] in order, each with the wall times [low, high) that count in it."""
+        """Yield the pieces of (after, through] in order, each with the wall times [low, high) that count in it."""
         at, last = max(after // 1000 + 1, FIRST_SECOND), min(through // 1000, LAST_SECOND)
         at = self._skip(at)
         while at <= last:
@@ -145,7 +151,7 @@ class Cron(Trigger):
             at = self._skip(piece.end)
 
     def _stretches_back(self, after: Ms, through: Ms) -> Iterator[tuple[Piece, int, int]]:
-        """The same, from the last piece to the first."""
+        """Yield the pieces of (after, through] from the last to the first, with the wall times that count in each."""
         first, at = max(after // 1000 + 1, FIRST_SECOND), min(through // 1000, LAST_SECOND)
         at = self._skip_back(at)
         while at >= first:
@@ -162,18 +168,18 @@ class Cron(Trigger):
         return describe_cron(self.fields, self.spec.tz)
 
     def lint(self, *, zone_given: bool | None = None, around: datetime | None = None) -> list[Finding]:
-        """What is probably not meant; clock changes are judged over six years from `around` (else 2025)."""
+        """Return findings about probable mistakes. Clock changes are judged over six years from `around` or 2025."""
         from mainspring.rules.triggers.lint import lint_cron
 
         return lint_cron(self, self._zone_given if zone_given is None else zone_given, around)
 
     @property
     def never(self) -> bool:
-        """Whether no day can ever match, as on 30 February."""
+        """True if no day can ever match, as with 30 February."""
         return self._wall.days.never
 
     def walls(self, low: int, high: int) -> int:
-        """How many wall times in [low, high) match, in seconds from 1970 on a clock without zone."""
+        """Return the number of matching wall times in [low, high), in seconds from 1970 on a clock without zone."""
         return self._wall.count(low, high)
 
     def _zone(self) -> ZoneInfo | None:
@@ -181,12 +187,14 @@ class Cron(Trigger):
 
 
 def _window(piece: Piece, first: int, last: int) -> tuple[int, int]:
-    """The wall times of a piece that count, and whose instants are in [first, last]."""
+    """Return the wall times [low, high) of a piece that count and whose instants lie in [first, last]."""
     return max(first + piece.offset, piece.low), min(last + 1 + piece.offset, piece.high)
 
 
-def _choice(field: str, value: object, choices: Any) -> None:
+def _check_one_of(field: str, value: object, choices: Any) -> None:
     known = get_args(choices)
     if value not in known:
-        fix = (nearest(value, known) if isinstance(value, str) else "") or f"Write one of {', '.join(map(repr, known))}"
+        fix = (
+            suggest_nearest(value, known) if isinstance(value, str) else ""
+        ) or f"Write one of {', '.join(map(repr, known))}"
         raise InvalidInput(field, f"{value!r} is not a choice", fix)

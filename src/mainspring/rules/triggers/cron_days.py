@@ -1,4 +1,4 @@
-"""Which days a cron expression names, in closed form over the 28 kinds of month.
+"""The days that a cron expression names, in closed form over the 28 kinds of month.
 
 A month's kind is its length (28 to 31) and the weekday it begins on; a kind's matching days are one bit mask.
 Days are counted from 1970-01-01; weekdays from Sunday, as cron does.
@@ -10,7 +10,7 @@ from datetime import date
 
 from mainspring.rules.triggers.cron_parse import CronFields
 
-#: Stand for "no such day" (or second); larger and smaller than any real one.
+#: NEVER and -NEVER stand for "no such day" (or second): greater and smaller than any real one.
 NEVER = 1 << 60
 _EPOCH_ORDINAL = 719_163
 _FIRST_DAY = 1 - _EPOCH_ORDINAL
@@ -19,7 +19,7 @@ _LENGTHS = (
     (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31),
     (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31),
 )
-#: _WEEKS[b][w]: the days of a month that begins on weekday b, that are weekday w.
+#: _WEEKS[b][w]: bit mask of the days with weekday w, in a month that begins on weekday b.
 _WEEKS = tuple(
     tuple(sum(1 << day for day in range(1, 32) if (begin + day - 1) % 7 == weekday) for weekday in range(7))
     for begin in range(7)
@@ -27,7 +27,7 @@ _WEEKS = tuple(
 
 
 class CronDays:
-    """The matching days of one expression."""
+    """The days that match one expression: searched and counted month by month."""
 
     __slots__ = ("_fields", "_masks", "_months", "every_day", "never")
 
@@ -45,7 +45,7 @@ class CronDays:
         return {lengths[month] for lengths in _LENGTHS for month in self._fields.months}
 
     def next_day(self, day: int) -> int:
-        """The first matching day at or after this one."""
+        """Return the first matching day at or after a day, NEVER if there is none."""
         if day > _LAST_DAY or self.never:
             return NEVER
         day = max(day, _FIRST_DAY)
@@ -66,7 +66,7 @@ class CronDays:
         return first + (rest & -rest).bit_length() - 2
 
     def prev_day(self, day: int) -> int:
-        """The last matching day at or before this one."""
+        """Return the last matching day at or before a day, -NEVER if there is none."""
         if day < _FIRST_DAY or self.never:
             return -NEVER
         day = min(day, _LAST_DAY)
@@ -87,7 +87,7 @@ class CronDays:
         return first + rest.bit_length() - 2
 
     def count(self, low: int, high: int) -> int:
-        """How many days in [low, high) match."""
+        """Return the number of matching days in [low, high)."""
         low, high = max(low, _FIRST_DAY), min(high, _LAST_DAY + 1)
         if low >= high or self.never:
             return 0
@@ -110,7 +110,7 @@ class CronDays:
             rest = self._month(first, year, month)
 
     def _month(self, first: int, year: int, month: int) -> int:
-        """The matching days of a month as bits 1 to 31; `first` is the day number of its first day."""
+        """Return the matching days of a month as bits 1 to 31. `first` is the day number of its first day."""
         if not self._months[month]:
             return 0
         begin = (first + 4) % 7
@@ -153,7 +153,7 @@ def _by_weekday(fields: CronFields, begin: int, length: int) -> int:
 
 
 def _nearest_weekday(day: int, begin: int, length: int) -> int:
-    """Monday to Friday nearest to a day, not leaving the month."""
+    """Return the day from Monday to Friday that is nearest to a day and in the same month."""
     weekday = (begin + day - 1) % 7
     if weekday == 6:
         return day - 1 if day > 1 else day + 2

@@ -1,4 +1,4 @@
-"""Cron text to values: every field read, checked, and refused with its name and the position of the mistake."""
+"""Parsing of cron expressions into values. Errors name the field and the position of the mistake."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from mainspring.model.errors import InvalidCron, nearest
+from mainspring.model.errors import InvalidCron, suggest_nearest
 
-MAX_LENGTH = 256
+MAX_CRON_CHARS = 256
 WEEKDAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 MONTH_NAMES = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 WEEKDAY_WORDS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
@@ -33,7 +33,7 @@ _HASH = re.compile(r"H(?:\(([^()-]*)-([^()-]*)\))?", re.IGNORECASE)
 
 
 class Kind(NamedTuple):
-    """A field's name, its numbers, the names of those numbers, and what else may be written."""
+    """A kind of field: its name, its range of numbers, the names of those numbers, and other notations (`more`)."""
 
     name: str
     low: int
@@ -47,17 +47,17 @@ class Kind(NamedTuple):
         return f"Allowed: {self.low}-{self.high}{named}, lists a,b, ranges a-b, steps */n{self.more}"
 
 
-SECOND = Kind("second", 0, 59)
-MINUTE = Kind("minute", 0, 59)
-HOUR = Kind("hour", 0, 23)
-DAY = Kind("day-of-month", 1, 31, (), ", L (last day), L-3, LW, 15W")
-MONTH = Kind("month", 1, 12, MONTH_NAMES)
-WEEKDAY = Kind("day-of-week", 0, 7, WEEKDAY_NAMES, ", 5L (last Friday), 5#2 (second Friday)")
-KINDS = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
+SECOND_KIND = Kind("second", 0, 59)
+MINUTE_KIND = Kind("minute", 0, 59)
+HOUR_KIND = Kind("hour", 0, 23)
+DAY_KIND = Kind("day-of-month", 1, 31, (), ", L (last day), L-3, LW, 15W")
+MONTH_KIND = Kind("month", 1, 12, MONTH_NAMES)
+WEEKDAY_KIND = Kind("day-of-week", 0, 7, WEEKDAY_NAMES, ", 5L (last Friday), 5#2 (second Friday)")
+KINDS = (SECOND_KIND, MINUTE_KIND, HOUR_KIND, DAY_KIND, MONTH_KIND, WEEKDAY_KIND)
 
 
 class Special(NamedTuple):
-    """A day that depends on the month: what it is, its number, and its weekday where it has one."""
+    """A day that depends on the month: the rule (`what`), its number, and its weekday if the rule has one."""
 
     what: str
     number: int
@@ -65,19 +65,19 @@ class Special(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One entry of a field's list."""
+    """One entry of a field's list, with the values that it names."""
 
     text: str
     values: tuple[int, ...]
     special: Special | None = None
     star: bool = False
     step: int = 1
-    #: The same without H.
+    #: The entry as cron text in which H is replaced by its value.
     plain: str = ""
 
 
 class Field(Struct, frozen=True):
-    """One field: the numbers it names, the days that depend on the month, and how it was written."""
+    """One field: its text, the numbers that it names, and the days that depend on the month."""
 
     kind: Kind
     text: str
@@ -91,12 +91,12 @@ class Field(Struct, frozen=True):
 
     @property
     def plain(self) -> str:
-        """The field as cron text in which H is worked out and ? is *."""
+        """The field as cron text in which H is replaced by its value and ? by *."""
         return ",".join(item.plain for item in self.items)
 
 
 class CronFields(Struct, frozen=True, eq=False):
-    """A whole expression; `parse` gives the same object for the same text, so it is told apart by identity."""
+    """A whole expression. `parse` returns one object for equal texts, so equality is identity."""
 
     fields: tuple[Field, Field, Field, Field, Field, Field]
     with_seconds: bool
@@ -127,17 +127,17 @@ class CronFields(Struct, frozen=True, eq=False):
 
     @property
     def fixed_time(self) -> bool:
-        """Whether the schedule names times of day, rather than following elapsed time."""
+        """True if the expression names times of day: neither minute nor hour begins with a star."""
         return not (self.fields[1].starred or self.fields[2].starred)
 
     @property
     def days_or_weekdays(self) -> bool:
-        """Whether a day matches by either day field (Vixie's rule) rather than by both."""
+        """True if a day matches by either day field (Vixie's rule) instead of by both."""
         return not (self.days.starred or self.weekdays.starred)
 
 
 class Token(NamedTuple):
-    """A stretch of the expression: all of it, the stretch, where it begins, and the field it belongs to."""
+    """A part of an expression: its text, its position in the whole expression, and the kind of its field."""
 
     expression: str
     text: str
@@ -152,7 +152,10 @@ class Token(NamedTuple):
 
 
 def parse(expression: str, hash_id: str | None = None) -> CronFields:
-    """Read an expression; `hash_id` is what H is derived from."""
+    """Parse an expression. The values of H are derived from the text `hash_id`.
+
+    Raises `InvalidCron`, with the position of the mistake.
+    """
     if not isinstance(expression, str):
         raise InvalidCron(
             repr(expression),
@@ -161,13 +164,13 @@ def parse(expression: str, hash_id: str | None = None) -> CronFields:
             f"{type(expression).__name__} is not text",
             'Write text such as "*/5 * * * *"',
         )
-    if len(expression) > MAX_LENGTH:
+    if len(expression) > MAX_CRON_CHARS:
         raise InvalidCron(
             expression,
-            MAX_LENGTH,
+            MAX_CRON_CHARS,
             "expression",
             f"{len(expression)} characters are too many",
-            f"At most {MAX_LENGTH} are read",
+            f"At most {MAX_CRON_CHARS} are read",
         )
     return _parse(expression, hash_id if "h" in expression.lower() else None)
 
@@ -196,7 +199,7 @@ def _expand(expression: str, tokens: list[tuple[str, int]]) -> list[tuple[str, i
             expression, tokens[1][1], "expression", f"{tokens[1][0]!r} after {name}", f"Write {name} alone, or fields"
         )
     if name.lower() not in MACROS:
-        fix = nearest(name, MACROS) or f"Known are {' '.join(MACROS)}"
+        fix = suggest_nearest(name, MACROS) or f"Known are {' '.join(MACROS)}"
         raise InvalidCron(expression, position, "expression", f"{name!r} is not known", fix)
     return [(text, position) for text in MACROS[name.lower()].split()]
 
@@ -245,23 +248,29 @@ def _item(token: Token, hash_id: str | None) -> Item:
         return _hashed(token, base, step if suffix else None, hash_id)
     dash = base.text.find("-", 1)
     if dash < 0:
-        value = _number(base)
-        if slash < 0:
-            return Item(token.text, (value % 7 if kind is WEEKDAY else value,), plain=token.text.upper())
-        value = value % 7 if kind is WEEKDAY else value
-        return Item(token.text, tuple(range(value, _top(kind) + 1, step)), step=step, plain=f"{value}{suffix}")
+        return _single_value(token, _number(base), step if suffix else None)
     low, high = _number(base.part(0, dash)), _number(base.part(dash + 1))
     return Item(token.text, tuple(_range(kind, low, high)[::step]), step=step, plain=token.text.upper())
 
 
+def _single_value(token: Token, value: int, step: int | None) -> Item:
+    """Return the entry for a value, or with a step for the value and every step-th one up to the top of the range."""
+    kind = token.kind
+    value = value % 7 if kind is WEEKDAY_KIND else value
+    if step is None:
+        return Item(token.text, (value,), plain=token.text.upper())
+    suffix = token.text[token.text.index("/") :]
+    return Item(token.text, tuple(range(value, _top(kind) + 1, step)), step=step, plain=f"{value}{suffix}")
+
+
 def _top(kind: Kind) -> int:
-    """The last value of a whole field: Saturday for weekdays, whose 7 is Sunday again."""
-    return 6 if kind is WEEKDAY else kind.high
+    """Return the last value of a kind: Saturday for weekdays, as 7 is Sunday again."""
+    return 6 if kind is WEEKDAY_KIND else kind.high
 
 
 def _range(kind: Kind, low: int, high: int) -> list[int]:
-    """The values of low-high in order; a range whose end is the smaller goes round."""
-    if kind is WEEKDAY:
+    """Return the values of a range in order; a range whose end is the smaller wraps around."""
+    if kind is WEEKDAY_KIND:
         days = range(low, high + 1 if low <= high else high + 8)
         return [day % 7 for day in days][:7]
     if low <= high:
@@ -281,10 +290,10 @@ def _number(token: Token) -> int:
         return kind.names.index(upper) + kind.low
     if not text:
         token.fail("a value is missing")
-    for other in (MONTH, WEEKDAY):
+    for other in (MONTH_KIND, WEEKDAY_KIND):
         if other is not kind and upper in other.names:
             token.fail(f"{text!r} is a {other.name} name", f"Move it to the {other.name} field. {kind.allowed}")
-    near = nearest(text, kind.names)
+    near = suggest_nearest(text, kind.names)
     return token.fail(f"{text!r} is not a value", f"{near} {kind.allowed}" if near else "")
 
 
@@ -302,9 +311,9 @@ def _digits(text: str) -> bool:
 
 def _special(token: Token) -> Special | None:
     upper = token.text.upper()
-    if token.kind is DAY:
+    if token.kind is DAY_KIND:
         return _special_day(token, upper)
-    if token.kind is WEEKDAY:
+    if token.kind is WEEKDAY_KIND:
         return _special_weekday(token, upper)
     return None
 
@@ -344,16 +353,9 @@ def _special_weekday(token: Token, upper: str) -> Special | None:
 
 
 def _hashed(token: Token, base: Token, step: int | None, hash_id: str | None) -> Item:
-    """H, H/15, H(0-29) or H(0-29)/10: a value that is this schedule's own, and stays the same."""
+    """Return the entry for H, H/15, H(0-29) or H(0-29)/10: a value that is fixed for each `hash_id`."""
     kind = token.kind
-    found = _HASH.fullmatch(base.text)
-    if found is None:
-        base.fail(f"{base.text!r} is not a value", f"Write H, H/15, H(0-29) or H(0-29)/10. {kind.allowed}")
-    low, high = kind.low, 28 if kind is DAY else _top(kind)
-    if found.group(1) is not None:
-        low, high = _number(base.part(*found.span(1))), _number(base.part(*found.span(2)))
-        if low > high:
-            base.fail(f"{base.text!r} runs backwards", f"Write H({high}-{low})")
+    low, high = _hash_range(base)
     if hash_id is None:
         base.fail("H needs a name to be derived from", "Give hash_id=, or use it in a schedule, whose name it takes")
     digest = hashlib.sha256(f"{hash_id}\0{kind.name}".encode(errors="surrogatepass")).digest()
@@ -361,8 +363,22 @@ def _hashed(token: Token, base: Token, step: int | None, hash_id: str | None) ->
     size = high - low + 1
     if step is None:
         value = low + number % size
-        return Item(token.text, (value % 7 if kind is WEEKDAY else value,), plain=str(value))
+        return Item(token.text, (value % 7 if kind is WEEKDAY_KIND else value,), plain=str(value))
     start = low + number % min(step, size)
     plain = f"{start}/{step}" if high == _top(kind) else f"{start}-{high}/{step}"
-    values = (value % 7 if kind is WEEKDAY else value for value in range(start, high + 1, step))
+    values = (value % 7 if kind is WEEKDAY_KIND else value for value in range(start, high + 1, step))
     return Item(token.text, tuple(values), step=step, plain=plain)
+
+
+def _hash_range(base: Token) -> tuple[int, int]:
+    """Return the range of H or H(low-high); of days only those that every month has."""
+    kind = base.kind
+    found = _HASH.fullmatch(base.text)
+    if found is None:
+        base.fail(f"{base.text!r} is not a value", f"Write H, H/15, H(0-29) or H(0-29)/10. {kind.allowed}")
+    if found.group(1) is None:
+        return kind.low, 28 if kind is DAY_KIND else _top(kind)
+    low, high = _number(base.part(*found.span(1))), _number(base.part(*found.span(2)))
+    if low > high:
+        base.fail(f"{base.text!r} runs backwards", f"Write H({high}-{low})")
+    return low, high

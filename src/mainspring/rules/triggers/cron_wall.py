@@ -1,4 +1,4 @@
-"""The wall times a cron expression names, as seconds from 1970-01-01T00:00 on a clock without zone."""
+"""The wall times that a cron expression names, as seconds from 1970-01-01T00:00 on a clock without zone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DAY = 86_400
 
 
 class CronWall:
-    """Matching days times the day's matching times: searched, counted and listed without enumerating."""
+    """The product of the matching days and a day's matching times: searched and counted without enumerating it."""
 
     __slots__ = ("_last", "_minutes", "_seconds", "days", "per_day")
 
@@ -24,7 +24,7 @@ class CronWall:
         self.per_day = len(self._minutes) * len(self._seconds)
 
     def next(self, wall: int) -> int:
-        """The first match at or after this wall time; NEVER when there is none."""
+        """Return the first match at or after a wall time, NEVER if there is none."""
         day, second = divmod(wall, _DAY)
         if second <= self._last:
             found = self.days.next_day(day)
@@ -35,7 +35,7 @@ class CronWall:
         return NEVER if found == NEVER else found * _DAY + self._minutes[0] * 60 + self._seconds[0]
 
     def prev(self, wall: int) -> int:
-        """The last match at or before this wall time; -NEVER when there is none."""
+        """Return the last match at or before a wall time, -NEVER if there is none."""
         day, second = divmod(wall, _DAY)
         rank = self._rank(second + 1)
         if rank:
@@ -47,7 +47,7 @@ class CronWall:
         return -NEVER if found == -NEVER else found * _DAY + self._last
 
     def count(self, low: int, high: int) -> int:
-        """How many matches lie in [low, high)."""
+        """Return the number of matches in [low, high)."""
         if low >= high:
             return 0
         low_day, low_second = divmod(low, _DAY)
@@ -60,7 +60,7 @@ class CronWall:
         return total
 
     def forward(self, low: int, high: int, limit: int) -> list[int]:
-        """The first `limit` matches in [low, high), increasing."""
+        """Return the first `limit` matches in [low, high), increasing."""
         found: list[int] = []
         day, second = divmod(low, _DAY)
         rank = self._rank(second)
@@ -77,7 +77,7 @@ class CronWall:
         return found
 
     def backward(self, low: int, high: int, limit: int) -> list[int]:
-        """The last `limit` matches in [low, high), decreasing."""
+        """Return the last `limit` matches in [low, high), decreasing."""
         found: list[int] = []
         day, second = divmod(high, _DAY)
         rank = self._rank(second)
@@ -94,7 +94,7 @@ class CronWall:
         return found
 
     def _rank(self, second: int) -> int:
-        """How many of a day's matching times are before this second of the day."""
+        """Return the number of a day's matching times before a second of the day."""
         minute, rest = divmod(second, 60)
         index = bisect_left(self._minutes, minute)
         rank = index * len(self._seconds)
@@ -103,14 +103,14 @@ class CronWall:
         return rank
 
     def _time(self, rank: int) -> int:
-        """The second of the day of the matching time with this rank."""
+        """Return the second of the day of the matching time with this rank, from 0."""
         index, rest = divmod(rank, len(self._seconds))
         return self._minutes[index] * 60 + self._seconds[rest]
 
 
 @lru_cache(maxsize=4096)
 def cron_wall(fields: CronFields) -> CronWall:
-    """The wall times of an expression, shared by all schedules that have it."""
+    """Return the wall times of an expression; schedules with equal expressions share one object."""
     return CronWall(fields)
 
 

@@ -1,4 +1,4 @@
-"""A cron expression as one English sentence: cron-descriptor's words, and our own where it has none."""
+"""A cron expression as an English sentence: the words of cron-descriptor, and our own where it has none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NTH = ("first", "second", "third", "fourth", "fifth")
 
 
 def describe_cron(fields: CronFields, tz: str) -> str:
-    """'At 09:00, Monday through Friday (Europe/Berlin)'."""
+    """Return an expression in words: 'At 09:00, Monday through Friday (Europe/Berlin)'."""
     return f"{_sentence(fields)} ({tz})"
 
 
@@ -27,7 +27,7 @@ def _sentence(fields: CronFields) -> str:
 
 
 def _plain(field: Field) -> str:
-    """The field's text for cron-descriptor: each weekday once and Sunday as 0."""
+    """Return a field's text for cron-descriptor: each weekday once and Sunday as 0."""
     if not field.specials and len(field.values) == (7 if field.kind.name == "day-of-week" else field.kind.high):
         return "*"
     if field.kind.name == "day-of-week" and not field.specials:
@@ -38,14 +38,14 @@ def _plain(field: Field) -> str:
 
 
 def _library(fields: CronFields, days: str, months: str, weekdays: str) -> str:
-    """What cron-descriptor says, empty when it cannot."""
+    """Return the description by cron-descriptor, empty if it has none."""
     from cron_descriptor import Options, get_description  # type: ignore[import-untyped]
 
-    options = Options(locale_code="en_US", use_24hour_time_format=True)  # the machine's own language is not ours
+    options = Options(locale_code="en_US", use_24hour_time_format=True)  # not the language of the machine
     times = [field.plain for field in fields.fields[0 if fields.with_seconds else 1 : 3]]
     try:
         return str(get_description(" ".join([*times, days, months, weekdays]), options))
-    except Exception:  # its errors are many; ours is only that it has no words for this
+    except Exception:  # it raises many kinds of errors; all mean that it has no words for this
         return ""
 
 
@@ -56,22 +56,27 @@ def _times(fields: CronFields) -> str:
 
 
 def _own_days(fields: CronFields) -> list[str]:
+    parts = _day_parts(fields)
+    if len(fields.months) < 12:
+        parts.append(f"only in {_listed(MONTH_WORDS[month - 1] for month in fields.months)}")
+    return parts
+
+
+def _day_parts(fields: CronFields) -> list[str]:
     by_day = [f"day {_listed(map(str, fields.days.values))}"] if fields.days.values else []
     by_day += [_special_day(special) for special in fields.days.specials]
     by_weekday = [WEEKDAY_WORDS[weekday] for weekday in fields.weekdays.values]
     by_weekday += [_special_weekday(special) for special in fields.weekdays.specials]
-    parts = []
     all_days, all_weekdays = len(fields.days.values) == 31, len(fields.weekdays.values) == 7
-    if all_days or all_weekdays:
-        parts += [f"on {_listed(by_day)} of the month"] if not all_days else []
-        parts += [f"on {_listed(by_weekday)}"] if not all_weekdays else []
-    elif fields.days_or_weekdays:
-        parts.append(f"on {_listed(by_day)} of the month, or on {_listed(by_weekday)}")
-    else:
-        parts.append(f"on {_listed(by_day)} of the month if it is also {_listed(by_weekday, 'or')}")
-    if len(fields.months) < 12:
-        parts.append(f"only in {_listed(MONTH_WORDS[month - 1] for month in fields.months)}")
-    return parts
+    if all_days and all_weekdays:
+        return []
+    if all_weekdays:
+        return [f"on {_listed(by_day)} of the month"]
+    if all_days:
+        return [f"on {_listed(by_weekday)}"]
+    if fields.days_or_weekdays:
+        return [f"on {_listed(by_day)} of the month, or on {_listed(by_weekday)}"]
+    return [f"on {_listed(by_day)} of the month if it is also {_listed(by_weekday, 'or')}"]
 
 
 def _special_day(special: Special) -> str:

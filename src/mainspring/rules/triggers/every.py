@@ -1,4 +1,4 @@
-"""Every: an anchor plus whole multiples of an interval."""
+"""`Every`: a trigger at an anchor plus whole multiples of an interval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mainspring.rules.triggers.base import LAST_MS, Finding, Trigger
 
 
 class Every(Trigger):
-    """anchor + n × interval, n ≥ 1; without an anchor, the instant asked about is the anchor."""
+    """A trigger at anchor + n × interval for n ≥ 1. Without an anchor, the `after` of a query is the anchor."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class Every(Trigger):
 
     @classmethod
     def from_spec(cls, spec: EverySpec) -> Every:
-        """The trigger of a stored value."""
+        """Return the trigger of a stored spec."""
         if spec.interval < 1:
             raise InvalidDuration("interval", f"{spec.interval} ms is too short", "The shortest is 1ms")
         trigger = cls.__new__(cls)
@@ -55,7 +55,7 @@ class Every(Trigger):
         return after if self.spec.anchor is None else self.spec.anchor
 
     def _numbers(self, after: Ms, through: Ms) -> tuple[int, int]:
-        """The first and the last n of the fires in (after, through]; none when the first is the larger."""
+        """Return the first and the last multiple n with a fire in (after, through]; first > last if there is none."""
         anchor, interval = self._anchor(after), self.spec.interval
         return max(1, (after - anchor) // interval + 1), (min(through, LAST_MS) - anchor) // interval
 
@@ -79,7 +79,7 @@ class Every(Trigger):
 
 
 def _words(ms: Ms) -> str:
-    """'5 minutes', 'hour', or '1h30m' where one unit cannot say it."""
+    """Return a duration in words: '5 minutes', 'hour', or '1h30m' if it needs more than one unit."""
     for name, size in (
         ("day", 86_400_000),
         ("hour", 3_600_000),

@@ -1,4 +1,4 @@
-"""What is probably not meant by a cron expression, each with what to write instead."""
+"""Lint of cron expressions: what is probably a mistake, each with what to write instead."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from typing import TYPE_CHECKING
 
 from mainspring.model.instant import instant_ms
 from mainspring.rules.triggers.base import FIRST_MS, LAST_MS, Finding
-from mainspring.rules.triggers.cron_parse import DAY, MONTH_WORDS, WEEKDAY, WEEKDAY_WORDS, CronFields, Field, Item
+from mainspring.rules.triggers.cron_parse import (
+    DAY_KIND,
+    MONTH_WORDS,
+    WEEKDAY_KIND,
+    WEEKDAY_WORDS,
+    CronFields,
+    Field,
+    Item,
+)
 from mainspring.rules.triggers.zone_table import Change, changes
 
 if TYPE_CHECKING:
     from mainspring.rules.triggers.cron import Cron
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Clock changes are judged over this many years, from this instant unless the caller names another.
+#: The number of years in which clock changes are judged, and the default instant from which they count.
 _YEARS = 6
 _FROM = datetime(2025, 1, 1, tzinfo=UTC)
 _UNITS = {"second": "s", "minute": "m", "hour": "h", "day-of-month": "d"}
-_LONGEST = {2: 28, 4: 30, 6: 30, 9: 30, 11: 30}
+_SHORT_MONTHS = {2: 28, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
 def lint_cron(cron: Cron, zone_given: bool, around: datetime | None = None) -> list[Finding]:
-    """Every finding, in the order of the codes."""
+    """Return all findings for an expression, in the order of their codes."""
     fields = cron.fields
     if cron.never:
         findings = [Finding("L001", f"never fires: {_impossible(fields)}")]
@@ -47,7 +55,7 @@ def lint_cron(cron: Cron, zone_given: bool, around: datetime | None = None) -> l
 
 
 def _zone_matters(fields: CronFields) -> bool:
-    """Whether another zone would mean other instants: not for what only names minutes and seconds."""
+    """Return True if another zone would mean other instants: False if only minutes and seconds are restricted."""
     return len(fields.hours) < 24 or any(field.text not in ("*", "?") for field in fields.fields[3:])
 
 
@@ -93,21 +101,15 @@ def _uneven_steps(fields: CronFields) -> Iterator[Finding]:
 
 def _uneven_step(field: Field, item: Item) -> str:
     kind, step = field.kind, item.step
-    if kind is DAY:
+    if kind is DAY_KIND:
         return (
             f"day-of-month: {item.text} starts again at day 1 of every month, so the last gap of a month differs. "
             f'For an even pace write Every("{step}d")'
         )
-    size = 7 if kind is WEEKDAY else kind.high - kind.low + 1
+    size = 7 if kind is WEEKDAY_KIND else kind.high - kind.low + 1
     if size % step == 0:
         return ""
-    divisors = [n for n in range(1, size) if size % n == 0]
-    near = [
-        n
-        for n in (max([n for n in divisors if n < step], default=0), min([n for n in divisors if n > step], default=0))
-        if n
-    ]
-    instead = " or ".join(f"*/{n}" for n in near)
+    instead = " or ".join(f"*/{n}" for n in _nearest_divisors(step, size))
     if kind.name in _UNITS:
         instead += f', or Every("{step}{_UNITS[kind.name]}") for an even pace'
     if len(item.values) == 1:
@@ -119,6 +121,13 @@ def _uneven_step(field: Field, item: Item) -> str:
     )
 
 
+def _nearest_divisors(step: int, size: int) -> list[int]:
+    """Return the nearest divisors of `size`, itself excluded, below and above a step."""
+    divisors = [n for n in range(1, size) if size % n == 0]
+    below, above = [n for n in divisors if n < step], [n for n in divisors if n > step]
+    return below[-1:] + above[:1]
+
+
 def _clock_changes(cron: Cron, around: datetime) -> Iterator[Finding]:
     if not cron.fields.fixed_time:
         return
@@ -126,17 +135,25 @@ def _clock_changes(cron: Cron, around: datetime) -> Iterator[Finding]:
     until = since + _YEARS * 366 * 86_400
     found = changes(cron.spec.tz, since, until)
     gap = next((c for c in found if c.after > c.before and cron.walls(c.at + c.before, c.at + c.after)), None)
-    fold = next((c for c in found if c.after < c.before and cron.walls(c.at + c.after, c.at + c.before)), None)
     if gap:
-        day, start, end = _when(gap)
-        does = f'moves to {end} (gap="shift")' if cron.spec.gap == "shift" else 'is dropped (gap="skip")'
-        text = f"on {day} the clock of {cron.spec.tz} jumps from {start} to {end}: a fire between {does}"
-        yield Finding("L004", f"{text}. Write a time outside {start}–{end}")
+        yield _gap_finding(cron, gap)
+    fold = next((c for c in found if c.after < c.before and cron.walls(c.at + c.after, c.at + c.before)), None)
     if fold:
-        day, start, end = _when(fold)
-        does = {"first": "once, the first time", "last": "once, the second time", "both": "twice"}[cron.spec.overlap]
-        text = f"on {day} the clock of {cron.spec.tz} repeats {start}–{end}: a fire between runs {does}"
-        yield Finding("L004", f'{text} (overlap="{cron.spec.overlap}"). Write a time outside {start}–{end}')
+        yield _fold_finding(cron, fold)
+
+
+def _gap_finding(cron: Cron, gap: Change) -> Finding:
+    day, start, end = _when(gap)
+    does = f'moves to {end} (gap="shift")' if cron.spec.gap == "shift" else 'is dropped (gap="skip")'
+    text = f"on {day} the clock of {cron.spec.tz} jumps from {start} to {end}: a fire between {does}"
+    return Finding("L004", f"{text}. Write a time outside {start}–{end}")
+
+
+def _fold_finding(cron: Cron, fold: Change) -> Finding:
+    day, start, end = _when(fold)
+    does = {"first": "once, the first time", "last": "once, the second time", "both": "twice"}[cron.spec.overlap]
+    text = f"on {day} the clock of {cron.spec.tz} repeats {start}–{end}: a fire between runs {does}"
+    return Finding("L004", f'{text} (overlap="{cron.spec.overlap}"). Write a time outside {start}–{end}')
 
 
 def _when(change: Change) -> tuple[str, str, str]:
@@ -149,15 +166,8 @@ def _missing_days(fields: CronFields) -> Iterator[Finding]:
     if fields.days.starred:
         return
     for item in fields.days.items:
-        if item.special is None:
-            day = min(item.values)
-        elif item.special.what == "nearest-weekday":
-            day = item.special.number
-        elif item.special.what == "last":
-            day = item.special.number + 1
-        else:
-            continue
-        missing = [month for month in fields.months if _LONGEST.get(month, 31) < day]
+        day = _needed_month_length(item)
+        missing = [month for month in fields.months if _SHORT_MONTHS.get(month, 31) < day]
         if not missing:
             continue
         if missing == [2] and day == 29:
@@ -165,3 +175,12 @@ def _missing_days(fields: CronFields) -> Iterator[Finding]:
         else:
             text = f"day {item.text} does not exist in {', '.join(MONTH_WORDS[month - 1] for month in missing)}"
         yield Finding("L005", f"{text}, so nothing fires then. For the last day of the month write L")
+
+
+def _needed_month_length(item: Item) -> int:
+    """Return the length that a month must have for an entry to match in it, 0 if any month will do."""
+    if item.special is None:
+        return min(item.values)
+    if item.special.what == "nearest-weekday":
+        return item.special.number
+    return item.special.number + 1 if item.special.what == "last" else 0

@@ -1,0 +1,1 @@
+"""Tools that prove the engine and are not part of the wheel: simulation, failpoints, faulty doubles, scenarios."""

@@ -1,0 +1,203 @@
+"""Connections of a simulated world to a real PostgreSQL server; virtual time stands still while the server works.
+
+The connections live on an event loop of their own. Each call that sends a statement runs that loop until the server is
+quiet again: every statement under way is answered, or waits for a lock that another of these connections holds. The
+order of events on the server is therefore decided by the world, and the world is decided by its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import asyncpg
+
+from mainspring.backends.postgres import migrations
+from mainspring.backends.postgres.database import Connection
+from mainspring.backends.postgres.settings import PostgresSettings
+from mainspring.model.errors import MainspringError
+
+T = TypeVar("T")
+P = TypeVar("P")
+#: Seconds to wait for an answer before querying whether the statement waits for a lock.
+_ANSWER_SECONDS = 0.01
+#: Seconds after which a server that is not quiet counts as stuck.
+_MAX_BUSY_SECONDS = 60.0
+#: Session settings of the store's own connections, but without time-outs: the world applies them in virtual time (see
+#: `simulated_postgres`).
+_SESSION = {
+    "application_name": "mainspring-simulation",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "synchronous_commit": "off",
+}
+_BLOCKERS = "SELECT p.pid, pg_blocking_pids(p.pid) AS by FROM unnest($1::integer[]) AS p(pid)"
+
+_swap_current_task: Callable[[asyncio.AbstractEventLoop, Any], Any] = getattr(
+    asyncio.tasks,
+    "_swap_current_task",
+    lambda loop, task: None,  # before Python 3.12 each loop has its own
+)
+
+
+class WireConnection:
+    """One real connection; `answer` is the task of its last statement."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.pid: int = connection.get_server_pid()
+        self.answer: asyncio.Task[Any] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """True while the server has not answered the last statement."""
+        return self.answer is not None and not self.answer.done()
+
+
+class Wire:
+    """Real connections to one schema, reused from world to world."""
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self.settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._monitor: Any = None
+        self._free: list[WireConnection] = []
+        self._used: list[WireConnection] = []
+        self._tables: list[str] = []
+        self._do(self._open())
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._run(self._loop.run_until_complete, work)
+
+    def _run(self, call: Callable[[P], T], what: P) -> T:
+        """Call `call(what)`, which runs the real loop, inside a step of the virtual loop, and return its result.
+
+        asyncio allows one running loop per thread, so the virtual one is unset meanwhile.
+        """
+        outer = asyncio._get_running_loop()
+        task = None if outer is None else _swap_current_task(outer, None)
+        asyncio._set_running_loop(None)
+        try:
+            return call(what)
+        finally:
+            asyncio._set_running_loop(outer)
+            if outer is not None:
+                _swap_current_task(outer, task)
+
+    def _is_answered_soon(self, answer: asyncio.Task[Any]) -> bool:
+        """Run the real loop until the answer arrives, for at most `_ANSWER_SECONDS`; return True if it arrived."""
+        late = self._loop.call_later(_ANSWER_SECONDS, self._loop.stop)
+        answer.add_done_callback(self._stop)
+        self._loop.run_forever()
+        answer.remove_done_callback(self._stop)
+        late.cancel()
+        return answer.done()
+
+    def _stop(self, _: asyncio.Task[Any]) -> None:
+        self._loop.stop()
+
+    # ── for the world, which stands still meanwhile ────────────────────────
+
+    def line(self) -> WireConnection:
+        """Return a connection that is idle and in no transaction."""
+        line = self._free.pop(0) if self._free else self._do(self._connect())
+        self._used.append(line)
+        return line
+
+    def ask(self, line: WireConnection, verb: str, sql: str, parameters: tuple[Any, ...]) -> None:
+        """Send a statement and wait until the server is quiet; then `line.busy` is True if it waits for a lock."""
+        line.answer = self._loop.create_task(getattr(line.connection, verb)(sql, *parameters))
+        if not self._run(self._is_answered_soon, line.answer) or any(one.busy for one in self._used):
+            self._do(self._wait_until_quiet())
+
+    def drop(self, line: WireConnection) -> None:
+        """Roll back a connection as if its client had disconnected, and keep it for reuse."""
+        if line in self._used:
+            self._used.remove(line)
+            try:
+                self._do(self._reset(line))
+            except BaseException:  # its state is unknown, so it cannot be reused
+                line.connection.terminate()
+                raise
+            self._free.append(line)
+
+    def cancel(self, line: WireConnection) -> None:
+        """Cancel a statement that waits for a lock."""
+        self._do(self._cancel(line))
+
+    def clear(self) -> None:
+        """Empty the schema for the next world; sequences begin with 1 again."""
+        for line in list(self._used):
+            self.drop(line)
+        self._do(self._monitor.execute(f"TRUNCATE {', '.join(self._tables)} RESTART IDENTITY"))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._do(self._close())
+        self._loop.close()
+
+    # ── on the real loop ──────────────────────────────────────────────────
+
+    async def _open(self) -> None:
+        schema = self.settings.schema
+        self._monitor = (await self._connect()).connection
+        state = await migrations.read_state(self._monitor, schema)
+        if not state.exists:
+            await migrations.create(self._monitor, schema)
+        rows = await self._monitor.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY 1", schema)
+        kept = ("migration", "identity")
+        self._tables = [f'"{schema}"."{row["tablename"]}"' for row in rows if row["tablename"] not in kept]
+        for table in self._tables:  # a vacuum would run at a moment that the seed does not decide
+            await self._monitor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+
+    async def _connect(self) -> WireConnection:
+        connection = await asyncpg.connect(
+            self.settings.dsn, connection_class=Connection, statement_cache_size=256, server_settings=_SESSION
+        )
+        return WireConnection(connection)
+
+    async def _close(self) -> None:
+        for connection in [self._monitor, *(line.connection for line in (*self._free, *self._used))]:
+            await connection.close(timeout=_MAX_BUSY_SECONDS)
+
+    async def _reset(self, line: WireConnection) -> None:
+        if line.busy:
+            await self._cancel(line)
+        line.answer = None
+        if line.connection.is_in_transaction():
+            await line.connection.execute("ROLLBACK")
+            await self._wait_until_quiet()
+
+    async def _cancel(self, line: WireConnection) -> None:
+        if line.answer is not None:
+            while line.busy:
+                await self._monitor.execute("SELECT pg_cancel_backend($1)", line.pid)
+                await asyncio.wait([line.answer], timeout=_ANSWER_SECONDS)
+        await self._wait_until_quiet()
+
+    async def _blockers(self, busy: list[WireConnection]) -> dict[int, set[int]]:
+        """Return server process id of each busy connection → the process ids that hold the locks it waits for."""
+        rows = await self._monitor.fetch(_BLOCKERS, [line.pid for line in busy])
+        return {row["pid"]: set(row["by"]) for row in rows}
+
+    async def _wait_until_quiet(self) -> None:
+        """Wait until every statement is answered or waits for a lock whose holder has no statement under way."""
+        deadline = self._loop.time() + _MAX_BUSY_SECONDS
+        waiting: set[int] = set()
+        while True:
+            busy = [line for line in self._used if line.busy and line.pid not in waiting]
+            if busy:
+                await asyncio.wait([line.answer for line in busy if line.answer is not None], timeout=_ANSWER_SECONDS)
+            busy = [line for line in self._used if line.busy]
+            if not busy:
+                return
+            blockers = await self._blockers(busy)
+            ours = {line.pid for line in self._used}
+            waiting = {pid for pid, by in blockers.items() if by and by <= ours}
+            if len(waiting) == len(busy) and any(by - waiting for by in blockers.values()):
+                return  # all wait, and not in a circle, which the server would break
+            if self._loop.time() > deadline:
+                raise MainspringError(f"the server does not come to rest: {blockers}")

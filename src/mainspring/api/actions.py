@@ -1,0 +1,29 @@
+"""Helper of the routes that act on one schedule or execution: optional body, one effect per `Idempotency-Key`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.api.context import Api, api_of
+from mainspring.api.idempotency import with_idempotency_key
+from mainspring.api.parsing import convert_object, parse_json_object, parse_query
+from mainspring.api.schemas import NoQuery
+
+T = TypeVar("T", bound=Struct)
+
+
+async def run_action(request: Request, kind: type[T], action: Callable[[Api, T], Awaitable[Response]]) -> Response:
+    """Parse the body as `kind` and return what `action` answers to it.
+
+    If the idempotency key was used before, return the stored answer of that request instead.
+    """
+    api = api_of(request)
+    parse_query(request, NoQuery)
+    data = await api.body(request)
+    body = convert_object(parse_json_object(request, data, optional=True), kind)
+    return await with_idempotency_key(api.host, request, data, lambda: action(api, body))

@@ -1,0 +1,90 @@
+"""Context of the route handlers: the app that they serve, the settings in force, JSON answers, pages of a list."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.api.health_reporter import HealthReporter
+from mainspring.api.parsing import read_body
+from mainspring.app.internals import host_of
+from mainspring.config.settings import BODY_MARGIN_BYTES, HTTP_RETRY, ServeSettings
+from mainspring.model.instant import Ms
+from mainspring.model.policies import RetryPolicy
+
+if TYPE_CHECKING:
+    from mainspring.app.mainspring import Mainspring
+
+T = TypeVar("T")
+_encoder = msgspec.json.Encoder()
+
+#: Event streams that one instance serves at a time.
+MAX_STREAMS = 100
+
+
+class Api:
+    """State behind the routes: the app, the settings in force, the health reporter, the open event streams.
+
+    `settings` is None in an app that embeds the API without `mainspring serve`; defaults apply then.
+    """
+
+    def __init__(self, ms: Mainspring, settings: ServeSettings | None = None) -> None:
+        self.ms = ms
+        self.host = host_of(ms)
+        self.health = HealthReporter(ms, settings)
+        #: Set before the server stops: event streams end then, as the server waits for open answers.
+        self.closing = asyncio.Event()
+        self.streams = 0
+        self.max_streams = MAX_STREAMS
+        self.adopt(settings)
+
+    def adopt(self, settings: ServeSettings | None) -> None:
+        """Use new settings for the requests that follow."""
+        self.settings = settings
+        self.health.adopt(settings)
+        self.http_retry: RetryPolicy = HTTP_RETRY if settings is None else settings.retry
+        self.min_interval: Ms | None = None if settings is None else settings.limits.min_interval
+
+    @property
+    def body_limit(self) -> int:
+        """Largest request body in bytes: the payload limit and a margin for the other fields."""
+        return self.ms.settings.payload_limit + BODY_MARGIN_BYTES
+
+    async def body(self, request: Request) -> bytes:
+        """Read the raw body of a request; refuse with 413 what exceeds `body_limit`."""
+        return await read_body(request, self.body_limit)
+
+
+def api_of(request: Request) -> Api:
+    """Return the state of the app that received the request."""
+    api: Api = request.app.state.api
+    return api
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a JSON answer that no cache may store."""
+    return Response(
+        _encoder.encode(value), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json"
+    )
+
+
+def cut_page(
+    request: Request, rows: Sequence[T], limit: int, key: Callable[[T], str]
+) -> tuple[Sequence[T], dict[str, str]]:
+    """Cut `rows` to a page of `limit` and return it with a `Link` header to the next page, if there is one.
+
+    `rows` were read with a limit of `limit` + 1, so that one row too many means that there is a next page.
+    `key` returns the cursor of a row.
+    """
+    if len(rows) <= limit:
+        return rows, {}
+    shown = rows[:limit]
+    rest = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+    query = urlencode([*rest, ("cursor", key(shown[-1]))])
+    return shown, {"Link": f'<{request.url.path}?{query}>; rel="next"'}

@@ -1,0 +1,233 @@
+"""Health of one instance: whether its engine's thread answers, whether it is ready for work, and each part's status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from msgspec import Struct
+
+from mainspring.api.schemas import ComponentView, HealthStatus
+from mainspring.app.internals import host_of
+from mainspring.config.settings import SchedulerSettings, ServeRole, ServeSettings
+from mainspring.model.errors import StoreError
+from mainspring.model.health import Health
+from mainspring.model.instant import Ms, format_duration, isoformat
+from mainspring.ports.broker import Broker
+from mainspring.ports.store import Schedules
+
+if TYPE_CHECKING:
+    from mainspring.app.mainspring import Mainspring
+    from mainspring.runtime.runtime import Runtime
+
+T = TypeVar("T")
+
+#: Probes within this time share one report, so that frequent probing costs the store nothing.
+REPORT_LIFETIME_SECONDS = 0.5
+#: A store, or an engine thread, that needs longer counts as away.
+PROBE_TIMEOUT_SECONDS = 2.0
+_BEST_TO_WORST: tuple[HealthStatus, ...] = ("healthy", "degraded", "unhealthy")
+_REDIS_SCHEMES = ("redis", "valkey")
+
+
+class Liveness(Struct, frozen=True):
+    """Answer of `/health`: whether the engine's thread answers. The store is not asked."""
+
+    status: HealthStatus
+    components: dict[str, ComponentView]
+    last_updated: str
+
+
+class Readiness(Struct, frozen=True):
+    """Status of every part of an instance; `ready` is True when the instance should receive work."""
+
+    status: HealthStatus
+    ready: bool
+    components: dict[str, ComponentView]
+    last_updated: str
+    role: ServeRole = "all"
+    version: str = ""
+
+
+class HealthReporter:
+    """Makes the reports behind `/health`, `/ready` and `/api/health`, each at most twice a second.
+
+    Without `settings` the app is embedded in another program: its engine may run elsewhere or not at all, so a stopped
+    engine is no fault. With `settings`, `mainspring serve` runs the engine, and a stopped one is.
+    """
+
+    def __init__(self, ms: Mainspring, settings: ServeSettings | None = None) -> None:
+        self._ms = ms
+        self._host = host_of(ms)
+        self._stopping = False
+        self._liveness = _SharedReport(ms.clock.monotonic, self._look_at_engine)
+        self._readiness = _SharedReport(ms.clock.monotonic, self._look_at_all)
+        self.adopt(settings)
+
+    def adopt(self, settings: ServeSettings | None) -> None:
+        """Use new settings from the next report on."""
+        self._embedded = settings is None
+        self._role: ServeRole = "all" if settings is None else settings.role
+        self._max_lag: Ms = (SchedulerSettings() if settings is None else settings.scheduler).max_lag
+
+    def mark_stopping(self) -> None:
+        """Report not ready from now on, whatever the parts report: the instance is about to end."""
+        self._stopping = True
+        self._readiness.drop()
+
+    async def liveness(self) -> Liveness:
+        """Report whether the engine's thread answers; `unhealthy` means that a restart would help."""
+        return await self._liveness.get()
+
+    async def readiness(self) -> Readiness:
+        """Report the status of every part, and whether the instance should receive work."""
+        return await self._readiness.get()
+
+    async def dependencies(self) -> Readiness:
+        """Return the readiness report with the parts outside this process as its components: `database`, and `broker`
+        and `redis` if used. `redis` is the one of store and broker that is a Redis or Valkey server; if both are, the
+        one in worse health.
+        """
+        report = await self.readiness()
+        database, broker = report.components["store"], report.components.get("broker")
+        parts = {"database": database}
+        if broker is not None:
+            parts["broker"] = broker
+        on_redis = [database] if _is_redis(self._ms.url) else []
+        if broker is not None and _is_redis(self._ms.broker):
+            on_redis.append(broker)
+        if on_redis:
+            parts["redis"] = max(on_redis, key=_badness)
+        return Readiness(report.status, report.ready, parts, report.last_updated, report.role, report.version)
+
+    # ── liveness ───────────────────────────────────────────────────────────
+
+    async def _look_at_engine(self) -> Liveness:
+        at = isoformat(self._ms.clock.now())
+        engine = ComponentView("healthy", at)
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                await self._host.engine.call(_do_nothing())
+        except TimeoutError:
+            engine = ComponentView("unhealthy", at, f"no answer within {PROBE_TIMEOUT_SECONDS:g} s")
+        return Liveness(engine.status, {"engine": engine}, at)
+
+    # ── readiness ──────────────────────────────────────────────────────────
+
+    async def _look_at_all(self) -> Readiness:
+        at = isoformat(self._ms.clock.now())
+        store, lag = await self._look_at_store(at)
+        api = ComponentView("degraded", at, "stopping") if self._stopping else ComponentView("healthy", at)
+        parts = {"store": store, **self._engine_parts(at, lag), "api": api}
+        status = max((part.status for part in parts.values()), key=_BEST_TO_WORST.index)
+        if status == "unhealthy" and store.status == "healthy":
+            status = "degraded"  # the store keeps every promise; other instances can go on
+        # An instance without its broker is only slower. Taking all instances out of service would help no caller.
+        needed = (part for name, part in parts.items() if name != "broker")
+        ready = not self._stopping and all(part.status == "healthy" for part in needed)
+        return Readiness(status, ready, parts, at, self._role, version("mainspring"))
+
+    async def _look_at_store(self, at: str) -> tuple[ComponentView, Ms | None]:
+        """Ask the store for overdue schedules. Return its status, and by how many ms planning is late, or None."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                lag = await self._host.call(self._planning_lag)
+        except StoreError as error:
+            return ComponentView("unhealthy", at, str(error)), None
+        except TimeoutError:
+            return ComponentView("unhealthy", at, f"no answer within {PROBE_TIMEOUT_SECONDS:g} s"), None
+        return ComponentView("healthy", at, "; ".join(self._ms.health().warnings)), lag
+
+    async def _planning_lag(self, runtime: Runtime) -> Ms | None:
+        """Return how many ms the oldest due schedule has waited to be planned, if that is more than allowed.
+
+        A schedule that cannot be planned at all does not count: it must not take the whole instance out of service.
+        An instance that does not plan asks for a schedule that does not exist, to see whether the store answers.
+        """
+        if self._role not in ("all", "planner"):
+            await runtime.store.find(Schedules(id="-", limit=1))
+            return None
+        now = runtime.time.now()
+        unplannable = runtime.settler.unplannable
+        overdue = Schedules(states=("active",), due_before=now - self._max_lag, limit=len(unplannable) + 1)
+        rows = await runtime.store.find(overdue)
+        waits = [now - row.next_at for row in rows if row.next_at is not None and row.id not in unplannable]
+        return max(waits, default=None)
+
+    def _engine_parts(self, at: str, lag: Ms | None) -> dict[str, ComponentView]:
+        """Return the status of planner, worker and broker by what the engine reports; parts not run here are left out.
+
+        An engine that has stopped is listed as a part only if `mainspring serve` runs it.
+        """
+        if self._role == "api":
+            return {}
+        health = self._ms.health()
+        failing = dict(health.failing)
+        broker, planner = failing.pop("broker", ""), failing.pop("settler", "")
+        parts: dict[str, ComponentView] = {}
+        if self._ms.broker is not None and not self._runs_elsewhere(health):
+            parts["broker"] = _part(at, broker)
+        if self._role in ("all", "planner"):
+            parts["planner"] = self._planner_part(at, planner, lag)
+        if health.status == "stopped":
+            if not self._embedded:
+                parts["engine"] = ComponentView("unhealthy", at, "not running")
+        elif self._role in ("all", "worker"):
+            parts["worker"] = _part(at, "; ".join(f"{name}: {text}" for name, text in failing.items()))
+        return parts
+
+    def _runs_elsewhere(self, health: Health) -> bool:
+        return self._embedded and health.status == "stopped"
+
+    def _planner_part(self, at: str, trouble: str, lag: Ms | None) -> ComponentView:
+        if lag is not None and lag > self._max_lag:
+            behind = f"schedules have waited to be planned for {format_duration(lag - lag % 1_000)}"
+            return ComponentView("unhealthy", at, trouble or behind)
+        return _part(at, trouble)
+
+
+class _SharedReport(Generic[T]):
+    """Report that concurrent callers share: it is made once and reused for `REPORT_LIFETIME_SECONDS`."""
+
+    def __init__(self, monotonic: Callable[[], float], look: Callable[[], Awaitable[T]]) -> None:
+        self._monotonic = monotonic
+        self._look = look
+        self._last: tuple[float, T] | None = None
+        self._looking: asyncio.Task[T] | None = None
+
+    def drop(self) -> None:
+        """Forget the last report and ignore one that is being made, so that the next caller gets a new one."""
+        self._last = self._looking = None
+
+    async def get(self) -> T:
+        """Return the last report if it is recent, else a new one."""
+        if self._last is not None and self._monotonic() - self._last[0] < REPORT_LIFETIME_SECONDS:
+            return self._last[1]
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._renew())
+        return await asyncio.shield(self._looking)
+
+    async def _renew(self) -> T:
+        found = await self._look()
+        if self._looking is asyncio.current_task():  # else dropped meanwhile: this report is outdated already
+            self._last = (self._monotonic(), found)
+        return found
+
+
+async def _do_nothing() -> None:
+    return
+
+
+def _part(at: str, trouble: str) -> ComponentView:
+    return ComponentView("degraded" if trouble else "healthy", at, trouble)
+
+
+def _badness(part: ComponentView) -> int:
+    return _BEST_TO_WORST.index(part.status)
+
+
+def _is_redis(place: str | Broker | None) -> bool:
+    """Return True if a store or broker is given as the URL of a Redis or Valkey server; an object gives False."""
+    return isinstance(place, str) and place.lower().startswith(_REDIS_SCHEMES)

@@ -1,0 +1,269 @@
+"""Parser of requests: body size, content type, JSON, unknown names and types of fields.
+
+Every mistake is reported as a `Fault` with its place in the request, not only the first one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import operator
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct
+from starlette.requests import ClientDisconnect, Request
+
+from mainspring.api.problems import Fault, Refused, invalid_request
+from mainspring.model.errors import suggest_nearest
+
+T = TypeVar("T", bound=Struct)
+
+#: Levels of nested objects and arrays in a body.
+MAX_DEPTH = 32
+#: An error text of msgspec: what is wrong, and the path to the value.
+_MSGSPEC_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_JSON = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the raw body; refuse it with 413 as soon as it is longer than `limit` bytes."""
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(chunk)
+    except ClientDisconnect:
+        raise Refused(400, "malformed", "The body ended early") from None
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(413, "too-large", f"The body is larger than {limit} bytes", headers={"Connection": "close"})
+
+
+def parse_json_object(
+    request: Request, data: bytes, *, optional: bool = False, from_agent: bool = False
+) -> dict[str, Any]:
+    """Parse a body as a JSON object.
+
+    `optional`: an empty body counts as an empty object. `from_agent`: neither the Content-Type header nor the texts are
+    checked; the texts of agents are cleaned before they are stored.
+    """
+    if optional and not data:
+        return {}
+    if not from_agent:
+        _check_media_type(request)
+    value = _decode_json(data)
+    if not isinstance(value, dict):
+        fault = Fault(f"is {_type_name(value)}, not an object", pointer="#", suggestion='Write {"name": …}')
+        raise invalid_request([fault])
+    if _is_deeper(value, MAX_DEPTH):
+        raise Refused(422, "invalid", f"The body is nested deeper than {MAX_DEPTH} levels")
+    if not from_agent:
+        _check_text(value)
+    return value
+
+
+def _check_media_type(request: Request) -> None:
+    media = request.headers.get("content-type", "").partition(";")[0].strip()
+    if not _JSON.fullmatch(media):
+        shown = repr(media) if media else "none"
+        detail = f"The content type is {shown}; write Content-Type: application/json"
+        raise Refused(415, "unsupported-media-type", detail, headers={"Accept": "application/json"})
+
+
+def _decode_json(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise Refused(400, "malformed", f"{error}{_format_position(data, str(error))}") from None
+    except UnicodeDecodeError:
+        raise Refused(400, "malformed", "The body is not UTF-8") from None
+    except RecursionError:
+        raise Refused(400, "malformed", f"The body is nested deeper than {MAX_DEPTH} levels") from None
+
+
+def _format_position(data: bytes, message: str) -> str:
+    """Return line and column of the byte that an error text of msgspec names, or "" if it names none."""
+    found = re.search(r"byte (\d+)", message)
+    if found is None:
+        return ""
+    before = data[: int(found[1])]
+    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+    return f", line {line} column {column}"
+
+
+def _is_deeper(value: Any, left: int) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(left == 0 or _is_deeper(item, left - 1) for item in items if isinstance(item, dict | list))
+
+
+def _check_text(value: Mapping[str, Any]) -> None:
+    """Refuse a NUL character in any field but the payload: no store can hold it. The payload stays escaped JSON."""
+    for path, text in _iter_texts({key: item for key, item in value.items() if key != "payload"}, "#"):
+        if "\0" in text:
+            raise invalid_request([Fault("holds a NUL character", pointer=path, suggestion="Leave it out")])
+
+
+def _iter_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield f"{path}/{escape_pointer(key)}", key
+            yield from _iter_texts(item, f"{path}/{escape_pointer(key)}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _iter_texts(item, f"{path}/{index}")
+
+
+def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozenset[str] = frozenset()) -> T:
+    """Convert a JSON object to a struct of type `kind`; report every unknown name, missing field and wrong type.
+
+    Names in `read_only` are accepted and left out; the caller checks their values.
+    """
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    faults: list[Fault] = []
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        field = fields.get(key)
+        if field is not None:
+            try:
+                values[field.name] = msgspec.convert(value, field.type)
+            except msgspec.ValidationError as error:
+                faults.append(describe_type_error(error, field.type, f"#/{escape_pointer(key)}", value))
+        elif key not in read_only:
+            hint = suggest_name(key, [*fields, *read_only])
+            faults.append(Fault("is not a field here", pointer=f"#/{escape_pointer(key)}", suggestion=hint or UNSET))
+    missing = [key for key, field in fields.items() if field.required and key not in given]
+    faults += [Fault("is missing", pointer=f"#/{key}", suggestion=f"Give {key!r}") for key in missing]
+    if faults:
+        raise invalid_request(faults)
+    return kind(**values)
+
+
+def parse_query(request: Request, kind: type[T]) -> T:
+    """Parse the query parameters into a struct of type `kind`; report every unknown, repeated or wrong one."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    faults: list[Fault] = []
+    values: dict[str, Any] = {}
+    for key, value in request.query_params.multi_items():
+        field = fields.get(key)
+        if field is None:
+            hint = suggest_name(key, fields) or (f"Known are {', '.join(fields)}" if fields else "There are none")
+            faults.append(Fault("is not a parameter here", parameter=key, suggestion=hint))
+        elif field.name in values:
+            faults.append(Fault("is given twice", parameter=key, suggestion="Give it once"))
+        else:
+            try:
+                values[field.name] = _convert_parameter(value, field.type)
+            except Refused as error:
+                faults += [Fault(one.detail, parameter=key, suggestion=one.suggestion) for one in error.errors]
+    if faults:
+        raise invalid_request(faults)
+    return kind(**values)
+
+
+def _convert_parameter(value: str, kind: Any) -> Any:
+    if "\0" in value:
+        raise invalid_request([Fault("holds a NUL character")])
+    try:
+        return msgspec.convert(_block_loose_match(value), _without_none(kind), strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid_request([describe_type_error(error, kind, "", value)]) from None
+
+
+@functools.cache
+def _without_none(kind: Any) -> Any:
+    """Return a query parameter's type without None: a parameter can be left out, and its value `null` is a text."""
+    if not isinstance(kind, types.UnionType) and typing.get_origin(kind) is not typing.Union:
+        return kind
+    return functools.reduce(operator.or_, [part for part in typing.get_args(kind) if part is not type(None)])
+
+
+def _block_loose_match(value: str) -> str:
+    """Return a value, changed if it has spaces around it so that msgspec refuses it: it would read " 5 " as 5."""
+    return value if value == value.strip() else f"{value}\u2028"
+
+
+def suggest_name(value: str, known: Iterator[str] | Any) -> str:
+    """Return "Did you mean …?" with the nearest of the known names, or "" if none is near.
+
+    Case and punctuation do not count, so `cron_expression` finds `cronExpression`.
+    """
+    names = list(known)
+    plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in names}
+    found = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", value.lower()), plain, n=1, cutoff=0.6)
+    return f"Did you mean {plain[found[0]]!r}?" if found else ""
+
+
+def describe_type_error(error: msgspec.ValidationError, kind: Any, base: str, value: Any) -> Fault:
+    """Turn a type error of msgspec into a `Fault`.
+
+    `kind` is the type that was expected, `base` the JSON pointer to the converted value, `value` that value.
+    """
+    found = _MSGSPEC_ERROR.match(str(error))
+    assert found is not None
+    what, path = found["what"], found["path"] or ""
+    pointer = base + "".join(f"/{escape_pointer(part)}" for part in re.findall(r"[^.\[\]]+", path) if part != "...")
+    unknown, missing = _UNKNOWN_FIELD.match(what), _MISSING_FIELD.match(what)
+    if unknown:
+        known = _field_names(kind)
+        hint = suggest_name(unknown["name"], known) or f"Known are {', '.join(known)}"
+        return Fault("is not a field here", pointer=f"{pointer}/{escape_pointer(unknown['name'])}", suggestion=hint)
+    if missing:
+        return Fault("is missing", pointer=f"{pointer}/{escape_pointer(missing['name'])}")
+    words = _literals(kind)
+    if words and what.startswith("Invalid enum value"):
+        return _fault_for_word(value, words, pointer)
+    return Fault(what[0].lower() + what[1:].replace("`", "'"), pointer=pointer)
+
+
+def _fault_for_word(value: Any, words: tuple[str, ...], pointer: str) -> Fault:
+    hint = suggest_nearest(value, words) if isinstance(value, str) else ""
+    return Fault(f"{value!r} is not one of {', '.join(words)}", pointer=pointer, suggestion=hint or UNSET)
+
+
+def _iter_types(kind: Any) -> Iterator[Any]:
+    """Yield the members of a union, also inside `Annotated`; a type that is no union yields itself."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) in (typing.Union, typing.Annotated):
+        for part in typing.get_args(kind):
+            yield from _iter_types(part)
+    else:
+        yield kind
+
+
+def _field_names(kind: Any) -> list[str]:
+    for part in _iter_types(kind):
+        if isinstance(part, type) and issubclass(part, Struct):
+            return [field.encode_name for field in msgspec.structs.fields(part)]
+    return []
+
+
+def _literals(kind: Any) -> tuple[str, ...]:
+    for part in _iter_types(kind):
+        if typing.get_origin(part) is typing.Literal:
+            return typing.get_args(part)
+    return ()
+
+
+def escape_pointer(name: str) -> str:
+    """Escape a name for use as one part of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _type_name(value: Any) -> str:
+    return {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")

@@ -1,0 +1,117 @@
+"""Difference between a PUT and the schedule as a GET shows it: a field sent back unchanged counts as left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from mainspring.api.problems import Fault, invalid_request
+from mainspring.api.schedule_input import parse_window
+from mainspring.api.schemas import RetryBody, ScheduleUpdate, ScheduleView, WindowBody
+from mainspring.api.views import window_view
+from mainspring.model.errors import InvalidInput
+from mainspring.model.instant import duration_ms, instant_ms, isoformat
+
+_INSTANT_FIELDS = ("anchor", "start_at", "end_at")
+_DURATION_FIELDS = (
+    "interval_ms",
+    "grace_ms",
+    "replay_age_ms",
+    "jitter_ms",
+    "spread_ms",
+    "start_deadline_ms",
+    "timeout_ms",
+)
+#: Read-only fields that change without an edit; an older value, as the caller read it, is accepted.
+_ADVANCING = ("nextRun", "updatedAt", "fired", "revision")
+
+
+def changed_fields(view: ScheduleView, wanted: ScheduleUpdate) -> ScheduleUpdate:
+    """Return the fields of `wanted` that differ from `view`.
+
+    If more than one field says when to fire, all of these are returned, so that the request is refused.
+    """
+    found: dict[str, Any] = {}
+    when = [name for name in ("cron_expression", "interval_ms", "at", "delay_ms") if getattr(wanted, name) is not UNSET]
+    for field in msgspec.structs.fields(ScheduleUpdate):
+        value = getattr(wanted, field.name)
+        if value is UNSET:
+            continue
+        shown = getattr(view, field.name, UNSET)
+        if (len(when) > 1 and field.name in when) or shown is UNSET or not _is_same(field.name, value, shown):
+            found[field.name] = value
+    return ScheduleUpdate(**found)
+
+
+def _is_same(name: str, value: Any, shown: Any) -> bool:
+    try:
+        plain = _normalize(name, value)
+    except InvalidInput:
+        return False  # the parser of the schedule refuses it, with the reason
+    if isinstance(value, RetryBody):
+        return all(getattr(shown, key) == item for key, item in plain.items())
+    if name == "headers":
+        return bool((plain or {}) == shown)
+    return bool(plain == to_plain(shown))
+
+
+def _normalize(name: str, value: Any) -> Any:
+    """Return the value that a request gives to the field `name` in the form in which a GET shows it."""
+    if value is None:
+        return None
+    if name in _INSTANT_FIELDS:
+        return isoformat(instant_ms(value))
+    if name == "at":
+        return [isoformat(instant_ms(text)) for text in ([value] if isinstance(value, str) else value)]
+    if name in _DURATION_FIELDS and isinstance(value, str):
+        return duration_ms(value)
+    if isinstance(value, WindowBody):
+        return msgspec.to_builtins(window_view(parse_window(value)))
+    return _normalize_retry(value) if isinstance(value, RetryBody) else value
+
+
+def _normalize_retry(body: RetryBody) -> dict[str, Any]:
+    """Return the fields that a request gives in its retry policy, with durations in milliseconds."""
+    fields = {name: getattr(body, name) for name in body.__struct_fields__}
+    return {
+        name: duration_ms(item) if isinstance(item, str) and name.endswith("_ms") else item
+        for name, item in fields.items()
+        if item is not UNSET
+    }
+
+
+def to_plain(shown: Any) -> Any:
+    """Return a value of a view as JSON types."""
+    if isinstance(shown, msgspec.Raw):
+        return msgspec.json.decode(shown)
+    return msgspec.to_builtins(shown) if isinstance(shown, Struct) else shown
+
+
+def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozenset[str]) -> None:
+    """Refuse the read-only fields (`names`) of a request that differ from the view; equal ones may be sent back."""
+    shown = msgspec.json.decode(msgspec.json.encode(view))
+    faults: list[Fault] = []
+    for name in names & given.keys():
+        value, present = given[name], shown.get(name)
+        if value == present or (name in _ADVANCING and _is_earlier(value, present)):
+            continue
+        why = "a schedule keeps its name" if name == "name" else "cannot be set"
+        faults.append(Fault(f"{why}; it is {present!r}", pointer=f"#/{name}", suggestion="Leave it out"))
+    if faults:
+        raise invalid_request(sorted(faults, key=lambda fault: str(fault.pointer)))
+
+
+def _is_earlier(value: Any, present: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int) and isinstance(present, int):
+        return value <= present
+    if isinstance(value, str):
+        try:
+            return present is None or instant_ms(value) <= instant_ms(str(present))
+        except InvalidInput:
+            return False
+    return False

@@ -1,0 +1,144 @@
+"""Event stream: the log as server-sent events; a client that was cut off continues after its last event."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from mainspring.api.context import Api, api_of
+from mainspring.api.parsing import parse_query
+from mainspring.api.problems import Fault, Refused, invalid_request
+from mainspring.api.routes.schedules import find_schedule
+from mainspring.api.schemas import StreamQuery
+from mainspring.model.errors import InvalidInput
+from mainspring.model.event_codec import encode_data
+from mainspring.model.events import Event, resolve_type_names
+from mainspring.model.instant import isoformat
+from mainspring.ports.log_cursor import LogCursor
+
+#: Pause between two reads of the log: the first one after an event, growing by half each time up to the last one.
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.5
+#: A silent stream gets a comment at this interval, so that proxies do not cut it off.
+PING_SECONDS = 15.0
+STREAM_READ_EVENTS = 500
+MAX_POSITION_LENGTH = 16_384
+
+
+async def stream_events(request: Request) -> Response:
+    """Stream the log from now on, from its beginning, or after `Last-Event-ID`; each event comes once."""
+    api = api_of(request)
+    query = parse_query(request, StreamQuery)
+    types = None if query.types is None else _parse_types(query.types)
+    schedule_id = None if query.schedule is None else (await find_schedule(api, query.schedule)).id
+    position = request.headers.get("last-event-id") or ("0" if query.since == "beginning" else None)
+    if position is not None and len(position) > MAX_POSITION_LENGTH:
+        raise _invalid_position("is too long")
+    try:
+        cursor = await api.host.call(lambda runtime: runtime.commands.open_cursor(position))
+    except InvalidInput as error:
+        raise _invalid_position(error.problem) from None
+    if api.streams >= api.max_streams:
+        raise Refused(
+            503, "busy", f"{api.streams} event streams are open; that is the limit", headers={"Retry-After": "5"}
+        )
+    return StreamingResponse(
+        _stream(api, request, cursor, types, schedule_id),
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        media_type="text/event-stream",
+    )
+
+
+def _invalid_position(detail: str) -> Refused:
+    return invalid_request(
+        [Fault(detail, parameter="Last-Event-ID", suggestion="Send back an id of this stream, or none")]
+    )
+
+
+def _parse_types(text: str) -> frozenset[str]:
+    try:
+        return frozenset(resolve_type_names([name.strip() for name in text.split(",") if name.strip()]))
+    except InvalidInput as error:
+        raise invalid_request(
+            [Fault(error.problem, parameter="types", suggestion=error.fix or msgspec.UNSET)]
+        ) from None
+
+
+async def _stream(
+    api: Api, request: Request, cursor: LogCursor, types: frozenset[str] | None, schedule_id: str | None
+) -> AsyncIterator[bytes]:
+    api.streams += 1
+    loop = asyncio.get_running_loop()
+    last_sent, pause = loop.time(), MIN_POLL_SECONDS
+    try:
+        yield b"retry: 1000\n: open\n\n"
+        while not api.closing.is_set():
+            found = await api.host.call(lambda _: cursor.read(STREAM_READ_EVENTS))
+            if found:
+                parts = [
+                    _encode(position, event) for position, event in found if _matches(api, event, types, schedule_id)
+                ]
+                # The client's position advances even if the filter leaves no event.
+                yield b"".join(parts) or f"id: {found[-1][0]}\n\n".encode()
+                last_sent, pause = loop.time(), MIN_POLL_SECONDS
+                continue
+            if loop.time() - last_sent >= PING_SECONDS:
+                yield b": ping\n\n"
+                last_sent = loop.time()
+            if await request.is_disconnected():
+                return
+            await _pause(api, pause)
+            pause = min(MAX_POLL_SECONDS, pause * 1.5)
+    finally:
+        api.streams -= 1
+
+
+async def _pause(api: Api, seconds: float) -> None:
+    """Wait for this number of seconds, or until the app closes its event streams."""
+    try:
+        async with asyncio.timeout(seconds):
+            await api.closing.wait()
+    except TimeoutError:
+        return
+
+
+def _matches(api: Api, event: Event, types: frozenset[str] | None, schedule_id: str | None) -> bool:
+    return (
+        event.ns == api.ms.settings.namespace
+        and (types is None or type(event).__name__ in types)
+        and (schedule_id is None or event.schedule_id == schedule_id)
+    )
+
+
+def _encode(position: str, event: Event) -> bytes:
+    kind = type(event).__name__
+    return b"".join(
+        (f"id: {position}\nevent: {kind}\ndata: ".encode(), msgspec.json.encode(event_view(event)), b"\n\n")
+    )
+
+
+def event_view(event: Event) -> dict[str, Any]:
+    """Return an event as JSON types. `data` holds the fields of its own type, instants in milliseconds since 1970."""
+    own = encode_data(event)
+    view = {
+        "seq": event.seq,
+        "type": type(event).__name__,
+        "at": isoformat(event.at),
+        "scheduleId": event.schedule_id,
+        "executionId": event.run_id,
+        "attempt": event.attempt,
+        "instance": event.owner,
+        "actor": event.actor,
+    }
+    return view | {"data": {} if own is None else _camel(msgspec.json.decode(own))}
+
+
+def _camel(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {re.sub(r"_(\w)", lambda found: found[1].upper(), key): _camel(item) for key, item in value.items()}
+    return [_camel(item) for item in value] if isinstance(value, list) else value

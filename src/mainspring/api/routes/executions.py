@@ -1,0 +1,97 @@
+"""Executions over HTTP: list, read, cancel and retry."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.api.actions import run_action
+from mainspring.api.context import Api, api_of, cut_page, json_response
+from mainspring.api.parsing import parse_query
+from mainspring.api.problems import Refused
+from mainspring.api.routes.schedules import find_schedule
+from mainspring.api.schemas import CancelBody, EmptyBody, ExecutionQuery, ExecutionView, NoQuery, OfScheduleQuery
+from mainspring.api.views import attempt_views, decode_payload, execution_view, states_for
+from mainspring.model.errors import UnknownRun
+from mainspring.model.run import ENDED, Run
+from mainspring.ports.store import Events, Runs
+
+#: Events of one execution that are read to list its attempts.
+MAX_EVENTS = 10_000
+
+
+async def executions_of_schedule(request: Request) -> Response:
+    """List the executions of one schedule, newest first."""
+    api = api_of(request)
+    query = parse_query(request, OfScheduleQuery)
+    schedule = await find_schedule(api, request.path_params["id"])
+    return await _list(api, request, query, schedule.id)
+
+
+async def list_executions(request: Request) -> Response:
+    """List executions, newest first, those of deleted schedules included."""
+    api = api_of(request)
+    query = parse_query(request, ExecutionQuery)
+    return await _list(api, request, query, query.schedule_id)
+
+
+async def _list(api: Api, request: Request, query: OfScheduleQuery, schedule_id: str | None) -> Response:
+    query_runs = Runs(
+        ns=api.ms.settings.namespace,
+        schedule_id=schedule_id,
+        states=None if query.status is None else states_for(query.status),
+        limit=query.limit + 1,
+        after=query.cursor,
+    )
+    found = await api.host.call(lambda runtime: runtime.commands.runs(query_runs))
+    shown, link = cut_page(request, found, query.limit, lambda run: run.id)
+    return json_response([execution_view(run) for run in shown], headers=link)
+
+
+async def get_execution(request: Request) -> Response:
+    """Read an execution with its payload and attempts."""
+    api = api_of(request)
+    parse_query(request, NoQuery)
+    return json_response(await _detailed_view(api, await _find(api, request)))
+
+
+async def cancel_execution(request: Request) -> Response:
+    """Cancel a waiting execution at once; ask a running one to stop."""
+
+    async def action(api: Api, body: CancelBody) -> Response:
+        run = await _find(api, request)
+        if run.state in ENDED:
+            raise Refused(409, "conflict", f"The execution has ended already ({execution_view(run).status})")
+        reason = body.reason or "cancelled"
+        run = await api.host.call(lambda runtime: runtime.commands.cancel(run.id, reason=reason, by="api"))
+        return json_response(await _detailed_view(api, run))
+
+    return await run_action(request, CancelBody, action)
+
+
+async def retry_execution(request: Request) -> Response:
+    """Run an ended execution again, under its own id and fire time."""
+
+    async def action(api: Api, _: EmptyBody) -> Response:
+        run = await _find(api, request)
+        run = await api.host.call(lambda runtime: runtime.commands.reopen(run.id, by="api"))
+        return json_response(await _detailed_view(api, run))
+
+    return await run_action(request, EmptyBody, action)
+
+
+async def _find(api: Api, request: Request) -> Run:
+    run_id: str = request.path_params["id"]
+    if not run_id.isprintable():
+        raise UnknownRun("no execution has this id")
+    return await api.ms.find_by_id(run_id)
+
+
+async def _detailed_view(api: Api, run: Run) -> ExecutionView:
+    asked = Events(run_id=run.id, limit=MAX_EVENTS)
+    events = await api.host.call(lambda runtime: runtime.commands.events(asked))
+    bodies = await api.host.call(lambda runtime: runtime.commands.bodies([run.body]))
+    view = execution_view(run)
+    view.payload = decode_payload(run.task, bodies.get(run.body or ""))
+    view.attempt_details = attempt_views(events)
+    return view

@@ -1,0 +1,304 @@
+"""Schedules over HTTP: create, list, read, edit, delete, trigger, pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.api.actions import run_action
+from mainspring.api.context import Api, api_of, cut_page, json_response
+from mainspring.api.idempotency import with_idempotency_key
+from mainspring.api.parsing import convert_object, parse_json_object, parse_query
+from mainspring.api.problems import Refused
+from mainspring.api.put_diff import changed_fields, check_read_only
+from mainspring.api.schedule_input import (
+    ScheduleInput,
+    check_pace,
+    default_retry,
+    exact_payload,
+    http_body,
+    parse_schedule,
+    task_body,
+)
+from mainspring.api.schemas import (
+    EmptyBody,
+    NoQuery,
+    PauseBody,
+    ScheduleCreate,
+    ScheduleQuery,
+    ScheduleUpdate,
+    ScheduleView,
+    SecretView,
+    TriggerBody,
+)
+from mainspring.api.views import execution_view, schedule_view
+from mainspring.app.internals import http_agents_of
+from mainspring.model.errors import StoreError, UnknownSchedule
+from mainspring.model.http import HTTP_TASK, HttpTarget
+from mainspring.model.instant import instant_ms
+from mainspring.model.schedule import Schedule, ScheduleSpec, ScheduleState
+from mainspring.ports.store import Schedules
+from mainspring.service.commands import MAX_WRITE_ATTEMPTS, RevisionConflict, ScheduleRequest
+
+#: Reason of a pause by `enabled: false`.
+DISABLED = "disabled"
+
+
+async def create_schedule(request: Request) -> Response:
+    """Create a schedule; answer 409 if its name is taken."""
+    api = api_of(request)
+    parse_query(request, NoQuery)
+    data = await api.body(request)
+    given = parse_json_object(request, data)
+    wanted = convert_object(given, ScheduleCreate)
+
+    async def answer() -> Response:
+        draft = parse_schedule(api.ms, wanted.name, wanted, exact_payload(data), http_retry=api.http_retry)
+        want = replace(draft.with_headers({}), paused=DISABLED if wanted.enabled is False else None)
+        check_pace(api, want.spec)
+        warnings = await _check_address(api, want)
+        schedule = await api.host.call(lambda runtime: runtime.commands.create(want, fresh=True))
+        view = (await _views(api, [schedule]))[0]
+        view.warnings = warnings or UNSET
+        if schedule.spec.task == HTTP_TASK:
+            view.signing_secret = await api.ms.signing_secret(schedule.id)
+        return json_response(view, 201, {"Location": f"/api/schedules/{schedule.id}", **_etag(schedule)})
+
+    return await with_idempotency_key(api.host, request, data, answer)
+
+
+async def list_schedules(request: Request) -> Response:
+    """List schedules in the order of their creation."""
+    api = api_of(request)
+    query = parse_query(request, ScheduleQuery)
+    states: tuple[ScheduleState, ...] = ("active", "paused", "finished")
+    if query.enabled is not None:
+        states = ("active",) if query.enabled == "true" else ("paused", "finished")
+    page = Schedules(ns=api.ms.settings.namespace, states=states, limit=query.limit + 1, after=query.cursor)
+    found = await api.host.call(lambda runtime: runtime.commands.schedules(page))
+    shown, link = cut_page(request, found, query.limit, lambda schedule: schedule.id)
+    return json_response(await _views(api, shown), headers=link)
+
+
+async def get_schedule(request: Request) -> Response:
+    """Read a schedule by its id or name."""
+    api = api_of(request)
+    parse_query(request, NoQuery)
+    schedule = await find_schedule(api, request.path_params["id"])
+    return json_response((await _views(api, [schedule]))[0], headers=_etag(schedule))
+
+
+async def update_schedule(request: Request) -> Response:
+    """Change the fields of the request and leave the others; fires that are due already are not affected."""
+    api = api_of(request)
+    parse_query(request, NoQuery)
+    data = await api.body(request)
+    given = parse_json_object(request, data)
+    wanted = convert_object(given, ScheduleUpdate, read_only=READ_ONLY)
+    payload = exact_payload(data)
+    for _ in range(MAX_WRITE_ATTEMPTS):
+        schedule = await find_schedule(api, request.path_params["id"])
+        _check_match(request, schedule)
+        view = (await _views(api, [schedule]))[0]
+        check_read_only(await _without_shown_once(api, schedule, given), view, READ_ONLY)
+        try:
+            schedule, warnings = await _edit(api, schedule, view, wanted, payload)
+        except RevisionConflict:
+            continue  # edited by another caller meanwhile: repeat everything, and If-Match can refuse it
+        view = (await _views(api, [schedule]))[0]
+        view.warnings = warnings or UNSET
+        return json_response(view, headers=_etag(schedule))
+    raise StoreError("the schedule kept changing while it was edited")
+
+
+async def delete_schedule(request: Request) -> Response:
+    """Delete a schedule: its waiting executions are cancelled, running ones end by themselves, history stays."""
+    api = api_of(request)
+    parse_query(request, NoQuery)
+    for _ in range(MAX_WRITE_ATTEMPTS):
+        schedule = await find_schedule(api, request.path_params["id"])
+        _check_match(request, schedule)
+        if await _delete(api, schedule, exactly="if-match" in request.headers):
+            return Response(status_code=204)
+    raise StoreError("the schedule kept changing while it was deleted")
+
+
+async def trigger_schedule(request: Request) -> Response:
+    """Execute a schedule now, in addition to its plan."""
+    api = api_of(request)
+    parse_query(request, NoQuery)
+    data = await api.body(request)
+    wanted = convert_object(parse_json_object(request, data, optional=True), TriggerBody)
+
+    async def answer() -> Response:
+        schedule = await find_schedule(api, request.path_params["id"])
+        body = None
+        if wanted.payload is not UNSET:
+            task = schedule.spec.task
+            http = task == HTTP_TASK
+            body = http_body(api.ms, exact_payload(data)) if http else task_body(api.ms, task, wanted.payload)
+        run = await api.host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
+        run = await api.ms.find_by_id(run.id)
+        return json_response(execution_view(run), 201, {"Location": f"/api/executions/{run.id}"})
+
+    return await with_idempotency_key(api.host, request, data, answer)
+
+
+async def pause_schedule(request: Request) -> Response:
+    """Stop planning a schedule until it is resumed, or until the given instant."""
+
+    async def action(api: Api, body: PauseBody) -> Response:
+        until = None if body.until is None else instant_ms(body.until, field="until")
+        schedule = await find_schedule(api, request.path_params["id"])
+        reason = body.reason or "paused"
+        row = await api.host.call(lambda runtime: runtime.commands.pause(schedule, reason=reason, until=until))
+        return json_response((await _views(api, [row]))[0], headers=_etag(row))
+
+    return await run_action(request, PauseBody, action)
+
+
+async def resume_schedule(request: Request) -> Response:
+    """Plan a paused schedule again."""
+
+    async def action(api: Api, _: EmptyBody) -> Response:
+        schedule = await find_schedule(api, request.path_params["id"])
+        row = await api.host.call(lambda runtime: runtime.commands.resume(schedule))
+        return json_response((await _views(api, [row]))[0], headers=_etag(row))
+
+    return await run_action(request, EmptyBody, action)
+
+
+async def rotate_secret(request: Request) -> Response:
+    """Make a new signing secret and show it once; for a day calls are also signed with the old one."""
+
+    async def action(api: Api, _: EmptyBody) -> Response:
+        schedule = await find_schedule(api, request.path_params["id"])
+        if schedule.spec.task != HTTP_TASK:
+            raise Refused(409, "conflict", "The schedule calls no HTTP agent; only calls to agents are signed")
+        return json_response(SecretView(signing_secret=await api.ms.rotate_secret(schedule.id)))
+
+    return await run_action(request, EmptyBody, action)
+
+
+# ── shared by the routes ─────────────────────────────────────────────────────────
+
+#: Fields of an answer that a request cannot set.
+READ_ONLY = frozenset(field.encode_name for field in msgspec.structs.fields(ScheduleView)) - frozenset(
+    field.encode_name for field in msgspec.structs.fields(ScheduleUpdate)
+)
+
+
+async def find_schedule(api: Api, key: str) -> Schedule:
+    """Return the schedule with this id or name; raise UnknownSchedule if there is none or it was deleted."""
+    if not key.isprintable():
+        raise UnknownSchedule("no schedule has this id")
+    schedule = await api.ms.get(key)
+    if schedule.state == "deleted":
+        raise UnknownSchedule(f"the schedule {key!r} was deleted; its history is at /api/executions?scheduleId={key}")
+    return schedule
+
+
+async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
+    bodies = await api.host.call(lambda runtime: runtime.commands.bodies(one.spec.body for one in schedules))
+    return [
+        schedule_view(one, bodies.get(one.spec.body or ""), default_retry(api.ms, one.spec.task)) for one in schedules
+    ]
+
+
+async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a PUT without `warnings` and the signing secret in force.
+
+    Only the answer to a POST has these two; without them, a client can send that answer back as a PUT.
+    """
+    left = {name: value for name, value in given.items() if name != "warnings"}
+    if "signingSecret" in left and schedule.spec.task == HTTP_TASK:
+        known = await api.host.call(lambda runtime: runtime.vault.secrets(schedule.id))
+        if left["signingSecret"] in known:
+            del left["signingSecret"]
+    return left
+
+
+async def _check_address(api: Api, want: ScheduleRequest, before: Schedule | None = None) -> list[str]:
+    """Refuse an agent URL that this instance's settings forbid; return a warning if its host has no address now.
+
+    An edit of `before` that keeps the URL is not checked.
+    """
+    target, old = _target_of(want.spec), None if before is None else _target_of(before.spec)
+    if target is None or (old is not None and old.url == target.url):
+        return []
+    return await http_agents_of(api.ms).check_url(target.url, field="agentUrl")
+
+
+def _target_of(spec: ScheduleSpec) -> HttpTarget | None:
+    return None if spec.options is None else spec.options.http
+
+
+async def _edit(
+    api: Api, schedule: Schedule, view: ScheduleView, wanted: ScheduleUpdate, payload: bytes | None
+) -> tuple[Schedule, list[str]]:
+    """Apply the fields of `wanted` that differ from `view`; return the edited schedule, and warnings.
+
+    A pause comes first and a resume last, so that no fire happens between with half of the edit.
+    """
+    changed = changed_fields(view, wanted)
+    enabled: bool | UnsetType = changed.enabled
+    changed.enabled = UNSET
+    if enabled is True and schedule.state == "finished" and changed == ScheduleUpdate():
+        raise Refused(
+            409, "conflict", f"The schedule has finished ({schedule.reason}); change when it fires to continue it"
+        )
+    draft: ScheduleInput | None = None
+    warnings: list[str] = []
+    if changed != ScheduleUpdate():
+        draft = parse_schedule(api.ms, schedule.name, changed, payload, schedule, http_retry=api.http_retry)
+        check_pace(api, draft.want.spec)
+        warnings = await _check_address(api, draft.want, schedule)
+    row = schedule
+    if enabled is False:
+        row = await api.host.call(lambda runtime: runtime.commands.pause(row, reason=DISABLED))
+    if draft is not None:
+        row = await _replace(api, row, draft)
+    if enabled is True and row.state == "paused":
+        row = await api.host.call(lambda runtime: runtime.commands.resume(row))
+    return row, warnings
+
+
+async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedule:
+    before = _target_of(schedule.spec)
+    ref = None if before is None or not draft.kept_headers else before.headers_ref
+    kept = await api.host.call(lambda runtime: runtime.vault.headers(ref))
+    want = draft.with_headers(kept or {})
+    return await api.host.call(lambda runtime: runtime.commands.replace(schedule, want, exactly=True))
+
+
+async def _delete(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
+    try:
+        await api.host.call(lambda runtime: runtime.commands.delete(schedule, exactly=exactly))
+    except RevisionConflict:
+        return False
+    return True
+
+
+def _etag(schedule: Schedule) -> dict[str, str]:
+    return {"ETag": f'"r{schedule.revision}"'}
+
+
+def _check_match(request: Request, schedule: Schedule) -> None:
+    """Refuse with 412 unless the schedule is at one of the revisions that `If-Match` names."""
+    given = request.headers.get("if-match")
+    if given is None or given.strip() == "*":
+        return
+    present = _etag(schedule)["ETag"]
+    if present not in [tag.strip() for tag in given.split(",")]:
+        raise Refused(
+            412,
+            "stale",
+            f"The schedule is at {present}, not at {given}; read it and edit again",
+            headers=_etag(schedule),
+        )

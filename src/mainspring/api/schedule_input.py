@@ -1,0 +1,429 @@
+"""Schedule input: translate the JSON fields of a request into a checked definition, or into changes to a stored one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from mainspring.api.parsing import escape_pointer
+from mainspring.api.problems import Fault, invalid_field, invalid_request
+from mainspring.api.schemas import DurationMs, RetryBody, ScheduleUpdate, WindowBody
+from mainspring.api.views import MASK
+from mainspring.app.internals import host_of, registry_of
+from mainspring.model.change import Body
+from mainspring.model.errors import InvalidInput, PayloadTooLarge
+from mainspring.model.gate import Gate
+from mainspring.model.http import (
+    HTTP_TASK,
+    HttpAgent,
+    HttpTarget,
+    check_agent_id,
+    check_headers,
+    check_method,
+    check_url,
+    host_and_port,
+)
+from mainspring.model.ids import body_id, check_name
+from mainspring.model.instant import duration_ms, format_duration, instant_ms, to_datetime
+from mainspring.model.policies import Retry, RetryPolicy, WindowSpec
+from mainspring.model.schedule import Schedule, ScheduleSpec
+from mainspring.model.trigger import CronSpec, EverySpec, TriggerSpec
+from mainspring.rules.definition import PolicyOptions, SpecTarget, amend, build_spec, digest_of
+from mainspring.rules.triggers import At, Cron, Every, compile_trigger
+from mainspring.rules.triggers.base import LAST_MS
+from mainspring.rules.windows import Window
+from mainspring.service.commands import ScheduleRequest
+
+if TYPE_CHECKING:
+    from mainspring.api.context import Api
+    from mainspring.app.mainspring import Mainspring
+
+#: Field of the request → its name in JSON.
+_TRIGGER_FIELDS = {"cron_expression": "cronExpression", "interval_ms": "intervalMs", "at": "at", "delay_ms": "delayMs"}
+_CRON_FIELDS = {"dst_gap": "dstGap", "dst_overlap": "dstOverlap"}
+_INTERVAL_FIELDS = {"anchor": "anchor", "fixed_delay": "fixedDelay"}
+_AGENT_FIELDS = {"agent_id": "agentId", "http_method": "httpMethod", "headers": "headers"}
+#: Field of the request → option of `rules.definition`, where the names or the units differ.
+_DURATION_OPTIONS = {
+    "grace_ms": "grace",
+    "replay_age_ms": "replay_age",
+    "jitter_ms": "jitter",
+    "spread_ms": "spread",
+    "start_deadline_ms": "start_deadline",
+    "timeout_ms": "timeout",
+}
+_INSTANT_OPTIONS = {"start_at": "start", "end_at": "end"}
+#: Fields of the request that are options of `rules.definition` as they are.
+_PLAIN_OPTIONS = tuple(
+    name for name in ScheduleUpdate.__struct_fields__ if name in PolicyOptions.__annotations__ and name != "window"
+)
+#: Number of fires ahead among which the shortest interval is measured.
+MEASURED_FIRES = 100
+
+
+class ScheduleInput(Struct, frozen=True, kw_only=True):
+    """The definition that a request asks for, and the header values of its agent, which are not part of it."""
+
+    want: ScheduleRequest
+    #: New header values by name; None leaves all headers as they are.
+    headers: dict[str, str] | None = None
+    #: Names of the headers whose stored values stay: the request had their mask.
+    kept_headers: tuple[str, ...] = ()
+
+    def with_headers(self, stored: Mapping[str, str]) -> ScheduleRequest:
+        """Return the definition with its new and its kept header values; `stored` has the values of the kept ones."""
+        options = self.want.spec.options
+        if self.headers is None or options is None or options.http is None:
+            return self.want
+        old = {name.lower(): value for name, value in stored.items()}
+        kept = {name: old[name.lower()] for name in self.kept_headers if name.lower() in old}
+        return replace(self.want, agent=HttpAgent(options.http, self.headers | kept))
+
+
+class _Call(Struct, frozen=True, kw_only=True):
+    """What the schedule calls: a task, or an HTTP agent with its headers as in `ScheduleInput`."""
+
+    task: str
+    target: HttpTarget | None = None
+    headers: dict[str, str] | None = None
+    kept_headers: tuple[str, ...] = ()
+
+
+def parse_schedule(
+    ms: Mainspring,
+    name: str,
+    given: ScheduleUpdate,
+    payload: bytes | None,
+    current: Schedule | None = None,
+    *,
+    http_retry: RetryPolicy | None = None,
+) -> ScheduleInput:
+    """Return the definition of a new schedule, or `current` with the fields of `given` laid over it.
+
+    `payload` is the exact JSON text of the payload. `http_retry` is the retry policy of HTTP agents that name none.
+    Raises: InvalidInput and refusals of the API, with the field at fault; UnknownTask.
+    """
+    old = None if current is None else current.spec
+    full_name, now = registry_of(ms).full_name(name), host_of(ms).now()
+    options = _parse_trigger(full_name, given, old, ms.tz)
+    call = _parse_call(given, old)
+    target, bodies, gates = _resolve_target(ms, call, given, payload, old)
+    options |= _parse_policies(given)
+    options |= _parse_retry(ms, given, old, call.task, http_retry)
+    if old is not None:
+        spec = amend(old, target, options, name=full_name, now=now, default_tz=ms.tz)
+    else:
+        own = {"overlap": "allow_parallel"} if call.task == HTTP_TASK else {}
+        spec = build_spec(target, {**own, **options}, name=full_name, now=now, default_tz=ms.tz)
+    want = ScheduleRequest(
+        ns=ms.settings.namespace,
+        name=check_name(name),
+        spec=spec,
+        digest=current.digest if current is not None and current.app else digest_of(spec),
+        bodies=bodies,
+        gates=gates,
+        by="api",
+        delay=None if "delay" not in options else duration_ms(options["delay"], field="delay"),
+    )
+    return ScheduleInput(want=want, headers=call.headers, kept_headers=call.kept_headers)
+
+
+def _resolve_target(
+    ms: Mainspring, call: _Call, given: ScheduleUpdate, payload: bytes | None, old: ScheduleSpec | None
+) -> tuple[SpecTarget, tuple[Body, ...], tuple[Gate, ...]]:
+    """Return what the definition calls, and the payload and gates to store with it.
+
+    An edit that keeps the task keeps its gates, and its payload unless the request has one.
+    """
+    keeps_task = old is not None and call.task == old.task
+    gates: tuple[Gate, ...] = ()
+    if call.task != HTTP_TASK and not keeps_task:
+        gates = registry_of(ms).find_task(call.task).gates()
+    gate_names = tuple(gate.name for gate in gates)
+    body = _parse_body(ms, call.task, given, payload)
+    if old is not None and keeps_task:
+        gate_names = old.gates
+        if given.payload is UNSET:
+            return SpecTarget(call.task, old.body, gate_names, call.target), (), gates
+    body_name = None if body is None else body.id
+    return SpecTarget(call.task, body_name, gate_names, call.target), () if body is None else (body,), gates
+
+
+# ── when ────────────────────────────────────────────────────────────────────
+
+
+def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | None, default_tz: str) -> dict[str, Any]:
+    """Return the options that say when (`trigger` or `delay`, and `tz`), without those that stay as they are.
+
+    Where the request leaves a field out, an `old` trigger of the same kind gives the value.
+    """
+    before = None if old is None else old.trigger
+    tz = _or_default(given.timezone, default_tz if old is None else old.tz)
+    options: dict[str, Any] = {} if given.timezone is UNSET and old is not None else {"tz": tz}
+    kind = _named_kind(given) or _kind_of(before)
+    _refuse_unless(kind == "cron_expression", given, _CRON_FIELDS, "cronExpression")
+    _refuse_unless(kind == "interval_ms", given, _INTERVAL_FIELDS, "intervalMs")
+    fields = (*_TRIGGER_FIELDS, *_CRON_FIELDS, *_INTERVAL_FIELDS)
+    if all(getattr(given, field) is UNSET for field in fields):
+        return options
+    match kind:
+        case "delay_ms":
+            return {**options, "delay": _parse_duration(given.delay_ms)}
+        case "cron_expression":
+            return {**options, "trigger": _parse_cron(given, before, full_name, tz)}
+        case "interval_ms":
+            return {**options, "trigger": _parse_interval(given, before)}
+    texts: Any = [given.at] if isinstance(given.at, str) else given.at
+    times = [to_datetime(instant_ms(text, field=f"at.{number}")) for number, text in enumerate(texts)]
+    return {**options, "trigger": At(times)}
+
+
+def _named_kind(given: ScheduleUpdate) -> str | None:
+    """Return the field of the request that says when; None if there is none. Raises: a refusal if there are two."""
+    named = [field for field in _TRIGGER_FIELDS if getattr(given, field) is not UNSET]
+    if len(named) > 1:
+        fields = " and ".join(_TRIGGER_FIELDS[field] for field in named)
+        raise invalid_field(f"#/{_TRIGGER_FIELDS[named[1]]}", f"{fields} are given", "Give one of them")
+    return named[0] if named else None
+
+
+def _parse_cron(given: ScheduleUpdate, old: TriggerSpec | None, full_name: str, tz: str) -> Cron:
+    before = old if isinstance(old, CronSpec) else CronSpec("", hash_id=full_name)
+    return Cron(
+        _or_default(given.cron_expression, before.expr),
+        tz,
+        _or_default(given.dst_gap, before.gap),
+        _or_default(given.dst_overlap, before.overlap),
+        before.hash_id,
+    )
+
+
+def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
+    before = old if isinstance(old, EverySpec) else EverySpec(0)
+    kept = timedelta(milliseconds=before.interval)
+    interval = kept if given.interval_ms is UNSET else _parse_duration(given.interval_ms)
+    anchor = None if before.anchor is None else to_datetime(before.anchor)
+    if given.anchor is not UNSET:
+        anchor = _parse_instant(given.anchor, "anchor")
+    return Every(interval, anchor, _or_default(given.fixed_delay, before.fixed_delay))
+
+
+def _kind_of(trigger: TriggerSpec | None) -> str:
+    """Return the request field that gives a trigger of this kind. Raises: a refusal if there is no trigger."""
+    match trigger:
+        case None:
+            fields = ", ".join(_TRIGGER_FIELDS.values())
+            raise invalid_request([Fault("nothing says when", pointer="#", suggestion=f"Give one of {fields}")])
+        case CronSpec():
+            return "cron_expression"
+        case EverySpec():
+            return "interval_ms"
+    return "at"
+
+
+def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str], kind: str) -> None:
+    """Refuse a request that has one of `fields`, which belong to triggers of `kind`, unless `fits` is True."""
+    for field, wire in fields.items():
+        if getattr(given, field) is not UNSET and not fits:
+            raise invalid_field(f"#/{wire}", f"belongs to {kind}", f"Leave it out, or give {kind}")
+
+
+# ── what ────────────────────────────────────────────────────────────────────
+
+
+def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
+    """Return what the schedule calls: what the request names, else what it called before."""
+    before = old.options.http if old is not None and old.options is not None else None
+    if given.task is not UNSET and given.agent_url is not UNSET:
+        raise invalid_field("#/task", "agentUrl and task are both given", "Give the one that is meant")
+    if given.task == HTTP_TASK:
+        raise invalid_field("#/task", "the task 'http' is given by an address", "Give agentUrl instead")
+    if given.agent_url is UNSET and (given.task is not UNSET or before is None):
+        return _parse_task(given, old)
+    return _parse_agent(given, before)
+
+
+def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None) -> _Call:
+    target = before or HttpTarget("")
+    url = check_url(_or_default(given.agent_url, target.url), field="agentUrl")
+    moved = before is not None and _origin(url) != _origin(before.url)
+    target = replace(
+        target,
+        url=url,
+        method=check_method(_or_default(given.http_method, target.method), field="httpMethod"),
+        agent_id=check_agent_id(_or_default(given.agent_id, target.agent_id), field="agentId"),
+    )
+    if given.headers is not UNSET:
+        return _parse_headers(given.headers or {}, target, moved=moved)
+    if moved and target.header_names:  # header values that were meant for one host are never sent to another
+        target = replace(target, headers_ref=None, header_names=())
+    return _Call(task=HTTP_TASK, target=target)
+
+
+def _parse_task(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
+    for field, wire in _AGENT_FIELDS.items():
+        if getattr(given, field) is not UNSET:
+            raise invalid_field(f"#/{wire}", "belongs to an HTTP agent", "Give agentUrl as well")
+    if given.task is not UNSET:
+        return _Call(task=given.task)
+    if old is None:
+        raise invalid_request([Fault("nothing says what to call", pointer="#", suggestion="Give agentUrl or task")])
+    return _Call(task=old.task)
+
+
+def _parse_headers(given: dict[str, str], target: HttpTarget, *, moved: bool) -> _Call:
+    """Return the call with new header values. The mask in place of a value keeps the stored value.
+
+    If the agent has `moved` to another host, the mask is refused: stored values are never sent to another host.
+    """
+    headers = check_headers(given, field="headers")
+    kept = tuple(name for name, value in headers.items() if value == MASK)
+    known = {name.lower() for name in target.header_names}
+    for name in kept:
+        pointer = f"#/headers/{escape_pointer(name)}"
+        if name.lower() not in known:
+            raise invalid_field(pointer, "is only the mask of a value", "Give the value")
+        if moved:
+            raise invalid_field(pointer, "was meant for another host", "Give the value again")
+    fresh = {name: value for name, value in headers.items() if name not in kept}
+    target = replace(target, headers_ref=None, header_names=tuple(headers))
+    return _Call(task=HTTP_TASK, target=target, headers=fresh, kept_headers=kept)
+
+
+def _parse_body(ms: Mainspring, task: str, given: ScheduleUpdate, payload: bytes | None) -> Body | None:
+    if task == HTTP_TASK:
+        return http_body(ms, payload)
+    return task_body(ms, task, None if given.payload is UNSET else given.payload)
+
+
+def http_body(ms: Mainspring, payload: bytes | None) -> Body | None:
+    """Return the request body of an agent: the JSON text of the payload as it was written, None for `null`."""
+    if payload is None or payload == b"null":
+        return None
+    limit = ms.settings.payload_limit
+    if len(payload) > limit:
+        raise PayloadTooLarge("payload", f"{len(payload)} bytes are more than the limit of {limit}")
+    return Body(body_id(payload), payload.decode())
+
+
+def task_body(ms: Mainspring, task: str, payload: Any) -> Body | None:
+    """Return the encoded arguments of a task: a JSON object gives them by name, an array by position."""
+    if payload is not None and not isinstance(payload, dict | list):
+        raise invalid_field("#/payload", "is neither an object nor an array", "Give arguments by name or by place")
+    args = tuple(payload) if isinstance(payload, list) else ()
+    kwargs = payload if isinstance(payload, dict) else {}
+    try:
+        return registry_of(ms).find_task(task).signature.encode(args, kwargs, ms.settings.payload_limit)
+    except PayloadTooLarge:
+        raise
+    except InvalidInput as error:
+        raise InvalidInput("payload", f"{error.field}: {error.problem}", error.fix) from None
+
+
+# ── how ─────────────────────────────────────────────────────────────────────
+
+
+def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
+    """Return the policies that the request gives, as options of `rules.definition`; null removes an optional value."""
+    options = {field: getattr(given, field) for field in _PLAIN_OPTIONS if getattr(given, field) is not UNSET}
+    for field, option in _DURATION_OPTIONS.items():
+        value = getattr(given, field)
+        if value is not UNSET:
+            options[option] = None if value is None else _parse_duration(value)
+    for field, option in _INSTANT_OPTIONS.items():
+        value = getattr(given, field)
+        if value is not UNSET:
+            options[option] = _parse_instant(value, option)
+    if given.window is not UNSET:
+        options["window"] = None if given.window is None else parse_window(given.window)
+    return options
+
+
+def _parse_retry(
+    ms: Mainspring, given: ScheduleUpdate, old: ScheduleSpec | None, task: str, http_retry: RetryPolicy | None
+) -> dict[str, Any]:
+    """Return the `retry` option, or nothing if the policy stays as it is.
+
+    The service's policy is written into a schedule of an HTTP agent that names none. A schedule of a task may have no
+    policy: its runs then follow the task's.
+    """
+    default = http_retry if task == HTTP_TASK else None
+    if given.retry_policy is UNSET:
+        return {"retry": default} if old is None else {}
+    if given.retry_policy is None:
+        return {"retry": default}
+    before = old.options.retry if old is not None and old.options is not None else None
+    base = before or default or default_retry(ms, task) or RetryPolicy()
+    return {"retry": amend_retry(base, given.retry_policy)}
+
+
+def default_retry(ms: Mainspring, task: str) -> RetryPolicy | None:
+    """Return the retry policy of a task, which applies if a schedule has none; None for a task unknown to this app."""
+    known = ms.tasks.get(task)
+    return None if known is None else known.options.retry
+
+
+def amend_retry(base: RetryPolicy, body: RetryBody) -> RetryPolicy:
+    """Return a retry policy with the fields of a request laid over it."""
+    backoff = _or_default(body.backoff, base.backoff)
+    linear = backoff == "linear"
+    return Retry(
+        max_attempts=_or_default(body.max_attempts, base.max_attempts),
+        backoff=backoff,
+        initial=_parse_duration(_or_default(body.initial_delay_ms, base.initial)),
+        base=base.base if linear else _or_default(body.backoff_multiplier, base.base),
+        multiplier=_or_default(body.backoff_multiplier, base.multiplier) if linear else base.multiplier,
+        max_delay=_parse_duration(_or_default(body.max_delay_ms, base.max_delay)),
+        jitter=_or_default(body.jitter, base.jitter),
+    )
+
+
+def parse_window(body: WindowBody) -> WindowSpec:
+    """Return the time window that a request describes."""
+    return Window(*body.segments, weekdays=tuple(body.weekdays), tz=body.timezone)
+
+
+def check_pace(api: Api, spec: ScheduleSpec) -> None:
+    """Refuse a schedule whose next fires are closer than the operator's `limits.min_interval`."""
+    if api.min_interval is None:
+        return
+    now = api.host.now()
+    fires = compile_trigger(spec.trigger, now).fires_ms(now, LAST_MS, MEASURED_FIRES)
+    if any(later - earlier < api.min_interval for earlier, later in pairwise(fires)):
+        raise invalid_field(
+            f"#/{_TRIGGER_FIELDS[_kind_of(spec.trigger)]}",
+            f"fires more often than every {format_duration(api.min_interval)}",
+            "Fire less often; limits.min_interval sets this",
+        )
+
+
+def exact_payload(data: bytes) -> bytes | None:
+    """Return the JSON text of the field `payload` in a request body that is valid JSON; None if it has none."""
+    raw = msgspec.json.decode(data, type=_WithPayload).payload
+    return None if raw is UNSET else bytes(raw).strip()
+
+
+class _WithPayload(Struct):
+    payload: msgspec.Raw | msgspec.UnsetType = UNSET
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    return url.partition(":")[0].lower(), *host_and_port(url)
+
+
+def _or_default(value: Any, default: Any) -> Any:
+    return default if value is UNSET else value
+
+
+def _parse_duration(value: DurationMs | Any) -> timedelta | str:
+    return timedelta(milliseconds=value) if isinstance(value, int) else str(value)
+
+
+def _parse_instant(value: Any, field: str) -> datetime | None:
+    return None if value is None else to_datetime(instant_ms(value, field=field))

@@ -1,0 +1,45 @@
+"""Blocking calls: run a coroutine to its end in a thread that has no event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+from mainspring.model.errors import SyncOnLoop
+
+T = TypeVar("T")
+
+
+class BlockOn(Protocol):
+    """Signature of `block_on`; a test kit provides its own, which drives the kit's event loop."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], instead: str) -> T: ...
+
+
+def block_on(work: Coroutine[Any, Any, T], instead: str) -> T:
+    """Run a coroutine to its end on a new event loop of this thread, and return its result.
+
+    Raises `SyncOnLoop`, which quotes `instead` as the call to await, if this thread already runs an event loop.
+    """
+    try:
+        refuse_on_loop(instead)
+    except SyncOnLoop:
+        work.close()
+        raise
+    return asyncio.run(work)
+
+
+def refuse_on_loop(instead: str) -> None:
+    """Raise `SyncOnLoop` if this thread runs an event loop: a blocking call would stop it."""
+    if runs_loop():
+        raise SyncOnLoop(f"this thread runs an event loop, a blocking call would stop it; write: await {instead}")
+
+
+def runs_loop() -> bool:
+    """True if this thread runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""Dependencies of handlers: `db: Pool = Depends(get_pool)` is created for each run and closed after it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar, overload
+
+from mainspring.model.errors import InvalidInput
+
+T = TypeVar("T")
+
+
+class Dependency:
+    """Default value of a handler's parameter: the function whose result becomes the argument."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        if not callable(make):
+            raise InvalidInput("Depends", f"{make!r} cannot be called", "Give a function, coroutine or generator")
+        self.make = make
+
+
+@overload
+def Depends(make: Callable[..., AsyncIterator[T]]) -> T: ...
+@overload
+def Depends(make: Callable[..., Iterator[T]]) -> T: ...
+@overload
+def Depends(make: Callable[..., Awaitable[T]]) -> T: ...
+@overload
+def Depends(make: Callable[..., T]) -> T: ...
+def Depends(make: Callable[..., Any]) -> Any:  # noqa: N802 - it stands where a value stands
+    """Declare that a parameter receives what `make` returns or yields; a generator is closed after the run."""
+    return Dependency(make)
+
+
+def dependencies_of(function: Callable[..., Any]) -> dict[str, Dependency]:
+    """Return the dependencies of a function, by parameter name."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if isinstance(p.default, Dependency)}
+
+
+async def resolve(needs: dict[str, Dependency], stack: contextlib.AsyncExitStack) -> dict[str, Any]:
+    """Return a value for each needed parameter; a dependency that is needed twice is made once. `stack` closes them."""
+    return await _resolve(needs, stack, {})
+
+
+async def _resolve(
+    needs: dict[str, Dependency], stack: contextlib.AsyncExitStack, made: dict[Callable[..., Any], Any]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, dependency in needs.items():
+        make = dependency.make
+        if make not in made:
+            inner = await _resolve(dependencies_of(make), stack, made)
+            if inspect.isasyncgenfunction(make):
+                made[make] = await stack.enter_async_context(contextlib.asynccontextmanager(make)(**inner))
+            elif inspect.isgeneratorfunction(make):
+                made[make] = stack.enter_context(contextlib.contextmanager(make)(**inner))
+            else:
+                value = make(**inner)
+                made[make] = await value if inspect.isawaitable(value) else value
+        values[name] = made[make]
+    return values
+
+
+def resolve_blocking(
+    needs: dict[str, Dependency],
+    stack: contextlib.ExitStack,
+    hop: Callable[[Coroutine[Any, Any, Any]], Any] | None,
+) -> dict[str, Any]:
+    """Return a value for each needed parameter, on a thread without an event loop; `stack` closes them.
+
+    If any dependency is asynchronous, `hop` resolves all of them on the handlers' loop. `hop` is None in a process
+    handler. Raises: InvalidInput if a dependency is asynchronous there.
+    """
+    if hop is not None and any(_needs_loop(dependency.make) for dependency in needs.values()):
+        outer = contextlib.AsyncExitStack()
+        values: dict[str, Any] = hop(_resolve(needs, outer, {}))
+        stack.push(lambda *raised: hop(outer.__aexit__(*raised)))
+        return values
+    made: dict[Callable[..., Any], Any] = {}
+    return _resolve_blocking(needs, stack, made)
+
+
+def _resolve_blocking(
+    needs: dict[str, Dependency], stack: contextlib.ExitStack, made: dict[Callable[..., Any], Any]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, dependency in needs.items():
+        make = dependency.make
+        if make not in made:
+            if _needs_loop(make):
+                raise InvalidInput(
+                    name, "an async dependency cannot be used in a process handler", "Make it a plain function"
+                )
+            inner = _resolve_blocking(dependencies_of(make), stack, made)
+            if inspect.isgeneratorfunction(make):
+                made[make] = stack.enter_context(contextlib.contextmanager(make)(**inner))
+            else:
+                made[make] = make(**inner)
+        values[name] = made[make]
+    return values
+
+
+def _needs_loop(make: Callable[..., Any]) -> bool:
+    if inspect.iscoroutinefunction(make) or inspect.isasyncgenfunction(make):
+        return True
+    return any(_needs_loop(inner.make) for inner in dependencies_of(make).values())

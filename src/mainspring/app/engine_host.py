@@ -1,0 +1,368 @@
+"""Engine host: opens the store of an app at the first call, and calls functions on the engine's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from mainspring.app.blocking import BlockOn, block_on
+from mainspring.app.progress_writer import ProgressWriter
+from mainspring.engine.events.bus import Bus, Subscriber
+from mainspring.model.change import Change, Result
+from mainspring.model.errors import StoreUnavailable
+from mainspring.model.events import Event
+from mainspring.model.http import AgentSettings
+from mainspring.model.ids import IdFactory
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run
+from mainspring.model.settings import Settings
+from mainspring.ports.broker import Broker
+from mainspring.ports.clock import Clock, SystemClock
+from mainspring.ports.executor import Handler, HeldRun, end_of_loading
+from mainspring.ports.store import Capabilities, Store
+from mainspring.ports.threads import Threads
+from mainspring.runtime.engine_thread import EngineLoop, ThreadLoop
+from mainspring.runtime.runtime import Runtime, open_broker, open_store
+from mainspring.service.commands import MAX_ROWS_PER_COMMIT, NewRun, stored_run
+
+T = TypeVar("T")
+
+#: Commits of a bulk enqueue, each of up to `MAX_ROWS_PER_COMMIT` runs, that may wait for the store at the same time.
+MAX_CHUNKS_IN_FLIGHT = 2
+
+
+class HostEnvironment(Struct, frozen=True, kw_only=True):
+    """The clock, engine, settings and store given to an engine host. Tests replace all: see `EngineHost.move_to`."""
+
+    clock: Clock
+    engine: EngineLoop
+    settings: Settings
+    #: A store object to use; None opens the store that the app's URL names.
+    store: Store | None = None
+    broker: str | Broker | None = None
+    #: Runs a coroutine for the blocking methods: `ms.sync`, `task.sync`, `with ms.sync.lock(…)`.
+    block_on: BlockOn = block_on
+    #: False sends every use of the store through `engine.call`; no caller's thread writes by itself.
+    direct_writes: bool = True
+    #: True if the environment starts and stops the engine: `running()` and `lifespan()` then do neither.
+    is_engine_managed: bool = False
+
+
+class RunIds:
+    """Source of time-ordered run ids that stays unique in forked children. Thread: any."""
+
+    def __init__(self, rng: random.Random | None) -> None:
+        """Draw ids from `rng`, or if it is None from a new generator, which is seeded anew in a forked child."""
+        self._reseed = rng is None
+        self.rng = rng or random.Random()  # noqa: S311 - jitter and ids, not secrets
+        self._renew()
+
+    def new(self, now: Ms) -> str:
+        """Return a run id of the time `now`."""
+        self.check_fork()
+        with self._lock:
+            return self._ids.uuid7(now)
+
+    def new_many(self, now: Ms, count: int) -> list[str]:
+        """Return `count` run ids of the time `now`, in ascending order."""
+        self.check_fork()
+        with self._lock:
+            return self._ids.uuid7s(now, count)
+
+    def check_fork(self) -> None:
+        """Seed the generator anew in a forked child: with their parent's random state, siblings would make equal ids.
+
+        A generator that the caller gave is not seeded.
+        """
+        if self._pid != os.getpid():
+            if self._reseed:
+                self.rng.seed()
+            self._renew()
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
+        self._ids, self._lock = IdFactory(self.rng), threading.Lock()
+
+
+class EngineHost:
+    """Owner of an app's runtime: opens it at the first `call`, closes it, and opens it again after a fork or a close.
+
+    Everything that runs on the engine's loop goes through `call`; short writes may bypass it, see `enqueue`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        environment: HostEnvironment,
+        *,
+        threads: Threads,
+        rng: random.Random | None = None,
+        agents: AgentSettings | None = None,
+    ) -> None:
+        """Check the URLs of store and broker and take over the environment; nothing is opened.
+
+        Raises: InvalidInput for a URL that no backend knows.
+        """
+        if environment.store is None:
+            open_store(url, SystemClock())
+        _check_broker(environment.broker)
+        self.url = url
+        #: Settings for calls of HTTP agents. None until the program schedules such a call: it then calls no agents.
+        self.agents = agents
+        self.threads = threads
+        self.ids = RunIds(rng)
+        self.bus = Bus()
+        #: Handlers by task name; the registry fills this table.
+        self.handlers: dict[str, Handler] = {}
+        self._runtime: Runtime | None = None
+        self._runtime_pid = 0
+        self._opening: asyncio.Task[Runtime] | None = None
+        self._progress = ProgressWriter(lambda: None if self._runtime is None else self._runtime.store)
+        self._adopt(environment)
+
+    # ── environment ────────────────────────────────────────────────────────
+
+    def _adopt(self, environment: HostEnvironment) -> None:
+        self.clock = environment.clock
+        self.engine = environment.engine
+        self.settings = environment.settings
+        self.store = environment.store
+        self.broker = environment.broker
+        self.block_on = environment.block_on
+        self._direct_writes = environment.direct_writes
+        self.is_engine_managed = environment.is_engine_managed
+
+    @property
+    def environment(self) -> HostEnvironment:
+        """The environment as it is now."""
+        return HostEnvironment(
+            clock=self.clock,
+            engine=self.engine,
+            settings=self.settings,
+            store=self.store,
+            broker=self.broker,
+            block_on=self.block_on,
+            direct_writes=self._direct_writes,
+            is_engine_managed=self.is_engine_managed,
+        )
+
+    def move_to(self, environment: HostEnvironment) -> HostEnvironment:
+        """Use another environment from the next call on, and return the one before.
+
+        Tests use this: virtual time, a store in memory, an engine on the test's own loop. The runtime should be closed.
+        """
+        before = self.environment
+        self._adopt(environment)
+        return before
+
+    def configure(
+        self,
+        *,
+        url: str | None = None,
+        broker: str | Broker | UnsetType | None = UNSET,
+        settings: Settings | None = None,
+    ) -> None:
+        """Override the program's store URL, broker or settings from the next start on; what is not named stays.
+
+        Raises: InvalidInput for a broker's URL that no backend knows.
+        """
+        if broker is not UNSET:
+            _check_broker(broker)
+            self.broker = broker
+        self.url = url or self.url
+        self.settings = settings or self.settings
+
+    def enable_agents(self, settings: AgentSettings | None = None) -> None:
+        """Call HTTP agents from the next start on: with `settings`, else with those in force, else with defaults."""
+        self.agents = settings or self.agents or AgentSettings()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Abilities of the app's store; nothing is opened for the answer."""
+        return (self.store or open_store(self.url, self.clock)).capabilities
+
+    # ── calls ──────────────────────────────────────────────────────────────
+
+    async def call(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` on the engine's loop with the store open, and return its result."""
+        if self._runtime is None:
+            end_of_loading()
+        return await self.engine.call(self._with_runtime(work))
+
+    async def open_runtime(self) -> Runtime:
+        """Return the open runtime, from any loop. The caller must know what may be used outside the engine's loop."""
+        runtime = self._direct_runtime()
+        return runtime if runtime is not None else await self.call(_return_runtime)
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """The runtime while the store is open, else None."""
+        return self._runtime
+
+    def _direct_runtime(self) -> Runtime | None:
+        """Return the runtime if it is open in this process and may be used on the caller's own thread."""
+        runtime = self._runtime
+        if runtime is None or self._runtime_pid != os.getpid():
+            return None
+        return runtime if self._direct_writes and runtime.is_open else None
+
+    # ── runs ───────────────────────────────────────────────────────────────
+
+    async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
+        """Store a run. Return it, or the open run with its unique key, and whether it is new.
+
+        The first run opens the store through the engine's loop; later ones take the quickest writer of the runtime.
+        """
+        runtime = self._direct_runtime()
+        if runtime is None:
+            return await self.call(lambda opened: opened.commands.enqueue(new))
+        run, change = runtime.commands.make_run(new)
+        return stored_run(run, await runtime.writer().apply(change))
+
+    def enqueue_blocking(self, new: NewRun) -> tuple[Run, bool] | None:
+        """Store a run from a thread without an event loop, as `enqueue` does; None if the store is not open yet."""
+        runtime = self._direct_runtime()
+        if runtime is None:
+            return None
+        run, change = runtime.commands.make_run(new)
+        return stored_run(run, runtime.writer().apply_blocking(change))
+
+    async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
+        """Store runs without unique keys in commits of up to `MAX_ROWS_PER_COMMIT`, and return their ids.
+
+        While one chunk is stored, the next is made.
+        """
+        runtime = await self.open_runtime()
+        if runtime.store.capabilities.remote:
+            # Made on this thread, the next chunk would hold the interpreter while the last one waits to be sent.
+            return await self.engine.call(self._store_chunks(runtime, many, runtime.batcher.apply_beside))
+        if self._direct_writes:
+            return await self._store_chunks(runtime, many, runtime.submitter.apply)
+        return await self.engine.call(self._store_chunks(runtime, list(many), runtime.submitter.apply))
+
+    async def _store_chunks(
+        self, runtime: Runtime, many: Iterable[NewRun], apply: Callable[[Change], Coroutine[Any, Any, Result]]
+    ) -> list[str]:
+        ids: list[str] = []
+        pending: list[asyncio.Task[Result]] = []
+        left = iter(many)
+        try:
+            while chunk := list(itertools.islice(left, MAX_ROWS_PER_COMMIT)):
+                ids += [new.event.run_id or "" for new in chunk]
+                change = runtime.commands.make_runs(chunk)
+                if len(pending) >= MAX_CHUNKS_IN_FLIGHT:  # a server has a connection for each of them
+                    await pending.pop(0)
+                pending.append(asyncio.ensure_future(apply(change)))
+                await asyncio.sleep(0)
+            while pending:
+                await pending.pop(0)
+        finally:
+            await asyncio.gather(*pending, return_exceptions=True)
+        return ids
+
+    def now(self) -> Ms:
+        """Return the store's time as far as this process knows it, else the time of this machine's clock."""
+        return self.clock.now() if self._runtime is None else self._runtime.time.now()
+
+    def report_progress(self, held: HeldRun, text: str) -> None:
+        """Store a progress line of an attempt soon, without blocking; only the newest is written. Thread: any."""
+        self.engine.post(self._progress.put, held, text)
+
+    def subscribe(self, types: tuple[type[Event], ...], subscriber: Subscriber, *, everywhere: bool) -> None:
+        """Call `subscriber` with events of these types; with `everywhere` also with those of other instances."""
+        self.bus.subscribe(types, subscriber, everywhere=everywhere)
+        if self._runtime is not None:
+            self._runtime.follow_log_if_needed()
+
+    # ── opening and closing ────────────────────────────────────────────────
+
+    async def _with_runtime(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        return await work(await self.open_here())
+
+    async def open_here(self) -> Runtime:
+        """Return the runtime of this process, opened on the running loop if needed; a forked child opens its own.
+
+        Concurrent callers share one attempt. It goes on when one of them is cancelled, until `close` cancels it.
+        """
+        if self._runtime is not None and self._runtime_pid == os.getpid():
+            return self._runtime
+        if self._opening is None or self._opening.get_loop() is not asyncio.get_running_loop():
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        opening = self._opening
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if opening.cancelled() and caller is not None and not caller.cancelling():
+                raise StoreUnavailable("the store was closed before it was open; nothing was stored") from None
+            raise
+        finally:
+            if self._opening is not None and self._opening.done():
+                self._opening = None
+
+    async def _open(self) -> Runtime:
+        self.ids.check_fork()
+        is_own_store = self.store is None
+        store = self.store or open_store(self.url, self.clock)
+        if not store.capabilities.durable:
+            self.store = store  # what lives only in memory must outlive run() and close()
+        broker = open_broker(self.broker, self.clock) if isinstance(self.broker, str) else self.broker
+        if isinstance(self.broker, str) and self.broker.startswith("memory:"):
+            self.broker = broker  # opened by its URL again, it would be another, empty broker
+        runtime = Runtime(
+            store,
+            self.clock,
+            self.ids.rng,
+            self.settings,
+            self.handlers,
+            self.bus,
+            self.threads,
+            broker,
+            open_another=(lambda: open_store(self.url, self.clock)) if is_own_store else None,
+            is_sole_process=not isinstance(self.engine, ThreadLoop),  # a test drives the engine
+        )
+        try:
+            await runtime.open()
+        except BaseException:  # nothing else closes a store that did not open
+            await store.close()
+            raise
+        self._runtime, self._runtime_pid = runtime, os.getpid()
+        return runtime
+
+    async def close(self) -> None:
+        """Close the store, also one that is being opened, and end the engine's thread; the next call opens it again."""
+        if self.engine.begun:
+            await self.engine.call(self._cancel_opening())
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None and self._runtime_pid == os.getpid():
+            await runtime.close_caller_writer()
+            await self.engine.call(runtime.close())
+        await self.engine.rest(lambda: self._runtime is None)  # another thread may have opened it again
+
+    def forget_runtime(self) -> None:
+        """Drop the runtime, which its owner has closed or abandoned; the next call opens another."""
+        self._runtime = self._opening = None
+
+    async def _cancel_opening(self) -> None:
+        """Give up on a store that is being opened: a server that does not answer is waited for no longer."""
+        self._progress.cancel()
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.get_loop() is asyncio.get_running_loop():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+
+
+async def _return_runtime(runtime: Runtime) -> Runtime:
+    return runtime
+
+
+def _check_broker(broker: str | Broker | None) -> None:
+    if isinstance(broker, str) and broker:
+        open_broker(broker, SystemClock())

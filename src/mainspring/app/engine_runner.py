@@ -1,0 +1,188 @@
+"""Engine runner: starts, drains and stops the engine of an app, for `run()`, `running()`, `sharing()` and servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from typing import Literal
+
+from mainspring.app.engine_host import EngineHost
+from mainspring.app.registry import Registry
+from mainspring.app.shutdown import Stopper
+from mainspring.engine.presence import Instance, list_instances
+from mainspring.model.errors import RunsAlready
+from mainspring.model.policies import ROLES, Role, check_choice
+from mainspring.rules.redeploy import LiveDeclaration
+from mainspring.runtime.engine_thread import SameLoop
+from mainspring.runtime.idle import until_idle as wait_until_idle
+from mainspring.runtime.runtime import Runtime
+
+
+class EngineRunner:
+    """Runs the engine in this process: stores the declared schedules, starts the loops, drains and stops them."""
+
+    def __init__(self, host: EngineHost, registry: Registry, on_drift: Literal["keep", "code"]) -> None:
+        """`on_drift` decides for a declared schedule that a person edited: keep the edit, or write the code's."""
+        self._host = host
+        self._registry = registry
+        self._on_drift: Literal["keep", "code"] = on_drift
+        #: Set while `run` is under way.
+        self.stopper: Stopper | None = None
+        self._sharers = 0
+        self._share_lock = asyncio.Lock()
+        self._started_for_sharers = False
+        self._aborting: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True between start and stop of the engine in this process."""
+        runtime = self._host.runtime
+        return runtime is not None and runtime.worker is not None
+
+    async def run(self, *, until_idle: bool, signals: bool, role: Role) -> None:
+        """Run the engine until a stop is requested or, with `until_idle`, until nothing is due any more.
+
+        With `signals`, the first SIGTERM or SIGINT drains and the second hands every run back at once.
+        """
+        check_choice(role, ROLES, field="role")
+        stopper = Stopper()
+        self.stopper = stopper
+        stopper.at_once(self.stop_claiming)
+        with stopper.on_signals(signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
+            await stopper.first_of(self._open())
+            if stopper.requests:  # while the process waited for a server that does not answer
+                self.stopper = None
+                await self._host.close()
+                return
+            await self.start(role)
+            try:
+                if until_idle:
+                    await stopper.first_of(self._host.call(wait_until_idle))
+                else:
+                    await stopper.wait()
+            finally:
+                await self.stop(stopper)
+                self.stopper = None
+
+    async def _open(self) -> None:
+        await self._host.open_runtime()
+
+    async def start(self, role: Role = "all") -> None:
+        """Store the declared schedules and start the engine beside other code, which later calls `drain` and `close`.
+
+        Raises: RunsAlready if this app's engine runs.
+        """
+        host = self._host
+        if host.is_engine_managed:
+            await host.open_runtime()
+            return
+        loop, plans = asyncio.get_running_loop(), role != "worker"
+        inline = isinstance(host.engine, SameLoop)
+        await host.call(lambda runtime: self.declare(runtime, write=plans))
+
+        async def start(runtime: Runtime) -> None:
+            await runtime.start(loop, inline=inline, plans=plans, agents=None if role == "planner" else host.agents)
+            if role == "planner":
+                await runtime.become_planner()
+
+        try:
+            await host.call(start)
+        except RunsAlready:
+            raise
+        except BaseException:  # the loops that have started must not go on: nothing else would stop them
+            await self.stop(Stopper())
+            raise
+
+    @contextlib.asynccontextmanager
+    async def run_in_block(self) -> AsyncIterator[None]:
+        """Run the engine beside other code on this loop, inside the block."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop(Stopper())
+
+    async def drain(self, stopper: Stopper) -> None:
+        """Stop claiming and let attempts finish; a second request to stop hands them back. The store stays open."""
+        timeout = self._host.settings.shutdown_timeout / 1000
+        draining = asyncio.ensure_future(self._host.call(lambda runtime: runtime.stop(timeout)))
+        stopper.on_second(lambda: self._host.engine.post(self._abort))
+        await draining
+        await self._host.bus.settle()
+
+    async def stop(self, stopper: Stopper) -> None:
+        """Drain, then close the store."""
+        if self._host.is_engine_managed:
+            return
+        await self.drain(stopper)
+        await self._host.close()
+
+    def _abort(self) -> None:
+        """Hand every running attempt back to the store, in a task. Thread: engine loop."""
+        runtime = self._host.runtime
+        if runtime is not None:  # the attribute keeps a reference until the task is done
+            self._aborting = asyncio.get_running_loop().create_task(runtime.stop_now())
+
+    def stop_claiming(self) -> None:
+        """Leave waiting runs to other instances from now on; does not block. Thread: any."""
+        self._host.engine.post(self._stop_claiming)
+
+    def _stop_claiming(self) -> None:
+        if self._host.runtime is not None:
+            self._host.runtime.stop_claiming()
+
+    def request_stop(self) -> None:
+        """Ask the `run` that is under way, if any, to drain and return. Thread: any."""
+        if self.stopper is not None:
+            self.stopper.request()
+
+    @contextlib.asynccontextmanager
+    async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
+        """Keep the engine running inside the block: use the running one, or start one that the last block stops.
+
+        Yields a function that returns True if leaving the block now would stop the engine.
+        """
+        if self._sharers == 0:
+            self._share_lock = asyncio.Lock()
+        self._sharers += 1
+        try:
+            async with self._share_lock:
+                if not self.is_running:
+                    await self.start()
+                    self._started_for_sharers = True
+            yield lambda: self._started_for_sharers and self._sharers == 1
+        finally:
+            try:
+                async with self._share_lock:
+                    if self._started_for_sharers and self._sharers == 1:
+                        self._started_for_sharers = False
+                        await self.stop(Stopper())
+            finally:
+                self._sharers -= 1
+
+    async def declare(self, runtime: Runtime, *, write: bool = True) -> None:
+        """Bring the schedules that the code declares into the store. Without `write`, only announce their digests.
+
+        Other live instances of the app are considered: an older version does not overwrite a newer one's declaration.
+        """
+        requests = {
+            name: await runtime.commands.with_stored_headers(request)
+            for name, request in self._registry.declared_requests().items()
+        }
+        runtime.announce_declared({name: request.digest for name, request in requests.items()})
+        if not write:
+            return
+        others = await self._find_other_instances(runtime)
+        for name, request in requests.items():
+            live = tuple(LiveDeclaration(one.version, one.declares[name]) for one in others if name in one.declares)
+            await runtime.commands.declare(request, live, self._on_drift)
+
+    async def _find_other_instances(self, runtime: Runtime) -> list[Instance]:
+        """Return the live instances of this app in other processes."""
+        return [
+            instance
+            for lease, instance in await list_instances(runtime.store)
+            if lease.live and lease.owner != runtime.owner and instance.app == self._host.settings.app
+        ]

@@ -1,0 +1,47 @@
+"""Internals of a `Mainspring`: the parts behind the object that users hold, for the packages of Mainspring itself.
+
+Programs use the methods of `Mainspring`. The command line, the HTTP API, the server, the compatibility layers and the
+test kit also need the engine, the tables of declarations or the state of the process: they get them here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.model.errors import MainspringError
+
+if TYPE_CHECKING:
+    from mainspring.app.engine_host import EngineHost
+    from mainspring.app.engine_runner import EngineRunner
+    from mainspring.app.http_agents import HttpAgents
+    from mainspring.app.mainspring import Mainspring
+    from mainspring.app.registry import Registry
+    from mainspring.runtime.runtime import Runtime
+
+
+def host_of(ms: Mainspring) -> EngineHost:
+    """Return the engine host: it opens the store, and calls functions on the engine's loop."""
+    return ms._host
+
+
+def runner_of(ms: Mainspring) -> EngineRunner:
+    """Return the engine runner: it starts, drains and stops the engine."""
+    return ms._runner
+
+
+def registry_of(ms: Mainspring) -> Registry:
+    """Return the registry of tasks and declared schedules."""
+    return ms._registry
+
+
+def http_agents_of(ms: Mainspring) -> HttpAgents:
+    """Return the part that checks the addresses of HTTP agents and keeps their secrets."""
+    return ms._agents
+
+
+def runtime_of(ms: Mainspring) -> Runtime:
+    """Return the runtime while the store is open; raise `MainspringError` else."""
+    runtime = ms._host.runtime
+    if runtime is None:
+        raise MainspringError("the store is not open: call any coroutine method of the Mainspring first")
+    return runtime

@@ -1,0 +1,338 @@
+"""Locks: `async with ms.lock("name") as guard:`. One holder at a time, a fencing token, and notice of a lost lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from types import TracebackType
+from typing import TypeVar
+
+from mainspring.app.blocking import runs_loop
+from mainspring.app.engine_host import EngineHost
+from mainspring.engine.leader import Leadership, find_leadership
+from mainspring.engine.locks.held_lock import HeldLock, LocalWaitQueues
+from mainspring.engine.locks.lease_term import LeaseRows, LeaseTerm, TermData, escape_name_part
+from mainspring.model.errors import (
+    ExecutionTaken,
+    InvalidInput,
+    LeaseTooShort,
+    LockLost,
+    LockTaken,
+    MainspringError,
+    StoreError,
+    SyncOnLoop,
+)
+from mainspring.model.ids import check_name
+from mainspring.model.instant import Duration, Ms, duration_ms, format_duration, instant_ms, isoformat
+from mainspring.model.lease import Lease
+from mainspring.model.policies import check_choice
+from mainspring.model.settings import MIN_LEASE_MS
+from mainspring.ports.lock import EXECUTION_PREFIX, LOCK_KINDS, LOCK_PREFIX, LockBackend, LockHolder, LockKind
+from mainspring.ports.store import Query
+from mainspring.ports.store_extras import AdvisoryLockStore
+from mainspring.runtime.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class BaseLockGuard:
+    """A held lock, as the block of `with` receives it."""
+
+    def __init__(self, name: str, hold: HeldLock) -> None:
+        self.name = name
+        #: Greater than the token of every earlier holder of this name: send it along with what you write.
+        self.token = hold.token
+        self._hold = hold
+
+    @property
+    def held(self) -> bool:
+        """True while no other holder is possible, by this machine's clock and without asking the store."""
+        return self._hold.distrust_reason is None
+
+    def check(self) -> None:
+        """Raise `LockLost` unless the lock is held; call it before an action that cannot be undone."""
+        why = self._hold.distrust_reason
+        if why is not None:
+            raise LockLost(self.name, self.token, why)
+
+
+class LockGuard(BaseLockGuard):
+    """Guard of `async with`: when the lock is lost, `lost` is set and the block's task is cancelled."""
+
+    def __init__(self, name: str, hold: HeldLock) -> None:
+        super().__init__(name, hold)
+        self.lost = asyncio.Event()
+
+
+class SyncLockGuard(BaseLockGuard):
+    """Guard of `with`: `lost` is set when the lock is lost. A thread cannot be cancelled: test `lost`, or `check()`."""
+
+    def __init__(self, name: str, hold: HeldLock, lost: threading.Event) -> None:
+        super().__init__(name, hold)
+        self.lost = lost
+
+
+class LockRequest:
+    """A lock as it was requested; acquires and releases it for `Lock` and `SyncLock`."""
+
+    def __init__(
+        self,
+        locks: Locks,
+        name: str,
+        key: str,
+        ttl: Ms,
+        wait_seconds: float | None,
+        kind: LockKind = "lease",
+        remember: Ms = 0,
+    ) -> None:
+        """`key` names the lease in the store. `wait_seconds` bounds the wait for another holder; None means no bound.
+
+        After a block that ended without an error, the name stays taken for `remember` milliseconds.
+        """
+        self.locks = locks
+        self.name = name
+        self.key = key
+        self.ttl = ttl
+        self.wait_seconds = wait_seconds
+        self.kind = kind
+        self.remember = remember
+
+    async def acquire(self, on_lost: Callable[[str], None]) -> HeldLock:
+        """Return the held lock; `on_lost` is called with the reason, on the engine's loop, if it is lost later.
+
+        Raises: LockTaken, which names the holder.
+        """
+        locks, host = self.locks, self.locks.host
+        backend, owner = await host.call(lambda runtime: locks.open_backend(runtime, self.kind))
+        term = LeaseTerm(backend, HostClock(host), self.key, owner, self.ttl)
+        hold = HeldLock(term, locks.queues, host.ids.rng, on_lost)
+        try:
+            acquired = await host.call(lambda _: hold.acquire(self.wait_seconds))
+        except BaseException:
+            host.engine.post(hold.abandon)  # the store may have granted the lock before the cancellation arrived
+            raise
+        if not acquired:
+            raise await self.make_taken_error(backend)
+        return hold
+
+    async def make_taken_error(self, backend: LockBackend) -> LockTaken:
+        """Return the error for a caller that did not get the lock."""
+        holder = await self._find_holder(backend)
+        return LockTaken(self.name, "" if holder is None else holder.owner)
+
+    async def _find_holder(self, backend: LockBackend) -> LockHolder | None:
+        with contextlib.suppress(StoreError):  # the holder only completes the message
+            holder = await self.locks.host.call(lambda _: backend.find_holder(self.key))
+            return holder if holder is not None and holder.live else None
+        return None
+
+    async def release(self, hold: HeldLock, *, succeeded: bool) -> LockLost | None:
+        """Release the lock. Return an error if the block was not protected to its end."""
+        lost = hold.lost_reason
+        data = TermData(hold.term.since, done=True) if succeeded and self.remember and lost is None else None
+        releasing = self.locks.host.call(lambda _: hold.release(data, self.remember))
+        # Shielded: a release that has begun is completed, also when the caller is cancelled meanwhile.
+        was_held = await asyncio.shield(asyncio.ensure_future(releasing))
+        if lost is None and was_held:
+            return None
+        return LockLost(self.name, hold.token, lost or hold.distrust_reason or "another took it")
+
+
+class ExecutionRequest(LockRequest):
+    """A requested lock on one fire of another scheduler; it stays taken after the fire was executed."""
+
+    async def make_taken_error(self, backend: LockBackend) -> LockTaken:
+        holder = await self._find_holder(backend)
+        owner = "" if holder is None else holder.owner
+        done = holder is not None and TermData.read(holder.data).done
+        what = "has been executed" if done else "is being executed"
+        return ExecutionTaken(self.name, owner, f"{self.name} {what}" + (f" by {owner}" if owner else ""), done=done)
+
+
+class Lock:
+    """A lock for one `async with`. When it is lost, the block's task is cancelled and the block ends with `LockLost`.
+
+    It works as `asyncio.timeout()` does: the cancellation arrives at the block's next await and does not leave the
+    block. A block that ends without an error after the loss also ends with `LockLost`; an error of its own is kept.
+    """
+
+    def __init__(self, request: LockRequest) -> None:
+        self._request = request
+        self._guard: LockGuard | None = None
+        self._hold: HeldLock | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+        self._cancelled = False
+
+    def blocking(self) -> SyncLock:
+        """Return the lock for a `with` block in a thread without an event loop."""
+        return SyncLock(self._request)
+
+    async def __aenter__(self) -> LockGuard:
+        if self._hold is not None:
+            raise MainspringError("a lock is for one block: call ms.lock() again")
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+
+        def on_lost(_why: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the block's loop is closed, and the block with it
+                loop.call_soon_threadsafe(self._cancel_block)
+
+        self._hold = await self._request.acquire(on_lost)
+        self._guard = LockGuard(self._request.name, self._hold)
+        self._task, self._cancelling = task, task.cancelling()
+        if self._hold.lost_reason is not None:  # it was lost before the guard existed
+            self._cancel_block()
+        return self._guard
+
+    def _cancel_block(self) -> None:
+        if self._guard is not None:
+            self._guard.lost.set()
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        assert task is not None
+        assert self._hold is not None
+        stopped = self._cancelled and task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
+        lost = await self._request.release(self._hold, succeeded=error is None)
+        _raise_lost(lost, error, stopped=stopped)
+
+
+class SyncLock:
+    """A lock for one `with` in a thread without an event loop; it is renewed in the background, like `Lock`."""
+
+    def __init__(self, request: LockRequest) -> None:
+        self._request = request
+        self._hold: HeldLock | None = None
+
+    def __enter__(self) -> SyncLockGuard:
+        if self._hold is not None:
+            raise MainspringError("a lock is for one block: call ms.sync.lock() again")
+        if runs_loop():
+            problem = "this thread runs an event loop, a blocking lock would stop it; write: async with ms.lock(…)"
+            raise SyncOnLoop(problem)
+        lost = threading.Event()
+        block_on = self._request.locks.host.block_on
+        self._hold = block_on(self._request.acquire(lambda _why: lost.set()), "")
+        return SyncLockGuard(self._request.name, self._hold, lost)
+
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        assert self._hold is not None
+        block_on = self._request.locks.host.block_on
+        _raise_lost(block_on(self._request.release(self._hold, succeeded=error is None), ""), error)
+
+
+def _raise_lost(lost: LockLost | None, error: BaseException | None, *, stopped: bool = False) -> None:
+    """Raise `lost`, if it is not None; if the block has an error of its own, add a note to that error instead.
+
+    `stopped`: the block's error is the cancellation by which the lock stopped it, and no error of its own.
+    """
+    if lost is None:
+        return
+    if stopped or error is None:
+        raise lost from error
+    if not isinstance(error, LockLost):
+        error.add_note(str(lost))
+
+
+class Locks:
+    """Named locks, execution leases (one process per fire of another scheduler) and the leader, as `ms` offers them."""
+
+    def __init__(self, host: EngineHost) -> None:
+        self.host = host
+        #: Callers of this process that wait for a name queue here, so that one of them asks the store.
+        self.queues = LocalWaitQueues()
+        self._acquisitions = itertools.count(1)
+
+    def lock(self, name: str, ttl: Duration, wait: bool | Duration, kind: LockKind) -> Lock:
+        """Return a lock on a name in the app's namespace; see `Mainspring.lock`."""
+        check_name(name)
+        check_choice(kind, LOCK_KINDS, field="kind")
+        key = f"{LOCK_PREFIX}{escape_name_part(self.host.settings.namespace)}:{name}"
+        return Lock(LockRequest(self, name, key, _parse_ttl(ttl), _parse_wait(wait), kind))
+
+    def execution_lease(self, schedule: str, fire_time: datetime, ttl: Duration, remember: Duration) -> Lock:
+        """Return a lock on one fire of another scheduler; see `Mainspring.execution_lease`."""
+        check_name(schedule, field="schedule")
+        at = instant_ms(fire_time, field="fire_time")
+        key = f"{EXECUTION_PREFIX}{escape_name_part(self.host.settings.namespace)}:{escape_name_part(schedule)}:{at}"
+        remember_ms = duration_ms(remember, field="remember")
+        name = f"{schedule} at {isoformat(at)}"
+        return Lock(ExecutionRequest(self, name, key, _parse_ttl(ttl), 0.0, remember=remember_ms))
+
+    async def leader(self) -> Leadership | None:
+        """Return the leader of the app's instances; None if there never was one."""
+        return await self.host.call(lambda runtime: find_leadership(runtime.store, self.host.settings))
+
+    async def open_backend(self, runtime: Runtime, kind: LockKind) -> tuple[LockBackend, str]:
+        """Return the backend that holds locks of this kind, and a new owner name for one acquisition.
+
+        Raises: InvalidInput if the store has no locks of this kind.
+        """
+        owner = f"{runtime.owner}/{next(self._acquisitions)}"
+        if kind == "lease":
+            return LeaseRows(HostStore(self.host)), owner
+        store = runtime.store
+        if not isinstance(store, AdvisoryLockStore):
+            raise InvalidInput("kind", "this store has no advisory locks", 'Use kind="lease", which every store has')
+        return store.advisory(), owner
+
+
+class HostStore:
+    """The lease methods of an app's store. Each call uses the store that is open then: a lock may outlive `run()`."""
+
+    def __init__(self, host: EngineHost) -> None:
+        self._host = host
+
+    async def lease(
+        self, name: str, owner: str, ttl: Ms, *, epoch: int | None = None, data: str | None = None
+    ) -> Lease | None:
+        return await self._host.call(lambda runtime: runtime.store.lease(name, owner, ttl, epoch=epoch, data=data))
+
+    async def release(self, name: str, owner: str, epoch: int) -> bool:
+        return await self._host.call(lambda runtime: runtime.store.release(name, owner, epoch))
+
+    async def find(self, query: Query[T]) -> list[T]:
+        return await self._host.call(lambda runtime: runtime.store.find(query))
+
+
+class HostClock:
+    """The clocks of an app; its wall clock is the store's time."""
+
+    def __init__(self, host: EngineHost) -> None:
+        self._host = host
+
+    def now(self) -> Ms:
+        return self._host.now()
+
+    def boot(self) -> Ms:
+        return self._host.clock.boot()
+
+    def monotonic(self) -> float:
+        return self._host.clock.monotonic()
+
+
+def _parse_wait(wait: bool | Duration) -> float | None:
+    """Return how long to wait for another holder, in seconds; None means without a bound."""
+    if wait is True:
+        return None
+    return 0.0 if wait is False else duration_ms(wait, field="wait") / 1000
+
+
+def _parse_ttl(value: Duration) -> Ms:
+    ttl = duration_ms(value, field="ttl")
+    if ttl < MIN_LEASE_MS:
+        raise LeaseTooShort("ttl", f"{format_duration(ttl)} is too short", "Use at least 300ms; 30s is the default")
+    return ttl

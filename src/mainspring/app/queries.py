@@ -1,0 +1,103 @@
+"""Queries: what a program reads of its namespace, translated from arguments to queries of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from mainspring.app.engine_host import EngineHost
+from mainspring.model.events import Event, resolve_type_names
+from mainspring.model.instant import Ms, instant_ms
+from mainspring.model.policies import check_choice
+from mainspring.model.run import CLAIMABLE, Run, State
+from mainspring.model.schedule import Schedule
+from mainspring.ports.store import Events, Runs, Schedules
+from mainspring.service.unresolved_runs import find_unresolved
+
+
+class Queries:
+    """Reads schedules, runs and events of the app's namespace. `Mainspring` documents the arguments."""
+
+    def __init__(self, host: EngineHost) -> None:
+        self._host = host
+
+    async def find_schedule(self, key: str) -> Schedule:
+        """Return a schedule by name or id. Raises: UnknownSchedule, with the nearest name."""
+        namespace = self._host.settings.namespace
+        return await self._host.call(lambda runtime: runtime.commands.schedule(namespace, key))
+
+    async def _find_schedule_id(self, key: str | None) -> str | None:
+        return None if key is None else (await self.find_schedule(key)).id
+
+    async def find_schedules(self, enabled: bool | None, limit: int, after: str | None) -> list[Schedule]:
+        """Return schedules that are not deleted."""
+        states: tuple[Any, ...] = ("active", "paused", "finished")
+        if enabled is not None:
+            states = ("active",) if enabled else ("paused", "finished")
+        query = Schedules(ns=self._host.settings.namespace, states=states, limit=limit, after=after)
+        return await self._host.call(lambda runtime: runtime.commands.schedules(query))
+
+    async def find_run(self, run_id: str) -> Run:
+        """Return a run by its id. Raises: UnknownRun."""
+        return await self._host.call(lambda runtime: runtime.commands.run(run_id))
+
+    async def find_runs(
+        self,
+        schedule: str | None,
+        state: State | str | Iterable[State | str] | None,
+        since: datetime | None,
+        task: str | None,
+        due_before: datetime | None,
+        limit: int,
+        after: str | None,
+    ) -> list[Run]:
+        """Return runs, newest first."""
+        query = Runs(
+            ns=self._host.settings.namespace,
+            schedule_id=await self._find_schedule_id(schedule),
+            states=None if state is None else _parse_states(state),
+            created_since=None if since is None else instant_ms(since, field="since"),
+            due_before=None if due_before is None else instant_ms(due_before, field="due_before"),
+            task=task,
+            limit=limit,
+            after=after,
+        )
+        return await self._host.call(lambda runtime: runtime.commands.runs(query))
+
+    async def find_waiting(self, due_before: Ms, limit: int) -> list[Run]:
+        """Return runs that wait to be claimed and are due before an instant, oldest first."""
+        states = tuple(sorted(CLAIMABLE))
+        namespace = self._host.settings.namespace
+        query = Runs(ns=namespace, states=states, due_before=due_before, limit=limit, oldest_first=True)
+        return await self._host.call(lambda runtime: runtime.commands.runs(query))
+
+    async def find_unresolved(self, limit: int) -> list[Run]:
+        """Return waiting runs whose task no live instance has, oldest first."""
+        namespace = self._host.settings.namespace
+        return await self._host.call(lambda runtime: find_unresolved(runtime.store, namespace, limit))
+
+    async def find_events(
+        self,
+        run: str | None,
+        schedule: str | None,
+        types: Iterable[type[Event] | str] | None,
+        since: datetime | None,
+        until: datetime | None,
+        limit: int,
+    ) -> list[Event]:
+        """Return events of the log, oldest first."""
+        query = Events(
+            run_id=run,
+            schedule_id=await self._find_schedule_id(schedule),
+            types=None if types is None else resolve_type_names(types),
+            since=None if since is None else instant_ms(since, field="since"),
+            until=None if until is None else instant_ms(until, field="until"),
+            limit=limit,
+        )
+        return await self._host.call(lambda runtime: runtime.commands.events(query))
+
+
+def _parse_states(state: State | str | Iterable[State | str]) -> tuple[State, ...]:
+    several = (state,) if isinstance(state, str) else tuple(state)
+    return tuple(State(check_choice(str(one), tuple(State), field="state")) for one in several)

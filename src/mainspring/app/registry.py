@@ -1,0 +1,370 @@
+"""Registry: the tasks and schedules that a program declares with decorators, and their definitions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
+
+from msgspec import UNSET, Struct, json
+
+from mainspring.app.engine_host import EngineHost
+from mainspring.app.signature import payload_body
+from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator, TaskOptions
+from mainspring.model.change import Body
+from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownTask, suggest_nearest
+from mainspring.model.gate import Gate
+from mainspring.model.http import HTTP_TASK, HttpAgent, HttpResult
+from mainspring.model.ids import check_name
+from mainspring.model.instant import Duration, duration_ms
+from mainspring.model.policies import (
+    RECOVERY,
+    Priority,
+    PriorityName,
+    Recovery,
+    RetryPolicy,
+    check_choice,
+    check_retry,
+    parse_priority,
+)
+from mainspring.model.schedule import Schedule
+from mainspring.ports.executor import Kind
+from mainspring.rules.definition import PolicyOptions, SpecTarget, build_spec, digest_of, suggest_option
+from mainspring.service.commands import ScheduleRequest
+
+if TYPE_CHECKING:
+    from mainspring.app.mainspring import Mainspring
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Executor = Literal["auto", "loop", "thread", "process"]
+
+
+class TaskSettings(TypedDict, total=False):
+    """Options of `@ms.task(…)`."""
+
+    name: str | None
+    executor: Executor
+    retry: RetryPolicy | None
+    timeout: Duration | None
+    recovery: Recovery
+    max_crashes: int
+    limit: int | None
+    priority: Priority | PriorityName | int
+    queue: str
+    overrun: Duration
+
+
+class DeclareOptions(PolicyOptions, total=False):
+    """Options of a schedule's decorator beside its trigger: policies, settings of the task, arguments."""
+
+    executor: Executor
+    limit: int | None
+    max_crashes: int
+    overrun: Duration
+    args: Iterable[Any]
+    kwargs: dict[str, Any]
+
+
+TASK_OPTIONS = tuple(TaskSettings.__annotations__)
+#: Options of a schedule's decorator that task and schedule both take, and those that only the task takes.
+_SHARED_OPTIONS = tuple(name for name in TASK_OPTIONS if name in PolicyOptions.__annotations__)
+_TASK_ONLY_OPTIONS = tuple(name for name in TASK_OPTIONS if name not in ("name", *_SHARED_OPTIONS))
+
+
+class ScheduleTarget(Struct, frozen=True, kw_only=True, gc=False):
+    """What a schedule's runs execute: task or agent, payload, gates; `policies` apply unless the schedule sets them."""
+
+    task: str
+    agent: HttpAgent | None = None
+    body: Body | None = None
+    gates: tuple[Gate, ...] = ()
+    policies: Mapping[str, Any] = {}
+
+    def for_spec(self) -> SpecTarget:
+        """Return the part that a schedule's definition contains."""
+        return SpecTarget(
+            self.task,
+            None if self.body is None else self.body.id,
+            tuple(gate.name for gate in self.gates),
+            None if self.agent is None else self.agent.target,
+        )
+
+
+class Registry:
+    """Tables of tasks, handlers and declared schedules. Decorators only fill them; a start stores what they hold."""
+
+    def __init__(self, app: Mainspring, host: EngineHost) -> None:
+        self._app = app
+        self._host = host
+        self.tasks: dict[str, BaseTask[Any, Any]] = {}
+        self.handlers = host.handlers
+        #: The options of each declared schedule, by its name.
+        self.declared: dict[str, dict[str, Any]] = {}
+
+    # ── tasks ──────────────────────────────────────────────────────────────
+
+    def check_task_options(self, options: Iterable[str]) -> None:
+        """Raise `InvalidInput` for a name that is no option of a task, with the option that was probably meant."""
+        wrong = next((key for key in options if key not in TASK_OPTIONS), None)
+        if wrong is not None:
+            hint = suggest_option(wrong, TASK_OPTIONS)
+            raise InvalidInput(wrong, "is not an option of a task", hint or f"Known are {', '.join(TASK_OPTIONS)}")
+
+    def register(
+        self,
+        function: Any,
+        *,
+        name: str | None = None,
+        executor: Executor = "auto",
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = "300s",
+        recovery: Recovery = "retry",
+        max_crashes: int = 3,
+        limit: int | None = None,
+        priority: Priority | PriorityName | int = Priority.NORMAL,
+        queue: str = "default",
+        overrun: Duration = "60s",
+    ) -> BaseTask[Any, Any]:
+        """Make a task of a function and add it to the tables; return a function that is a task already as it is.
+
+        Raises: InvalidInput for a wrong option; DuplicateTask for a name that is taken.
+        """
+        if isinstance(function, BaseTask):
+            return function
+        if not callable(function):
+            raise InvalidInput("task", f"{function!r} is not a function", "Decorate a def or an async def")
+        name = self._check_task_name(name if name is not None else getattr(function, "__name__", ""))
+        check_choice(recovery, RECOVERY, field="recovery")
+        options = TaskOptions(
+            kind=_handler_kind(function, executor),
+            timeout=None if timeout is None else duration_ms(timeout, field="timeout", minimum=1),
+            retry=check_retry(retry) or RetryPolicy(),
+            recovery=recovery,
+            max_crashes=_check_max_crashes(max_crashes),
+            limit=_check_limit(limit),
+            priority=parse_priority(priority),
+            queue=check_name(queue, field="queue"),
+            overrun=duration_ms(overrun, field="overrun"),
+        )
+        task = self._make_task(function, name, options)
+        self.tasks[name] = task
+        self.handlers[name] = task.handler()
+        return task
+
+    def _check_task_name(self, name: str) -> str:
+        name = check_name(name, field="task name")
+        if name == HTTP_TASK:
+            raise InvalidInput("name", f"{name!r} is the built-in task of HTTP agents", "Choose another name")
+        if name in self.tasks:
+            raise DuplicateTask("name", f"a task called {name!r} is registered already", "Give one of them a name=…")
+        return name
+
+    def _make_task(self, function: Callable[..., Any], name: str, options: TaskOptions) -> BaseTask[Any, Any]:
+        is_async = options.kind == "async"
+        task: BaseTask[Any, Any] = (AsyncTask if is_async else Task)(self._app, self._host, function, name, options)
+        parameters = list(inspect.signature(function).parameters)
+        if task.signature.context is not None and parameters[0] == task.signature.context:
+            with_context = AsyncContextTask if is_async else ContextTask
+            return with_context(self._app, self._host, function, name, options)
+        return task
+
+    def find_task(self, task: BaseTask[Any, Any] | Callable[..., Any] | str) -> BaseTask[Any, Any]:
+        """Return the task that a task, a function or a name stands for; raise `UnknownTask` with the nearest name."""
+        if isinstance(task, BaseTask):
+            return task
+        name = task if isinstance(task, str) else getattr(task, "__name__", repr(task))
+        if name == HTTP_TASK:
+            raise InvalidInput("task", "the built-in task 'http' needs an agent", 'Give Http("https://…") instead')
+        if name not in self.tasks:
+            raise UnknownTask(
+                f"no task is called {name!r}. {suggest_nearest(name, self.tasks) or 'Register it with @ms.task.'}"
+            )
+        return self.tasks[name]
+
+    # ── declared schedules ─────────────────────────────────────────────────
+
+    def declare_schedule(self, name: str, **options: Any) -> None:
+        """Add a schedule to the table; its options are checked now and read again when it is stored.
+
+        Raises: InvalidInput for a wrong option; DuplicateTask for a name that is taken.
+        """
+        check_name(name)
+        if name in self.declared:
+            raise DuplicateTask("name", f"a schedule called {name!r} is declared already", "Give one a name=…")
+        self.make_request(name, **options)
+        self.declared[name] = options
+
+    def schedule_decorator(self, name: str | None, trigger: dict[str, Any], options: dict[str, Any]) -> TaskDecorator:
+        """Return a decorator that registers a function as a task and declares a schedule of it.
+
+        `options` are `DeclareOptions`: some of them belong to the task, the others to the schedule.
+        """
+        own = {key: options.pop(key) for key in _TASK_ONLY_OPTIONS if key in options}
+        own |= {key: options[key] for key in _SHARED_OPTIONS if key in options}
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            was_task = isinstance(function, BaseTask)
+            task = self.register(function, **own)
+            try:
+                self.declare_schedule(name if name is not None else task.name, task=task, **trigger, **options)
+            except Exception:
+                if not was_task:  # without its schedule the task is not registered either
+                    del self.tasks[task.name], self.handlers[task.name]
+                raise
+            return task
+
+        return decorate
+
+    def declared_requests(self) -> dict[str, ScheduleRequest]:
+        """Return the definition of each declared schedule, by name, as of now."""
+        return {name: self.make_request(name, origin="code", **options) for name, options in self.declared.items()}
+
+    # ── definitions ────────────────────────────────────────────────────────
+
+    def make_request(
+        self,
+        name: str,
+        *,
+        task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str,
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        payload: Any = UNSET,
+        origin: Literal["code", "api"] = "api",
+        **when_and_how: Any,
+    ) -> ScheduleRequest:
+        """Return the checked definition of a schedule, with its payload and gates, ready to be stored.
+
+        Raises: InvalidInput for a wrong option or argument; UnknownTask.
+        """
+        settings = self._host.settings
+        target = self.resolve_target(task, args, kwargs, payload)
+        now = self._host.now()
+        named = {key: value for key, value in when_and_how.items() if value is not None}
+        spec = build_spec(
+            target.for_spec(),
+            {**target.policies, **named},
+            name=self.full_name(name),
+            now=now,
+            default_tz=self._app.tz,
+        )
+        delay = when_and_how.get("delay")
+        is_code = origin == "code"
+        return ScheduleRequest(
+            ns=settings.namespace,
+            name=check_name(name),
+            spec=spec,
+            digest=digest_of(spec),
+            bodies=() if target.body is None else (target.body,),
+            gates=target.gates,
+            origin=origin,
+            by=f"code@{settings.version}" if is_code else "api",
+            app=settings.app if is_code else "",
+            version=settings.version if is_code else "",
+            delay=None if delay is None else duration_ms(delay, field="delay"),
+            agent=target.agent,
+        )
+
+    def resolve_target(
+        self,
+        task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str,
+        args: Iterable[Any],
+        kwargs: dict[str, Any] | None,
+        payload: Any,
+        *,
+        with_payload: bool = True,
+    ) -> ScheduleTarget:
+        """Return what a schedule calls, with its encoded payload unless `with_payload` is False.
+
+        A task takes `args` and `kwargs`, an HTTP agent takes `payload`. Scheduling an agent makes this instance call
+        agents. Raises: InvalidInput for arguments of the wrong kind; UnknownTask.
+        """
+        if isinstance(args, str | bytes):
+            raise InvalidInput("args", f"{args!r} is one value, not a list of arguments", f"Write args=({args!r},)")
+        limit = self._host.settings.payload_limit
+        if isinstance(task, HttpAgent):
+            if args or kwargs:
+                raise InvalidInput("args", "an HTTP agent takes no arguments", "Give a payload: it is the body")
+            self._host.enable_agents()
+            body = payload_body(None if payload is UNSET else payload, limit) if with_payload else None
+            return ScheduleTarget(task=HTTP_TASK, agent=task, body=body, policies={"overlap": "allow_parallel"})
+        if payload is not UNSET:
+            raise InvalidInput("payload", "a task takes arguments", "Write args=(…) or kwargs={…}")
+        target = self.find_task(task)
+        return ScheduleTarget(
+            task=target.name,
+            body=target.signature.encode(tuple(args), kwargs or {}, limit) if with_payload else None,
+            gates=target.gates(),
+            policies={"priority": target.options.priority, "queue": target.options.queue},
+        )
+
+    def prepare_trigger(
+        self, schedule: Schedule, args: Iterable[Any] | None, kwargs: dict[str, Any] | None, payload: Any
+    ) -> tuple[Body | None, Callable[[str | None], Any]]:
+        """Return the payload of a triggered run and the decoder of its result; payload None means the schedule's own.
+
+        Raises: InvalidInput for arguments of the wrong kind; UnknownTask for arguments of a task that is not here.
+        """
+        limit = self._host.settings.payload_limit
+        has_arguments = args is not None or kwargs is not None
+        if schedule.spec.task == HTTP_TASK:
+            if has_arguments:
+                raise InvalidInput("args", "an HTTP agent takes no arguments", "Give a payload: it is the body")
+            return None if payload is UNSET else payload_body(payload, limit), _decode_http_result
+        if payload is not UNSET:
+            raise InvalidInput("payload", "a task takes arguments", "Write args=(…) or kwargs={…}")
+        body = None
+        if has_arguments:
+            signature = self.find_task(schedule.spec.task).signature
+            body = signature.encode(tuple(args or ()), kwargs or {}, limit)
+        task = self.tasks.get(schedule.spec.task)
+        return body, task.signature.result if task is not None else _return_text
+
+    def full_name(self, name: str) -> str:
+        """Return a schedule's name with the app's namespace."""
+        return f"{self._host.settings.namespace}/{name}"
+
+    # ── test kits ──────────────────────────────────────────────────────────
+
+    def copy_tables(self) -> tuple[dict[str, Any], ...]:
+        """Return copies of the tables, for `restore_tables`."""
+        return dict(self.tasks), dict(self.handlers), dict(self.declared)
+
+    def restore_tables(self, copies: tuple[dict[str, Any], ...]) -> None:
+        """Undo every registration since `copy_tables`."""
+        for table, before in zip((self.tasks, self.handlers, self.declared), copies, strict=True):
+            table.clear()  # type: ignore[attr-defined]  # each is a dictionary
+            table.update(before)  # type: ignore[attr-defined]  # likewise
+
+
+def _decode_http_result(text: str | None) -> HttpResult | None:
+    return None if text is None else json.decode(text, type=HttpResult)
+
+
+def _return_text(text: str | None) -> str | None:
+    return text
+
+
+def _check_limit(limit: Any) -> int | None:
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise InvalidInput("limit", f"{limit!r} is out of range", "Use at least 1, or None for no limit")
+    return limit
+
+
+def _check_max_crashes(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput("max_crashes", f"{value!r} is out of range", "Use a whole number of at least 1")
+    return value
+
+
+def _handler_kind(function: Callable[..., Any], executor: Executor) -> Kind:
+    check_choice(executor, ("auto", "loop", "thread", "process"), field="executor")
+    is_async = inspect.iscoroutinefunction(function)
+    if is_async and executor in ("thread", "process"):
+        raise InvalidInput("executor", f"an async def cannot run in a {executor}", "Write a plain def for that")
+    if is_async:
+        return "async"
+    return {"auto": "thread", "loop": "sync", "thread": "thread", "process": "process"}[executor]  # type: ignore[return-value]  # checked above

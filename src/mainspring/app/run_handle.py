@@ -1,0 +1,77 @@
+"""Run handle: the id of an enqueued run, its state, and its result once it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from mainspring.model.errors import ResultTimeout, RunNotSuccessful
+from mainspring.model.instant import Duration, duration_ms
+from mainspring.model.run import ENDED, Run, State
+
+if TYPE_CHECKING:
+    from mainspring.app.engine_host import EngineHost
+    from mainspring.runtime.runtime import Runtime
+
+R = TypeVar("R")
+
+#: A caller that waits for a run reads it again after this time, or a poll if that is longer, should its end be missed.
+REREAD_SECONDS = 60.0
+
+
+class RunHandle(Generic[R]):
+    """A run that was enqueued or triggered; its methods can be awaited on any event loop."""
+
+    __slots__ = ("_decode", "_host", "created", "id")
+
+    def __init__(
+        self, run_id: str, host: EngineHost, decode: Callable[[str | None], Any], *, created: bool = True
+    ) -> None:
+        """`decode` turns the stored result into the handler's return value."""
+        self.id = run_id
+        #: False if an open run had the same unique key: the handle is of that run.
+        self.created = created
+        self._host = host
+        self._decode = decode
+
+    async def run(self) -> Run:
+        """Return the row of the run as it is stored now."""
+        return await self._host.call(lambda runtime: runtime.commands.run(self.id))
+
+    async def state(self) -> State:
+        """Return the state of the run."""
+        return (await self.run()).state
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait until the run has ended, and return the handler's return value.
+
+        Raises: RunNotSuccessful if the run did not succeed; ResultTimeout if it did not end within `timeout`.
+        """
+        seconds = None if timeout is None else duration_ms(timeout, field="timeout") / 1000
+        run = await self._host.call(lambda runtime: _wait_for_end(runtime, self.id, seconds))
+        if run is None:
+            raise ResultTimeout(f"run {self.id} did not end within {timeout}")
+        if run.state is not State.SUCCEEDED:
+            raise RunNotSuccessful(run.id, run.state, run.error or run.reason)
+        value: R = self._decode(run.result)
+        return value
+
+    def __repr__(self) -> str:
+        return f"RunHandle({self.id!r})"
+
+
+async def _wait_for_end(runtime: Runtime, run_id: str, seconds: float | None) -> Run | None:
+    """Return the run once it has ended, or None after `seconds`.
+
+    The engine wakes the wait: see `RunWaiters`.
+    """
+    deadline = None if seconds is None else runtime.clock.monotonic() + seconds
+    reread = max(REREAD_SECONDS, runtime.settings.poll / 1000)
+    while True:
+        run = await runtime.commands.run(run_id)
+        if run.state in ENDED:
+            return run
+        left = reread if deadline is None else min(reread, deadline - runtime.clock.monotonic())
+        if left <= 0:
+            return None
+        await runtime.wait_for_end(run_id, left)

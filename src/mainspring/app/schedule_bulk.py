@@ -1,0 +1,93 @@
+"""Bulk creation of schedules: read many definitions, and store them a chunk at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from mainspring.app.engine_host import EngineHost
+from mainspring.model.errors import InvalidInput
+from mainspring.model.ids import check_name
+from mainspring.model.policies import OnConflict
+from mainspring.rules.definition import digest_of
+from mainspring.rules.triggers.every import Every
+from mainspring.service.commands import MAX_ROWS_PER_COMMIT, ScheduleRequest
+
+#: Options whose value may be another object each time, or whose meaning depends on the name or the moment.
+_NEVER_SHARED = frozenset({"args", "kwargs", "payload", "cron", "delay", "at"})
+
+
+class BulkReader:
+    """Turns items into schedule definitions; derives an item that only changes name and interval from the last one."""
+
+    def __init__(self, make_request: Callable[..., ScheduleRequest], task: Any) -> None:
+        """`make_request` parses an item's options; `task` is the task of items that name none."""
+        self._make_request = make_request
+        self._task = task
+        self._last: tuple[Mapping[str, Any], ScheduleRequest] | None = None
+
+    def read(self, number: int, item: Mapping[str, Any]) -> ScheduleRequest:
+        """Return the definition of an item. Raises: InvalidInput with the item's number."""
+        if not isinstance(item, (dict, Mapping)) or not isinstance(item.get("name"), str):
+            raise InvalidInput(f"items[{number}]", f"{item!r:.80} has no name", 'Write {"name": "…", "cron": "…"}')
+        try:
+            request = self._vary_last(item) or self._make_request(**{"task": self._task, **item})
+        except InvalidInput as error:
+            raise InvalidInput(f"items[{number}].{error.field}", error.problem, error.fix) from None
+        # A copy, because the caller may fill one dictionary again and again.
+        self._last = (dict(item), request) if _NEVER_SHARED.isdisjoint(item) else None
+        return request
+
+    def _vary_last(self, item: Mapping[str, Any]) -> ScheduleRequest | None:
+        """Return the last definition with this item's name and interval; None if the items differ in other options."""
+        if self._last is None:
+            return None
+        before, last = self._last
+        if len(item) != len(before):
+            return None
+        spec = last.spec
+        for key, value in item.items():
+            known = before.get(key)
+            if key == "name" or value is known:
+                continue
+            if key != "trigger" or not _is_same_kind_of_interval(value, known):
+                return None
+            spec = replace(spec, trigger=value.spec)
+        digest = last.digest if spec is last.spec else digest_of(spec)
+        return replace(last, name=check_name(item["name"]), spec=spec, digest=digest)
+
+
+def _is_same_kind_of_interval(value: Any, other: Any) -> bool:
+    return type(value) is Every and type(other) is Every and value.spec.fixed_delay == other.spec.fixed_delay
+
+
+async def create_many(
+    host: EngineHost, reader: BulkReader, items: Iterable[Mapping[str, Any]], on_conflict: OnConflict
+) -> int:
+    """Create a schedule for each item, `MAX_ROWS_PER_COMMIT` in a commit, and return how many are new.
+
+    While one chunk is stored, the next is read.
+    """
+
+    async def store(requests: list[ScheduleRequest]) -> int:
+        return await host.call(lambda runtime: runtime.commands.create_many(requests, on_conflict))
+
+    created = 0
+    storing: asyncio.Task[int] | None = None
+    numbered = enumerate(items)
+    try:
+        while requests := [
+            reader.read(*numbered_item) for numbered_item in itertools.islice(numbered, MAX_ROWS_PER_COMMIT)
+        ]:
+            if storing is not None:
+                created += await storing
+            storing = asyncio.create_task(store(requests))
+            await asyncio.sleep(0)
+    finally:
+        if storing is not None:
+            created += await storing
+    return created

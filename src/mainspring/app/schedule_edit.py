@@ -1,0 +1,101 @@
+"""Schedule edit: lay a user's changes over a stored schedule and write the result as a new revision."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from mainspring.app.registry import Registry, ScheduleTarget
+from mainspring.model.errors import StoreError
+from mainspring.model.http import HttpAgent
+from mainspring.model.instant import duration_ms
+from mainspring.model.schedule import Schedule
+from mainspring.rules.definition import SpecTarget, WhenAndHow, amend, digest_of
+from mainspring.service.commands import MAX_WRITE_ATTEMPTS, RevisionConflict, ScheduleRequest
+
+if TYPE_CHECKING:
+    from mainspring.app.engine_host import EngineHost
+    from mainspring.app.task import BaseTask
+
+
+class EditOptions(WhenAndHow, total=False):
+    """Options of a schedule that an edit may change: all of them."""
+
+
+class ScheduleEdit(Struct, frozen=True, kw_only=True):
+    """Changes to a schedule. None or UNSET leaves the task, its arguments or the payload as they are."""
+
+    task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str | None = None
+    args: Iterable[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    payload: Any = UNSET
+    #: Options by name; an option that is not named stays as it is.
+    options: Mapping[str, Any] = {}
+
+    async def apply(self, host: EngineHost, registry: Registry, key: str, default_tz: str) -> Schedule:
+        """Write a new revision of the schedule that `key` names, and return it; unchanged if nothing differs.
+
+        When another edit comes first, the changes are laid over its result.
+        """
+        namespace = host.settings.namespace
+        for _ in range(MAX_WRITE_ATTEMPTS):
+            schedule = await host.call(lambda runtime: runtime.commands.schedule(namespace, key))
+            request = self.amend(schedule, registry, host, default_tz)
+            if request.agent is not None:
+                request = await host.call(lambda runtime, wanted=request: runtime.commands.with_stored_headers(wanted))  # type: ignore[misc]  # mypy cannot infer the default
+            if msgspec.to_builtins(request.spec) == msgspec.to_builtins(schedule.spec):
+                return schedule
+            with contextlib.suppress(RevisionConflict):
+                return await _replace(host, schedule, request)
+        raise StoreError(f"schedule {key!r} kept changing while it was edited")
+
+    def amend(self, schedule: Schedule, registry: Registry, host: EngineHost, default_tz: str) -> ScheduleRequest:
+        """Return the definition of `schedule` with the changes laid over it."""
+        target, spec_target = self._resolve_target(schedule, registry)
+        options = {name: target.policies.get(name) if value is None else value for name, value in self.options.items()}
+        spec = amend(
+            schedule.spec,
+            spec_target,
+            options,
+            name=registry.full_name(schedule.name),
+            now=host.now(),
+            default_tz=default_tz,
+        )
+        delay = self.options.get("delay")
+        return ScheduleRequest(
+            ns=host.settings.namespace,
+            name=schedule.name,
+            spec=spec,
+            digest=schedule.digest if schedule.app else digest_of(spec),
+            bodies=() if target.body is None else (target.body,),
+            gates=target.gates,
+            by="api",
+            delay=None if delay is None else duration_ms(delay, field="delay"),
+            agent=target.agent,
+        )
+
+    def _resolve_target(self, schedule: Schedule, registry: Registry) -> tuple[ScheduleTarget, SpecTarget]:
+        """Return what the schedule calls after the edit, and the part of it that the definition contains.
+
+        The stored payload is kept if the edit names neither arguments nor a payload, and either no task or an agent in
+        place of an agent.
+        """
+        old = schedule.spec
+        called = None if old.options is None else old.options.http
+        task: Any = self.task
+        if task is None:
+            task = old.task if called is None else HttpAgent(called)
+        keeps_kind = self.task is None or (called is not None and isinstance(task, HttpAgent))
+        keeps_payload = self.args is None and self.kwargs is None and self.payload is UNSET and keeps_kind
+        args = self.args if self.args is not None else ()
+        target = registry.resolve_target(task, args, self.kwargs, self.payload, with_payload=not keeps_payload)
+        spec_target = target.for_spec()
+        return target, msgspec.structs.replace(spec_target, body=old.body) if keeps_payload else spec_target
+
+
+async def _replace(host: EngineHost, schedule: Schedule, request: ScheduleRequest) -> Schedule:
+    return await host.call(lambda runtime: runtime.commands.replace(schedule, request, exactly=True))

@@ -1,0 +1,264 @@
+"""Payload format of a function: encode its arguments as JSON and decode them, checked against the annotations."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, get_type_hints
+
+import msgspec
+
+from mainspring.app.context import Context
+from mainspring.app.dependencies import Dependency, dependencies_of
+from mainspring.model.change import Body
+from mainspring.model.errors import InvalidInput, PayloadNotSerialisable, PayloadTooLarge, WrongArguments
+from mainspring.model.ids import body_id
+
+_encoder = msgspec.json.Encoder()
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+
+
+class Signature:
+    """Parameters of a handler, divided into payload, context and dependencies."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._full = inspect.signature(function)
+        hints = _hints(function)
+        parameters = list(self._full.parameters.values())
+        self.context = _context_parameter(parameters, hints)
+        self.needs: dict[str, Dependency] = dependencies_of(function)
+        self._payload = self._full.replace(
+            parameters=[p for p in parameters if p.name != self.context and p.name not in self.needs]
+        )
+        self._decoders = {name: _decoder(hints.get(name)) for name in self._payload.parameters}
+        self._result = _decoder(hints.get("return"))
+        self._classify_parameters()
+        self.plain = not self._full.parameters
+        # A wrapper shows the parameters of the wrapped function, but may accept them by position only.
+        self._by_keyword = not hasattr(function, "__wrapped__") and all(p.kind in _BY_NAME for p in parameters)
+
+    def _classify_parameters(self) -> None:
+        """Set the fields that say how arguments are bound and encoded, from the kinds of the payload's parameters."""
+        kinds = [p.kind for p in self._payload.parameters.values()]
+        self._keeps_order = any(kind in _POSITIONAL for kind in kinds)
+        #: Names of the payload's parameters, and of those without a default.
+        self._names = tuple(self._payload.parameters)
+        self._required = frozenset(n for n, p in self._payload.parameters.items() if p.default is p.empty)
+        #: True if a call without arguments is valid.
+        self._optional = self._required <= {n for n, p in self._payload.parameters.items() if p.kind in _ANY_NUMBER}
+        self._simple = all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
+        #: The names of the payload's parameters.
+        self.names = frozenset(self._names)
+
+    # ── writing ────────────────────────────────────────────────────────────
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Body | None:
+        """Return arguments as a payload, None for no arguments.
+
+        Raises: WrongArguments; PayloadTooLarge above `limit` bytes; PayloadNotSerialisable.
+        """
+        wire = self._wire(args, kwargs) if args or kwargs or not self._optional else None
+        if wire is None:
+            return None
+        data = encode_json(wire, "arguments")
+        _check_size(data, limit, "arguments", "Store the data elsewhere and pass its key, or raise payload_limit")
+        self.decode(data)
+        return Body(body_id(data), data.decode())
+
+    def _wire(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        simple = self._by_name(args, kwargs)
+        if simple is not None:
+            return {"k": simple} if simple else None
+        try:
+            bound = self._payload.bind(*args, **kwargs)
+        except TypeError as error:
+            name = getattr(self._function, "__name__", "task")
+            raise WrongArguments("arguments", f"{error}", f"The signature is {name}{self._payload}") from None
+        if not bound.arguments:
+            return None
+        if self._keeps_order:
+            return {"a": list(bound.args), "k": dict(bound.kwargs)}
+        named: dict[str, Any] = {}
+        for key, value in bound.arguments.items():
+            if self._payload.parameters[key].kind is inspect.Parameter.VAR_KEYWORD:
+                named.update(value)
+            else:
+                named[key] = value
+        return {"k": named}
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Bind arguments to plain parameters, as `inspect` would; None if `inspect` has to bind or refuse them."""
+        if not self._simple or len(args) > len(self._names):
+            return None
+        named = dict(zip(self._names, args, strict=False))
+        if kwargs:
+            if not named.keys().isdisjoint(kwargs) or not kwargs.keys() <= self._decoders.keys():
+                return None
+            named.update((name, kwargs[name]) for name in self._names if name in kwargs)
+        return named if self._required <= named.keys() else None
+
+    # ── reading ────────────────────────────────────────────────────────────
+
+    def decode(self, data: str | bytes | None) -> dict[str, Any]:
+        """Return the arguments in a payload, by parameter name, in the annotated types. Raises: WrongArguments."""
+        if not data:
+            return {}
+        wire = msgspec.json.decode(data)
+        named = self._by_name(tuple(wire.get("a", ())), wire.get("k", {}))
+        if named is not None:
+            return {name: self._typed(name, value) for name, value in named.items()}
+        try:
+            bound = self._payload.bind(*wire.get("a", ()), **wire.get("k", {}))
+        except TypeError as error:
+            raise WrongArguments("arguments", f"the stored arguments do not fit: {error}") from None
+        for key, value in bound.arguments.items():
+            kind = self._payload.parameters[key].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                bound.arguments[key] = tuple(self._typed(key, item) for item in value)
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                bound.arguments[key] = {name: self._typed(key, item) for name, item in value.items()}
+            else:
+                bound.arguments[key] = self._typed(key, value)
+        return dict(bound.arguments)
+
+    def _typed(self, name: str, value: Any) -> Any:
+        hint = self._decoders[name]
+        if hint is None or type(value) is hint:  # never true for `list[int]`: the items are checked, too
+            return value
+        try:
+            return msgspec.convert(value, hint)
+        except msgspec.ValidationError as error:
+            raise WrongArguments(name, f"{error}", f"Got {_short(value)}") from None
+
+    def call(self, values: dict[str, Any], context: Context, resolved: dict[str, Any]) -> Any:
+        """Call the function and return its result, which is a coroutine for a coroutine function."""
+        if self.plain:
+            return self._function()
+        arguments: dict[str, Any] = {}
+        for name in self._full.parameters:
+            if name == self.context:
+                arguments[name] = context
+            elif name in resolved:
+                arguments[name] = resolved[name]
+            elif name in values:
+                arguments[name] = values[name]
+        if self._by_keyword:
+            return self._function(**arguments)
+        bound = inspect.BoundArguments(self._full, arguments)
+        return self._function(*bound.args, **bound.kwargs)
+
+    def result(self, text: str | None) -> Any:
+        """Decode a stored result, to the annotated return type if it fits."""
+        if text is None:
+            return None
+        value = msgspec.json.decode(text)
+        if self._result is None:
+            return value
+        try:
+            return msgspec.convert(value, self._result)
+        except msgspec.ValidationError:
+            return value
+
+
+def payload_body(payload: Any, limit: int) -> Body | None:
+    """Return the request body for an HTTP agent: the payload as JSON, None for None. Raises: PayloadTooLarge."""
+    if payload is None:
+        return None
+    data = encode_json(payload, "payload")
+    _check_size(data, limit, "payload", "Store the data elsewhere and send its key")
+    return Body(body_id(data), data.decode())
+
+
+def _check_size(data: bytes, limit: int, field: str, fix: str) -> None:
+    if len(data) > limit:
+        raise PayloadTooLarge(field, f"{len(data)} bytes are more than the limit of {limit}", fix)
+
+
+def encode_json(value: Any, field: str) -> bytes:
+    """Encode a value as JSON. Raises: PayloadNotSerialisable, with the path of the value at fault."""
+    try:
+        data = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        where, what = _culprit(value, field) or (field, error)
+        raise PayloadNotSerialisable(
+            where,
+            f"cannot be stored as JSON: {what}",
+            "Pass numbers, text, lists, dictionaries, dates, dataclasses or msgspec structs",
+        ) from None
+    if b"null" in data:  # msgspec writes null for a number that is not finite
+        for path, item in _walk(value, field):
+            if isinstance(item, float) and not math.isfinite(item):
+                raise PayloadNotSerialisable(path, f"{item} is not a finite number", "JSON has no word for it")
+    return data
+
+
+def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    yield path, value
+    if depth > 64:
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            name = path if key in ("a", "k") and depth == 0 else f"{path}.{key}" if depth > 1 else str(key)
+            yield from _walk(item, name, depth + 1)
+    elif isinstance(value, list | tuple | set):
+        for index, item in enumerate(value):
+            yield from _walk(item, f"{path}[{index}]", depth + 1)
+
+
+def _culprit(value: Any, field: str) -> tuple[str, str] | None:
+    """Return the path of the first single value that cannot be encoded, and a text that names its type."""
+    found: tuple[str, str] | None = None
+    for path, item in _walk(value, field):
+        if isinstance(item, dict | list | tuple | set):
+            continue
+        try:
+            _encoder.encode(item)
+        except Exception:
+            found = (path, f"{_short(item)} is of type {type(item).__name__}")
+            break
+    return found
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except Exception:  # an annotation that only type checkers can resolve must not lose the others
+        found: dict[str, Any] = {}
+        for name, annotation in getattr(function, "__annotations__", {}).items():
+            alone = types.SimpleNamespace(__annotations__={name: annotation})
+            with contextlib.suppress(Exception):
+                found |= get_type_hints(alone, getattr(function, "__globals__", {}))
+        return found
+
+
+def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str | None:
+    if parameters and hints.get(parameters[0].name) is Context:
+        return parameters[0].name
+    if any(p.name == "ctx" for p in parameters):
+        return "ctx"
+    wrong = [p.name for p in parameters if hints.get(p.name) is Context]
+    if wrong:
+        raise InvalidInput(wrong[0], "the context is neither first nor called ctx", "Make it the first parameter")
+    return None
+
+
+def _decoder(hint: Any) -> Any:
+    """Return an annotation if msgspec can check values against it, else None."""
+    if hint is None or hint is Any or hint is type(None):
+        return None
+    try:
+        msgspec.json.Decoder(hint)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return hint

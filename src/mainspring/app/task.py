@@ -1,0 +1,372 @@
+"""Tasks: functions that can be called as before, and enqueued."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from datetime import datetime
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.app.context import Context
+from mainspring.app.dependencies import resolve, resolve_blocking
+from mainspring.app.run_handle import RunHandle
+from mainspring.app.signature import Signature, encode_json
+from mainspring.app.sync import SyncTask
+from mainspring.app.transactional import join, join_blocking
+from mainspring.model.change import Body
+from mainspring.model.errors import InvalidInput, PayloadTooLarge
+from mainspring.model.events import RunScheduled
+from mainspring.model.gate import Gate
+from mainspring.model.ids import check_name, storable_text
+from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms
+from mainspring.model.policies import (
+    RECOVERY,
+    Priority,
+    PriorityName,
+    Recovery,
+    RetryPolicy,
+    RunOptions,
+    check_choice,
+    check_retry,
+    parse_priority,
+)
+from mainspring.model.settings import MAX_PAYLOAD_BYTES
+from mainspring.ports.executor import Handler, HeldRun, Kind
+from mainspring.rules.lanes import lane_of, task_gate
+from mainspring.service.commands import MAX_ROWS_PER_COMMIT, NewRun
+
+if TYPE_CHECKING:
+    from mainspring.app.engine_host import EngineHost
+    from mainspring.app.mainspring import Mainspring
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class TaskOptions(Struct, frozen=True, kw_only=True):
+    """Settings of a task, for all of its runs; `using(…)` overrides some of them for single calls."""
+
+    kind: Kind
+    timeout: Ms | None = 300_000
+    retry: RetryPolicy = RetryPolicy()
+    recovery: Recovery = "retry"
+    max_crashes: int = 3
+    limit: int | None = None
+    priority: Priority = Priority.NORMAL
+    queue: str = "default"
+    overrun: Ms = 60_000
+
+
+class CallOptions(Struct, frozen=True, kw_only=True):
+    """Settings of single calls, made by `using(…)`; None leaves the task's own."""
+
+    priority: Priority | None = None
+    queue: str | None = None
+    delay: Ms | None = None
+    at: Ms | None = None
+    unique: str | None = None
+    timeout: Ms | None = None
+    retry: RetryPolicy | None = None
+    recovery: Recovery | None = None
+    connection: Any = None
+
+    def for_run(self) -> RunOptions | None:
+        """Return the settings that are stored with the run, None if there are none."""
+        options = RunOptions(timeout=self.timeout, retry=self.retry, recovery=self.recovery)
+        return None if options == RunOptions() else options
+
+
+_NO_OPTIONS = CallOptions()
+
+
+class BaseTask(Generic[P, R]):
+    """A registered function: enqueues runs and executes them. Subclasses add the direct call."""
+
+    def __init__(
+        self, app: Mainspring, host: EngineHost, function: Callable[..., Any], name: str, options: TaskOptions
+    ) -> None:
+        self.app = app
+        self._host = host
+        self.name = name
+        self.function = function
+        self.options = options
+        self.signature = Signature(function)
+        self._call_options = _NO_OPTIONS
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
+
+    # ── enqueueing ─────────────────────────────────────────────────────────
+
+    @overload
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]: ...
+    @overload
+    async def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> RunHandle[R]: ...
+    async def enqueue(self, *args: Any, **kwargs: Any) -> RunHandle[R]:
+        """Store a run for this call; wrong arguments are refused before anything is stored.
+
+        With `connection` the run is part of the caller's own transaction there: it exists if and only if that commits.
+        """
+        connection = self.connection_of(kwargs)
+        new = self.new_run(args, kwargs)
+        if connection is not None:
+            ((run, created),) = await join(self._host, connection, [new])
+        else:
+            run, created = await self._host.enqueue(new)
+        return RunHandle(run.id, self._host, self.signature.result, created=created)
+
+    def connection_of(self, kwargs: dict[str, Any]) -> Any:
+        """Remove the caller's connection from the arguments and return it, or the one set by `using`.
+
+        A parameter `connection` of the function itself is left in the arguments.
+        """
+        if "connection" in kwargs and "connection" not in self.signature.names:
+            given = kwargs.pop("connection")
+            return self._call_options.connection if given is None else given
+        return self._call_options.connection
+
+    def enqueue_blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunHandle[R] | None:
+        """Store a run from a thread without an event loop; return None if the store is not open yet."""
+        connection = self.connection_of(kwargs)
+        if connection is not None:
+            ((run, created),) = join_blocking(self._host, connection, [self.new_run(args, kwargs)])
+            return RunHandle(run.id, self._host, self.signature.result, created=created)
+        stored = self._host.enqueue_blocking(self.new_run(args, kwargs))
+        return None if stored is None else RunHandle(stored[0].id, self._host, self.signature.result, created=stored[1])
+
+    async def enqueue_many(
+        self, items: Iterable[tuple[Any, ...] | dict[str, Any]], *, connection: Any = None
+    ) -> list[RunHandle[R]]:
+        """Store a run for each item, up to a thousand in one commit, and return their handles.
+
+        Each item is a tuple of arguments or a dictionary of named ones. A wrong item refuses all of them.
+
+        With `connection` all of them are part of the caller's own transaction.
+        """
+        bodies = self._bodies(items)
+        host, decode = self._host, self.signature.result
+        connection = self._call_options.connection if connection is None else connection
+        if connection is not None:
+            joined = await join(self._host, connection, [self._new_run(body) for body in bodies])
+            return [RunHandle(run.id, host, decode, created=created) for run, created in joined]
+        if self._call_options.unique is not None:
+            asked = await asyncio.gather(*(self._host.enqueue(self._new_run(body)) for body in bodies))
+            return [RunHandle(run.id, host, decode, created=created) for run, created in asked]
+        ids = await self._host.enqueue_many(self._new_runs(bodies))
+        return [RunHandle(run_id, host, decode) for run_id in ids]
+
+    def enqueue_many_blocking(
+        self, items: Iterable[tuple[Any, ...] | dict[str, Any]], connection: Any
+    ) -> list[RunHandle[R]] | None:
+        """Store a run for each item on a caller's blocking connection; return None if there is no connection."""
+        connection = self._call_options.connection if connection is None else connection
+        if connection is None:
+            return None
+        joined = join_blocking(self._host, connection, [self._new_run(body) for body in self._bodies(items)])
+        return [RunHandle(run.id, self._host, self.signature.result, created=created) for run, created in joined]
+
+    def _bodies(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[Body | None]:
+        """Return the payloads of all items, encoded before the first run is stored: one wrong item refuses all."""
+        encode, limit = self.signature.encode, self._host.settings.payload_limit
+        return [encode((), i, limit) if isinstance(i, dict) else encode(tuple(i), {}, limit) for i in items]
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The blocking methods of this task."""
+        return SyncTask(self, self._host)
+
+    def using(
+        self,
+        *,
+        priority: Priority | PriorityName | int | None = None,
+        queue: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        unique: str | None = None,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None = None,
+        recovery: Recovery | None = None,
+        connection: Any = None,
+    ) -> BaseTask[P, R]:
+        """Return this task with other options for its calls: `send.using(delay="10m").enqueue("acme")`.
+
+        Options that are not named stay as an earlier `using` set them. `connection` joins a transaction, as in
+        `enqueue`; given here, mypy still checks the arguments.
+        """
+        if delay is not None and at is not None:
+            raise InvalidInput("delay", "delay and at are both given", "Give one of them")
+        if recovery is not None:
+            check_choice(recovery, RECOVERY, field="recovery")
+        given: dict[str, Any] = {
+            "priority": None if priority is None else parse_priority(priority),
+            "queue": None if queue is None else check_name(queue, field="queue"),
+            "delay": None if delay is None else duration_ms(delay, field="delay"),
+            "at": None if at is None else instant_ms(at, field="at"),
+            "unique": unique,
+            "timeout": None if timeout is None else duration_ms(timeout, field="timeout"),
+            "retry": check_retry(retry),
+            "recovery": recovery,
+            "connection": connection,
+        }
+        before = self._call_options
+        if delay is not None or at is not None:  # the newest option of when to run replaces the older one
+            before = replace(before, delay=None, at=None)
+        other: BaseTask[P, R] = BaseTask.__new__(BaseTask)
+        other.__dict__.update(self.__dict__)
+        other._call_options = replace(before, **{name: value for name, value in given.items() if value is not None})
+        return other
+
+    def new_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
+        """Return a new run of this task, with its payload and gates. Raises: WrongArguments."""
+        return self._new_run(self.signature.encode(args, kwargs, self._host.settings.payload_limit))
+
+    def _new_runs(self, bodies: Sequence[Body | None]) -> Iterator[NewRun]:
+        """Yield a new run for each payload; those of one commit are due at one instant, to share one notification."""
+        gates = self.gates()
+        for start in range(0, len(bodies), MAX_ROWS_PER_COMMIT):
+            now, chunk = self._host.now(), bodies[start : start + MAX_ROWS_PER_COMMIT]
+            ids = self._host.ids.new_many(now, len(chunk))
+            event = self._scheduled(ids[0], now, gates, None)
+            for run_id, body in zip(ids, chunk, strict=True):
+                if body is None:
+                    yield NewRun(replace(event, run_id=run_id), (), gates)
+                else:
+                    yield NewRun(replace(event, run_id=run_id, body=body.id), (body,), gates)
+
+    def _new_run(self, body: Body | None) -> NewRun:
+        now, gates = self._host.now(), self.gates()
+        event = self._scheduled(self._host.ids.new(now), now, gates, None if body is None else body.id)
+        return NewRun(event, () if body is None else (body,), gates)
+
+    def _scheduled(self, run_id: str, now: Ms, gates: tuple[Gate, ...], body: str | None) -> RunScheduled:
+        settings = self._host.settings
+        own, call = self.options, self._call_options
+        return RunScheduled(
+            ns=settings.namespace,
+            run_id=run_id,
+            task=self.name,
+            due_at=call.at if call.at is not None else now + (call.delay or 0),
+            lane=lane_of(settings.namespace, call.queue or own.queue),
+            priority=int(own.priority if call.priority is None else call.priority),
+            gates=tuple([gate.name for gate in gates]),
+            body=body,
+            unique_key=None if call.unique is None else f"{self.name}:{storable_text(call.unique)}",
+            options=None if call is _NO_OPTIONS else call.for_run(),
+        )
+
+    def gates(self) -> tuple[Gate, ...]:
+        """Return the gate of this task's concurrency limit, if it has one."""
+        if self.options.limit is None:
+            return ()
+        return (Gate(task_gate(self._host.settings.namespace, self.name), self.options.limit),)
+
+    # ── running ────────────────────────────────────────────────────────────
+
+    def handler(self) -> Handler:
+        """Return the handler with which workers execute this task."""
+        own = self.options
+        return Handler(
+            name=self.name,
+            kind=own.kind,
+            call=self._call,
+            call_blocking=self._call_blocking,
+            encode=_encode_result,
+            module=self.function.__module__,
+            qualname=self.function.__qualname__,
+            timeout=own.timeout,
+            retry=own.retry,
+            recovery=own.recovery,
+            max_crashes=own.max_crashes,
+            overrun=own.overrun,
+            limit=own.limit,
+        )
+
+    async def _call(self, held: HeldRun) -> Any:
+        values = self.signature.decode(held.attempt.body)
+        context = Context(held, self.app.deps, self._host.report_progress)
+        if not self.signature.needs:
+            value = self.signature.call(values, context, {})
+            return await value if type(value) is CoroutineType or inspect.isawaitable(value) else value
+        async with contextlib.AsyncExitStack() as stack:
+            value = self.signature.call(values, context, await resolve(self.signature.needs, stack))
+            return await value if inspect.isawaitable(value) else value
+
+    def _call_blocking(self, held: HeldRun) -> Any:
+        values = self.signature.decode(held.attempt.body)
+        context = Context(held, self.app.deps, self._host.report_progress)
+        with contextlib.ExitStack() as stack:
+            resolved = resolve_blocking(self.signature.needs, stack, held.execution.run_on_loop)
+            return self.signature.call(values, context, resolved)
+
+    def with_options(self, **changes: Any) -> None:
+        """Change settings of the task; call it before the engine starts."""
+        self.options = replace(self.options, **changes)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r}>"
+
+
+class Task(BaseTask[P, R]):
+    """A task of a function without a context; calling it calls the function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = self.function(*args, **kwargs)
+        return value
+
+
+class AsyncTask(BaseTask[P, R]):
+    """A task of a coroutine function without a context; calling it returns the coroutine."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return coroutine
+
+
+class ContextTask(BaseTask[P, R]):
+    """A task of a function whose first parameter is the context; calling it calls the function."""
+
+    def __call__(self, ctx: Context | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = self.function(ctx, *args, **kwargs)
+        return value
+
+
+class AsyncContextTask(BaseTask[P, R]):
+    """A task of a coroutine function whose first parameter is the context; calling it returns the coroutine."""
+
+    def __call__(self, ctx: Context | None, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self.function(ctx, *args, **kwargs)
+        return coroutine
+
+
+class TaskDecorator(Protocol):
+    """Type of the decorators that `ms.task(…)`, `ms.cron(…)`, `ms.every(…)` and `ms.at(…)` return."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the first that fits wins, which is what we want
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # likewise
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def _encode_result(value: Any) -> str | None:
+    data = encode_json(value, "result")
+    if len(data) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(
+            "result",
+            f"{len(data)} bytes are more than the limit of {MAX_PAYLOAD_BYTES}",
+            "Store the data elsewhere and return its key",
+        )
+    return data.decode()

@@ -1,0 +1,372 @@
+"""The memory broker: bounded queues inside one process, shared by name. The reference for the other brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from mainspring.aio.wakeup import Wakeup
+from mainspring.backends.broker_checks import check_bodies, check_limit, check_name, check_topic
+from mainspring.model.errors import BrokerUnavailable
+from mainspring.model.instant import Ms
+from mainspring.ports.broker import BrokerLimits, DeadLetter, Depth, Message
+from mainspring.ports.clock import Clock, SystemClock
+
+#: A consumer without messages yields an empty batch after this time, so that its caller can do other work.
+IDLE_SECONDS = 1.0
+_CLOSED = "this broker was closed"
+
+
+class _Pending(Struct):
+    """A message delivered to a consumer and not acknowledged; redelivered at `due` (monotonic seconds)."""
+
+    body: str
+    deliveries: int
+    due: float
+
+
+class _Group:
+    """One group's undelivered messages (`fresh`), and its delivered ones that are not acknowledged (`pending`)."""
+
+    def __init__(self, held: dict[str, _Held]) -> None:
+        self.fresh: deque[tuple[str, str]] = deque((number, one.body) for number, one in held.items())
+        self.pending: dict[str, _Pending] = {}
+        #: A heap of (due, message number); entries that do not match `pending` are stale.
+        self.redeliveries: list[tuple[float, str]] = []
+
+    def redeliver_at(self, number: str, due: float) -> None:
+        """Schedule the next delivery of a pending message."""
+        self.pending[number].due = due
+        heappush(self.redeliveries, (due, number))
+
+    def pop_due(self, now: float) -> str | None:
+        """Take a pending message that is due off the heap of redeliveries; return its number, None if none is due."""
+        while self.redeliveries and self.redeliveries[0][0] <= now:
+            due, number = heappop(self.redeliveries)
+            one = self.pending.get(number)
+            if one is not None and one.due == due:  # else it was acknowledged, or rescheduled since
+                return number
+        return None
+
+
+class _Held(Struct):
+    """A message of a topic; `groups` counts the groups that have neither acknowledged nor buried it."""
+
+    body: str
+    groups: int
+
+
+class _Topic:
+    """A topic's messages, its groups, and the queue of each follower (consumer without a group)."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, _Held] = {}
+        self.groups: dict[str, _Group] = {}
+        self.followers: dict[str, deque[Message]] = {}
+        self.wakeup = Wakeup()
+
+
+class Hub:
+    """The queues that brokers of one name share. Thread: any; each method holds the lock for a short time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._topics: dict[str, _Topic] = {}
+        self._dead: dict[str, DeadLetter] = {}
+        self._numbers = itertools.count(1)
+
+    def topic(self, name: str) -> _Topic:
+        """Return the topic, created if it is new."""
+        with self.lock:
+            return self._topics.setdefault(name, _Topic())
+
+    def put(self, name: str, bodies: Sequence[str], limits: BrokerLimits) -> int:
+        """Add messages while the topic has room; return how many were added.
+
+        A topic that no group reads never gets full: it forgets its oldest messages.
+        """
+        topic = self.topic(name)
+        with self.lock:
+            added = 0
+            for body in bodies:
+                if topic.groups and len(topic.held) >= limits.capacity:
+                    break
+                self._add(topic, name, body)
+                added += 1
+            while not topic.groups and len(topic.held) > limits.kept:
+                del topic.held[next(iter(topic.held))]
+        if added:
+            topic.wakeup.notify()
+        return added
+
+    def _add(self, topic: _Topic, name: str, body: str) -> None:
+        number = f"{next(self._numbers):016d}"
+        topic.held[number] = _Held(body, len(topic.groups))
+        for group in topic.groups.values():
+            group.fresh.append((number, body))
+        for queue in topic.followers.values():
+            queue.append(Message(name, number, body))
+
+    def join(self, name: str, group: str) -> None:
+        """Create the group if it is new; its first messages are those that the topic holds."""
+        topic = self.topic(name)
+        with self.lock:
+            if group not in topic.groups:
+                topic.groups[group] = _Group(topic.held)
+                for one in topic.held.values():
+                    one.groups += 1
+
+    def deliver(
+        self, name: str, group: str, limit: int, now: float, wall: Ms, limits: BrokerLimits
+    ) -> tuple[list[Message], float | None]:
+        """Return messages for one consumer of the group, redeliveries first, and when the next redelivery is due."""
+        topic = self.topic(name)
+        found: list[Message] = []
+        with self.lock:
+            mine = topic.groups[group]
+            while len(found) < limit and (number := mine.pop_due(now)) is not None:
+                one = mine.pending[number]
+                if one.deliveries >= limits.max_deliveries:
+                    self._bury(name, mine, number, f"delivered {one.deliveries} times", wall, limits)
+                    continue
+                one.deliveries += 1
+                mine.redeliver_at(number, now + limits.redeliver_after / 1000)
+                found.append(Message(name, number, one.body, one.deliveries))
+            while len(found) < limit and mine.fresh:
+                number, body = mine.fresh.popleft()
+                mine.pending[number] = _Pending(body, 1, 0.0)
+                mine.redeliver_at(number, now + limits.redeliver_after / 1000)
+                found.append(Message(name, number, body))
+            return found, mine.redeliveries[0][0] if mine.redeliveries else None
+
+    def acknowledge(self, name: str, group: str, ids: Sequence[str]) -> None:
+        """Remove these messages from the group, and from the topic if no other group needs them."""
+        topic = self.topic(name)
+        with self.lock:
+            mine = topic.groups.get(group)
+            for number in ids:
+                if mine is not None:
+                    self._settle(topic, mine, number)
+        topic.wakeup.notify()
+
+    def _settle(self, topic: _Topic, group: _Group, number: str) -> None:
+        """Remove a pending message from the group, and from the topic if no other group needs it."""
+        if group.pending.pop(number, None) is None:
+            return
+        held = topic.held.get(number)
+        if held is not None:
+            held.groups -= 1
+            if held.groups <= 0:
+                del topic.held[number]
+
+    def refuse(self, message: Message, group: str, due: float, wall: Ms, limits: BrokerLimits) -> None:
+        """Redeliver a message at `due` (monotonic seconds), or bury it if it had all its deliveries.
+
+        Does nothing if the group has acknowledged or buried the message already.
+        """
+        topic = self.topic(message.topic)
+        with self.lock:
+            mine = topic.groups.get(group)
+            if mine is None or message.id not in mine.pending:
+                return
+            deliveries = mine.pending[message.id].deliveries
+            if deliveries >= limits.max_deliveries:
+                self._bury(message.topic, mine, message.id, f"delivered {deliveries} times", wall, limits)
+            else:
+                mine.redeliver_at(message.id, due)
+        topic.wakeup.notify()
+
+    def bury(self, message: Message, group: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
+        """Move a message of the group to the dead letters, unless the group has acknowledged or buried it already."""
+        topic = self.topic(message.topic)
+        with self.lock:
+            mine = topic.groups.get(group)
+            if mine is not None and message.id in mine.pending:
+                self._bury(message.topic, mine, message.id, reason, wall, limits)
+        topic.wakeup.notify()
+
+    def _bury(self, name: str, group: _Group, number: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
+        one = group.pending[number]
+        dead = f"{next(self._numbers):016d}"
+        self._dead[dead] = DeadLetter(dead, name, one.body, one.deliveries, reason, wall)
+        if len(self._dead) > limits.dead:
+            del self._dead[next(iter(self._dead))]
+        self._settle(self._topics[name], group, number)
+
+    def depth(self, name: str, group: str) -> Depth:
+        """Count the group's waiting and unacknowledged messages; all of the topic's if the group does not exist."""
+        topic = self.topic(name)
+        with self.lock:
+            mine = topic.groups.get(group)
+            return Depth(len(topic.held)) if mine is None else Depth(len(mine.fresh), len(mine.pending))
+
+    def follow(self, name: str, consumer: str, limits: BrokerLimits) -> deque[Message]:
+        """Return the queue of a follower, which gets every new message. If it reads too slowly, the oldest are lost."""
+        topic = self.topic(name)
+        with self.lock:
+            return topic.followers.setdefault(consumer, deque(maxlen=limits.kept))
+
+    def drain(self, queue: deque[Message], limit: int) -> list[Message]:
+        """Take up to `limit` messages off a follower's queue."""
+        with self.lock:
+            return [queue.popleft() for _ in range(min(limit, len(queue)))]
+
+    def unfollow(self, name: str, consumer: str) -> None:
+        """Remove a follower's queue."""
+        topic = self.topic(name)
+        with self.lock:
+            topic.followers.pop(consumer, None)
+
+    def dead_letters(self, limit: int, after: str) -> list[DeadLetter]:
+        """Return up to `limit` dead letters with an id above `after`, in the order of their ids."""
+        with self.lock:
+            return [letter for number, letter in self._dead.items() if number > after][:limit]
+
+    def remove_dead_letters(self, ids: Sequence[str]) -> list[DeadLetter]:
+        """Remove dead letters; return those that existed."""
+        with self.lock:
+            return [self._dead.pop(number) for number in dict.fromkeys(ids) if number in self._dead]
+
+
+#: Brokers of one name in one process share a hub. It is dropped with the last broker that uses it.
+_hubs: weakref.WeakValueDictionary[str, Hub] = weakref.WeakValueDictionary()
+_hubs_lock = threading.Lock()
+
+
+def hub_of(name: str) -> Hub:
+    """Return the process's hub of this name; without a name, a new hub that is not shared."""
+    if not name:
+        return Hub()
+    with _hubs_lock:
+        found = _hubs.get(name)
+        if found is None:
+            found = _hubs[name] = Hub()
+        return found
+
+
+class MemoryBroker:
+    """A broker whose messages are lost with the process. That costs latency only: the store holds everything."""
+
+    def __init__(self, name: str = "", clock: Clock | None = None, limits: BrokerLimits | None = None) -> None:
+        self._hub = hub_of(name)
+        self._clock = clock or SystemClock()
+        self.limits = limits or BrokerLimits()
+        self._closed = False
+        self._numbers = itertools.count(1)
+
+    async def open(self) -> None:
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        for topic in list(self._hub._topics.values()):
+            topic.wakeup.notify()
+
+    async def publish(self, topic: str, bodies: Sequence[str]) -> None:
+        check_topic(topic)
+        check_bodies(bodies, self.limits)
+        wakeup, left = self._hub.topic(topic).wakeup, list(bodies)
+        while left:
+            self._check_open()
+            seen = wakeup.latest
+            added = self._hub.put(topic, left, self.limits)
+            del left[:added]
+            if not added:
+                await wakeup.wait(IDLE_SECONDS, seen)
+
+    async def consume(
+        self, topic: str, *, group: str | None, consumer: str, limit: int = 100
+    ) -> AsyncGenerator[list[Message], None]:
+        check_topic(topic)
+        check_name(consumer, "consumer")
+        check_limit(limit)
+        self._check_open()
+        messages = (
+            self._consume_all(topic, consumer, limit) if group is None else self._consume_group(topic, group, limit)
+        )
+        async with contextlib.aclosing(messages):
+            async for batch in messages:
+                yield batch
+
+    async def _consume_group(self, topic: str, group: str, limit: int) -> AsyncGenerator[list[Message], None]:
+        check_name(group, "group")
+        self._hub.join(topic, group)
+        yield []
+        wakeup = self._hub.topic(topic).wakeup
+        while not self._closed:
+            seen, now = wakeup.latest, self._clock.monotonic()
+            batch, due = self._hub.deliver(topic, group, limit, now, self._clock.now(), self.limits)
+            if batch:
+                yield batch
+            elif not await wakeup.wait(IDLE_SECONDS if due is None else min(IDLE_SECONDS, max(0.0, due - now)), seen):
+                yield []
+
+    async def _consume_all(self, topic: str, consumer: str, limit: int) -> AsyncGenerator[list[Message], None]:
+        name = f"{consumer}:{next(self._numbers)}:{id(self)}"
+        queue = self._hub.follow(topic, name, self.limits)
+        wakeup = self._hub.topic(topic).wakeup
+        try:
+            yield []
+            while not self._closed:
+                seen = wakeup.latest
+                batch = self._hub.drain(queue, limit)
+                if batch:
+                    yield batch
+                elif not await wakeup.wait(IDLE_SECONDS, seen):
+                    yield []
+        finally:
+            self._hub.unfollow(topic, name)
+
+    async def ack(self, messages: Sequence[Message], *, group: str) -> None:
+        self._check_open()
+        by_topic: dict[str, list[str]] = {}
+        for message in messages:
+            by_topic.setdefault(message.topic, []).append(message.id)
+        for topic, ids in by_topic.items():
+            self._hub.acknowledge(topic, group, ids)
+
+    async def nack(self, messages: Sequence[Message], *, group: str, delay: Ms = 0) -> None:
+        self._check_open()
+        due = self._clock.monotonic() + delay / 1000
+        for message in messages:
+            self._hub.refuse(message, group, due, self._clock.now(), self.limits)
+
+    async def bury(self, messages: Sequence[Message], *, group: str, reason: str) -> None:
+        self._check_open()
+        for message in messages:
+            self._hub.bury(message, group, reason, self._clock.now(), self.limits)
+
+    async def depth(self, topic: str, *, group: str) -> Depth:
+        self._check_open()
+        return self._hub.depth(topic, group)
+
+    async def has_readers(self, topic: str) -> bool:
+        self._check_open()
+        found = self._hub.topic(topic)
+        return bool(found.groups or found.followers)
+
+    async def dead_letters(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
+        self._check_open()
+        return self._hub.dead_letters(limit, after or "")
+
+    async def replay(self, ids: Sequence[str]) -> int:
+        self._check_open()
+        letters = self._hub.remove_dead_letters(ids)
+        for letter in letters:
+            await self.publish(letter.topic, [letter.body])
+        return len(letters)
+
+    async def discard(self, ids: Sequence[str]) -> int:
+        self._check_open()
+        return len(self._hub.remove_dead_letters(ids))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BrokerUnavailable(_CLOSED)

@@ -1,0 +1,116 @@
+"""The memory store's `due`: the agendas of schedules, touched schedules, expired leases and gates."""
+
+from __future__ import annotations
+
+import heapq
+
+from msgspec.structs import replace
+
+from mainspring.backends.memory.tables import MemoryTables, claim_order
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run, State
+from mainspring.ports.store import Agenda, Due, DueSchedule
+
+
+class MemoryDue(MemoryTables):
+    """The part of `MemoryStore` that implements the port's `due`."""
+
+    async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
+        wall, lease_now = self._clocks(now)
+        if agenda is Agenda.SCHEDULES:
+            return self._due_schedules(limit, hold, wall, wall + ahead)
+        if agenda is Agenda.TOUCHED:
+            ids = [sid for sid in self._touched if self._held.get(sid, 0) <= wall][:limit]
+            for sid in ids:
+                self._held[sid] = wall + hold
+            return Due(wall, None, tuple(self._due_schedule(sid) for sid in ids))
+        if agenda is Agenda.EXPIRED:
+            return self._due_expired(limit, hold, wall, lease_now)
+        return Due(wall, None, unparked=self._unpark(limit, wall))
+
+    def _due_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> Due:
+        """Hold and return the schedules that fire up to `through`, by time."""
+        ids, early = self._hold_schedules(limit, hold, wall, through)
+        while self._agenda and not self._is_current(self._agenda[0], wall):
+            heapq.heappop(self._agenda)
+        next_at = self._agenda[0][0] if self._agenda else None
+        # Only now, so that `next_at` leaves them out: the caller plans them itself.
+        for entry in early:
+            heapq.heappush(self._agenda, entry)
+        ids.sort(key=lambda sid: (self._schedules[sid].next_at or 0, sid))
+        return Due(wall, next_at, tuple(self._due_schedule(sid) for sid in ids))
+
+    def _hold_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> tuple[list[str], list[tuple[Ms, str]]]:
+        """Take schedules that fire up to `through` off the heap of fire times and hold them; return their ids.
+
+        Also returns new heap entries for those that are due only after `wall`, which are held until then. The caller
+        puts these entries back.
+        """
+        ids: list[str] = []
+        later: list[tuple[Ms, str]] = []
+        early: list[tuple[Ms, str]] = []
+        while self._agenda and self._agenda[0][0] <= through and len(ids) < limit:
+            _, sid = heapq.heappop(self._agenda)
+            next_at = self._next_fire(sid)
+            if next_at is None or next_at > through or sid in ids:
+                continue
+            held = self._held.get(sid, 0)
+            if held > wall:
+                later.append((held, sid))
+                continue
+            ids.append(sid)
+            is_early = next_at > wall
+            self._held[sid] = until = next_at if is_early else wall + hold
+            (early if is_early else later).append((until, sid))
+        for entry in later:
+            heapq.heappush(self._agenda, entry)
+        return ids, early
+
+    def _next_fire(self, sid: str) -> Ms | None:
+        """Return when the schedule fires next; None if it ended or is gone."""
+        schedule = self._schedules.get(sid)
+        return None if schedule is None or schedule.state in ("finished", "deleted") else schedule.next_at
+
+    def _is_current(self, entry: tuple[Ms, str], wall: Ms) -> bool:
+        """Return True if an entry (time, schedule id) of the heap still counts: it is due, or its time is the
+        schedule's next fire or the end of its hold. A later write of the schedule leaves a stale entry behind.
+        """
+        next_at = self._next_fire(entry[1])
+        return next_at is not None and (entry[0] in (next_at, self._held.get(entry[1], 0)) or entry[0] <= wall)
+
+    def _due_schedule(self, sid: str) -> DueSchedule:
+        runs = sorted((self._runs[rid] for rid in self._open.get(sid, ())), key=lambda run: run.id)
+        waiting = sum(run.state is not State.RUNNING for run in runs)
+        return DueSchedule(self._schedules[sid], len(runs), waiting, tuple(runs[:2]), self._touched.get(sid, 0))
+
+    def _due_expired(self, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
+        """Hold and return the running runs whose lease ended."""
+        found: list[Run] = []
+        next_in: Ms | None = None
+        for rid in list(self._running):
+            run = self._runs[rid]
+            ends_in = (run.lease_until or 0) - lease_now
+            held = self._held.get(rid, 0)
+            if ends_in <= 0 and held <= wall and len(found) < limit:
+                self._held[rid] = wall + hold
+                found.append(run)
+            else:
+                wait = max(ends_in, held - wall, 0)
+                next_in = wait if next_in is None else min(next_in, wait)
+        return Due(wall, None if next_in is None else wall + next_in, runs=tuple(found))
+
+    def _unpark(self, limit: int, wall: Ms) -> int:
+        """Make parked runs claimable where their gate has room, in the order of claims; return how many."""
+        done = 0
+        for name in list(self._parked):
+            gate = self._gates.get(name)
+            room = limit if gate is None else gate.room(wall)
+            waiting = sorted((self._runs[rid] for rid in self._parked[name]), key=claim_order)
+            for run in waiting[: min(room, limit - done)]:
+                self._put_run(replace(run, parked_on=None))
+                done += 1
+            if not self._parked[name]:
+                del self._parked[name]
+        if done:
+            self._hints.notify()
+        return done

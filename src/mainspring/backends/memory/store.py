@@ -1,0 +1,82 @@
+"""The memory store: dictionaries under the port's rules, the reference for every other store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from mainspring.backends.memory.apply import MemoryApply
+from mainspring.backends.memory.due import MemoryDue
+from mainspring.backends.memory.find import MemoryFind
+from mainspring.backends.memory.purge import MemoryPurge
+from mainspring.model.instant import Ms
+from mainspring.model.keyvalue import KeyValue
+from mainspring.model.lease import Lease
+from mainspring.ports.store import Capabilities
+from mainspring.rules.retention import is_keyvalue_expired
+
+
+class MemoryStore(MemoryApply, MemoryDue, MemoryFind, MemoryPurge):
+    """All verbs of the store port on data that lives as long as the object."""
+
+    capabilities = Capabilities(durable=False, multi_process=False)
+
+    async def open(self) -> None:
+        """Do nothing: there is nothing to prepare."""
+
+    async def close(self) -> None:
+        """Wake the callers of `wait`; the data stays with the object."""
+        self._hints.notify()
+
+    async def wait(self, timeout: float) -> bool:
+        return await self._hints.wait(timeout)
+
+    # ── named leases ───────────────────────────────────────────────────────
+
+    async def lease(
+        self,
+        name: str,
+        owner: str,
+        ttl: Ms,
+        *,
+        epoch: int | None = None,
+        data: str | None = None,
+        now: Ms | None = None,
+    ) -> Lease | None:
+        wall, lease_now = self._clocks(now)
+        old = self._leases.get(name)
+        live = old is not None and old.live and old.expires_at > lease_now
+        if epoch is None:
+            if live:
+                return None
+            epoch = 1 if old is None else old.epoch + 1
+        elif old is None or not live or (old.owner, old.epoch) != (owner, epoch):
+            return None
+        else:
+            data = old.data if data is None else data
+        self._leases[name] = Lease(name, owner, epoch, lease_now + ttl, wall, data)
+        return self._leases[name]
+
+    async def release(self, name: str, owner: str, epoch: int, *, now: Ms | None = None) -> bool:
+        old = self._leases.get(name)
+        if old is None or not old.live or (old.owner, old.epoch) != (owner, epoch):
+            return False
+        self._leases[name] = structs.replace(old, live=False)
+        return True
+
+    # ── keyvalue entries ───────────────────────────────────────────────────
+
+    async def put(self, items: Sequence[KeyValue], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
+        wall, _ = self._clocks(now)
+        answers = []
+        for item in items:
+            old = self._kept.get((item.kind, item.id))
+            free = replace or old is None or is_keyvalue_expired(old, wall)
+            answers.append(free)
+            if free:
+                self._kept[item.kind, item.id] = item if item.created_at else structs.replace(item, created_at=wall)
+        return answers
+
+    async def remove(self, kind: str, ids: Sequence[str]) -> int:
+        return sum(self._kept.pop((kind, name), None) is not None for name in ids)

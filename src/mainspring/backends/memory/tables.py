@@ -1,0 +1,163 @@
+"""The memory store's tables and indexes, and the writes that keep them consistent."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+
+from msgspec.structs import replace
+
+from mainspring.aio.wakeup import Wakeup
+from mainspring.model.events import Event, ScheduleEvent
+from mainspring.model.gate import Gate
+from mainspring.model.instant import Ms
+from mainspring.model.keyvalue import KeyValue
+from mainspring.model.lease import Lease
+from mainspring.model.run import CLAIMABLE, OPEN, Run, State
+from mainspring.model.schedule import Schedule, Span
+from mainspring.ports.clock import Clock, SystemClock
+from mainspring.ports.store import Page
+from mainspring.rules.retention import TallyKey
+
+
+class _Queue:
+    """Claimable runs of one lane and priority, as a heap of (ready_at, run id).
+
+    An entry whose run has changed since is stale. It is skipped when it reaches the head of the heap.
+    """
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[Ms, str]] = []
+
+
+class MemoryTables:
+    """Rows, event log and indexes of a `MemoryStore`, and `restore`. Its subclasses implement the other verbs."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._hints = Wakeup()
+        self._seq = 0
+        self._runs: dict[str, Run] = {}
+        self._schedules: dict[str, Schedule] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._log: list[Event] = []
+        self._notes: list[Event] = []
+        self._run_events: dict[str, list[Event]] = defaultdict(list)
+        self._schedule_events: dict[str, list[Event]] = defaultdict(list)
+        self._fire_keys: dict[tuple[str | None, str | None], str] = {}
+        self._unique: dict[tuple[str, str], str] = {}
+        self._bodies: dict[str, str] = {}
+        self._spans: list[Span] = []
+        self._gates: dict[str, Gate] = {}
+        self._leases: dict[str, Lease] = {}
+        self._tallies: dict[TallyKey, int] = defaultdict(int)
+        self._kept: dict[tuple[str, str], KeyValue] = {}
+        # Indexes over the rows above; none of them is stored data.
+        self._of_schedule: dict[str, dict[str, None]] = defaultdict(dict)
+        self._open: dict[str, dict[str, None]] = defaultdict(dict)
+        self._running: dict[str, None] = {}
+        self._ended: list[tuple[Ms, str]] = []  # a heap; its head shows whether retention has work
+        self._queues: dict[tuple[str, int], _Queue] = defaultdict(_Queue)
+        self._parked: dict[str, dict[str, None]] = defaultdict(dict)
+        self._agenda: list[tuple[Ms, str]] = []
+        self._held: dict[str, Ms] = {}
+        self._touched: dict[str, int] = {}
+
+    def _clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
+        """Return (wall time, lease time); `now`, as tests give it, stands for both."""
+        return (self._clock.now(), self._clock.boot()) if now is None else (now, now)
+
+    def _record(self, event: Event, at: Ms, n: int | None, change: str | None) -> None:
+        """Append a new event to the log under the next seq."""
+        self._seq += 1
+        self._add_event(replace(event, seq=self._seq, at=at, n=n, change=change))
+
+    def _add_event(self, event: Event) -> None:
+        """Append an event that has its seq already, and index it."""
+        self._log.append(event)
+        if event.n is None:
+            self._notes.append(event)
+        if event.run_id is not None:
+            self._run_events[event.run_id].append(event)
+        if isinstance(event, ScheduleEvent) and event.schedule_id is not None:
+            self._schedule_events[event.schedule_id].append(event)
+
+    def _put_run(self, run: Run) -> None:
+        """Write a run's row and update every index over runs."""
+        before = self._runs.get(run.id)
+        if run.ended_at is not None and (before is None or before.ended_at != run.ended_at):
+            heapq.heappush(self._ended, (run.ended_at, run.id))
+        self._runs[run.id] = run
+        is_open = run.state in OPEN
+        if run.schedule_id is not None:
+            if before is None:
+                self._of_schedule[run.schedule_id][run.id] = None
+            if run.fire_key is not None:
+                self._fire_keys[run.schedule_id, run.fire_key] = run.id
+            if is_open:
+                self._open[run.schedule_id][run.id] = None
+            elif run.schedule_id in self._open:
+                self._open[run.schedule_id].pop(run.id, None)
+                if not self._open[run.schedule_id]:
+                    del self._open[run.schedule_id]
+        if run.unique_key is not None:
+            key = (run.ns, run.unique_key)
+            if is_open:
+                self._unique[key] = run.id
+            elif self._unique.get(key) == run.id:
+                del self._unique[key]
+        if run.state is State.RUNNING:
+            self._running[run.id] = None
+        else:
+            self._running.pop(run.id, None)
+            self._held.pop(run.id, None)
+        for gate in run.gates:
+            if gate in self._parked:
+                self._parked[gate].pop(run.id, None)
+        if run.state in CLAIMABLE:
+            if run.parked_on is not None:
+                self._parked[run.parked_on][run.id] = None
+            else:
+                heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
+
+    # ── restore ────────────────────────────────────────────────────────────
+
+    async def restore(self, page: Page) -> bool:
+        if (self._log[-1].seq if self._log else 0) != page.after:
+            return False
+        self._bodies.update({body.id: body.data for body in page.bodies})
+        for run in page.runs:
+            self._put_run(run)
+        for schedule in page.schedules:
+            self._put_schedule(schedule, page.touched.get(schedule.id, 0))
+        self._spans.extend(page.spans)
+        self._gates.update({gate.name: gate for gate in page.gates})
+        self._tallies.update({(row.schedule_id, row.day, row.outcome): row.count for row in page.tallies})
+        for event in page.events:
+            self._add_event(event)
+            self._seq = max(self._seq, event.seq)
+        self._hints.notify()
+        return True
+
+    def _put_schedule(self, schedule: Schedule, touched: int) -> None:
+        name = (schedule.ns, schedule.name)
+        if schedule.state != "deleted":
+            self._names[name] = schedule.id
+        elif self._names.get(name) == schedule.id:
+            del self._names[name]
+        self._schedules[schedule.id] = schedule
+        self._touched.pop(schedule.id, None)
+        if touched:
+            self._touched[schedule.id] = touched
+        if schedule.next_at is not None:
+            heapq.heappush(self._agenda, (schedule.next_at, schedule.id))
+
+
+def is_claimable(run: Run) -> bool:
+    """Return True if the run waits for a worker and is not parked at a gate."""
+    return run.state in CLAIMABLE and run.parked_on is None
+
+
+def claim_order(run: Run) -> tuple[int, Ms, str]:
+    """Return the sort key in which runs are claimed: priority, then due time, then age."""
+    return (run.priority, run.ready_at, run.id)

@@ -1,0 +1,5 @@
+"""The PostgreSQL store; needs the extra `mainspring[postgres]`."""
+
+from mainspring.backends.postgres.store import PostgresStore
+
+__all__ = ["PostgresStore"]

@@ -1,0 +1,140 @@
+"""Advisory locks of the server, each on a direct connection of its own.
+
+A lock belongs to its connection: it ends when the server finds the connection gone, not at a given time. A row of the
+lease table counts the terms of a lock and names its holder, for information only; the row protects nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from mainspring.backends.postgres.database import Database
+from mainspring.backends.postgres.errors import DRIVER_ERRORS, translate
+from mainspring.backends.postgres.leases import LEASE_COLUMNS
+from mainspring.backends.postgres.rows import NOW_SQL, storable_text
+from mainspring.backends.remote.failures import ConnectionLost, WriteConflict
+from mainspring.model.errors import InvalidInput, StoreError
+from mainspring.model.instant import Ms
+from mainspring.ports.lock import LockHolder
+
+_KEY = "hashtextextended($1, 0)"
+_TRY_LOCK = f"SELECT pg_try_advisory_lock({_KEY})"
+_TRY_BRIEFLY = f"SELECT pg_try_advisory_xact_lock({_KEY})"
+_UNLOCK = f"SELECT pg_advisory_unlock({_KEY})"
+#: Parameters: now, name, owner, ttl, data. Begins a term in the lease table; returns its number.
+_COUNT_TERM = f"""
+INSERT INTO §lease AS l ({LEASE_COLUMNS})
+SELECT $2, $3, 1, t.now + $4::bigint, t.now, $5::text, true FROM (SELECT {NOW_SQL} AS now) t
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, epoch = l.epoch + 1, expires_at = excluded.expires_at,
+    renewed_at = excluded.renewed_at, data = excluded.data, live = true
+RETURNING epoch
+"""  # noqa: S608 - column names, no input
+_END_TERM = "UPDATE §lease SET live = false WHERE name = $1 AND owner = $2 AND epoch = $3 AND live RETURNING name"
+_HOLDER = "SELECT owner, epoch, live, data FROM §lease WHERE name = $1"
+
+
+class AdvisoryLocks:
+    """Acquires an advisory lock, and keeps the connection that holds it. One object holds at most one lock."""
+
+    def __init__(self, db: Database) -> None:
+        settings = db.settings
+        if settings.pooler and settings.listen == "no":
+            raise InvalidInput(
+                "kind",
+                "an advisory lock needs a direct connection, and this one goes through a pooler",
+                'Add listen=<address of the server itself> to the URL, or use kind="lease"',
+            )
+        self._db = db
+        self._direct = None if settings.listen in ("yes", "no") else settings.listen
+        self._connection: Any = None
+
+    async def acquire(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
+        """Take the lock if it is free; return the number of the term, or None if another session holds the lock.
+
+        The lock is tried briefly on a pooled connection first, then taken on a connection of its own.
+        """
+        await self._drop()
+        if not await self._looks_free(name):
+            return None
+        try:
+            self._connection = await self._db.connect(self._direct)
+            if not await self._connection.fetchval(_TRY_LOCK, self._key(name), timeout=ttl / 1000):
+                await self._drop()
+                return None
+        except DRIVER_ERRORS as error:
+            await self._drop()
+            raise translate(error, self._db.settings.where) from error
+        except BaseException:  # also a cancellation: the connection that may hold the lock must not stay open
+            await self._drop()
+            raise
+        try:
+            async with self._db.single_statement("lease") as session:
+                row = await session.row(_COUNT_TERM, self._db.now(None), _row(name), owner, ttl, storable_text(data))
+        except (ConnectionLost, WriteConflict) as error:
+            await self._drop()
+            raise error.store_error from error
+        except BaseException:
+            await self._drop()
+            raise
+        assert row is not None
+        return int(row[0])
+
+    async def _looks_free(self, name: str) -> bool:
+        """Return True if the lock can be taken now: take it on a pooled connection, for one statement only.
+
+        Why: a caller that polls a held lock opens no connection of its own.
+        """
+        try:
+            async with self._db.single_statement("lease") as session:
+                return bool(await session.value(_TRY_BRIEFLY, self._key(name)))
+        except (ConnectionLost, WriteConflict) as error:
+            raise error.store_error from error
+
+    async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
+        """Return True if the lock's connection is alive, and with it the lock."""
+        if self._connection is None or self._connection.is_closed():
+            return False
+        try:
+            await self._connection.fetchval("SELECT 1", timeout=ttl / 1000)
+        except DRIVER_ERRORS:
+            await self._drop()
+            return False
+        return True
+
+    async def release(self, name: str, owner: str, token: int) -> bool:
+        """Release the lock, close its connection and end the term `token`; return False if it was not held here."""
+        held = False
+        if self._connection is not None and not self._connection.is_closed():
+            with contextlib.suppress(*DRIVER_ERRORS):
+                held = bool(await self._connection.fetchval(_UNLOCK, self._key(name), timeout=5))
+        await self._drop()
+        with contextlib.suppress(StoreError, ConnectionLost, WriteConflict):
+            async with self._db.single_statement("lease") as session:
+                await session.row(_END_TERM, _row(name), owner, token)
+        return held
+
+    async def find_holder(self, name: str) -> LockHolder | None:
+        """Return the last holder that the lease table names; None if there never was one.
+
+        `live` is False after a release.
+        """
+        try:
+            async with self._db.single_statement("lease") as session:
+                row = await session.row(_HOLDER, _row(name))
+        except (ConnectionLost, WriteConflict) as error:
+            raise error.store_error from error
+        return None if row is None else LockHolder(*row)
+
+    def _key(self, name: str) -> str:
+        return f"{self._db.settings.schema}:{name}"
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+def _row(name: str) -> str | None:
+    """Return the name of the lock's row, which differs from the row of a lease with that name."""
+    return storable_text(f"advisory:{name}")

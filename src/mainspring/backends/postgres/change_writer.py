@@ -1,0 +1,245 @@
+"""Writing changes of any kind: their guarded rows, the rows and counts beside them, and their events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from mainspring.backends.change_batches import IndexedChanges
+from mainspring.backends.postgres import apply_sql as sql
+from mainspring.backends.postgres.database import Database, Session
+from mainspring.backends.postgres.refusals import explain_refusals
+from mainspring.backends.postgres.rows import (
+    EVENT_COLUMNS,
+    INSERT_EVENTS,
+    INSERT_RUNS,
+    RUN_COLUMNS,
+    STATE_TEXT,
+    body_rows,
+    column_arrays,
+    event_row,
+    run_row,
+    schedule_values,
+    storable_text,
+)
+from mainspring.model.change import Change, Result, RunAbsent, RunAt, RunLease, ScheduleAbsent, ScheduleAt
+from mainspring.model.events import Event, RunEvent, ScheduleEvent
+from mainspring.model.instant import Ms
+from mainspring.model.run import ENDED, Run
+
+
+class _GuardedRows:
+    """Rows to write for the runs and schedules that changes guard, in one list per statement that writes them."""
+
+    def __init__(self, wall: Ms) -> None:
+        self._wall = wall
+        self.moved_runs: list[list[Any]] = []
+        self.new_runs: list[list[Any]] = []
+        self.moved_schedules: list[list[Any]] = []
+        self.new_schedules: list[list[Any]] = []
+        #: The place in the batch of the change that inserts the run or schedule with this id.
+        self.inserted_by: dict[str, int] = {}
+
+    def add(self, index: int, change: Change) -> bool:
+        """Add the new values of the row that the change guards; return False if the change has no guard."""
+        guard = change.guard
+        if isinstance(guard, RunLease | RunAt):
+            self.moved_runs.append(_moved_run_row(index, change, guard))
+        elif isinstance(guard, RunAbsent):
+            run = change.run
+            assert run is not None, "a guard on a run needs the run's values"
+            self.inserted_by[run.id] = index
+            self.new_runs.append(_new_run_row(run, _count_run_events(change.events, run.id), self._wall))
+        elif isinstance(guard, ScheduleAt):
+            self.moved_schedules.append(_moved_schedule_row(index, change, guard))
+        elif isinstance(guard, ScheduleAbsent):
+            schedule = change.schedule
+            assert schedule is not None, "a guard on a schedule needs the schedule's values"
+            self.inserted_by[schedule.id] = index
+            count = _count_schedule_events(change, schedule.id)
+            self.new_schedules.append([schedule.id, count, *schedule_values(schedule)])
+        return guard is not None
+
+
+class ChangeWriter:
+    """Writes changes that do not depend on each other, inside one transaction, and sets their results."""
+
+    def __init__(self, db: Database, session: Session, wall: Ms, results: list[Result]) -> None:
+        self._db = db
+        self._session = session
+        self._wall = wall
+        self._results = results
+        #: By place in the batch: changes whose guard held, with the event number that the guarded row then has.
+        self._accepted: dict[int, int] = {}
+
+    async def write(self, part: IndexedChanges) -> None:
+        """Write completely each change whose guard holds; refuse the others, which write nothing. Set all results."""
+        await self._check_guards(part)
+        self._db.reach("apply:after_guard")
+        holding = [(index, change) for index, change in part if index in self._accepted]
+        await self._insert_bodies_and_gates(holding)
+        inserted = await self._insert_runs(holding)
+        await self._insert_spans(holding)
+        await self._count_touches_and_releases(holding)
+        self._db.reach("apply:after_rows")
+        await self._append_events(holding, inserted)
+        self._db.reach("apply:after_events")
+        for index, change in holding:
+            n = 0 if isinstance(change.guard, RunLease) else self._accepted[index]
+            self._results[index] = Result("accepted", n)
+        if len(holding) < len(part):
+            refused = [(index, change) for index, change in part if index not in self._accepted]
+            await explain_refusals(self._session, refused, self._results)
+
+    async def _check_guards(self, part: IndexedChanges) -> None:
+        """Write the guarded rows, and note as accepted the changes whose row was written and those without a guard."""
+        rows = _GuardedRows(self._wall)
+        for index, change in part:
+            if not rows.add(index, change):
+                self._accepted[index] = 0
+        await self._move_guarded(sql.MOVE_RUNS, rows.moved_runs, len(sql.MOVE_COLUMNS))
+        await self._move_guarded(sql.MOVE_SCHEDULES, rows.moved_schedules, len(sql.SCHEDULE_AT_COLUMNS))
+        await self._insert_guarded(rows, dict(part))
+
+    async def _move_guarded(self, statement: str, rows: list[list[Any]], width: int) -> None:
+        if rows:
+            rows.sort(key=lambda row: row[1])  # rows are locked in the order of ids
+            records = await self._session.fetch(statement, self._wall, *column_arrays(rows, width))
+            self._accepted.update((record["idx"], record["n"]) for record in records)
+
+    async def _insert_guarded(self, rows: _GuardedRows, changes: dict[int, Change]) -> None:
+        session, accepted = self._session, self._accepted
+        if rows.new_schedules:
+            numbers = {row[0]: row[1] for row in rows.new_schedules}
+            columns = column_arrays(rows.new_schedules, len(sql.NEW_SCHEDULE_COLUMNS))
+            for record in await session.fetch(sql.INSERT_SCHEDULES, self._wall, *columns):
+                accepted[rows.inserted_by[record["id"]]] = numbers[record["id"]]
+        if rows.new_runs:
+            for record in await session.fetch(INSERT_RUNS, *column_arrays(rows.new_runs, len(RUN_COLUMNS))):
+                index = rows.inserted_by[record["id"]]
+                accepted[index] = _count_run_events(changes[index].events, record["id"])
+
+    async def _insert_bodies_and_gates(self, holding: IndexedChanges) -> None:
+        bodies = body_rows(body for _, change in holding for body in change.bodies)
+        if bodies:
+            await self._session.fetch(sql.INSERT_BODIES, *column_arrays(bodies, 2))
+        gates: dict[str, Any] = {}
+        for _, change in holding:
+            for gate in change.gates:  # a gate that several changes bring is inserted with the last maximum
+                first = gates.get(gate.name)
+                held, closed = (gate.held, gate.closed_until) if first is None else first[2:]
+                gates[gate.name] = (gate.name, gate.max, held, closed)
+        if gates:
+            await self._session.fetch(sql.UPSERT_GATES, *column_arrays([gates[name] for name in sorted(gates)], 4))
+
+    async def _insert_runs(self, holding: IndexedChanges) -> set[str]:
+        """Insert the runs that changes bring beside their guarded row; return the ids of those that did not exist."""
+        rows: list[list[Any]] = []
+        for _, change in holding:
+            if change.runs:
+                counts = Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
+                rows += [_new_run_row(run, counts[run.id], self._wall) for run in change.runs]
+        if not rows:
+            return set()
+        return {row["id"] for row in await self._session.fetch(INSERT_RUNS, *column_arrays(rows, len(RUN_COLUMNS)))}
+
+    async def _insert_spans(self, holding: IndexedChanges) -> None:
+        spans = [msgspec.structs.astuple(span) for _, change in holding for span in change.spans]
+        if spans:
+            await self._session.fetch(sql.INSERT_SPANS, *column_arrays(spans, len(sql.SPAN_COLUMNS)))
+
+    async def _count_touches_and_releases(self, holding: IndexedChanges) -> None:
+        touches: Counter[str] = Counter()
+        releases: Counter[str] = Counter()
+        for _, change in holding:
+            touches.update(change.touches)
+            releases.update(change.releases)
+        if touches:
+            await self._session.fetch(sql.TOUCH_SCHEDULES, *column_arrays(sorted(touches.items()), 2))
+        if releases:
+            await self._session.fetch(sql.RELEASE_GATES, *column_arrays(sorted(releases.items()), 2))
+
+    async def _append_events(self, holding: IndexedChanges, inserted: set[str]) -> None:
+        rows = [
+            event_row(event, change.id, n)
+            for index, change in holding
+            for event, n in self._numbered_events(index, change, inserted)
+        ]
+        if rows:
+            await self._session.fetch(INSERT_EVENTS, self._wall, *column_arrays(rows, len(EVENT_COLUMNS)))
+
+    def _numbered_events(self, index: int, change: Change, inserted: set[str]) -> Iterator[tuple[Event, int | None]]:
+        """Yield the change's events with their number in the stream of a run or schedule; notes have none.
+
+        Events of runs that existed before, and so were not inserted, are left out.
+        """
+        guarded = change.guard.id if change.guard is not None else None
+        numbers: dict[str | None, int] = {}
+        if guarded is not None and change.events:
+            own = sum(_is_event_of(event, guarded) for event in change.events)
+            numbers[guarded] = self._accepted[index] - own
+        for event in change.events:
+            n: int | None = None
+            if isinstance(event, RunEvent):
+                if event.run_id != guarded and event.run_id not in inserted:
+                    continue
+                n = numbers[event.run_id] = numbers.get(event.run_id, 0) + 1
+            elif isinstance(event, ScheduleEvent):
+                n = numbers[event.schedule_id] = numbers.get(event.schedule_id, 0) + 1
+            yield event, n
+
+
+def _new_run_row(run: Run, n: int, wall: Ms) -> list[Any]:
+    return run_row(run, n, wall, wall if run.state in ENDED else None)
+
+
+def _moved_run_row(index: int, change: Change, guard: RunLease | RunAt) -> list[Any]:
+    run = change.run
+    assert run is not None, "a guard on a run needs the run's values"
+    leased = isinstance(guard, RunLease)
+    return [
+        index,
+        guard.id,
+        guard.epoch if isinstance(guard, RunLease) else None,
+        guard.n if isinstance(guard, RunAt) else None,
+        _count_run_events(change.events, guard.id),
+        STATE_TEXT[run.state],
+        run.ready_at,
+        run.failures,
+        run.crashes,
+        storable_text(run.reason),
+        storable_text(run.result),
+        storable_text(run.error),
+        run.began_at,
+        run.ms,
+        run.dead,
+        None if leased else storable_text(run.cancel),
+        None if leased else run.body,
+        run.ns,
+        run.unique_key,
+    ]
+
+
+def _moved_schedule_row(index: int, change: Change, guard: ScheduleAt) -> list[Any]:
+    schedule = change.schedule
+    assert schedule is not None, "a guard on a schedule needs the schedule's values"
+    count = _count_schedule_events(change, guard.id)
+    expected = (guard.revision, guard.cursor, guard.n, guard.touched)
+    return [index, guard.id, count, *schedule_values(schedule), *expected]
+
+
+def _count_schedule_events(change: Change, schedule_id: str) -> int:
+    return sum(isinstance(event, ScheduleEvent) and event.schedule_id == schedule_id for event in change.events)
+
+
+def _count_run_events(events: tuple[Event, ...], run_id: str) -> int:
+    return sum(isinstance(event, RunEvent) and event.run_id == run_id for event in events)
+
+
+def _is_event_of(event: Event, row_id: str) -> bool:
+    return (isinstance(event, RunEvent) and event.run_id == row_id) or (
+        isinstance(event, ScheduleEvent) and event.schedule_id == row_id
+    )

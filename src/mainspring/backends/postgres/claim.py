@@ -1,0 +1,286 @@
+"""Claims: give due runs to a worker, through their gates, and start their leases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mainspring.backends.postgres import claim_sql as sql
+from mainspring.backends.postgres.claim_low_water import NO_LOW_WATER
+from mainspring.backends.postgres.database import Database, GateMode, Session
+from mainspring.backends.postgres.rows import NOW_SQL, RUN_FIELDS, read_run, storable_text
+from mainspring.model.gate import Gate, admit
+from mainspring.model.ids import RunId
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run
+from mainspring.ports.store import Claim, Claimed, ClaimRequest, Offer
+
+#: A claim whose first runs are locked by others reads this many times deeper, up to this many runs.
+SCAN_GROWTH, MAX_SCAN_DEPTH = 8, 5_000
+#: When to claim again if every due run is locked by others, in milliseconds.
+RECHECK_MS = 50
+#: The statement of a claim, by what recent claims found.
+_CLAIM_BY_GATE_MODE = {GateMode.UNGATED: sql.CLAIM, GateMode.OPEN: sql.CLAIM_THROUGH_GATES}
+#: In a record of a claim: where the run's columns begin and end.
+_RUN_START = 6
+_RUN_END = _RUN_START + len(RUN_FIELDS)
+
+
+async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
+    """Claim at most `limit` due runs in the offered lanes, by priority and time; with `ids` only from the named runs.
+
+    Returns the claimed runs, and when to claim again. With a limit of 0 only the latter is looked up.
+    """
+    if limit <= 0:
+        async with db.read_only() as session:
+            lanes, tasks, *_ = _claim_parameters(offer, limit)
+            row = await session.row(sql.FIND_FIRST_READY, db.now(now), lanes, tasks)
+        return Claimed(row["now"], [], row["next_at"])
+    if ids:
+        return await _claim_named(db, offer, limit, ids, now)
+    if db.gate_mode == GateMode.CONTENDED:
+        return await claim_contended(db, offer, limit, ids, now)
+    if offer.ahead:
+        db.reach("claim:begin")
+        async with db.single_statement("claim") as session:
+            claimed = await _claim_ahead(db, session, offer, limit, db.now(now))
+        return claimed if claimed is not None else await claim_contended(db, offer, limit, ids, now)
+    return await _claim_by_scans(db, offer, limit, now)
+
+
+async def _claim_by_scans(db: Database, offer: Offer, limit: int, now: Ms | None) -> Claimed:
+    """Claim by one statement, and by further ones if it left out due runs.
+
+    Such runs need another gate mode, lie below the low-water marks, or stand behind runs locked by other claimers.
+    """
+    found: list[Claim] = []
+    depth = db.low_water.scan_depth(limit)
+    lows = db.low_water.start(offer)
+    mode: GateMode = db.gate_mode  # a local copy: concurrent claims change it
+    while True:
+        db.reach("claim:begin")
+        wanted = limit - len(found)
+        async with db.single_statement("claim") as session:
+            parameters = _claim_parameters(offer, wanted, depth, lows)
+            records = await session.fetch(_CLAIM_BY_GATE_MODE[mode], db.now(now), *parameters)
+        about, claims = _read_claims(records)
+        db.remember_claims(claims)
+        db.low_water.observe_claims(lows, about["now"], claims, wanted)
+        if about["hard"]:
+            db.gate_mode = mode = GateMode(mode + 1)
+            if mode != GateMode.CONTENDED:
+                continue
+            if not found:
+                return await claim_contended(db, offer, limit, (), now)
+            return Claimed(about["now"], found, about["now"])
+        _relax_gate_mode(db, claims)
+        found += claims
+        contended = about["got"] < min(wanted, about["due"])
+        db.low_water.observe_contention(about["now"], contended)
+        if lows != NO_LOW_WATER and len(found) < limit:
+            lows = NO_LOW_WATER
+            continue
+        if not contended:
+            return Claimed(about["now"], found, about["next_at"])
+        # Another claimer holds locks on the first runs. It may stand still, so read behind them, and do not spin.
+        if depth >= MAX_SCAN_DEPTH:
+            return Claimed(about["now"], found, about["now"] + RECHECK_MS)
+        depth = min(SCAN_GROWTH * depth, MAX_SCAN_DEPTH)
+
+
+async def _claim_ahead(db: Database, session: Session, offer: Offer, limit: int, now: Ms | None) -> Claimed | None:
+    """Claim due runs, and those that become due within `offer.ahead`, by one statement.
+
+    Return None, with nothing claimed, if a run that crashed before or a full gate is among them, or others hold
+    locks on all: then `claim_contended` has to decide.
+    """
+    about, claims = _read_claims(
+        await session.fetch(sql.CLAIM_AHEAD, now, *_claim_parameters(offer, limit), offer.ahead)
+    )
+    db.remember_claims(claims)
+    if about["hard"]:
+        return None
+    if about["got"] < min(limit, about["due"]):  # other claimers hold locks on some
+        return Claimed(about["now"], claims, about["now"] + RECHECK_MS) if claims else None
+    return Claimed(about["now"], claims, about["next_at"])
+
+
+async def _claim_named(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
+    """Claim at most `limit` of the named runs; by `claim_contended` if gates or crashed runs are expected or found."""
+    if db.gate_mode == GateMode.UNGATED:
+        db.reach("claim:begin")
+        async with db.single_statement("claim") as session:
+            parameters = _claim_parameters(offer, limit, limit, list(ids))
+            records = await session.fetch(sql.CLAIM_NAMED, db.now(now), *parameters)
+        about, claims = _read_claims(records)
+        db.remember_claims(claims)
+        if not about["hard"]:
+            return Claimed(about["now"], claims, about["next_at"])
+    return await claim_contended(db, offer, limit, ids, now)
+
+
+async def claim_with_successes(
+    db: Database, claim_request: ClaimRequest, done: list[Any], now: Ms | None
+) -> tuple[Ms, list[str] | None, Claimed | None]:
+    """Complete runs and claim others in one statement; `done` are the parameters of `complete_runs_ctes`.
+
+    Returns the instant, the ids of completed runs (those whose lease held), and the claim. The claim is None, with
+    nothing claimed, if a candidate has gates or crashed before: then the caller claims by another statement.
+    """
+    offer, limit = claim_request.offer, claim_request.limit
+    lows = db.low_water.start(offer)
+    async with db.single_statement("apply") as session:
+        parameters = _claim_parameters(offer, limit, db.low_water.scan_depth(limit), lows)
+        records = await session.fetch(sql.COMPLETE_AND_CLAIM, now, *parameters, *done)
+    about, claims = _read_claims(records)
+    db.remember_claims(claims)
+    db.low_water.observe_claims(lows, about["now"], claims, limit)
+    if about["hard"]:
+        db.gate_mode = GateMode.OPEN
+        return about["now"], about["ids"], None
+    contended = about["got"] < min(limit, about["due"])
+    db.low_water.observe_contention(about["now"], contended)
+    more = contended or (lows != NO_LOW_WATER and about["got"] < limit)
+    return about["now"], about["ids"], Claimed(about["now"], claims, about["now"] if more else about["next_at"])
+
+
+async def claim_contended(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
+    """Claim in a transaction of several statements; between them the rule `admit` decides which runs start."""
+    async with db.transaction("claim") as session:
+        wall = await session.value(f"SELECT {NOW_SQL}", db.now(now))
+        return await claim_in_transaction(db, session, offer, limit, ids, wall)
+
+
+async def claim_in_transaction(
+    db: Database, session: Session, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms
+) -> Claimed:
+    """Claim inside an open transaction, so that runs written by it can be claimed, too; `wall` is its instant."""
+    db.reach("claim:begin")
+    if limit > 0 and not ids and db.gate_mode != GateMode.CONTENDED:
+        claimed = await _claim_in_statement(db, session, offer, limit, wall)
+        if claimed is not None:
+            return claimed
+    candidates = await _lock_candidates(session, offer, limit, ids, wall)
+    chosen, entered, refused = await _admit_through_gates(session, candidates, limit, wall)
+    if not ids:
+        db.gate_mode = _needed_gate_mode(candidates, refused)
+    claims = []
+    if chosen:
+        ids_taken, gates, times = [run.id for run in chosen], list(entered), list(entered.values())
+        parameters = (ids_taken, storable_text(offer.owner), wall + offer.ttl, gates, times)
+        records = await session.fetch(sql.START_RUNS, wall, *parameters)
+        db.reach("claim:after_update")
+        claims = sorted((Claim(read_run(record), record["data"]) for record in records), key=_claim_order)
+        db.remember_claims(claims)
+        db.reach("claim:after_events")
+    lanes, tasks, *_ = _claim_parameters(offer, limit)
+    next_at: Ms | None = (await session.row(sql.FIND_FIRST_READY_AT, wall, lanes, tasks))["next_at"]
+    if next_at is not None and next_at <= wall and not candidates and not ids and limit > 0:
+        next_at = wall + RECHECK_MS  # other claimers hold locks on all due runs
+    return Claimed(wall, claims, next_at)
+
+
+async def _claim_in_statement(db: Database, session: Session, offer: Offer, limit: int, wall: Ms) -> Claimed | None:
+    """Claim by one statement inside an open transaction.
+
+    Return None, with nothing claimed, if a candidate crashed before or a gate is full: then `admit` has to decide.
+    """
+    if offer.ahead:
+        claimed = await _claim_ahead(db, session, offer, limit, wall)
+        if claimed is not None:
+            db.reach("claim:after_events")
+        return claimed
+    mode: GateMode = db.gate_mode
+    while mode != GateMode.CONTENDED:
+        about, claims = _read_claims(
+            await session.fetch(_CLAIM_BY_GATE_MODE[mode], wall, *_claim_parameters(offer, limit))
+        )
+        if not about["hard"]:
+            db.reach("claim:after_events")
+            db.remember_claims(claims)
+            _relax_gate_mode(db, claims)
+            contended = about["got"] < min(limit, about["due"])
+            return Claimed(wall, claims, wall if contended else about["next_at"])
+        db.gate_mode = mode = GateMode(mode + 1)
+    return None
+
+
+async def _lock_candidates(session: Session, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms) -> list[Run]:
+    """Lock and return in claim order the candidates of a claim: due runs, and runs due within `offer.ahead`.
+
+    With `ids` they are all named runs that are due; else some multiple of `limit`, because gates may refuse some.
+    """
+    if limit <= 0:
+        return []
+    lanes, tasks, *_ = _claim_parameters(offer, limit)
+    if ids:
+        rows = await session.fetch(sql.LOCK_NAMED, wall, lanes, tasks, list(ids))
+    else:
+        rows = await session.fetch(sql.LOCK_CANDIDATES, wall, lanes, tasks, 4 * limit, offer.ahead)
+        if not rows:  # others may hold locks on all of these
+            depth = max(SCAN_GROWTH * limit, MAX_SCAN_DEPTH)
+            rows = await session.fetch(sql.LOCK_CANDIDATES, wall, lanes, tasks, depth, offer.ahead)
+    return [read_run(row) for row in rows]
+
+
+async def _admit_through_gates(
+    session: Session, candidates: list[Run], limit: int, wall: Ms
+) -> tuple[list[Run], Mapping[str, int], bool]:
+    """Decide by the rule `admit` which candidates start, and park those that a gate refuses.
+
+    Returns the admitted runs, how many of them enter each gate, and whether a run was parked.
+    """
+    names = sorted({name for run in candidates for name in run.gates})
+    gates: dict[str, Gate] = {}
+    first: dict[str, tuple[int, Ms, str]] = {}
+    if names:
+        gates = {row["name"]: Gate(*row) for row in await session.fetch(sql.LOCK_GATES, names)}
+        first = {
+            row["name"]: (row["priority"], row["ready_at"], row["id"])
+            for row in await session.fetch(sql.FIND_FIRST_PARKED, names)
+        }
+    verdict = admit(candidates, gates, limit, wall, first)
+    if verdict.parked:
+        parked = [(run.id, gate) for run, gate in verdict.parked]
+        await session.fetch(sql.PARK, [run_id for run_id, _ in parked], [gate for _, gate in parked])
+    return verdict.taken, verdict.slots, bool(verdict.parked)
+
+
+def _needed_gate_mode(candidates: list[Run], refused: bool) -> GateMode:
+    """Return the gate mode in which the next claim begins, judged by the candidates of this one.
+
+    `refused`: a gate refused one of them.
+    """
+    if refused or any(run.crashes for run in candidates):
+        return GateMode.CONTENDED
+    return GateMode.OPEN if any(run.gates for run in candidates) else GateMode.UNGATED
+
+
+def _relax_gate_mode(db: Database, claims: list[Claim]) -> None:
+    if claims and not any(claim.run.gates for claim in claims):
+        db.gate_mode = GateMode.UNGATED
+
+
+def _claim_parameters(
+    offer: Offer, limit: int, depth: int = 0, lows: Sequence[Ms | RunId] = NO_LOW_WATER
+) -> tuple[Any, ...]:
+    lanes = list(dict.fromkeys(offer.lanes))
+    return lanes, list(offer.tasks), limit, storable_text(offer.owner), offer.ttl, depth or limit, lows
+
+
+def _read_claims(records: list[Any]) -> tuple[Any, list[Claim]]:
+    """Split the records of a claim statement into the row about the claim and the claimed runs, in claim order."""
+    about: Any = None
+    claims: list[Claim] = []
+    for record in records:
+        if record[0] is not None:
+            about = record
+        else:
+            claims.append(Claim(read_run(record[_RUN_START:_RUN_END]), record[_RUN_END]))
+    claims.sort(key=_claim_order)
+    return about, claims
+
+
+def _claim_order(claim: Claim) -> tuple[int, Ms, str]:
+    run = claim.run
+    return run.priority, run.ready_at, run.id

@@ -1,0 +1,78 @@
+"""Low-water marks of claims: per priority, the ready time from which a claim reads due runs; and how many it reads.
+
+While any transaction holds an old snapshot, the server keeps the index entries of all runs that were claimed since, and
+a claim that reads from the beginning passes all of them. So the next claim of a backlog begins at the time of the first
+run that the last one found. A run that is inserted late with an earlier time is claimed when the backlog ends, or
+within a second.
+
+Other claimers lock the first runs. For a second after a claim found runs locked, claims read further behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mainspring.model.instant import Ms
+from mainspring.ports.store import Claim, Offer
+
+PRIORITIES = 4
+#: At the latest after this time a claim reads from the beginning again, in milliseconds.
+FULL_SCAN_MS = 1_000
+#: The next run of a priority without due runs may have a time this far in the past, set by a clock that is behind.
+_MAX_CLOCK_LAG_MS = 5_000
+#: The most runs that one claim reads for each run that it wants.
+_MAX_DEPTH_RATIO = 8
+#: Marks with which a claim reads from the beginning.
+NO_LOW_WATER: tuple[Ms, ...] = (0,) * PRIORITIES
+
+
+class ClaimLowWater:
+    """The low-water marks of one store object: per priority, the ready time before which no run was left to claim."""
+
+    def __init__(self) -> None:
+        self._offered: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        self._lows = NO_LOW_WATER
+        self._now: Ms = 0
+        self._whole_at: Ms = 0
+        self._depth_ratio = 1
+        self._contended_at: Ms = 0
+
+    def start(self, offer: Offer) -> tuple[Ms, ...]:
+        """Return per priority the ready time from which a claim reads.
+
+        All are 0 for a new offer, and every FULL_SCAN_MS.
+        """
+        offered = (tuple(offer.lanes), tuple(offer.tasks))
+        if offered != self._offered or self._now - self._whole_at >= FULL_SCAN_MS:
+            self._offered, self._lows = offered, NO_LOW_WATER
+        return self._lows
+
+    def scan_depth(self, limit: int) -> int:
+        """Return how many due runs to read for a claim of `limit` runs."""
+        return limit * self._depth_ratio
+
+    def observe_contention(self, now: Ms, contended: bool) -> None:
+        """Set how deep the next claims read: deeper if the claim at `now` found due runs locked by other claimers."""
+        if contended:
+            self._depth_ratio, self._contended_at = min(2 * self._depth_ratio, _MAX_DEPTH_RATIO), now
+        elif self._depth_ratio > 1 and now - self._contended_at >= FULL_SCAN_MS:
+            self._depth_ratio = 1
+
+    def observe_claims(self, lows: tuple[Ms, ...], now: Ms, claims: Sequence[Claim], limit: int) -> None:
+        """Move the marks after a claim at `now` of up to `limit` runs that began to read at `lows`.
+
+        `claims`: the runs that it claimed, in claim order. Fewer than `limit` mean that there is no backlog.
+        """
+        if lows == NO_LOW_WATER:
+            self._whole_at = now
+        self._now = now
+        if len(claims) < limit:
+            self._lows = NO_LOW_WATER  # there is no backlog
+            return
+        first: dict[int, Ms] = {}
+        for claim in claims:
+            first.setdefault(claim.run.priority, claim.run.ready_at)
+        last = claims[-1].run.priority
+        self._lows = tuple(
+            first[p] if p in first else now - _MAX_CLOCK_LAG_MS if p < last else lows[p] for p in range(PRIORITIES)
+        )

@@ -1,0 +1,162 @@
+"""The verb `due`: return the due rows of an agenda, held for a moment, so that other instances skip them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainspring.backends.postgres.database import Database
+from mainspring.backends.postgres.rows import (
+    NOW_SQL,
+    RUN_FIELDS,
+    SCHEDULE_FIELDS,
+    read_run,
+    read_schedule,
+    run_columns,
+    schedule_columns,
+)
+from mainspring.backends.postgres.unpark import unpark
+from mainspring.model.instant import Ms
+from mainspring.ports.store import Agenda, Due, DueSchedule
+
+_PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
+_T = "(SELECT now FROM t)"
+_SOON = f"({_T} + $4::bigint)"
+_OPEN = "o.schedule_id = u.id AND o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
+
+
+def _schedules(where: str, order: str, until: str, rest: str) -> str:
+    """Return SQL that holds and returns the schedules that `where` selects. Parameters: now, limit, hold, look-ahead.
+
+    `until`: SQL for the end of the hold. `rest`: SQL for the instant at which the next schedule becomes due or free,
+    used if the limit was not reached. The first row has the instant and `rest`. Then each schedule has a row for each
+    of its two oldest open runs, or one row if it has none.
+    """
+    none = ", ".join("NULL" for _ in (*SCHEDULE_FIELDS, *RUN_FIELDS))
+    return f"""
+WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),
+d AS MATERIALIZED (
+    SELECT s.id FROM §schedule s WHERE {where} AND s.held_until <= {_T}
+    ORDER BY {order} LIMIT $2::integer FOR UPDATE SKIP LOCKED),
+u AS (
+    UPDATE §schedule s SET held_until = {until} FROM t, d WHERE s.id = d.id
+    RETURNING s.touched, {schedule_columns("s")})
+SELECT t.now, 0::bigint AS open, 0::bigint AS waiting, (SELECT count(*) FROM d)::integer AS touched,
+       CASE WHEN (SELECT count(*) FROM d) < $2 THEN {rest} END AS next_free, {none}
+FROM t
+UNION ALL
+SELECT NULL, n.open, n.waiting, u.touched, NULL, {schedule_columns("u")}, {run_columns("o")}
+FROM u
+CROSS JOIN LATERAL (
+    SELECT count(*) AS open, count(*) FILTER (WHERE o.state <> 'running') AS waiting FROM §run o WHERE {_OPEN}) n
+LEFT JOIN LATERAL (SELECT * FROM §run o WHERE {_OPEN} ORDER BY o.id LIMIT 2) o ON true
+"""  # noqa: S608 - column names, no input
+
+
+#: A schedule that is due and held is due again when its hold ends, one in the future at its own time.
+_DUE_SCHEDULES = _schedules(
+    f"{_PLANS} AND s.next_at <= {_SOON}",
+    "s.next_at, s.id",
+    "CASE WHEN s.next_at > t.now THEN s.next_at ELSE t.now + $3::bigint END",
+    f"""least(
+        (SELECT s.next_at FROM §schedule s WHERE {_PLANS} AND s.next_at > {_SOON} ORDER BY s.next_at, s.id LIMIT 1),
+        (SELECT min(s.held_until) FROM §schedule s
+         WHERE {_PLANS} AND s.next_at <= {_SOON} AND s.held_until > {_T}))""",  # noqa: S608
+)
+_TOUCHED = _schedules("s.touched > 0 AND $4::bigint = 0", "s.id", "t.now + $3::bigint", "NULL::bigint")
+_HEAD = 5
+_RUN_AT = _HEAD + len(SCHEDULE_FIELDS)
+
+#: Parameters: now, limit, hold. Holds and returns running runs whose lease has ended.
+_EXPIRED = f"""
+WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),
+d AS MATERIALIZED (
+    SELECT r.id FROM §run r WHERE r.state = 'running' AND coalesce(r.lease_until, 0) <= {_T} AND r.held_until <= {_T}
+    ORDER BY coalesce(r.lease_until, 0), r.id LIMIT $2::integer FOR UPDATE SKIP LOCKED),
+u AS (
+    UPDATE §run r SET held_until = t.now + $3::bigint FROM t, d WHERE r.id = d.id RETURNING {run_columns("r")})
+SELECT t.now, CASE WHEN (SELECT count(*) FROM d) < $2 THEN (
+    SELECT min(greatest(coalesce(r.lease_until, 0), r.held_until)) FROM §run r
+    WHERE r.state = 'running' AND greatest(coalesce(r.lease_until, 0), r.held_until) > {_T})
+    ELSE t.now END AS next_free,
+    {", ".join("NULL" for _ in RUN_FIELDS)}
+FROM t
+UNION ALL
+SELECT NULL, NULL, {run_columns("u")} FROM u
+"""  # noqa: S608
+
+
+async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
+    """Hold and return up to `limit` due rows of an agenda, with the instant at which to ask again.
+
+    `hold` is in milliseconds; schedules due within `ahead` milliseconds count as due. For the agenda `gates` unpark up
+    to `limit` runs instead.
+    """
+    db.reach("due:begin")
+    if agenda is Agenda.GATES:
+        wall, freed = await unpark(db, limit, now)
+        return Due(wall, None, unparked=freed)
+    if limit <= 0:
+        async with db.read_only() as session:
+            return Due(await session.value(f"SELECT {NOW_SQL}", db.now(now)))
+    if agenda is Agenda.EXPIRED:
+        return await _expired(db, limit, hold, now)
+    if agenda is Agenda.TOUCHED:
+        about, found = await _hold_schedules(db, _TOUCHED, limit, hold, 0, now)
+        return Due(about["now"], None, tuple(sorted(found, key=lambda row: row.schedule.id)))
+    about, found = await _hold_schedules(db, _DUE_SCHEDULES, limit, hold, ahead, now)
+    return _due_schedules(about, found, limit, hold)
+
+
+async def _hold_schedules(
+    db: Database, statement: str, limit: int, hold: Ms, ahead: Ms, now: Ms | None
+) -> tuple[Any, list[DueSchedule]]:
+    """Hold due schedules by a statement made by `_schedules`; return its first row and the schedules.
+
+    Why it commits before the planner decides: an instance that stops meanwhile leaves no row locked.
+    """
+    async with db.single_statement("due") as session:
+        records = await session.fetch(statement, db.now(now), limit, hold, ahead)
+    about = next(record for record in records if record["now"] is not None)
+    return about, _read_schedules([record for record in records if record["now"] is None])
+
+
+def _due_schedules(about: Any, found: list[DueSchedule], limit: int, hold: Ms) -> Due:
+    """Return the answer of `due` for held schedules: sorted by time, with the instant at which to ask again.
+
+    `about` is the first row of the statement, `found` are its schedules.
+    """
+    wall: Ms = about["now"]
+    found.sort(key=lambda row: (row.schedule.next_at or 0, row.schedule.id))
+    times = [about["next_free"]] if about["next_free"] is not None else []
+    if len(found) >= limit:
+        times.append(wall)
+    if any((row.schedule.next_at or 0) <= wall for row in found):
+        times.append(wall + hold)
+    return Due(wall, min(times, default=None), tuple(found))
+
+
+def _read_schedules(records: list[Any]) -> list[DueSchedule]:
+    """Return one DueSchedule per schedule from records that hold a schedule and one of its open runs, or no run."""
+    found: dict[str, list[Any]] = {}
+    for record in records:
+        schedule = read_schedule(record[_HEAD:_RUN_AT])
+        head = (schedule, record["open"], record["waiting"], record["touched"])
+        _, runs = found.setdefault(schedule.id, [head, []])
+        if record[_RUN_AT] is not None:
+            runs.append(read_run(record[_RUN_AT:]))
+    return [
+        DueSchedule(schedule, open_, waiting, tuple(sorted(runs, key=lambda run: run.id)), touched)
+        for (schedule, open_, waiting, touched), runs in found.values()
+    ]
+
+
+async def _expired(db: Database, limit: int, hold: Ms, now: Ms | None) -> Due:
+    async with db.single_statement("due") as session:
+        records = await session.fetch(_EXPIRED, db.now(now), limit, hold)
+    about = next(record for record in records if record["now"] is not None)
+    runs = sorted(
+        (read_run(record[2:]) for record in records if record["now"] is None),
+        key=lambda run: (run.lease_until or 0, run.id),
+    )
+    wall, free = about["now"], about["next_free"]
+    return Due(wall, free, runs=tuple(runs))

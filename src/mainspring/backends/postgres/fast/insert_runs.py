@@ -1,0 +1,98 @@
+"""Fast path of `apply` for batches that only insert new runs: one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.backends.change_batches import IndexedChanges
+from mainspring.backends.postgres.database import Session
+from mainspring.backends.postgres.fast.insert_runs_sql import bind
+from mainspring.backends.postgres.rows import BODY, ID, body_rows, fresh_row, storable_text
+from mainspring.model.change import Change, Result
+from mainspring.model.event_codec import BulkEventEncoder
+from mainspring.model.events import RunScheduled
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run, differs_only_in_id_and_body
+
+#: Results of a change without a guard, and of one that inserted its guarded run, whose stream has one event.
+_ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
+
+
+class RunInserts:
+    """A batch that only inserts fresh runs and their payloads, ready to be written. `rows`: INSERTED_RUN_COLUMNS."""
+
+    def __init__(self, changes: Sequence[Change], rows: list[Any]) -> None:
+        self._changes = changes
+        self._rows = rows
+
+    async def write(self, session: Session, results: list[Result], now: Ms | None) -> tuple[Ms, IndexedChanges]:
+        """Insert the runs that do not exist, and set the results of their changes.
+
+        Returns the instant, and the refused changes, whose results the caller sets.
+        """
+        bodies = body_rows(body for change in self._changes for body in change.bodies)
+        sql, parameters = bind(self._rows, bodies)
+        row = await session.row(sql, now, *parameters)
+        written = None if row["got"] == len(self._rows) else set(row["ids"] or ())
+        refused: IndexedChanges = []
+        for index, change in enumerate(self._changes):
+            if change.guard is None:
+                results[index] = _ACCEPTED
+            elif written is None or change.guard.id in written:
+                results[index] = _INSERTED
+            else:
+                refused.append((index, change))
+        return row["now"], refused
+
+
+def match_run_inserts(changes: Sequence[Change]) -> RunInserts | None:
+    """Return the batch if its changes only insert fresh runs and their payloads, without gates; else None."""
+    rows = RunInsertRows()
+    for change in changes:
+        if change.kind != "new_runs" or change.gates:
+            return None
+        if not rows.add(change, change.runs if change.run is None else (change.run,)):
+            return None
+    return RunInserts(changes, rows.rows)
+
+
+class RunInsertRows:
+    """Collects rows of INSERTED_RUN_COLUMNS. Runs that differ only in id and body copy the row of the first of them."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self.ids: set[str] = set()
+        self._data = BulkEventEncoder()
+        self._model: Run | None = None
+        self._row: list[Any] = []
+
+    def add(self, change: Change, runs: Sequence[Run]) -> bool:
+        """Add a row for each of the change's runs; return False if one of them is not fresh, or was added before."""
+        change_id = storable_text(change.id)
+        for run, event in zip(runs, change.events, strict=True):
+            assert isinstance(event, RunScheduled)
+            if run.id in self.ids:
+                return False
+            if (
+                self._model is not None
+                and differs_only_in_id_and_body(run, self._model)
+                and self._data.can_reuse(event)
+            ):
+                row = self._row.copy()
+                row[ID], row[BODY] = storable_text(run.id), storable_text(run.body)
+                row += (change_id, self._data.encode_next(event))
+            elif self._set_model(run, event):
+                row = [*self._row, change_id, self._data.encode_first(event)]
+            else:
+                return False
+            self.ids.add(run.id)
+            self.rows.append(row)
+        return True
+
+    def _set_model(self, run: Run, event: RunScheduled) -> bool:
+        row = fresh_row(run, 1)
+        if row is None:
+            return False
+        self._model, self._row = run, [*row, storable_text(event.actor)]
+        return True

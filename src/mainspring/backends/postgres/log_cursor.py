@@ -1,0 +1,128 @@
+"""A cursor in the event log that skips no event while others write, and does not wait for open transactions.
+
+An event takes its `seq` before its transaction commits, so a smaller `seq` may appear after a greater one. The cursor
+stores each gap in the numbers together with the id of a transaction that began after the gap was seen. It reads the gap
+again until all older transactions have ended. A snapshot alone cannot tell: it does not list transactions that are
+newer than every transaction that has ended.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mainspring.backends.postgres.database import Database
+from mainspring.backends.postgres.rows import event_columns, read_event, unnest_columns
+from mainspring.model.events import Event
+from mainspring.ports.log_cursor import parse_position
+
+_GAP_COLUMNS = {"low": "bigint", "high": "bigint"}
+_COLUMNS = event_columns("e")
+#: Parameters: after, limit, gaps. Returns, from one snapshot, late events in gaps, new events, and the oldest open
+#: transaction.
+_READ_EVENTS_AND_GAPS = f"""
+WITH x AS MATERIALIZED (
+    SELECT pg_snapshot_xmin(s)::text::bigint AS oldest FROM pg_current_snapshot() s)
+SELECT x.oldest, f.* FROM x LEFT JOIN (
+    SELECT * FROM (SELECT {_COLUMNS} FROM §event e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2) n
+    UNION ALL
+    SELECT {_COLUMNS} FROM {unnest_columns(_GAP_COLUMNS, 3)} JOIN §event e ON e.seq BETWEEN i.low AND i.high
+) f ON true ORDER BY f.seq
+"""  # noqa: S608 - column names, no input
+
+
+#: Returns the id of a new transaction: every transaction that took a `seq` before is older.
+_OWN_TRANSACTION_ID = "SELECT pg_current_xact_id()::text::bigint"
+#: With this many gaps no new events are read until some gaps close: the text of a position must fit into an HTTP
+#: header.
+MAX_GAPS = 200
+
+
+class _Gap(NamedTuple):
+    """Numbers missing in the log, `low` to `high`.
+
+    Only transactions older than `newer_transaction` may still fill them.
+    """
+
+    low: int
+    high: int
+    newer_transaction: int
+
+
+class PostgresLogCursor:
+    """A position in the log that moves forward. Each event is returned once; events that commit late are returned late.
+
+    As a text a position is the greatest `seq` returned, then the gaps below it: `120;115-117@8812`.
+    """
+
+    def __init__(self, db: Database, position: int | str = 0) -> None:
+        self._db = db
+        head, _, rest = str(position).partition(";")
+        self.after = parse_position(head)
+        self._gaps = [_parse_gap(part) for part in rest.split(",") if part]
+
+    @property
+    def gaps(self) -> int:
+        """The number of gaps that late events may still fill."""
+        return len(self._gaps)
+
+    async def read_events(self, limit: int) -> list[Event]:
+        """Return all late events and up to `limit` new ones, in the order of `seq`.
+
+        While MAX_GAPS are open, only late ones.
+        """
+        return [event for _, event in await self.read(limit)]
+
+    async def read(self, limit: int) -> list[tuple[str, Event]]:
+        """Return events as `read_events` does, each with the position behind it.
+
+        A cursor opened at such a position returns all events that follow and repeats none.
+        """
+        low, high = [gap.low for gap in self._gaps], [gap.high for gap in self._gaps]
+        wanted = limit if len(self._gaps) < MAX_GAPS else 0
+        async with self._db.read_only() as session:
+            records = await session.fetch(_READ_EVENTS_AND_GAPS, self.after, wanted, low, high)
+            events = [read_event(record[1:]) for record in records if record["seq"] is not None]
+            has_gaps = _has_gaps(self.after, [event.seq for event in events])
+            transaction = (await session.row(_OWN_TRANSACTION_ID))[0] if has_gaps else 0
+        found = [(self._advance(event.seq, transaction), event) for event in events]
+        # Not earlier: a position in the middle of these events needs the gaps before the events behind it.
+        oldest = records[0]["oldest"]
+        self._gaps = [gap for gap in self._gaps if gap.newer_transaction > oldest]
+        return found
+
+    def _advance(self, seq: int, transaction: int) -> str:
+        """Move past the event `seq` and return the position behind it; a gap before it is stored.
+
+        `transaction`: id of a transaction that began after the events were read.
+        """
+        if seq <= self.after:
+            self._gaps = [part for gap in self._gaps for part in _subtract(gap, seq)]
+            return self._position()
+        if seq > self.after + 1:
+            self._gaps.append(_Gap(self.after + 1, seq - 1, transaction))
+        self.after = seq
+        return self._position()
+
+    def _position(self) -> str:
+        gaps = ",".join(f"{gap.low}-{gap.high}@{gap.newer_transaction}" for gap in self._gaps)
+        return f"{self.after};{gaps}" if gaps else str(self.after)
+
+
+def _parse_gap(text: str) -> _Gap:
+    numbers, _, transaction = text.partition("@")
+    low, _, high = numbers.partition("-")
+    return _Gap(parse_position(low), parse_position(high), parse_position(transaction))
+
+
+def _has_gaps(after: int, seqs: list[int]) -> bool:
+    """Return True if a number between `after` and the greatest of `seqs` is missing."""
+    new = [seq for seq in seqs if seq > after]
+    return bool(new) and new[-1] - after > len(new)
+
+
+def _subtract(gap: _Gap, seq: int) -> list[_Gap]:
+    """Return the parts of a gap below and above `seq`, or the gap itself if `seq` is not in it."""
+    if not gap.low <= seq <= gap.high:
+        return [gap]
+    parts = gap._replace(high=seq - 1), gap._replace(low=seq + 1)
+    return [part for part in parts if part.low <= part.high]

@@ -1,0 +1,116 @@
+"""Notifications between the instances on one schema by LISTEN and NOTIFY. They are hints, which only save latency."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from typing import Any
+
+from mainspring.aio.wakeup import Wakeup
+from mainspring.backends.postgres.database import Database
+from mainspring.backends.postgres.errors import DRIVER_ERRORS, translate
+from mainspring.backends.postgres.settings import PostgresSettings
+from mainspring.backends.remote.failures import ConnectionLost, WriteConflict
+from mainspring.backends.remote.notifications import NotificationDebounce
+from mainspring.model.errors import StoreError
+
+log = logging.getLogger("mainspring.backends.postgres")
+
+#: A transaction of its own, whose commit does not wait for the disk: a hint that is lost in a crash costs nothing.
+_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
+#: Seconds between two tries to LISTEN after one failed.
+_LISTEN_RETRY_SECONDS = 5.0
+
+
+def notification_channel(settings: PostgresSettings) -> str:
+    """Return the name of the channel on which all stores of one schema notify each other."""
+    return f"mainspring_{settings.schema}"[:63]
+
+
+class Notifications:
+    """Notifies other instances of changes and waits for theirs. Thread: the loop that opened the store.
+
+    One direct connection listens. Notifications are sent through the pool, after a change is committed.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._wakeup = Wakeup()
+        self._channel = notification_channel(db.settings)
+        #: The payload of our own notifications, by which we ignore them.
+        self._sender = uuid.uuid4().hex
+        self._connection: Any = None
+        self._retry_at = 0.0
+        self._received = False
+        self._debounce = NotificationDebounce(self._send)
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for a notification of another store object.
+
+        Returns True if one arrived, also if it arrived since the last call; False after the time-out.
+        """
+        await self._listen()
+        if not self._received:
+            await self._wakeup.wait(timeout)
+        received, self._received = self._received, False
+        return received
+
+    def request(self) -> None:
+        """Notify the other instances soon that something changed; requests within 25 ms share a notification."""
+        self._debounce.request()
+
+    async def close(self) -> None:
+        """Stop listening and sending, and wake the caller of `wait`.
+
+        A requested notification that is not sent yet is dropped.
+        """
+        await self._debounce.close(grace_seconds=0)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+        self._wakeup.notify()
+
+    async def _send(self) -> None:
+        with contextlib.suppress(StoreError, ConnectionLost, WriteConflict):
+            async with self._db.read_only() as session:
+                await session.value(_NOTIFY, self._channel, self._sender)
+
+    async def _listen(self) -> None:
+        settings = self._db.settings
+        if settings.listen == "no" or not self._db.is_open():
+            return
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._retry_at:
+            return
+        self._retry_at = now + _LISTEN_RETRY_SECONDS
+        try:
+            connection = await self._connect()
+        except DRIVER_ERRORS as error:
+            log.warning("no notifications for now, polling goes on: %s", translate(error, settings.where))
+            return
+        if not self._db.is_open():  # the store was closed meanwhile
+            connection.terminate()
+            return
+        if self._connection is not None:
+            self._received = True  # a notification may have been sent while we did not listen
+        self._connection = connection
+        connection.add_termination_listener(lambda _: self._wakeup.notify())
+
+    async def _connect(self) -> Any:
+        settings = self._db.settings
+        connection = await self._db.connect(None if settings.listen == "yes" else settings.listen)
+        try:
+            await connection.add_listener(self._channel, self._on_notification)
+        except BaseException:  # also a cancellation: no other object refers to this connection
+            connection.terminate()
+            raise
+        return connection
+
+    def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        if payload != self._sender:
+            self._received = True
+            self._wakeup.notify()

@@ -1,0 +1,121 @@
+"""The connection pool of a store. Lending an idle connection takes no task or timer, because every verb does it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+#: Seconds after which an unused connection is not trusted: a firewall may have dropped it without a sign.
+MAX_IDLE_SECONDS = 300.0
+_CLOSED = "its connections were closed meanwhile"
+
+
+class Pool:
+    """Hands out at most `size` connections; callers that find none wait first come, first served. Thread: one loop."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
+        self._connect = connect
+        self._size = size
+        self._idle: list[tuple[Any, float]] = []
+        self._out: set[Any] = set()
+        self._opening = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._ended = False
+
+    @property
+    def size(self) -> int:
+        """The number of connections that are open or being opened."""
+        return len(self._idle) + len(self._out) + self._opening
+
+    async def acquire(self, timeout: float) -> Any:
+        """Return an idle connection, preferably the last used, or a new one; `release` must follow.
+
+        Raises: `TimeoutError` if none is free within `timeout` seconds.
+        """
+        connection = None if self._waiters else self._take()  # a new caller does not overtake the waiters
+        if connection is not None:
+            return connection
+        async with asyncio.timeout(timeout):
+            while not self._ended:
+                connection = self._take()
+                if connection is not None:
+                    return connection
+                if self.size < self._size:
+                    return await self._open()
+                await self._wait()
+        raise ConnectionAbortedError(_CLOSED)
+
+    def release(self, connection: Any) -> None:
+        """Take a connection back for the next caller; a closed one is dropped, which makes room for a new one."""
+        self._out.discard(connection)
+        if self._ended:
+            connection.terminate()
+        elif not connection.is_closed():
+            self._idle.append((connection, asyncio.get_running_loop().time()))
+        self._wake_next()
+
+    async def close(self) -> None:
+        """Close idle connections, and those in use when they are released; wait for these.
+
+        `terminate` does not wait.
+        """
+        while self._idle or self._out or self._opening:
+            while self._idle:
+                await self._idle.pop()[0].close()
+            if self._out or self._opening:
+                await self._wait()
+        self.terminate()
+
+    def terminate(self) -> None:
+        """Cut all connections, also those released or opened later; waiting callers get `ConnectionAbortedError`."""
+        self._ended = True
+        for connection in [*(idle for idle, _ in self._idle), *self._out]:
+            connection.terminate()
+        self._idle.clear()
+        while self._waiters:
+            self._wake_next()
+
+    def _take(self) -> Any:
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            connection, since = self._idle.pop()
+            if connection.is_closed():
+                continue
+            if now - since > MAX_IDLE_SECONDS:
+                connection.terminate()
+                continue
+            self._out.add(connection)
+            return connection
+        return None
+
+    async def _open(self) -> Any:
+        self._opening += 1
+        try:
+            connection = await self._connect()
+        finally:
+            self._opening -= 1
+            self._wake_next()  # after a failure the next waiter may try; otherwise it finds no room and waits again
+        if self._ended:
+            connection.terminate()
+            raise ConnectionAbortedError(_CLOSED)
+        self._out.add(connection)
+        return connection
+
+    async def _wait(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._wake_next()  # we were woken and do not use the turn
+            raise
+
+    def _wake_next(self) -> None:
+        while self._waiters:
+            turn = self._waiters.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return

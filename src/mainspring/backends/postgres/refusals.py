@@ -1,0 +1,67 @@
+"""Results of refused changes: each with the current row, and `repeated` if the change is stored already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainspring.backends.change_batches import IndexedChanges
+from mainspring.backends.postgres import apply_sql as sql
+from mainspring.backends.postgres.database import Session
+from mainspring.backends.postgres.rows import column_arrays, read_run, read_schedule
+from mainspring.model.change import Change, Result, RunAbsent, RunAt, RunLease, ScheduleAbsent, ScheduleAt
+from mainspring.model.run import Run
+from mainspring.model.schedule import Schedule
+
+
+async def explain_refusals(session: Session, refused: IndexedChanges, results: list[Result]) -> None:
+    """Set the result of each refused change: the current row, and `repeated` if the change is stored already."""
+    inserted = await find_inserted(session, refused)
+    for index, repeated, current in await _find_current(session, refused):
+        results[index] = Result("repeated" if repeated or index in inserted else "refused", current.n, current)
+
+
+async def find_inserted(session: Session, changes: IndexedChanges) -> set[int]:
+    """Return the places in the batch of changes that are stored already.
+
+    Such a change inserts a run of which the log has an event that carries the change's id.
+    """
+    inserts = [(index, run.id, change.id) for index, change in changes for run in change.runs]
+    if not inserts:
+        return set()
+    return {row["idx"] for row in await session.fetch(sql.INSERTED_BY_CHANGE, *column_arrays(inserts, 3))}
+
+
+async def _find_current(session: Session, refused: IndexedChanges) -> list[tuple[int, bool, Run | Schedule]]:
+    """Return for each refused change its place in the batch, whether it is stored already, and the current row."""
+    runs = [row for index, change in refused if (row := _guarded_run(index, change)) is not None]
+    schedules = [row for index, change in refused if (row := _guarded_schedule(index, change)) is not None]
+    found: list[tuple[int, bool, Run | Schedule]] = []
+    if runs:
+        rows = await session.fetch(sql.REFUSED_RUNS, *column_arrays(runs, len(sql.REFUSED_RUN_COLUMNS)))
+        found += [(row["idx"], row["repeated"], read_run(row)) for row in rows]
+    if schedules:
+        rows = await session.fetch(sql.REFUSED_SCHEDULES, *column_arrays(schedules, len(sql.REFUSED_SCHEDULE_COLUMNS)))
+        found += [(row["idx"], row["repeated"], read_schedule(row)) for row in rows]
+    return found
+
+
+def _guarded_run(index: int, change: Change) -> tuple[Any, ...] | None:
+    """Return a row of REFUSED_RUN_COLUMNS for a change that guards a run, else None."""
+    guard = change.guard
+    if isinstance(guard, RunAbsent):
+        run = change.run
+        assert run is not None
+        return index, guard.id, run.ns, guard.unique_key, change.id, run.schedule_id, run.fire_key
+    if isinstance(guard, RunLease | RunAt):
+        return index, guard.id, None, None, change.id, None, None
+    return None
+
+
+def _guarded_schedule(index: int, change: Change) -> tuple[Any, ...] | None:
+    """Return a row of REFUSED_SCHEDULE_COLUMNS for a change that guards a schedule, else None."""
+    guard = change.guard
+    if isinstance(guard, ScheduleAbsent):
+        return index, guard.id, guard.ns, guard.name, change.id
+    if isinstance(guard, ScheduleAt):
+        return index, guard.id, None, None, change.id
+    return None

@@ -1,0 +1,90 @@
+"""Settings of a PostgreSQL store, parsed from a `postgresql://` URL; options that are not ours go to the driver."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
+
+from msgspec import Struct
+
+from mainspring.backends.remote.url_options import FLAGS, parse_options, read_duration, read_flag, read_number
+from mainspring.model.errors import InvalidInput
+from mainspring.model.instant import Ms
+
+_OWN_OPTIONS = ("schema", "pool", "statement_cache_size", "pooler", "listen", "wait", "application_name")
+_DRIVER_OPTIONS = (
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "sslpassword",
+    "sslcrl",
+    "passfile",
+    "host",
+    "port",
+    "user",
+    "password",
+    "database",
+    "target_session_attrs",
+    "krbsrvname",
+    "gsslib",
+)
+
+
+class PostgresSettings(Struct, frozen=True):
+    """Settings of a PostgreSQL store: how to reach the server, and which limits apply to our connections to it."""
+
+    #: The driver's connection string: the URL without our own options.
+    dsn: str
+    #: The name of the database in log lines and error texts, without the password.
+    where: str
+    schema: str = "mainspring"
+    #: The maximum number of connections, not counting the one that listens for notifications.
+    pool: int = 4
+    statement_cache_size: int = 256
+    #: True behind PgBouncer in transaction mode: no setting or prepared statement may outlive a transaction.
+    pooler: bool = False
+    #: Where to LISTEN for notifications, which needs a direct connection to the server: 'yes' means at the URL's
+    #: address, 'no' means not at all, anything else is the address as host:port.
+    listen: str = "yes"
+    #: How long `open` waits for a server that is not up, in milliseconds.
+    wait: Ms = 30_000
+    #: The name of our connections in `pg_stat_activity`.
+    application_name: str = "mainspring"
+
+
+def read_url(url: str) -> PostgresSettings:
+    """Parse the URL of a store into its settings. Raises `InvalidInput` before anything is opened."""
+    parts = urlsplit(url)
+    options, driver_options = parse_options(parts.query, _OWN_OPTIONS, _DRIVER_OPTIONS)
+    try:
+        port = parts.port or 5432
+    except ValueError:
+        port = 0  # several hosts or a wrong number: the driver checks which
+    path = parts.path.strip("/")
+    if "/" in path:
+        raise InvalidInput("url", f"{parts.path!r} is no database name", "Write postgresql://user@host:5432/database")
+    schema = options.get("schema", "mainspring")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,59}", schema):
+        raise InvalidInput("url", f"schema={schema!r} is not a plain name", "Use letters, digits and _, at most 60")
+    pooler = read_flag(options, "pooler")
+    return PostgresSettings(
+        dsn=urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(driver_options), "")),
+        where=f"PostgreSQL at {parts.hostname or 'localhost'}:{port}/{unquote(path) or 'its default database'}",
+        schema=schema,
+        pool=read_number(options, "pool", 4, 1, 100),
+        statement_cache_size=read_number(options, "statement_cache_size", 0 if pooler else 256, 0, 10_000),
+        pooler=pooler,
+        listen=_read_listen(options, pooler),
+        wait=read_duration(options, "wait", 30_000),
+        application_name=options.get("application_name", "mainspring"),
+    )
+
+
+def _read_listen(options: dict[str, str], pooler: bool) -> str:
+    listen = options.get("listen", "no" if pooler else "yes")
+    if listen.lower() in FLAGS:
+        return "yes" if FLAGS[listen.lower()] else "no"
+    if ":" not in listen:
+        raise InvalidInput("url", f"listen={listen!r} is not known", "Use 1, 0, or the server's own host:port")
+    return listen

@@ -1,0 +1,174 @@
+"""Discovery of the primary: the URL's own address, the one a Sentinel names, or the cluster node with our hash slot."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio import Connection, SSLConnection
+
+from mainspring.backends.redis.errors import DRIVER_ERRORS, translate
+from mainspring.backends.redis.settings import RedisSettings
+from mainspring.model.errors import StoreDenied, StoreError, StoreUnavailable
+
+_SLOTS = 16_384
+_CONNECT_TIMEOUT_SECONDS = 5.0
+#: After a cancellation, wait this long for a connection attempt under way to end.
+_ABANDONED_CONNECT_SECONDS = 1.0
+
+Address = tuple[str, int]
+
+
+def hash_slot(tag: str) -> int:
+    """Return the cluster's slot of every key with this hash tag."""
+    return binascii.crc_hqx(tag.encode(), 0) % _SLOTS
+
+
+class Discovery:
+    """Finds the primary's address, and creates connections to it and to the other servers of the URL."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._addresses: tuple[Address, ...] = settings.hosts
+
+    async def find_primary(self) -> Address:
+        """Return the address of the server that takes writes now; ask the Sentinels or the cluster, if any.
+
+        Raises: StoreError if none of the asked servers names a primary.
+        """
+        settings = self._settings
+        if settings.mode == "server":
+            return settings.hosts[0]
+        return await self._ask_known_servers(
+            self._ask_sentinel if settings.mode == "sentinel" else self._ask_cluster_node
+        )
+
+    def create_connection(self, address: Address, *, sentinel: bool = False) -> Connection:
+        """Return a driver's connection that is not connected yet; with `sentinel`, it logs in as to a Sentinel."""
+        settings = self._settings
+        extra: dict[str, Any] = {}
+        if settings.tls:
+            extra = {
+                "ssl_ca_certs": settings.tls_ca,
+                "ssl_certfile": settings.tls_cert,
+                "ssl_keyfile": settings.tls_key,
+                "ssl_cert_reqs": "required" if settings.tls_verify else "none",
+                "ssl_check_hostname": settings.tls_verify,
+            }
+        cls = SSLConnection if settings.tls else Connection
+        return cls(
+            host=address[0],
+            port=address[1],
+            db=0 if sentinel else settings.db,
+            username=settings.sentinel_user if sentinel else settings.user,
+            password=settings.sentinel_password if sentinel else settings.password,
+            client_name=settings.client_name,
+            protocol=2,
+            socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+            # Callers set their own time-outs. The driver's one is made with `wait_for`, which swallows a cancellation
+            # that arrives together with the answer (before Python 3.12), and which makes a task of every command.
+            socket_timeout=None,
+            socket_keepalive=True,
+            health_check_interval=0,
+            **extra,
+        )
+
+    async def _ask_known_servers(self, ask: Callable[[Address], Any]) -> Address:
+        """Call `ask` with each known server and return the first answer; if all fail, raise the last failure."""
+        problem: StoreError | None = None
+        for address in self._addresses:
+            try:
+                found: Address = await ask(address)
+                return found
+            except StoreError as error:
+                problem = error
+            except exceptions.ResponseError as error:  # it answers, but it is no Sentinel or no cluster node
+                kind = "Sentinel" if self._settings.mode == "sentinel" else "cluster"
+                problem = translate(error, f"{address[0]}:{address[1]}")
+                if type(problem) is StoreError:
+                    problem = StoreError(
+                        f"{self._settings.where} is not a {kind} ({error}). Write redis://host:6379/0 for one server"
+                    )
+            except DRIVER_ERRORS as error:
+                problem = translate(error, f"{address[0]}:{address[1]}, asked for {self._settings.where},")
+                if isinstance(problem, StoreDenied):
+                    raise problem from error
+        self._addresses = self._settings.hosts  # nodes learned since then may be gone for good
+        assert problem is not None
+        raise problem
+
+    async def _ask_sentinel(self, address: Address) -> Address:
+        """Ask a Sentinel for the primary's address, and return it."""
+        service = self._settings.service
+        found = await self._run_command(address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        if found is None:
+            known = [
+                dict(zip(row[::2], row[1::2], strict=False))
+                for row in await self._run_command(address, "SENTINEL", "MASTERS")
+            ]
+            names = ", ".join(row[b"name"].decode() for row in known) or "none"
+            raise StoreError(f"{self._settings.where}: it knows no service {service!r}, only {names}. Correct the URL")
+        return found[0].decode(), int(found[1])
+
+    async def _ask_cluster_node(self, address: Address) -> Address:
+        """Ask a cluster node for the address of the node that has our hash slot, and return it.
+
+        All nodes that it reports are stored, to be asked the next time.
+        """
+        wanted = hash_slot(self._settings.prefix)
+        rows = await self._run_command(address, "CLUSTER", "SLOTS")
+        nodes: list[Address] = []
+        answer: Address | None = None
+        for first, last, node, *_ in rows:
+            node_address = (node[0].decode() or address[0], int(node[1]))
+            nodes.append(node_address)
+            if first <= wanted <= last:
+                answer = node_address
+        self._addresses = (*nodes, *(host for host in self._settings.hosts if host not in nodes))
+        if answer is None:
+            raise StoreUnavailable(
+                f"{self._settings.where}: no node has slot {wanted}, where every key of prefix "
+                f"{self._settings.prefix!r} lies. Give it to one: CLUSTER ADDSLOTS {wanted}"
+            )
+        return answer
+
+    async def _run_command(self, address: Address, *words: str) -> Any:
+        """Return the answer to one command, sent on a connection of its own."""
+        connection = self.create_connection(address, sentinel=self._settings.mode == "sentinel")
+        try:
+            await connect(connection)
+            async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
+                await connection.send_command(*words)
+                return await connection.read_response(disable_decoding=True)
+        finally:
+            await connection.disconnect()
+
+
+async def connect(connection: Connection) -> None:
+    """Connect, log in and select the database.
+
+    A cancellation waits until the attempt under way has ended. Driver and asyncio would else leave a half-open TLS
+    socket to the garbage collector. The caller disconnects after a failure.
+    """
+    attempt = asyncio.ensure_future(_connect(connection))
+    try:
+        await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        await asyncio.wait({attempt}, timeout=_ABANDONED_CONNECT_SECONDS)
+        if attempt.done() and not attempt.cancelled():
+            attempt.exception()  # mark it as retrieved, or asyncio logs it as lost
+        raise
+    finally:
+        attempt.cancel()
+
+
+async def _connect(connection: Connection) -> None:
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
+            await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
+    except TimeoutError as error:
+        doubt = ". Does it speak TLS?" if isinstance(connection, SSLConnection) else ""
+        raise exceptions.TimeoutError(f"no answer within {_CONNECT_TIMEOUT_SECONDS:g} s{doubt}") from error

@@ -1,0 +1,55 @@
+"""Fast path of `apply`: complete runs that succeeded and touch nothing else, and claim the next runs in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mainspring.backends.redis.claim import pack_offer, read_claimed
+from mainspring.backends.redis.database import Argument, Database
+from mainspring.backends.redis.rows import encode, encode_event_rest, encode_run_rest
+from mainspring.backends.redis.scripts import load
+from mainspring.model.change import Change, Result, RunLease
+from mainspring.model.instant import Ms
+from mainspring.ports.store import Applied, ClaimRequest
+
+COMPLETE_RUNS = load("apply", "common", "claim_runs", "complete_runs")
+#: Changes that one call takes; Lua's unpack() takes some thousand values at most, and a run needs several.
+_MAX_BATCH_CHANGES = 1_000
+_ACCEPTED = Result("accepted")
+
+
+async def complete_runs(
+    db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
+) -> tuple[Applied, list[int]] | None:
+    """Complete a batch of plain successes, then claim; return the result and the positions of changes not written.
+
+    A change is left to lua/apply.lua if its lease is not held, or its run has gates or a cancel request; then nothing
+    is claimed. Returns None, with nothing written, if the batch holds other changes, names a run twice or is too large.
+    """
+    if not 0 < len(changes) <= _MAX_BATCH_CHANGES or not all(map(is_plain_success, changes)):
+        return None
+    ids: dict[str, int] = {}
+    ready: list[Ms] = []
+    crashes: list[int] = []
+    arguments: list[Argument] = []
+    for change in changes:
+        guard, run = change.guard, change.run
+        assert isinstance(guard, RunLease)
+        assert run is not None
+        ids[guard.id] = guard.epoch
+        ready.append(run.ready_at)
+        crashes.append(run.crashes)
+        arguments += (encode_run_rest(run), encode_event_rest(change.events[0], change.id))
+    if len(ids) < len(changes):  # a run twice
+        return None
+    packed_request = "" if claim_request is None else encode((pack_offer(claim_request.offer), claim_request.limit))
+    packed = encode((list(ids), list(ids.values()), ready, crashes))
+    store_now, unwritten, claimed = await db.run_write(COMPLETE_RUNS, db.now(now), packed, packed_request, *arguments)
+    applied = Applied(store_now, [_ACCEPTED] * len(changes), None if claimed is None else read_claimed(claimed))
+    return applied, [position - 1 for position in unwritten]
+
+
+def is_plain_success(change: Change) -> bool:
+    """Return True if the change is a success without gates, of a run that was neither parked nor asked to stop."""
+    run = change.run
+    return change.kind == "success" and not change.releases and run is not None and run.cancel is run.parked_on is None

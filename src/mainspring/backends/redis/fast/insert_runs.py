@@ -1,0 +1,105 @@
+"""Fast path of `apply`: insert runs that only wait for a worker, by a short script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.backends.redis.database import Argument, Database
+from mainspring.backends.redis.rows import encode, encode_event_rest, encode_run_parts, queue_name
+from mainspring.backends.redis.scripts import load
+from mainspring.model.change import Change, Result
+from mainspring.model.events import Event
+from mainspring.model.instant import Ms
+from mainspring.model.run import CLAIMABLE, Run
+from mainspring.ports.store import Applied
+
+INSERT_RUNS = load("apply", "insert_runs")
+#: Runs that one call takes; Lua's unpack() takes some thousand values at most, and a run needs several.
+_MAX_BATCH_RUNS = 1_000
+_ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
+
+
+async def insert_runs(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied | None:
+    """Insert the runs of a batch; return None, with nothing written, if the batch needs lua/apply.lua.
+
+    The batch needs it if it holds other changes or is too large, or if one of its runs or the holder of one of its
+    unique keys exists already.
+    """
+    batch = _InsertBatch()
+    for change in changes:
+        if not batch.add(change):
+            return None
+    if not 0 < len(batch.ids) <= _MAX_BATCH_RUNS:
+        return None
+    store_now, exist = await db.run_write(INSERT_RUNS, db.now(now), batch.pack(), *batch.arguments)
+    if exist:
+        return None
+    return Applied(store_now, [_ACCEPTED if change.guard is None else _INSERTED for change in changes])
+
+
+class _InsertBatch:
+    """Arguments of lua/insert_runs.lua, gathered from changes."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+        self.arguments: list[Argument] = []
+        self._queues: dict[str, tuple[list[int], list[str]]] = {}
+        self._namespaces: dict[str, list[int]] = {}
+        self._keys: dict[str, int] = {}
+        self._uses: dict[str, int] = {}
+        self._texts: dict[str, str] = {}
+
+    def add(self, change: Change) -> bool:
+        """Add the runs of a change; return False if it does anything but insert runs that only wait for a worker."""
+        runs = _runs_of_insert(change)
+        if not runs:
+            return False
+        for run, event in zip(runs, change.events, strict=True):
+            if not self._add_run(run, event, change.id):
+                return False
+        self._texts.update((body.id, body.data) for body in change.bodies)
+        return True
+
+    def _add_run(self, run: Run, event: Event, change: str) -> bool:
+        """Add one run with its event; return False if the short script cannot insert the run.
+
+        It cannot if the run does not just wait for a worker, belongs to a schedule, or has the id or unique key of a
+        run that was added before.
+        """
+        if run.id in self.ids or run.state not in CLAIMABLE or run.schedule_id is not None:
+            return False
+        if run.owner is not None or run.parked_on is not None:
+            return False
+        position = len(self.ids) + 1
+        if run.unique_key is not None:
+            key = f"{run.ns}\0{run.unique_key}"
+            if key in self._keys:
+                return False
+            self._keys[key] = position
+        self.ids[run.id] = position
+        front, _, back = encode_run_parts(run, 1, 1)
+        self.arguments += (front, back, encode_event_rest(event, change))
+        positions, times = self._queues.setdefault(queue_name(run), ([], []))
+        positions.append(position)
+        times.append(str(run.ready_at))
+        self._namespaces.setdefault(run.ns, []).append(position)
+        if run.body is not None:
+            self._uses[run.body] = self._uses.get(run.body, 0) + 1
+        return True
+
+    def pack(self) -> bytes:
+        """Return the second argument of lua/insert_runs.lua; each run's own arguments are in `arguments`."""
+        queues = [(name, *rows) for name, rows in self._queues.items()]
+        bodies: list[Any] = [(body, count, self._texts.get(body)) for body, count in self._uses.items()]
+        keys = (list(self._keys), list(self._keys.values()))
+        return encode((list(self.ids), queues, list(self._namespaces.items()), bodies, *keys))
+
+
+def _runs_of_insert(change: Change) -> tuple[Run, ...]:
+    """Return the runs that a change inserts; () if it does more, brings gates, or has unique keys without a guard."""
+    if change.kind != "new_runs" or change.gates:
+        return ()
+    if change.run is not None:
+        return (change.run,)
+    return () if any(run.unique_key is not None for run in change.runs) else change.runs

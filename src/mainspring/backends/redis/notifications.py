@@ -1,0 +1,117 @@
+"""Notifications between the instances on one prefix by PUBLISH and SUBSCRIBE: hints, which only save latency."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+
+from mainspring.aio.wakeup import Wakeup
+from mainspring.backends.redis.database import Database
+from mainspring.backends.redis.errors import DRIVER_ERRORS, translate
+from mainspring.backends.remote.failures import ConnectionLost
+from mainspring.backends.remote.notifications import NotificationDebounce
+from mainspring.model.errors import StoreError
+
+log = logging.getLogger("mainspring.backends.redis")
+
+#: How long `close` waits for requested notifications to be sent: a program may enqueue a run and exit at once.
+_CLOSE_GRACE_SECONDS = 1.0
+#: Seconds between two tries to subscribe after the connection broke.
+_SUBSCRIBE_RETRY_SECONDS = 2.0
+#: After this time without a message the connection is checked by a PING.
+_PING_AFTER_SECONDS = 10.0
+
+
+class Notifications:
+    """Notifies other instances of changes and waits for theirs. Thread: the loop that opened the store.
+
+    A task subscribes with a connection of its own. Notifications are sent through the pool, after a change is stored.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._wakeup = Wakeup()
+        self.channel = f"{db.key_prefix}hints"
+        #: The payload of our own notifications, by which we ignore them.
+        self.sender = uuid.uuid4().hex
+        self._received = False
+        self._subscription: asyncio.Task[None] | None = None
+        #: Set once the first try to subscribe has succeeded or failed.
+        self._first_try_over = asyncio.Event()
+        self._was_subscribed = self._is_failing = False
+        self._debounce = NotificationDebounce(self._send)
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for a notification of another store object.
+
+        Returns True if one arrived, also if it arrived since the last call; False after the time-out.
+        """
+        if self._subscription is None:
+            self._subscription = asyncio.get_running_loop().create_task(self._stay_subscribed())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._first_try_over.wait()
+        if not self._received:
+            await self._wakeup.wait(timeout)
+        received, self._received = self._received, False
+        return received
+
+    def request(self) -> None:
+        """Notify the other instances soon that something changed; requests within 25 ms share a notification."""
+        self._debounce.request()
+
+    async def close(self) -> None:
+        """Send requested notifications, stop the subscription, and wake the caller of `wait`."""
+        await self._debounce.close(_CLOSE_GRACE_SECONDS)
+        if self._subscription is not None:
+            self._subscription.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._subscription
+        self._subscription = None
+        self._first_try_over, self._was_subscribed = asyncio.Event(), False
+        self._wakeup.notify()
+
+    async def _send(self) -> None:
+        with contextlib.suppress(StoreError, ConnectionLost):
+            await self._db.run_commands(("PUBLISH", self.channel, self.sender))
+
+    async def _stay_subscribed(self) -> None:
+        """Keep a subscription until cancelled: subscribe again after each failure.
+
+        Only the first failure in a row is logged.
+        """
+        while True:
+            try:
+                await self._receive()
+            except (*DRIVER_ERRORS, StoreError) as error:
+                if not self._is_failing:
+                    failure = translate(error, self._db.settings.where)
+                    log.warning("no notifications for now, polling goes on: %s", failure)
+                self._is_failing = True
+            self._first_try_over.set()
+            await asyncio.sleep(_SUBSCRIBE_RETRY_SECONDS)
+
+    async def _receive(self) -> None:
+        """Subscribe on one connection and receive notifications, until it fails or does not answer a PING."""
+        async with self._db.subscribe(self.channel) as connection:
+            is_pinged = False
+            while True:
+                message = await connection.read_response(disable_decoding=True, timeout=_PING_AFTER_SECONDS)
+                if message is None and is_pinged:
+                    raise TimeoutError("no message arrived, and no answer to a PING")
+                is_pinged = message is None
+                if is_pinged:
+                    await connection.send_command("PING", check_health=False)
+                elif message[0] == b"subscribe":
+                    if self._was_subscribed:
+                        self._notify_waiter()  # a notification may have been sent while we were not subscribed
+                    self._was_subscribed, self._is_failing = True, False
+                    self._first_try_over.set()
+                elif message[0] == b"message" and message[2] != self.sender.encode():
+                    self._notify_waiter()
+
+    def _notify_waiter(self) -> None:
+        self._received = True
+        self._wakeup.notify()

@@ -1,0 +1,90 @@
+"""Retention: remove runs, spans and schedules with their events, and keep tallies, snapshots and one note instead.
+
+Two calls: tidy.lua finds the rows, purge.lua removes those that have not changed meanwhile. Between them Python builds
+a snapshot of each schedule from its events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainspring.backends.redis.database import Database
+from mainspring.backends.redis.rows import encode, encode_event_rest, pack_bytes, read_event, read_run, read_schedule
+from mainspring.backends.redis.scripts import load
+from mainspring.model.event_codec import encode_data
+from mainspring.model.events import LogCompacted
+from mainspring.model.instant import Ms
+from mainspring.model.retention import Purged, Retention
+from mainspring.rules.retention import snapshot_schedule
+
+_TIDY = load("tidy", "common", "removal", "tidy")
+_PURGE = load("purge", "common", "removal", "purge")
+
+
+def _encode_without_data(note: LogCompacted) -> bytes:
+    """Return the row of a note encoded up to its data; lua/purge.lua appends the data when it has counted the rows."""
+    whole, own = encode_event_rest(note, None), encode(encode_data(note))
+    assert whole.endswith(own)
+    return whole[: -len(own)]
+
+
+_COMPACTED_FRONT = _encode_without_data(LogCompacted(through=1, streams=1, events=1, tallies=1, digest="-"))
+
+
+async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
+    """Remove rows that the retention policy no longer keeps, at most `limit` of each kind; return how many of each.
+
+    `more` of the answer is True if further rows may be removed by another call.
+    """
+    max_ended = "" if policy.at_most is None else policy.at_most
+    _, more, notes, leases, kept, runs, spans, gone, plans = await db.run_write(
+        _TIDY,
+        db.now(now),
+        policy.ended_before,
+        limit,
+        int(policy.keep_dead),
+        max_ended,
+        policy.lease_prefix,
+        policy.leases_before,
+    )
+    removed = Purged(more=bool(more), notes=notes, leases=leases, kept=kept)
+    if not (runs or spans or gone):
+        return removed
+    groups = _group_by_schedule(runs, spans, plans)
+    deleted = [(one.decode(), pack_bytes(row)) for one, row in gone]
+    answer = await db.run_write(_PURGE, db.now(now), encode(groups), encode(deleted), _COMPACTED_FRONT)
+    runs_gone, events, spans_gone, bodies, schedules, changed = answer
+    return Purged(
+        runs=runs_gone,
+        events=events,
+        spans=spans_gone,
+        bodies=bodies,
+        more=removed.more or changed > 0,
+        notes=notes,
+        schedules=schedules,
+        leases=leases,
+        kept=kept,
+    )
+
+
+def _group_by_schedule(runs: list[bytes], spans: list[list[bytes]], plans: list[list[bytes]]) -> list[list[Any]]:
+    """Group rows to remove by schedule. A group: id, row as tidy.lua read it, snapshot, runs with their ends, spans.
+
+    `plans`: each schedule's id, row and events, from which its snapshot is built. Runs without a schedule form the
+    group with the id ''.
+    """
+    groups: dict[str, list[Any]] = {}
+    for name, row, *stream in plans:
+        numbered = sorted(zip(map(int, stream[::2]), stream[1::2], strict=True))
+        schedule = read_schedule(row)
+        moves = [read_event(seq, event) for seq, event in numbered if event is not None]
+        snapshot = snapshot_schedule(schedule, moves)
+        groups[name.decode()] = [name.decode(), pack_bytes(row), pack_bytes(encode_event_rest(snapshot, None)), [], []]
+    for row in runs:
+        run = read_run(row)
+        group = groups.setdefault(run.schedule_id or "", [run.schedule_id or "", "", "", [], []])
+        group[3] += (run.id, run.ended_at)
+    for name, *members in spans:
+        group = groups.setdefault(name.decode(), [name.decode(), "", "", [], []])
+        group[4] += map(pack_bytes, members)
+    return list(groups.values())

@@ -1,0 +1,26 @@
+"""Lua scripts of the store, called by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import resources
+
+
+class Script:
+    """A script's text, its SHA-1 by which the server knows it, and a name for the `failpoint` hook."""
+
+    __slots__ = ("name", "sha", "text")
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self.sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324 - Redis identifies scripts by SHA-1
+
+
+@cache
+def load(name: str, *parts: str) -> Script:
+    """Return the script `name`, joined from the files `parts` of the folder lua/, by default from the file `name`."""
+    folder = resources.files("mainspring.backends.redis") / "lua"
+    texts = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts or (name,)]
+    return Script(name, "\n".join(texts))

@@ -1,0 +1,1 @@
+"""Parts that the stores behind a network connection share: PostgreSQL and Redis."""

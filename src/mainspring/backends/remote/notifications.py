@@ -1,0 +1,73 @@
+"""Notifications of a remote store: which changes other instances are notified of, and how often.
+
+A notification only saves latency. Every loop polls as well, so a lost notification costs nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from mainspring.model.change import Change
+from mainspring.model.run import CLAIMABLE
+
+#: Seconds between two notifications of one store. One inside or after each commit would cost a fifth of the writes.
+_GAP_SECONDS = 0.025
+
+
+def needs_notification(change: Change) -> bool:
+    """Return True if the change may give another instance something to do: to plan, claim, unpark or cancel."""
+    run = change.run
+    return bool(
+        change.runs
+        or change.touches
+        or change.releases
+        or change.schedule is not None
+        or (run is not None and (run.state in CLAIMABLE or run.cancel is not None))
+    )
+
+
+class NotificationDebounce:
+    """Turns requests to notify into calls of `send`.
+
+    The first request after 25 quiet milliseconds is sent immediately; those that follow share one call per 25 ms.
+    """
+
+    def __init__(self, send: Callable[[], Awaitable[None]]) -> None:
+        self._send = send
+        self._task: asyncio.Task[None] | None = None
+        self._requested_again = False
+        self._closing = asyncio.Event()
+
+    def request(self) -> None:
+        """Send a notification soon. Requests that arrive within the gap share one notification."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        else:
+            self._requested_again = True
+
+    async def close(self, grace_seconds: float) -> None:
+        """Wait up to `grace_seconds` for requested notifications, then stop sending. A later `request` starts again."""
+        task = self._task
+        if task is not None and grace_seconds:
+            self._closing.set()
+            await asyncio.wait({task}, timeout=grace_seconds)
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._task, self._closing = None, asyncio.Event()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._requested_again = False
+                await self._send()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_GAP_SECONDS):
+                        await self._closing.wait()
+                if not self._requested_again:
+                    return
+        finally:
+            self._task = None

@@ -1,0 +1,76 @@
+"""Repeating calls to a remote store: after a write conflict, and after a lost answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from mainspring.backends.remote.failures import ConnectionLost, WriteConflict, outcome_unknown
+from mainspring.model.errors import StoreUnavailable
+
+T = TypeVar("T")
+#: How many times a call is tried while each try ends in a write conflict.
+MAX_CONFLICTING_TRIES = 5
+#: A write whose answer is lost is repeated for this long; then its caller receives `OutcomeUnknown`.
+RESEND_SECONDS = 8.0
+_RESEND_PAUSE_SECONDS = 0.1
+
+
+async def translate_failures(call: Awaitable[T]) -> T:
+    """Await a call and return its answer.
+
+    Instead of `ConnectionLost`, raise the `StoreError` that it carries. The call is not repeated.
+    """
+    try:
+        return await call
+    except ConnectionLost as error:
+        raise error.store_error from error
+
+
+async def retry_conflicts(call: Callable[[], Awaitable[T]]) -> T:
+    """Await `call()` again after a write conflict, at most MAX_CONFLICTING_TRIES times; return its answer.
+
+    Raises: the `StoreError` inside the last `WriteConflict`, or inside a `ConnectionLost` at once.
+    """
+    for tries_left in reversed(range(MAX_CONFLICTING_TRIES)):
+        try:
+            return await call()
+        except WriteConflict as error:
+            if not tries_left:
+                raise error.store_error from error
+        except ConnectionLost as error:
+            raise error.store_error from error
+    raise AssertionError("unreachable")
+
+
+async def resend_until_answered(send: Callable[[bool], Awaitable[T]], where: str) -> T:
+    """Await `send(resent)` until the store answers; return the answer. `where` names the store in error texts.
+
+    `resent` is False in the first call and True once an answer was lost. The changes may be stored already then, under
+    their ids, and the store answers `repeated` for these.
+
+    Raises: `OutcomeUnknown` RESEND_SECONDS after the first lost answer; `StoreUnavailable` only while no call was sent,
+    because then nothing is stored; the `StoreError` inside the last of MAX_CONFLICTING_TRIES write conflicts.
+    """
+    conflicts = 0
+    lost: ConnectionLost | None = None
+    loop = asyncio.get_running_loop()
+    deadline = 0.0
+    while True:
+        try:
+            return await send(lost is not None)
+        except WriteConflict as error:
+            conflicts += 1
+            if conflicts >= MAX_CONFLICTING_TRIES:
+                raise error.store_error from error
+        except ConnectionLost as error:
+            deadline = deadline or loop.time() + RESEND_SECONDS
+            lost = error
+        except StoreUnavailable:
+            if lost is None:
+                raise
+        if lost is not None:
+            if loop.time() > deadline:
+                raise outcome_unknown(lost.store_error, where) from lost
+            await asyncio.sleep(_RESEND_PAUSE_SECONDS)

@@ -1,0 +1,142 @@
+"""The rows of a batch, sorted into segments of independent changes, and by the statement that checks their guard."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from mainspring.backends.change_batches import IndexedChanges, split_independent
+from mainspring.backends.sqlite.apply_sql import schedule_values
+from mainspring.backends.sqlite.rows import STATE_TEXT, replace_nul, run_row
+from mainspring.model.change import Change, RunAbsent, RunAt, RunLease, ScheduleAbsent, ScheduleAt
+from mainspring.model.events import Event, FiresElided, RunEvent, ScheduleEvent
+from mainspring.model.instant import Ms
+from mainspring.model.run import ENDED, Run, State
+
+
+class Segment:
+    """Independent changes of a batch, as rows for the statements of `apply_sql`, one list for each kind of guard.
+
+    `first` is the mark of the batch's first change. The mark of a change is `first` plus its place in the batch. It is
+    written into the guarded row, and shows afterwards whether the guard held.
+    """
+
+    def __init__(self, changes: IndexedChanges, first: int, wall: Ms) -> None:
+        self.first = first
+        self.wall = wall
+        self.changes = changes
+        #: Under a lease: runs that end or wait again, and runs that stay running.
+        self.leaving: list[list[Any]] = []
+        self.staying: list[list[Any]] = []
+        #: Runs expected at an `n`, and their payloads.
+        self.ats: list[list[Any]] = []
+        self.bodies: list[tuple[str, int, str | None]] = []
+        #: New runs.
+        self.absent: list[list[Any]] = []
+        #: Schedules expected at a revision, cursor and `n`; the place and new `n` of each.
+        self.schedules: list[list[Any]] = []
+        self.moved: list[tuple[int, int]] = []
+        #: Whether a change may write the definition of a schedule; planning never does.
+        self.redefines = False
+        self.new_schedules: list[list[Any]] = []
+        self.unguarded: list[int] = []
+        for index, change in changes:
+            self._sort(index, change, first + index)
+
+    def _sort(self, index: int, change: Change, mark: int) -> None:
+        """Build the change's row, and add it to the list for its kind of guard."""
+        guard = change.guard
+        if isinstance(guard, RunLease):
+            row = _run_values(change, guard.id, guard.epoch, mark)
+            if _run_of(change.run).state is State.RUNNING:
+                self.staying.append(row)
+            else:
+                row.append(self.wall if _run_of(change.run).state in ENDED else None)
+                self.leaving.append(row)
+        elif isinstance(guard, RunAt):
+            run = _run_of(change.run)
+            row = _run_values(change, guard.id, guard.n, mark)
+            row += (run.cancel, run.ns, run.unique_key)
+            self.ats.append(row)
+            self.bodies.append((guard.id, mark, run.body))
+        elif isinstance(guard, RunAbsent):
+            run = _run_of(change.run)
+            moves = _count_moves(change.events, run.id)
+            self.absent.append(new_run_row(run, moves, self.wall, mark, guard.unique_key))
+        elif isinstance(guard, ScheduleAt):
+            row = _schedule_row(change, mark)
+            self.schedules.append([*row, guard.revision, guard.cursor, guard.n, guard.touched])
+            self.moved.append((index, guard.n + row[2]))
+            self.redefines = self.redefines or not all(_is_plan_event(event, guard.id) for event in change.events)
+        elif isinstance(guard, ScheduleAbsent):
+            self.new_schedules.append([*_schedule_row(change, mark), guard.id, guard.ns, guard.name])
+        else:
+            self.unguarded.append(index)
+
+
+def split_segments(changes: IndexedChanges, first: int, wall: Ms) -> Iterable[Segment]:
+    """Yield the batch in as few segments as possible, nearly always one; changes come with their place in the batch."""
+    for part in split_independent(changes):
+        yield Segment(part, first, wall)
+
+
+def new_run_row(run: Run, moves: int, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
+    """Return a row for `insert_runs_statement`; `moves` counts the change's events of the run, which set its `n`."""
+    return run_row(run, moves, wall if run.state in ENDED else None, mark, guard_key)
+
+
+def count_moves_by_run(change: Change) -> Counter[str | None]:
+    """Count the change's events of each run."""
+    return Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
+
+
+def _run_values(change: Change, run_id: str, guard: int, mark: int) -> list[Any]:
+    """Return the values that rows of `END_ATTEMPTS`, `KEEP_RUNNING` and `UPDATE_AT` begin with.
+
+    `guard`: the expected epoch or `n`.
+    """
+    run = _run_of(change.run)
+    return [
+        run_id,
+        guard,
+        mark,
+        _count_moves(change.events, run_id),
+        STATE_TEXT[run.state],
+        run.ready_at,
+        run.failures,
+        run.crashes,
+        replace_nul(run.reason),
+        replace_nul(run.result),
+        replace_nul(run.error),
+        run.began_at,
+        run.ms,
+        run.dead,
+    ]
+
+
+def _schedule_row(change: Change, mark: int) -> list[Any]:
+    """Return the change's schedule as `schedule_values`; the caller appends the values of the guard."""
+    schedule = change.schedule
+    assert schedule is not None, "a guard on a schedule needs the schedule's values"
+    moves = sum(isinstance(e, ScheduleEvent) and e.schedule_id == schedule.id for e in change.events)
+    return schedule_values(schedule, mark, moves)
+
+
+def _is_plan_event(event: Event, schedule_id: str) -> bool:
+    """Return True if the event belongs to this schedule and is of a kind that never changes the definition."""
+    return event.schedule_id == schedule_id and isinstance(event, RunEvent | FiresElided)
+
+
+def _run_of(run: Run | None) -> Run:
+    assert run is not None, "a guard on a run needs the run's values"
+    return run
+
+
+def _count_moves(events: tuple[Event, ...], run_id: str) -> int:
+    """Count the events that belong to the stream of this run."""
+    count = 0
+    for event in events:
+        if event.run_id == run_id and isinstance(event, RunEvent):
+            count += 1
+    return count

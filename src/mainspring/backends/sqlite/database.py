@@ -1,0 +1,377 @@
+"""One connection to one file: its opening and closing, its statements and transactions, and its clocks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from mainspring.backends.sqlite.errors import (
+    BUSY_CODES,
+    STATEMENT_ERRORS,
+    damage_refusal,
+    primary_code,
+    translate_error,
+)
+from mainspring.backends.sqlite.filesystems import filesystem_of, is_network
+from mainspring.backends.sqlite.rows import MAX_STATEMENT_ROWS, expand_rows, statement_size
+from mainspring.backends.sqlite.schema import (
+    end_leases_of_other_boots,
+    load_migrations,
+    migrate,
+    read_boot_id,
+    read_version,
+    roll_back,
+)
+from mainspring.backends.sqlite.wal_checkpoints import ROWS_PER_MOVED_SCHEDULE, WalCheckpoints
+from mainspring.model.errors import (
+    InvalidInput,
+    NetworkFilesystem,
+    StoreError,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run
+from mainspring.ports.clock import Clock, SystemClock
+
+#: How long a statement waits for another connection's write; `open` tries for twice that time.
+BUSY_TIMEOUT_MS = 5_000
+_MAX_MARK = (1 << 62) - 1
+
+
+class Database:
+    """The connection to the file, and the state that the verbs of the store share.
+
+    Thread: one at a time, in the process that opened it. `busy_timeout`: how long to wait for other writers, in ms.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        clock: Clock | None,
+        synchronous: str,
+        force: bool,
+        failpoint: Callable[[str], None] | None,
+        busy_timeout: Ms = BUSY_TIMEOUT_MS,
+    ) -> None:
+        if synchronous.upper() not in ("FULL", "NORMAL", "EXTRA"):
+            raise InvalidInput("synchronous", f"{synchronous!r} is not known", 'Use "full", "extra" or "normal"')
+        self.path = path
+        self.clock: Clock = clock or SystemClock()
+        #: Holds of `due`: by the id of a schedule or run, until when.
+        self.held_until: dict[str, Ms] = {}
+        #: Runs claimed by this object, with their row numbers: the fastest access to a row, and they never change.
+        self.claimed_runs: dict[str, tuple[int, Run]] = {}
+        #: Number of schedules whose cursor moved since the file was opened.
+        self.moved_schedules = 0
+        #: Row numbers of the schedules that the last `due` returned.
+        self.schedule_row_ids: dict[str, int] = {}
+        #: Whether the last claim met a gate that refused or was shared, or a run that crashed before. The next claim
+        #: then does not try the way that only works if all runs pass.
+        self.gates_refused = False
+        self._synchronous = synchronous.upper()
+        self._force = force
+        self._failpoint = failpoint
+        self._busy_timeout = busy_timeout
+        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.RLock()
+        self._checkpoints: WalCheckpoints | None = None
+        self._fork_safe = False
+        self._reopen = False
+        self._inode = 0
+        self.is_file_lost = False
+        self._pid = 0
+        # A new mark only has to differ from the marks that rows still carry: a random start is enough.
+        self._mark = random.SystemRandom().getrandbits(62)
+
+    def second_connection(self) -> Database:
+        """Return another connection to the file, not yet open, which never waits for another writer."""
+        return Database(self.path, self.clock, self._synchronous, self._force, self._failpoint, busy_timeout=0)
+
+    @property
+    def uses_system_clock(self) -> bool:
+        """Return False under a virtual clock or a clock of a test."""
+        return isinstance(self.clock, SystemClock)
+
+    def clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
+        """Return (wall time, lease time); `now`, as tests give it, stands for both."""
+        return (self.clock.now(), self.clock.boot()) if now is None else (now, now)
+
+    def lease_clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
+        """Return `clocks` with the lease time rounded up: a lease must not be shorter than its `ttl`."""
+        wall, lease_now = self.clocks(now)
+        return wall, lease_now + (now is None and self.uses_system_clock)
+
+    def reserve_marks(self, count: int) -> int:
+        """Return the first of `count` consecutive marks that no row carries."""
+        if self._mark + count > _MAX_MARK:
+            self._mark = 1
+        first = self._mark
+        self._mark += count
+        return first
+
+    def reach(self, point: str) -> None:
+        """Call the failpoint of a test, if there is one, with the name of a place in the code."""
+        if self._failpoint is not None:
+            self._failpoint(point)
+
+    # ── statements ─────────────────────────────────────────────────────────
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """Return the connection, opened again if a fork closed it.
+
+        Raises `StoreError` after `close` and in a forked child, `StoreUnavailable` if the file is lost.
+        """
+        if self._reopen and self._pid != os.getpid():
+            raise StoreError(
+                f"{self.path} was opened by process {self._pid}, this is its fork {os.getpid()}. Open a new store here"
+            )
+        if self._connection is None and self._reopen:
+            self.open()
+        if self._connection is None:
+            raise StoreError(f"{self.path} is not open. Call open() first")
+        if self.is_file_lost:
+            raise StoreUnavailable(
+                f"{os.path.abspath(self.path)} was removed or replaced while it was open: nothing written since would "
+                "be kept, so nothing is. Put the file back and restart"
+            )
+        return self._connection
+
+    def check_file(self) -> None:
+        """Find out whether the path still leads to the open file; if not, every later statement is refused."""
+        if self._connection is not None and not self.is_file_lost and _inode(self.path) != self._inode:
+            self.is_file_lost = True
+
+    def run(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        """Execute one statement. Use it inside `read()` or `write()`, which translate its errors."""
+        assert self._connection is not None
+        return self._connection.execute(sql, parameters)
+
+    def run_rows(self, template: str, rows: Sequence[Sequence[Any]], *first: Any) -> int:
+        """Execute a template that reads `BOUND_ROWS`, in chunks of rows; return how many table rows it changed.
+
+        `first`: the parameters before the rows, equal for all chunks.
+        """
+        assert self._connection is not None
+        before = self._connection.total_changes
+        for start in range(0, len(rows), MAX_STATEMENT_ROWS):
+            chunk = rows[start : start + MAX_STATEMENT_ROWS]
+            width, size = len(chunk[0]), statement_size(len(chunk))
+            parameters = [*first, *chain.from_iterable(chunk)]
+            if size > len(chunk):
+                parameters += [None] * (width * (size - len(chunk)))
+            self._connection.execute(expand_rows(template, width, size), parameters)
+        return self._connection.total_changes - before
+
+    @property
+    def rows_changed(self) -> int:
+        """Return the number of rows changed since the connection was opened."""
+        assert self._connection is not None
+        return self._connection.total_changes
+
+    def value(self, sql: str, *parameters: Any) -> Any:
+        """Execute a query; return the first column of the first row, or None without a row."""
+        assert self._connection is not None
+        row = self._connection.execute(sql, parameters).fetchone()
+        return None if row is None else row[0]
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[None]:
+        """Run statements outside a transaction. Errors are translated to store errors."""
+        with self._lock:
+            _ = self.connection
+            try:
+                yield
+            except STATEMENT_ERRORS as error:
+                raise translate_error(error, self.path) from error
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Run several queries that see one state of the file."""
+        with self.read():
+            connection = self.connection
+            connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                roll_back(connection)
+
+    @contextlib.contextmanager
+    def write(self, verb: str) -> Iterator[None]:
+        """Run statements in one write transaction: all of them or, after any exception, none.
+
+        The failpoint is called with names that begin with `verb`, such as `apply:before_commit`.
+        """
+        self.check_file()
+        with self._lock:
+            connection = self.connection
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield
+                self.reach(f"{verb}:before_commit")
+                connection.execute("COMMIT")
+            except BaseException as error:
+                roll_back(connection)
+                if isinstance(error, STATEMENT_ERRORS):
+                    raise translate_error(error, self.path) from error
+                raise
+            if self._checkpoints is not None:
+                self._checkpoints.committed(connection.total_changes + ROWS_PER_MOVED_SCHEDULE * self.moved_schedules)
+        self.reach(f"{verb}:after_commit")
+
+    # ── open, close ────────────────────────────────────────────────────────
+
+    def open(self) -> None:
+        """Open the file: check its directory and content, bring its schema up to date. Does nothing if it is open."""
+        if self._connection is not None and self._pid == os.getpid():
+            return
+        self._check_place()
+        self._survive_forks()
+        stopwatch = SystemClock().monotonic
+        deadline = stopwatch() + 2 * self._busy_timeout / 1000
+        while True:
+            try:
+                self._connection = self._connect()
+                self._reopen = True
+                self._checkpoints = self._checkpoints or WalCheckpoints(os.path.abspath(self.path), self._lock)
+                return
+            except STATEMENT_ERRORS as error:
+                # Processes that create one file at once come here: SQLite ignores the busy time-out when the journal
+                # mode changes.
+                if primary_code(error) not in BUSY_CODES or stopwatch() > deadline:
+                    raise self._open_error(error) from error
+                time.sleep(0.005 + 0.02 * random.random())  # noqa: S311 - jitter
+
+    def close(self) -> None:
+        """Checkpoint the write-ahead log, unless another connection is in the way, and close the connection."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            self._reopen = False
+            checkpoints, self._checkpoints = self._checkpoints, None
+            if checkpoints is not None:
+                checkpoints.end()
+            if connection is not None:
+                with contextlib.suppress(*STATEMENT_ERRORS):
+                    # A connection that never waits (the inline writer's) leaves this to the engine's connection.
+                    if self._busy_timeout:
+                        connection.execute("PRAGMA busy_timeout = 0")
+                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.close()
+
+    def _survive_forks(self) -> None:
+        """Close the connection before each fork of this process; the parent opens it again with its next statement.
+
+        Why: SQLite counts its file locks in memory, so a connection in the child would rely on locks that it does not
+        hold. The child must open a store of its own. A statement in progress ends before the fork.
+        """
+        if self._fork_safe:
+            return
+        self._fork_safe = True
+        this = weakref.ref(self)
+
+        def before() -> None:
+            if (db := this()) is not None:
+                db._lock.acquire()
+                if db._checkpoints is not None:
+                    db._checkpoints.pause()
+                connection, db._connection = db._connection, None
+                if connection is not None:
+                    connection.close()
+
+        def in_parent() -> None:
+            if (db := this()) is not None:
+                if db._checkpoints is not None:
+                    db._checkpoints.resume()
+                db._lock.release()
+
+        def in_child() -> None:
+            if (db := this()) is not None:
+                db._lock = threading.RLock()
+                db._checkpoints = None  # its thread does not exist in the child
+
+        os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+    def _check_place(self) -> None:
+        """Raise a `StoreError` with the reason if a store at this path could not be opened or relied on."""
+        path = os.path.abspath(self.path)
+        folder = os.path.realpath(os.path.dirname(path))
+        if os.path.isdir(path):
+            raise StoreUnavailable(
+                f"{path} is a directory. Give the path of a file inside it, e.g. {path}/mainspring.db"
+            )
+        if not os.path.isdir(folder):
+            raise StoreUnavailable(f"{path} has no directory to be in. Create it: mkdir -p {folder}")
+        if not self._force:
+            try:
+                with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+                    fstype = filesystem_of(folder, file.read())
+            except OSError:
+                fstype = None
+            if fstype is not None and is_network(fstype):
+                raise NetworkFilesystem(
+                    f"{path} is on a network file system ({fstype}), where SQLite cannot keep its promises. "
+                    "Use a local disk, or force=True (?force=1) if only this machine ever opens the file"
+                )
+        if not os.access(folder, os.W_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
+            raise StoreReadOnly(f"{path} cannot be written. Make the file and its directory writable for this user")
+
+    def _open_error(self, error: sqlite3.Error | UnicodeDecodeError) -> StoreError:
+        """Return the store error to raise for an exception of SQLite in `open`."""
+        path = os.path.abspath(self.path)
+        if primary_code(error) == sqlite3.SQLITE_ERROR:  # our statements are correct, so the schema is not
+            return damage_refusal(path, error)
+        return translate_error(error, path)
+
+    def _connect(self) -> sqlite3.Connection:
+        """Open and configure a connection, with the schema up to date."""
+        connection = sqlite3.connect(
+            self.path,
+            timeout=self._busy_timeout / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout}")
+            scripts = load_migrations()
+            version = read_version(connection, self.path, len(scripts))
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise StoreUnavailable(f"{self.path}: this file system does not allow SQLite's WAL mode ({mode})")
+            for pragma in (
+                f"synchronous = {self._synchronous}",
+                "foreign_keys = OFF",
+                "temp_store = MEMORY",
+                "cache_size = -16384",
+                "wal_autocheckpoint = 16000",  # pages; a bound for commits faster than `WalCheckpoints`
+                "journal_size_limit = 67108864",
+                "secure_delete = FAST",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+            if version < len(scripts):
+                migrate(connection, self.path, scripts)
+            self.reach("open:after_migrate")
+            end_leases_of_other_boots(connection, read_boot_id() if self.uses_system_clock else "virtual")
+        except BaseException:
+            connection.close()
+            raise
+        self._pid = os.getpid()
+        self._inode = _inode(self.path)
+        return connection
+
+
+def _inode(path: str) -> int:
+    """Return the file's inode number, 0 if there is no file."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0

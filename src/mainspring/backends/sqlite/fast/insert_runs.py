@@ -1,0 +1,127 @@
+"""Fast path for new runs: if a batch inserts runs only, their row numbers are known without reading them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainspring.backends.change_batches import IndexedChanges
+from mainspring.backends.sqlite import apply_sql as sql
+from mainspring.backends.sqlite.database import Database
+from mainspring.backends.sqlite.gates import put_gates
+from mainspring.backends.sqlite.rows import (
+    INSERT_NEW_RUNS,
+    insert_run_statement,
+    is_new_row,
+    new_run_rows,
+    pack,
+    replace_nul,
+    run_row,
+)
+from mainspring.model.change import Change, Result, RunAbsent
+from mainspring.model.event_codec import BulkEventEncoder, encode_data
+from mainspring.model.events import RunScheduled
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run
+
+#: A new run, its event, and the id of its change.
+NewRun = tuple[Run, RunScheduled, str]
+
+
+def insert_runs(db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms) -> bool:
+    """Write the changes and set their results if all of them only insert new runs; else write nothing, return False."""
+    found: list[NewRun] = []
+    for _, change in changes:
+        if not _collect_new_runs(change, found):
+            return False
+    if len({run.id for run, _, _ in found}) < len(found):
+        return False
+    rows = new_run_rows([run for run, _, _ in found], mark)
+    if rows is None:
+        return False
+    before_first = insert_new_rows(db, rows, mark, wall)
+    if before_first is None:
+        return False
+    db.reach("apply:after_guard")
+    _write_bodies_and_gates(db, changes)
+    db.reach("apply:after_rows")
+    _append_events(db, found, before_first, wall)
+    db.reach("apply:after_events")
+    for index, change in changes:
+        results[index] = Result("accepted", 1 if change.guard is not None else 0)
+    return True
+
+
+def _write_bodies_and_gates(db: Database, changes: IndexedChanges) -> None:
+    bodies = {body.id: body.data for _, change in changes for body in change.bodies}
+    if bodies:
+        db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
+    gates = [(g.name, g.max, g.held, g.closed_until) for _, change in changes for g in change.gates]
+    if gates:
+        put_gates(db, gates)
+
+
+def _append_events(db: Database, found: list[NewRun], number: int, wall: Ms) -> None:
+    """Append the first event of each run; `number`: the row number before the first run's."""
+    event_rows = []
+    data = BulkEventEncoder()
+    for run, event, change_id in found:
+        number += 1
+        text = data.encode_next(event) if data.can_reuse(event) else data.encode_first(event)
+        event_rows.append((run.ns, run.schedule_id, number, run.id, event.v, replace_nul(event.actor), change_id, text))
+    db.run_rows(sql.INSERT_SCHEDULED_EVENTS, event_rows, wall)
+
+
+def insert_new_rows(db: Database, rows: list[list[Any]], mark: int, wall: Ms) -> int | None:
+    """Insert all rows, under consecutive row numbers, and return the number before the first.
+
+    If a run exists, by id, fire or unique key, insert none and return None: `apply` finds out which, the long way.
+    """
+    count = db.run_rows(INSERT_NEW_RUNS, rows, wall)
+    last: int = db.value("SELECT last_insert_rowid()") if count else 0
+    if count < len(rows):
+        db.run(sql.DELETE_NEW_RUNS, last - len(rows), last, mark)
+        return None
+    return last - count
+
+
+def insert_run(db: Database, change: Change, mark: int, wall: Ms) -> Result | None:
+    """Write a change that only inserts one run, and return its result; else write nothing and return None.
+
+    Why: a caller of `enqueue` waits for this write, and one run needs fewer steps than a batch.
+    """
+    found: list[NewRun] = []
+    if change.gates or not _collect_new_runs(change, found) or len(found) != 1:
+        return None
+    run, event, change_id = found[0]
+    row = run_row(run, 1, None, mark, None)
+    if not is_new_row(row):
+        return None
+    statement, values = insert_run_statement(row, wall)
+    inserted = db.run(statement, *values)
+    if inserted.rowcount != 1:
+        return None
+    db.reach("apply:after_guard")
+    if change.bodies:
+        db.run(sql.INSERT_BODIES, pack([(body.id, body.data) for body in change.bodies]))
+    db.reach("apply:after_rows")
+    columns = run.ns, run.schedule_id, inserted.lastrowid, run.id, event.v, replace_nul(event.actor), change_id
+    db.run(sql.INSERT_SCHEDULED_EVENT, wall, *columns, encode_data(event))
+    db.reach("apply:after_events")
+    return Result("accepted", 1 if change.guard is not None else 0)
+
+
+def _collect_new_runs(change: Change, found: list[NewRun]) -> bool:
+    """Add to `found` the runs of a change that only inserts new runs, and return True; return False for another change.
+
+    A run with a unique key is left to `apply`, which looks for another open run with that key.
+    """
+    if change.kind != "new_runs":
+        return False
+    if isinstance(change.guard, RunAbsent) and change.guard.unique_key is not None:
+        return False
+    runs = change.runs or (change.run,)
+    for run, event in zip(runs, change.events, strict=True):
+        assert run is not None
+        assert isinstance(event, RunScheduled)
+        found.append((run, event, change.id))
+    return True

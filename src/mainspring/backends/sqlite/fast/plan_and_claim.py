@@ -1,0 +1,113 @@
+"""Fast path for fires that are planned and claimed in one commit: their rows are written once, as running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from mainspring.backends.change_batches import IndexedChanges
+from mainspring.backends.sqlite import apply_sql as sql
+from mainspring.backends.sqlite.claim import append_started, enter_gates, make_claims, next_ready
+from mainspring.backends.sqlite.database import Database
+from mainspring.backends.sqlite.fast.advance_schedules import Plans, match_plans, scheduled_event_row
+from mainspring.backends.sqlite.rows import INSERT_RUNNING_RUNS, pack
+from mainspring.model.change import Result, ScheduleAt
+from mainspring.model.gate import can_claim_ahead
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run, State
+from mainspring.ports.store import Claimed, ClaimRequest
+
+
+class FastPathMissed(Exception):
+    """A row is not as it was read. The transaction must be rolled back, and the batch written the long way."""
+
+
+def plan_and_claim(
+    db: Database,
+    changes: IndexedChanges,
+    results: list[Result],
+    mark: int,
+    wall: Ms,
+    lease_now: Ms,
+    claim_request: ClaimRequest,
+) -> Claimed | None:
+    """Write plain plans and claim their fires, if the fires are exactly what `claim` would take next.
+
+    Sets the results and returns the claims. Returns None and writes nothing if a change is not a plain plan or
+    finishes its schedule, if other runs are due, if there are no fires or more than requested, or if a fire does not
+    fit the request or its gates. Raises: `FastPathMissed` if a row turns out to differ after others were written.
+    """
+    offer = claim_request.offer
+    plans = match_plans(db, changes, mark)
+    if plans is None or plans.finished or not plans.runs:
+        return None
+    runs = [run for _, change in changes for run in change.runs]
+    if len(runs) > claim_request.limit or not all(_fits_request(run, claim_request, wall) for run in runs):
+        return None
+    next_at = next_ready(db, pack(offer.lanes), pack(offer.tasks))
+    if next_at is not None and next_at <= wall + offer.ahead:
+        return None  # other runs wait already
+    names = [name for run in runs for name in run.gates]
+    if names and not enter_gates(db, names, wall):
+        return None
+    lease_until = lease_now + offer.ttl
+    first = _write_rows(db, plans, mark, wall, offer.owner, lease_until)
+    db.run_rows(sql.INSERT_SCHEDULED_EVENTS, _scheduled_event_rows(changes, first), wall)
+    db.reach("apply:after_events")
+    db.reach("claim:begin")
+    taken = sorted(enumerate(runs, first), key=lambda one: (one[1].priority, one[1].ready_at, one[1].id))
+    rids = [rid for rid, _ in taken]
+    append_started(db, pack(rids))
+    db.moved_schedules += len(changes)
+    for index, change in changes:
+        results[index] = Result("accepted", change.guard.n if isinstance(change.guard, ScheduleAt) else 0)
+    started = [_as_running(run, wall, lease_until, offer.owner) for _, run in taken]
+    return Claimed(wall, make_claims(db, started, rids), next_at)
+
+
+def _write_rows(db: Database, plans: Plans, mark: int, wall: Ms, owner: str, lease_until: Ms) -> int:
+    """Advance the schedules and insert the runs as running; return the first run's row number.
+
+    Raises: `FastPathMissed` if a schedule is not as the planner saw it, or a run exists already.
+    """
+    if db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) < len(plans.moved):
+        raise FastPathMissed
+    db.reach("apply:after_guard")
+    if db.run_rows(INSERT_RUNNING_RUNS, plans.runs, wall, owner, lease_until) < len(plans.runs):
+        raise FastPathMissed
+    last: int = db.value("SELECT last_insert_rowid()")
+    db.reach("apply:after_rows")
+    return last - len(plans.runs) + 1
+
+
+def _fits_request(run: Run, claim_request: ClaimRequest, wall: Ms) -> bool:
+    """Return True if the request covers the run's lane and task, and the run is due or may be claimed ahead."""
+    offer = claim_request.offer
+    if run.state is not State.WAITING or run.lane != offer.lanes[0] or run.task not in offer.tasks:
+        return False
+    return run.ready_at <= wall or (run.ready_at <= wall + offer.ahead and can_claim_ahead(run.gates, 0))
+
+
+def _scheduled_event_rows(changes: IndexedChanges, first: int) -> list[tuple[Any, ...]]:
+    """Return the rows of the runs' first events; `first`: the row number of the first run."""
+    rows: list[tuple[Any, ...]] = []
+    for _, change in changes:
+        for event in change.events:
+            rows.append(scheduled_event_row(event, change, first + len(rows)))
+    return rows
+
+
+def _as_running(run: Run, wall: Ms, lease_until: Ms, owner: str) -> Run:
+    """Return the run as `INSERT_RUNNING_RUNS` and `append_started` leave its row."""
+    return replace(
+        run,
+        state=State.RUNNING,
+        n=2,
+        epoch=1,
+        attempt=1,
+        created_at=wall,
+        started_at=max(wall, run.ready_at),
+        owner=owner,
+        lease_until=lease_until,
+    )

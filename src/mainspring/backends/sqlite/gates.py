@@ -1,0 +1,32 @@
+"""Writes of gates. A gate's limits and its number of holders are in two tables: only the latter changes with runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mainspring.backends.sqlite import apply_sql as sql
+from mainspring.backends.sqlite.database import Database
+from mainspring.backends.sqlite.rows import pack
+
+
+def put_gates(db: Database, gates: list[tuple[Any, ...]]) -> None:
+    """Store gates, given as rows of name, max, held and closed_until. Of a known gate only `max` is changed."""
+    packed = pack(gates)
+    if any(held for _, _, held, _ in gates):
+        db.run(sql.HOLD_NEW_GATES, packed)
+    db.run(sql.UPSERT_GATES, packed)
+
+
+def release_gates(db: Database, names: list[str]) -> None:
+    """Reduce each gate's number held by the number of times that the gate is named."""
+    if len(set(names)) == len(names):
+        packed = pack(names)
+        if db.run(sql.RELEASE_LAST_HOLDS, packed).rowcount == len(names):
+            return
+        # The gates that had a single holder are free and have no row any more. The others keep their further holders.
+        db.run(sql.RELEASE_SINGLE_HOLDS, packed)
+        return
+    counted = pack(list(Counter(names).items()))
+    db.run(sql.RELEASE_COUNTED_HOLDS, counted)
+    db.run(sql.DELETE_FREE_GATES, counted)

@@ -1,0 +1,118 @@
+"""The file's schema: whose database it is, its version, its migrations, and the boot its leases belong to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from importlib import resources
+
+from mainspring.backends.sqlite.errors import STATEMENT_ERRORS, damage_refusal
+from mainspring.model.errors import SchemaMismatch, StoreCorrupt
+
+#: "MSPR" in the file's header: marks the database as Mainspring's.
+APPLICATION_ID = 0x4D535052
+
+
+def read_version(connection: sqlite3.Connection, path: str, newest: int) -> int:
+    """Return the schema version of a file, 0 for a new one.
+
+    Another application's database, a newer schema, or a damaged file is refused before anything is written.
+    """
+    alone = not connection.in_transaction
+    if alone:  # one snapshot for the three reads: another process may be creating the schema right now
+        connection.execute("BEGIN")
+    try:
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    finally:
+        if alone:
+            roll_back(connection)
+    path = os.path.abspath(path)
+    if application == APPLICATION_ID:
+        if version > newest:
+            raise SchemaMismatch(
+                f"{path} has schema {version}, this Mainspring knows up to {newest}. Upgrade Mainspring; "
+                "the file was left as it is"
+            )
+        if version < 1 and tables:
+            raise damage_refusal(path, f"it has {tables} tables and indexes and claims to have schema {version}")
+        return version
+    if application or version or tables:
+        raise StoreCorrupt(
+            f"{path} is a SQLite database of another application (id {application:#x}, {tables} tables and "
+            "indexes); it was left as it is. Give another path"
+        )
+    return 0
+
+
+def migrate(connection: sqlite3.Connection, path: str, scripts: list[str]) -> None:
+    """Run the scripts that the file has not seen yet, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = read_version(connection, path, len(scripts))  # another process may have migrated meanwhile
+        for number, script in enumerate(scripts[version:], version + 1):
+            for statement in split_statements(script):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+
+
+def end_leases_of_other_boots(connection: sqlite3.Connection, boot_id: str) -> None:
+    """End all leases if they were written before the machine's last restart, and store the id of this boot.
+
+    Leases are counted in boot time, which begins anew with each restart, so none of the old ones means anything.
+    """
+    known = "SELECT value FROM meta WHERE key = 'boot_id'"
+    if connection.execute(known).fetchone() == (boot_id,):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        stored = connection.execute(known).fetchone()
+        if stored is not None and stored != (boot_id,):
+            connection.execute("UPDATE run SET lease_until = 0 WHERE state = 'running'")
+            connection.execute("UPDATE lease SET live = 0")
+        connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('boot_id', ?)", (boot_id,))
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """Roll back the open transaction, if there is one. An error of the rollback itself is not reported."""
+    if connection.in_transaction:
+        with contextlib.suppress(*STATEMENT_ERRORS):
+            connection.execute("ROLLBACK")
+
+
+def read_boot_id() -> str:
+    """Return the id that the kernel gave to this boot."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def load_migrations() -> list[str]:
+    """Return the numbered SQL scripts in order; the schema version is the number of scripts that were run."""
+    folder = resources.files("mainspring.backends.sqlite") / "sql"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    return [file.read_text(encoding="utf-8") for file in files]
+
+
+def split_statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script."""
+    text = ""
+    for line in script.splitlines(keepends=True):
+        text += line
+        if sqlite3.complete_statement(text):
+            yield text
+            text = ""

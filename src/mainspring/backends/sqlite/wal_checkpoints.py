@@ -1,0 +1,102 @@
+"""Checkpoints of the write-ahead log on a thread of their own, so that no commit waits for one."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import urllib.parse
+from contextlib import AbstractContextManager
+
+from mainspring.backends.sqlite.errors import STATEMENT_ERRORS
+from mainspring.ports.threads import SystemThreads
+
+#: Number of small commits (about 2,400 pages) between checkpoints. A program that makes fewer never gets the thread.
+#: Commits wait for the disk during a checkpoint, so a smaller number would cost more than it gains.
+CHECKPOINT_EVERY_COMMITS = 400
+#: Number of changed rows that count as one more commit. It is a mean: rows spread over the file write more pages.
+ROWS_PER_COMMIT = 36
+#: Number of rows that a moved schedule counts in addition: it writes its own page, and one of the index by schedule.
+ROWS_PER_MOVED_SCHEDULE = 18
+#: Number of checkpoints in a row. Commits go on meanwhile, and the next, shorter checkpoint moves what they added.
+#: During the last one, this process makes no commit: nothing is left, and SQLite starts the log from its beginning. In
+#: a log that only grows, every commit waits for the file system to extend the file.
+CHECKPOINT_ROUNDS = 3
+
+
+class WalCheckpoints:
+    """A thread with its own connection, which makes PASSIVE checkpoints: they never wait for readers or writers.
+
+    Thread: `committed`, `pause`, `resume` and `end` are called by the store's user, `_run` is the thread.
+    """
+
+    def __init__(self, path: str, writing: AbstractContextManager[object]) -> None:
+        self._uri = f"file:{urllib.parse.quote(path)}?mode=rw"  # never creates a file
+        #: The lock of the process's commits. If both locks are needed, this one is acquired first.
+        self._writing = writing
+        self._due = threading.Event()
+        #: The lock of this object's connection.
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._commits = 0.0
+        self._rows = 0
+        self._started = self._ended = False
+        #: Number of checkpoints made.
+        self.rounds = 0
+
+    def committed(self, rows: int) -> None:
+        """Count a commit, and wake the thread when enough of them came together.
+
+        `rows`: the number of rows that the committing connection has changed since it was opened.
+        """
+        self._commits += 1 + max(0, rows - self._rows) / ROWS_PER_COMMIT  # a new connection counts from 0 again
+        self._rows = rows
+        if self._commits >= CHECKPOINT_EVERY_COMMITS:
+            self._commits = 0.0
+            self._due.set()
+            if not self._started:
+                self._started = True
+                SystemThreads().start(self._run, "mainspring-checkpoints")
+
+    def pause(self) -> None:
+        """Before a fork: wait for the checkpoint in progress, and keep no file open until `resume`."""
+        self._lock.acquire()
+        self._close()
+
+    def resume(self) -> None:
+        """After a fork, in the parent: allow checkpoints again."""
+        self._lock.release()
+
+    def end(self) -> None:
+        """Close the connection for good, and let the thread end. Does not wait for the thread."""
+        self._ended = True
+        with self._lock:
+            self._close()
+        self._due.set()
+
+    def _run(self) -> None:
+        while True:
+            self._due.wait()
+            self._due.clear()
+            for _ in range(CHECKPOINT_ROUNDS - 1):
+                if not self._ended:
+                    self._checkpoint()
+            with self._writing:
+                self._checkpoint()
+            if self._ended:
+                return
+
+    def _checkpoint(self) -> None:
+        # A full disk or a damaged file is reported by the next commit.
+        with self._lock, contextlib.suppress(*STATEMENT_ERRORS):
+            if self._ended:
+                return
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False, isolation_level=None)
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.rounds += 1
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

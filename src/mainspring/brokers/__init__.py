@@ -1,1 +1,0 @@
-"""Brokers: how hints of work and events travel between processes."""

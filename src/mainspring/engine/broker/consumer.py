@@ -1,0 +1,191 @@
+"""The hint consumer: messages of work from the broker to the workers of this instance, and the answers back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Container, Sequence
+
+import msgspec
+
+from mainspring.engine.broker.availability import BrokerAvailability, cancel_and_wait
+from mainspring.engine.broker.dispatcher import Hint, work_topic
+from mainspring.engine.work.hint_inbox import HintInbox
+from mainspring.engine.work.worker import Worker
+from mainspring.model.change import Change
+from mainspring.model.errors import BrokerError
+from mainspring.model.run import ENDED, State
+from mainspring.ports.broker import Broker, Message
+from mainspring.ports.clock import Clock
+
+log = logging.getLogger("mainspring.engine")
+
+GROUP = "workers"
+#: Read no more messages while 10 named runs per slot, and at least 100, wait for slots here.
+MAX_NAMED_PER_SLOT, MIN_NAMED = 10, 100
+#: Answer a message whose run found no slot for 2 seconds or two polls: every worker has polled the store since.
+STALE_MESSAGE_SECONDS = 2.0
+#: Seconds for the last answers when the instance ends.
+LAST_ANSWERS_SECONDS = 1.0
+#: Answers are sent together after 0.2 seconds, or as soon as there are 1,000: nothing waits for them.
+ANSWER_PACE_SECONDS, ANSWER_AT_MESSAGES = 0.2, 1_000
+
+_decoder = msgspec.json.Decoder(Hint)
+
+
+class HintConsumer:
+    """Reads the topic of every lane of this instance between `start` and `stop`. Thread: engine loop."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        availability: BrokerAvailability,
+        clock: Clock,
+        owner: str,
+        lanes: Sequence[str],
+        poll: float,
+        slots: int,
+    ) -> None:
+        self._broker = broker
+        self._availability = availability
+        self._clock = clock
+        self._owner = owner
+        self._lanes = lanes
+        self._poll = poll
+        self._max_named = max(MIN_NAMED, MAX_NAMED_PER_SLOT * slots)
+        self._workers: list[tuple[Worker, HintInbox]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._answered: list[Message] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self.received = 0
+        self.unreadable = 0
+
+    def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
+        """Hand messages for these tasks to this worker. `unstored`: its runs whose outcome is not stored yet."""
+        inbox = HintInbox(tasks, worker.running, unstored, self._poll, self._answer_soon, self._room.set)
+        worker.attach_hints(inbox)
+        self._workers.append((worker, inbox))
+
+    def start(self) -> None:
+        """Begin to read, in a task per lane."""
+        loop = asyncio.get_running_loop()
+        for lane in self._lanes:
+            topic = work_topic(lane)
+            self._tasks.append(loop.create_task(self._read_repeatedly(topic), name=f"mainspring-hints-{lane}"))
+
+    async def stop_reading(self) -> None:
+        """Stop reading, and give the messages of runs not yet claimed back to the broker for other instances."""
+        tasks, self._tasks = self._tasks, []
+        await cancel_and_wait(*tasks)
+        left = [message for _, inbox in self._workers for message in inbox.remove_all()]
+        if left:
+            with contextlib.suppress(BrokerError, TimeoutError):
+                async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                    await self._broker.nack(left, group=GROUP)
+
+    async def stop(self) -> None:
+        """Stop reading, then send the acknowledgements that are left; each of the two takes at most
+        LAST_ANSWERS_SECONDS.
+        """
+        await self.stop_reading()
+        for worker, _ in self._workers:
+            worker.detach_hints()
+        task = self._sending
+        if task is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                    await asyncio.shield(task)
+            await cancel_and_wait(task)
+
+    @property
+    def claimed(self) -> int:
+        """Number of runs claimed because a message named them."""
+        return sum(inbox.claimed for _, inbox in self._workers)
+
+    # ── reading ────────────────────────────────────────────────────────────
+
+    async def _read_repeatedly(self, topic: str) -> None:
+        async def read() -> bool:
+            await self._read(topic)
+            return False
+
+        await self._availability.repeat(f"reading {topic}", read)
+
+    async def _read(self, topic: str) -> None:
+        messages = self._broker.consume(
+            topic, group=GROUP, consumer=self._owner, limit=min(1_000, self._max_named // 2)
+        )
+        async with contextlib.aclosing(messages):
+            async for batch in messages:
+                self._availability.report_success(f"reading {topic}")
+                if batch:
+                    await self._distribute(batch)
+                    await self._wait_for_room()
+
+    async def _distribute(self, batch: Sequence[Message]) -> None:
+        self.received += len(batch)
+        now = self._clock.monotonic()
+        bad: list[Message] = []
+        awake: set[Worker] = set()
+        for message in batch:
+            try:
+                hint = _decoder.decode(message.body)
+            except msgspec.MsgspecError:
+                bad.append(message)
+                continue
+            for worker, inbox in self._workers:
+                if hint.task in inbox.tasks:
+                    if inbox.add(hint.run, message, now):
+                        awake.add(worker)
+                    break
+            else:
+                self._answer_soon(message)  # workers that know the task find its run in the store
+        for worker in awake:
+            worker.wake()
+        if bad:
+            self.unreadable += len(bad)
+            log.error("%d messages of %s cannot be read; they are dead letters now", len(bad), bad[0].topic)
+            await self._broker.bury(bad, group=GROUP, reason="not a message of work")
+
+    async def _wait_for_room(self) -> None:
+        while sum(len(inbox.named) for _, inbox in self._workers) >= self._max_named:
+            self._room.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll / 2):
+                    await self._room.wait()
+            before = self._clock.monotonic() - max(STALE_MESSAGE_SECONDS, 2 * self._poll)
+            for _, inbox in self._workers:
+                inbox.answer_older(before)
+
+    # ── answering ──────────────────────────────────────────────────────────
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Acknowledge the messages of runs whose outcomes these changes stored."""
+        inboxes = [inbox for _, inbox in self._workers]
+        for change in changes:
+            run = change.run
+            if run is None or run.state is State.RUNNING:
+                continue
+            ended = run.state in ENDED
+            for inbox in inboxes:
+                if run.task in inbox.tasks:
+                    inbox.stored(run.id, ended=ended)
+
+    def _answer_soon(self, message: Message) -> None:
+        self._answered.append(message)
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send_answers())
+
+    async def _send_answers(self) -> None:
+        """Acknowledge the queued messages, many in one call. If an acknowledgement is lost, the message comes again."""
+        try:
+            while self._answered:
+                if len(self._answered) < ANSWER_AT_MESSAGES and self._tasks:
+                    await asyncio.sleep(ANSWER_PACE_SECONDS)
+                answered, self._answered = self._answered, []
+                with contextlib.suppress(BrokerError):  # the readers report it
+                    await self._broker.ack(answered, group=GROUP)
+        finally:
+            self._sending = None

@@ -1,0 +1,182 @@
+"""The dispatcher: publishes to the broker, after the commit, which runs became claimable and which events happened.
+
+Nothing waits for it. Workers find runs in the store whose message did not fit the buffer or was lost on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.engine.broker.availability import BrokerAvailability, cancel_and_wait
+from mainspring.model.change import Change
+from mainspring.model.events import EVENT_BASE_FIELDS, Event
+from mainspring.model.instant import Ms
+from mainspring.model.run import CLAIMABLE, Run
+from mainspring.ports.broker import EVENTS_TOPIC, Broker
+
+#: Messages of one topic that wait to be published; beyond that the oldest are dropped.
+MAX_OUTBOX_MESSAGES = 20_000
+#: Messages published in one call.
+PUBLISH_BATCH = 500
+#: An event whose JSON is longer, in bytes, is published without its data.
+MAX_EVENT_BYTES = 8 * 1024
+#: Seconds between two questions whether any program reads events.
+READERS_INTERVAL_SECONDS = 1.0
+#: Seconds for publishing the rest when the instance ends.
+LAST_PUBLISH_SECONDS = 1.0
+
+
+class Hint(Struct, frozen=True, gc=False):
+    """A message of work: this run can be claimed by workers that know its task."""
+
+    run: str
+    task: str
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def work_topic(lane: str) -> str:
+    """Return the topic in which the runs of a lane are announced."""
+    return f"work:{lane}"
+
+
+class Outbox:
+    """The messages waiting to be published to one topic, and the task that publishes them."""
+
+    def __init__(self, topic: str, broker: Broker, availability: BrokerAvailability) -> None:
+        self._topic = topic
+        self._broker = broker
+        self._availability = availability
+        self._waiting: deque[str] = deque(maxlen=MAX_OUTBOX_MESSAGES)
+        self._task: asyncio.Task[None] | None = None
+        self.sent = 0
+        self.dropped = 0
+
+    def put(self, body: str) -> None:
+        """Queue a message without waiting; if the outbox is full, drop the oldest."""
+        self.dropped += len(self._waiting) == MAX_OUTBOX_MESSAGES
+        self._waiting.append(body)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        try:
+            await self._availability.repeat(f"publishing to {self._topic}", self._publish)
+        finally:
+            self._task = None
+
+    async def _publish(self) -> bool:
+        batch = [self._waiting[n] for n in range(min(PUBLISH_BATCH, len(self._waiting)))]
+        dropped = self.dropped
+        await self._broker.publish(self._topic, batch)
+        # Messages dropped meanwhile were the first of this batch.
+        for _ in range(max(0, len(batch) - (self.dropped - dropped))):
+            self._waiting.popleft()
+        self.sent += len(batch)
+        return bool(self._waiting)
+
+    async def close(self) -> None:
+        """Publish the rest, for at most a second."""
+        task = self._task
+        if task is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_PUBLISH_SECONDS):
+                    await asyncio.shield(task)
+            await cancel_and_wait(task)
+
+
+class Dispatcher:
+    """Announces claimable runs and publishes events. Thread: engine loop."""
+
+    def __init__(
+        self, broker: Broker, availability: BrokerAvailability, now: Callable[[], Ms], is_held: Callable[[str], bool]
+    ) -> None:
+        self._broker = broker
+        self._availability = availability
+        self._now = now
+        self._is_held = is_held
+        self._claimable: list[Run] = []
+        #: True while some program reads events from the broker.
+        self.has_readers = False
+        self._outboxes: dict[str, Outbox] = {}
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Announce the runs that became claimable by a commit, but for those this instance claimed itself."""
+        claimable, now = self._claimable, self._now()
+        before = len(claimable)
+        for change in changes:
+            run = change.run
+            if run is not None and run.state in CLAIMABLE and run.ready_at <= now:
+                claimable.append(run)
+            for new in change.runs:
+                if new.state in CLAIMABLE and new.ready_at <= now:
+                    claimable.append(new)
+        if claimable and before == 0:
+            # In the next turn of the event loop: runs claimed here in the same commit need no message.
+            asyncio.get_running_loop().call_soon(self._announce_claimable)
+
+    def _announce_claimable(self) -> None:
+        claimable, self._claimable = self._claimable, []
+        self.announce([run for run in claimable if not self._is_held(run.id)])
+
+    def announce(self, runs: Sequence[Run]) -> None:
+        """Queue a message of work for each run."""
+        for run in runs:
+            self._outbox(work_topic(run.lane)).put(_encode(Hint(run.id, run.task)).decode())
+
+    def publish_event(self, event: Event) -> None:
+        """Queue an event for other programs, if any reads events."""
+        if self.has_readers:
+            self._outbox(EVENTS_TOPIC).put(event_text(event))
+
+    async def check_readers(self) -> bool:
+        """Ask the broker whether any program reads events, set `has_readers`, and pause.
+
+        Always return True, so that `BrokerAvailability.repeat` calls this again.
+        """
+        self.has_readers = await self._broker.has_readers(EVENTS_TOPIC)
+        await asyncio.sleep(READERS_INTERVAL_SECONDS)
+        return True
+
+    def _outbox(self, topic: str) -> Outbox:
+        outbox = self._outboxes.get(topic)
+        if outbox is None:
+            outbox = self._outboxes[topic] = Outbox(topic, self._broker, self._availability)
+        return outbox
+
+    async def close(self) -> None:
+        """Publish the rest, for at most a second per topic."""
+        if self._claimable:
+            self._announce_claimable()
+        await asyncio.gather(*(outbox.close() for outbox in self._outboxes.values()))
+
+    @property
+    def sent(self) -> int:
+        """Number of messages published."""
+        return sum(outbox.sent for outbox in self._outboxes.values())
+
+    @property
+    def dropped(self) -> int:
+        """Number of messages dropped because an outbox was full."""
+        return sum(outbox.dropped for outbox in self._outboxes.values())
+
+
+def event_text(event: Event) -> str:
+    """Return an event as JSON for other programs: its type, then its fields that differ from their defaults.
+
+    An event that is too large keeps only the fields common to all events, and is marked with `"cut":true`.
+    """
+    kind = type(event).__name__
+    text = _encode(event)
+    if len(text) > MAX_EVENT_BYTES:
+        columns = {name: getattr(event, name) for name in EVENT_BASE_FIELDS if getattr(event, name) is not None}
+        text = _encode({**columns, "cut": True})
+    rest = text[1:].decode()
+    return f'{{"type":"{kind}"' + (rest if rest == "}" else f",{rest}")

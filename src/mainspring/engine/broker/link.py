@@ -1,0 +1,227 @@
+"""The broker link: all that a broker adds to an instance. It sends and reads hints, and sends lost ones again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from mainspring.engine.broker.availability import BrokerAvailability, cancel_and_wait
+from mainspring.engine.broker.consumer import GROUP, HintConsumer
+from mainspring.engine.broker.dispatcher import Dispatcher, work_topic
+from mainspring.engine.leader import Leader
+from mainspring.engine.loop import Loop
+from mainspring.engine.work.worker import Worker
+from mainspring.model.change import Change
+from mainspring.model.errors import BrokerError
+from mainspring.model.instant import Ms
+from mainspring.model.run import CLAIMABLE, Run
+from mainspring.model.settings import Settings
+from mainspring.ports.broker import EVENTS_TOPIC, Broker
+from mainspring.ports.clock import Clock
+from mainspring.ports.executor import Handler, HeldRun
+from mainspring.ports.store import Offer, Runs, Store
+from mainspring.rules.lanes import lane_of
+
+#: Runs announced again in one look.
+RESEND_BATCH = 500
+
+
+class BrokerLink:
+    """The connection of an instance to its broker.
+
+    It publishes from `open` to `close`, and reads messages from `start` to `stop`. Thread: engine loop.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        owner: str,
+        is_held: Callable[[str], bool],
+    ) -> None:
+        self.broker = broker
+        self.availability = BrokerAvailability()
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._owner = owner
+        self.dispatcher = Dispatcher(broker, self.availability, clock.now, is_held)
+        self.consumer: HintConsumer | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Connect to the broker in a task, and ask it from time to time whether any program reads its events."""
+        opened = False
+
+        async def check() -> bool:
+            nonlocal opened
+            if not opened:
+                await self.broker.open()
+                opened = True
+            return await self.dispatcher.check_readers()
+
+        checking = self.availability.repeat("asking for readers of events", check)
+        self._checking = asyncio.get_running_loop().create_task(checking)
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Announce the runs of accepted changes, and answer the messages whose runs ended by them."""
+        self.dispatcher.committed(changes)
+        if self.consumer is not None:
+            self.consumer.committed(changes)
+
+    def start(self, worker: Worker, handlers: Mapping[str, Handler], unstored: Mapping[str, HeldRun]) -> None:
+        """Begin to read messages of work for this worker, whose tasks are those of `handlers`."""
+        settings = self._settings
+        lanes = [lane_of(settings.namespace, queue) for queue in dict.fromkeys(settings.queues)]
+        self.consumer = HintConsumer(
+            self.broker, self.availability, self._clock, self._owner, lanes, settings.poll / 1000, settings.concurrency
+        )
+        self.consumer.serve(worker, handlers, unstored)
+        self.consumer.start()
+
+    def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
+        """Hand messages for `tasks` to a further worker, too. Does nothing before `start`."""
+        if self.consumer is not None:
+            self.consumer.serve(worker, tasks, unstored)
+
+    def make_resender(self, leader: Leader, handlers: Mapping[str, Handler]) -> Loop:
+        """Return the loop that announces again the runs whose message was lost."""
+        return HintResender(self, leader, self._store, self._clock, self._settings, handlers)
+
+    def listen(self, on_event: Callable[[], None]) -> None:
+        """Call `on_event` whenever another instance publishes events."""
+        if self._listening is None:
+            self._listening = asyncio.get_running_loop().create_task(self._listen(on_event))
+
+    async def _listen(self, on_event: Callable[[], None]) -> None:
+        async def read() -> bool:
+            messages = self.broker.consume(EVENTS_TOPIC, group=None, consumer=self._owner, limit=1_000)
+            async with contextlib.aclosing(messages):
+                async for batch in messages:
+                    self.availability.report_success("reading events")
+                    if batch:
+                        on_event()
+            return False
+
+        await self.availability.repeat("reading events", read)
+
+    async def stop_reading(self) -> None:
+        """Read no more messages of work, and leave those that wait to other instances."""
+        if self.consumer is not None:
+            await self.consumer.stop_reading()
+
+    async def stop(self) -> None:
+        """Read no more messages, and send the last answers."""
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            await consumer.stop()
+        task, self._listening = self._listening, None
+        if task is not None:
+            await cancel_and_wait(task)
+
+    async def close(self) -> None:
+        """Publish the rest, for at most a second, and disconnect."""
+        await self.stop()
+        checking, self._checking = self._checking, None
+        if checking is not None:
+            await cancel_and_wait(checking)
+        await self.dispatcher.close()
+        with contextlib.suppress(BrokerError):
+            await self.broker.close()
+
+    def metrics(self) -> dict[str, float]:
+        """Return counters, whose names end in `_total`, and `broker_up`."""
+        consumer = self.consumer
+        return {
+            "broker_up": float(self.availability.trouble is None),
+            "broker_messages_published_total": float(self.dispatcher.sent),
+            "broker_messages_dropped_total": float(self.dispatcher.dropped),
+            "broker_messages_heard_total": float(0 if consumer is None else consumer.received),
+            "broker_messages_unreadable_total": float(0 if consumer is None else consumer.unreadable),
+            "broker_runs_claimed_total": float(0 if consumer is None else consumer.claimed),
+        }
+
+
+class HintResender(Loop):
+    """Announces again the runs whose message was lost: overdue by a poll interval, with no message in the broker.
+
+    Only the leader does this. The workers' own polls find such runs as well; a message brings them to workers that are
+    idle and wait for messages.
+    """
+
+    name = "sweep"
+
+    def __init__(
+        self,
+        link: BrokerLink,
+        leader: Leader,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        handlers: Mapping[str, Handler],
+    ) -> None:
+        super().__init__(settings.poll / 1000)
+        self._link = link
+        self._leader = leader
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._handlers = handlers
+        #: When each run was announced again, in monotonic seconds.
+        self._resent_at: dict[str, float] = {}
+        self.announced = 0
+
+    async def run_once(self) -> float:
+        """Announce lost runs if this instance leads. Return the seconds to wait."""
+        if self._leader.leads and self._link.availability.trouble is None:
+            with contextlib.suppress(BrokerError):
+                await self.resend()
+        return self.poll
+
+    async def resend(self) -> int:
+        """Announce overdue runs again if they are more than the unanswered messages can explain. Return their number.
+
+        Workers may know of runs with an unanswered message and have no slot for them. Usually this takes one cheap
+        question to the store: whether anything is overdue.
+        """
+        settings = self._settings
+        lanes = tuple(lane_of(settings.namespace, queue) for queue in settings.queues)
+        look = await self._store.claim(Offer("", lanes, tuple(self._handlers), settings.lease_ttl), 0)
+        overdue_before: Ms = look.now - settings.poll
+        if look.next_at is None or look.next_at > overdue_before:
+            return 0
+        unanswered = await self._unanswered_of_empty(lanes)
+        if not unanswered:
+            return 0
+        lost = await self._find_overdue(unanswered, overdue_before)
+        if len(lost) <= sum(unanswered.values()):  # they may be runs that workers know of and have no slot for
+            return 0
+        now = self._clock.monotonic()
+        self._resent_at.update((run.id, now) for run in lost)
+        self._link.dispatcher.announce(lost)
+        self.announced += len(lost)
+        return len(lost)
+
+    async def _unanswered_of_empty(self, lanes: Sequence[str]) -> dict[str, int]:
+        """Return the lanes whose topic has no waiting message, each with its number of unacknowledged messages."""
+        broker = self._link.broker
+        depths = {lane: await broker.depth(work_topic(lane), group=GROUP) for lane in lanes}
+        return {lane: depth.unanswered for lane, depth in depths.items() if depth.waiting == 0}
+
+    async def _find_overdue(self, lanes: Container[str], before: Ms) -> list[Run]:
+        """Return claimable runs of these lanes that were due before `before` and were not announced again lately."""
+        forget_before = self._clock.monotonic() - self._link.broker.limits.redeliver_after / 1000
+        self._resent_at = {run_id: at for run_id, at in self._resent_at.items() if at > forget_before}
+        query = Runs(
+            ns=self._settings.namespace,
+            states=tuple(sorted(CLAIMABLE)),
+            due_before=before,
+            oldest_first=True,
+            limit=RESEND_BATCH,
+        )
+        found = await self._store.find(query)
+        return [run for run in found if run.parked_on is None and run.lane in lanes and run.id not in self._resent_at]

@@ -1,0 +1,350 @@
+"""The batcher: commits changes in batches. Changes that arrive while one commit is under way share the next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.engine.commit.shared_claims import SharedClaims
+from mainspring.model.change import Change, Result
+from mainspring.model.errors import StoreError, StoreUnavailable
+from mainspring.model.events import Event
+from mainspring.ports.store import Applied, Store
+
+#: Upper bounds of one batch.
+MAX_BATCH_ROWS = 1_000
+MAX_BATCH_BYTES = 512 * 1024
+#: Queued changes from which on callers wait for room.
+MAX_QUEUED_CHANGES = 10_000
+#: Changes without a waiting caller are committed one pace after the last commit, or as soon as 50 are queued: at 1,000
+#: outcomes per second, one commit for every two of them would keep the store busy for nothing.
+FLUSH_AT_CHANGES = 50
+
+
+#: Receives the result of a change, or the error that keeps the store from telling it.
+Answer = Callable[[Result | StoreError], None]
+
+
+class Urgency(IntEnum):
+    """How long a change may wait for others to share its commit, if there is nothing more urgent to commit."""
+
+    #: A caller waits for it: commit at once.
+    WAITED_FOR = 0
+    #: No caller waits: commit one pace after the last commit.
+    NEXT_PACE = 1
+    #: Nothing depends on it either: commit when the worker has a free slot, or after `BUSY_LINGER_PACES` paces.
+    WHEN_IDLE = 2
+    #: One of many that end at moments of their own: commit after `LINGER_SECONDS`.
+    LINGER = 3
+
+
+#: A crash of the process loses at most this many seconds of lingering successes; their runs are executed again.
+LINGER_SECONDS = 0.45
+#: No timer is exact to this many seconds: a shorter wait may end before it began.
+MIN_LINGER_SECONDS = 0.0005
+#: While the worker has queued runs, hold plain successes for up to 20 paces: committing earlier frees nothing and costs
+#: the handlers CPU. As soon as a slot is free they are committed together with the next claim.
+BUSY_LINGER_PACES = 20
+
+
+class _Waiting(Struct, gc=False):
+    change: Change
+    answer: asyncio.Future[Result] | Answer
+    rows: int
+    size: int
+    urgency: Urgency
+    since: float = 0.0
+
+
+class EventSink(Protocol):
+    """Publishes the events of committed changes."""
+
+    @property
+    def has_listeners(self) -> bool:
+        """True if events need to be published at all."""
+        ...
+
+    def publish(self, event: Event) -> None:
+        """Publish one committed event without blocking."""
+        ...
+
+
+class Batcher:
+    """Collects changes and applies them in few commits, in order of arrival. Thread: the event loop that made it."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        pace: float = 0.0,
+        claims: SharedClaims | None = None,
+        publisher: EventSink | None = None,
+        is_busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Commit to `store`, at most once per `pace` seconds while no caller waits.
+
+        `claims`: the workers whose claims may share a commit. `publisher`: receives the events of accepted changes.
+        `is_busy`: returns True while a worker has enough runs and no caller waits for the end of a run, so that plain
+        successes may linger.
+        """
+        self._store = store
+        self._claims = claims or SharedClaims()
+        self._publisher = publisher
+        self._after_commit: Callable[[Sequence[Change], Applied], None] | None = None
+        self._is_busy = is_busy
+        self._queue: deque[_Waiting] = deque()
+        self._flusher: asyncio.Task[None] | None = None
+        self._is_committing_here = False
+        self._pace = pace
+        self._last_commit_at = float("-inf")
+        self._queued_with = [0] * len(Urgency)
+        self._is_lingering_busy = False
+        self._flushing = 0
+        self._hurry = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def call_after_commit(self, callback: Callable[[Sequence[Change], Applied], None]) -> None:
+        """Call `callback` with the accepted changes and the store's answer after each commit."""
+        self._after_commit = callback
+
+    @property
+    def waiting(self) -> int:
+        """Number of queued changes, without those of a commit that is under way."""
+        return len(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """True if callers have to wait for room."""
+        return len(self._queue) >= MAX_QUEUED_CHANGES
+
+    async def apply(self, change: Change) -> Result:
+        """Commit a change together with others and return its result; waits while the queue is full."""
+        while self.full:
+            self._room.clear()
+            await self._room.wait()
+        return await self.submit(change)
+
+    async def apply_here(self, change: Change) -> Result:
+        """Commit a change like `apply`, but in the caller's own task if no commit is under way, which saves a task.
+
+        Cancelling the caller then cancels the commit.
+        """
+        if self._flusher is not None or self._is_committing_here or self._queue:
+            return await self.apply(change)
+        self._is_committing_here = True
+        try:
+            return await self.apply_beside(change)
+        finally:
+            self._is_committing_here = False
+            if self._queue:
+                self._flusher = asyncio.get_running_loop().create_task(self._flush())
+
+    async def apply_beside(self, change: Change) -> Result:
+        """Commit a large change at once and alone, even while another commit is under way.
+
+        Its caller can build the next change meanwhile.
+        """
+        results: list[Result | StoreError] = []
+        await self._commit([_Waiting(change, results.append, 1, 0, Urgency.WAITED_FOR)])
+        return _checked(results)[0]
+
+    async def apply_many(self, changes: Sequence[Change]) -> list[Result]:
+        """Commit many small changes in one commit, even while another is under way. Raise the first failure."""
+        results: list[Result | StoreError] = []
+        await self._commit([_Waiting(change, results.append, 1, 0, Urgency.WAITED_FOR) for change in changes])
+        return _checked(results)
+
+    async def submit_all(self, changes: Sequence[Change]) -> list[Result]:
+        """Queue changes without waiting for room. When all have results, return these or raise the first failure."""
+        results: list[Result | StoreError] = []
+        done = asyncio.get_running_loop().create_future()
+
+        def answer(result: Result | StoreError) -> None:
+            results.append(result)
+            if len(results) == len(changes) and not done.done():
+                done.set_result(None)
+
+        for change in changes:
+            self.post(change, answer)
+        await done
+        return _checked(results)
+
+    def submit(self, change: Change) -> asyncio.Future[Result]:
+        """Queue a change without waiting for room. Return the future of its result."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.post(change, future)
+        return future
+
+    def post(
+        self,
+        change: Change,
+        answer: asyncio.Future[Result] | Answer,
+        urgency: Urgency = Urgency.WAITED_FOR,
+        waited: float = 0.0,
+    ) -> None:
+        """Queue a change without waiting for room, and resolve or call `answer` when it is committed.
+
+        `waited`: seconds the change has already lingered elsewhere; they count against its limit.
+        """
+        rows = 1 + len(change.runs) + len(change.spans) + len(change.events)
+        size = 200 * rows
+        for body in change.bodies:
+            size += len(body.data)
+        if change.run is not None and change.run.result is not None:
+            size += 2 * len(change.run.result)
+        since = asyncio.get_running_loop().time() - waited if urgency is Urgency.LINGER else 0.0
+        self._queue.append(_Waiting(change, answer, rows, size, urgency, since))
+        self._queued_with[urgency] += 1
+        if len(self._queue) >= FLUSH_AT_CHANGES or self._shortens_linger(urgency):
+            self._hurry.set()
+        if self._flusher is None and not self._is_committing_here:
+            self._flusher = asyncio.get_running_loop().create_task(self._flush())
+
+    async def flush(self) -> None:
+        """Commit everything queued so far at once, and return when that is done."""
+        self._flushing += 1
+        try:
+            while self._flusher is not None:
+                self._hurry.set()
+                await asyncio.shield(self._flusher)
+        finally:
+            self._flushing -= 1
+
+    async def _flush(self) -> None:
+        try:
+            while self._queue:
+                await self._linger()
+                await self._commit(self._next_batch())
+                if len(self._queue) < MAX_QUEUED_CHANGES:
+                    self._room.set()
+        finally:
+            self._flusher = None
+
+    def _shortens_linger(self, urgency: Urgency) -> bool:
+        """Return True if a change of this urgency, which was just queued, ends or shortens the present linger."""
+        if urgency is Urgency.WHEN_IDLE and self._queued_with[urgency] > 1:
+            return self._is_lingering_busy and not self._is_busy()
+        return urgency is Urgency.WAITED_FOR or (urgency is not Urgency.LINGER and self._queued_with[urgency] == 1)
+
+    def _linger_until(self) -> float:
+        """Return until when the queued changes may linger, in the event loop's time."""
+        self._is_lingering_busy = False
+        if self._queued_with[Urgency.NEXT_PACE]:
+            return self._last_commit_at + self._pace
+        if self._queued_with[Urgency.WHEN_IDLE]:
+            self._is_lingering_busy = self._is_busy()
+            return self._last_commit_at + self._pace * (BUSY_LINGER_PACES if self._is_lingering_busy else 1)
+        return self._queue[0].since + LINGER_SECONDS
+
+    async def _linger(self) -> None:
+        """Wait for more changes, up to the limit of those queued, while no caller waits for any of these."""
+        loop = asyncio.get_running_loop()
+        while not (self._queued_with[Urgency.WAITED_FOR] or self._flushing) and len(self._queue) < FLUSH_AT_CHANGES:
+            wait = self._linger_until() - loop.time()
+            if wait <= MIN_LINGER_SECONDS:
+                break
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._hurry.wait()
+        self._last_commit_at = loop.time()
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Take as many changes as fit one commit, at most one per guarded row: a second one goes to the next batch."""
+        batch: list[_Waiting] = []
+        guarded: set[str] = set()
+        rows = size = 0
+        while self._queue:
+            waiting = self._queue[0]
+            guard = waiting.change.guard
+            key = None if guard is None else guard.id
+            if batch and (
+                key in guarded or rows + waiting.rows > MAX_BATCH_ROWS or size + waiting.size > MAX_BATCH_BYTES
+            ):
+                break
+            self._queue.popleft()
+            self._queued_with[waiting.urgency] -= 1
+            if isinstance(waiting.answer, asyncio.Future) and waiting.answer.cancelled():
+                continue
+            if key is not None:
+                guarded.add(key)
+            rows, size = rows + waiting.rows, size + waiting.size
+            batch.append(waiting)
+        return batch
+
+    async def _commit(self, batch: list[_Waiting]) -> None:
+        """Apply a batch and answer each of its changes; one that the store cannot apply fails alone."""
+        if not batch:
+            return
+        changes = [waiting.change for waiting in batch]
+        request = self._claims.next_request(changes)
+        applied: Applied | None = None
+        try:
+            applied = await self._store.apply(changes, claim_request=None if request is None else request[1])
+        except StoreUnavailable as error:
+            for waiting in batch:
+                _answer(waiting, error)
+        except Exception as error:
+            await self._commit_halves(batch, error)
+        finally:
+            if request is not None and (applied is None or applied.claimed is None):
+                request[0].claim_result(None)
+        if applied is None:
+            return
+        accepted: list[Change] = []
+        for waiting, result in zip(batch, applied.results, strict=True):
+            if result.status == "accepted":
+                accepted.append(waiting.change)
+            _answer(waiting, result)
+        if accepted:
+            self._report_accepted(accepted, applied)
+        if request is not None and applied.claimed is not None:
+            request[0].claim_result(applied.claimed)
+
+    async def _commit_halves(self, batch: list[_Waiting], error: Exception) -> None:
+        """Commit the halves of a batch that failed, so that one poison change fails alone and not its neighbours."""
+        if len(batch) == 1:
+            _answer(batch[0], error if isinstance(error, StoreError) else StoreError(f"apply failed: {error!r}"))
+            return
+        middle = len(batch) // 2
+        await self._commit(batch[:middle])
+        await self._commit(batch[middle:])
+
+    def _report_accepted(self, accepted: list[Change], applied: Applied) -> None:
+        """Call the callback of `call_after_commit`, and publish the events of the accepted changes."""
+        if self._after_commit is not None:
+            self._after_commit(accepted, applied)
+        publisher = self._publisher
+        if publisher is not None and publisher.has_listeners:
+            for change in accepted:
+                for event in change.events:
+                    publisher.publish(replace(event, at=applied.now, change=change.id))
+
+
+def _checked(results: Sequence[Result | StoreError]) -> list[Result]:
+    """Return the results, or raise the first that is an error."""
+    checked: list[Result] = []
+    for result in results:
+        if isinstance(result, StoreError):
+            raise result
+        checked.append(result)
+    return checked
+
+
+def _answer(waiting: _Waiting, result: Result | StoreError) -> None:
+    answer = waiting.answer
+    if not isinstance(answer, asyncio.Future):
+        answer(result)
+    elif not answer.done():
+        if isinstance(result, StoreError):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)

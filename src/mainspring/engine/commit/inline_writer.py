@@ -1,0 +1,134 @@
+"""The inline writer: commits single new runs to a local file on the caller's own thread (ADR 18).
+
+It is used in a process that only enqueues, where no worker could claim in the same commit. There an enqueue is one
+short write, and waking the engine thread and being woken again costs more than the write. The caller's event loop
+stands still while the disk writes. So only a run that arrives alone is written here; runs that coincide, meet another
+writer, or find the disk slow go through the engine thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, cast
+
+from mainspring.engine.commit.submitter import ThreadsafeSubmitter
+from mainspring.model.change import Change, Result
+from mainspring.model.errors import StoreError, StoreUnavailable
+from mainspring.ports.store import Store
+
+T = TypeVar("T")
+
+log = logging.getLogger("mainspring.engine")
+
+#: Open a connection for callers' threads at the 21st change.
+INLINE_AFTER_CHANGES = 20
+#: If an inline commit takes longer than 10 ms, send the next 5 runs through the engine thread; double that number after
+#: each further slow commit, up to 10,000.
+SLOW_COMMIT_SECONDS = 0.01
+MIN_DETOUR, MAX_DETOUR = 5, 10_000
+
+
+class InlineWriter:
+    """A `Writer` with one connection for the callers' threads, used by one of them at a time."""
+
+    def __init__(
+        self, open_another: Callable[[], Store], submitter: ThreadsafeSubmitter, stopwatch: Callable[[], float]
+    ) -> None:
+        """`open_another` makes a further store object for the same file; `stopwatch` returns seconds."""
+        self._open_another = open_another
+        self._submitter = submitter
+        self._stopwatch = stopwatch
+        self._store: Store | None = None
+        self._using, self._counting = threading.Lock(), threading.Lock()
+        self._changes = 0
+        #: Changes that are under way through the engine thread.
+        self._in_engine = 0
+        #: Changes still to go through the engine thread before the next one is tried here.
+        self._detour = INLINE_AFTER_CHANGES
+        self._next_detour = MIN_DETOUR
+
+    async def apply(self, change: Change) -> Result:
+        """Commit a change, alone on this thread or together with others on the engine thread."""
+        self._changes += 1
+        number = self._changes
+        if self._detour > 0:
+            self._detour -= 1
+        else:
+            await asyncio.sleep(0)  # other tasks that have a change to store call `apply` now
+            result = self._write(change) if number == self._changes else None
+            if result is not None:
+                return result
+        self._count_in_engine(1)
+        try:
+            return await self._submitter.apply(change)
+        finally:
+            self._count_in_engine(-1)
+
+    def apply_blocking(self, change: Change) -> Result:
+        """Commit a change for a thread that runs no event loop, on this thread or on the engine thread."""
+        self._changes += 1
+        if self._detour > 0:
+            self._detour -= 1
+        elif (result := self._write(change)) is not None:
+            return result
+        self._count_in_engine(1)
+        try:
+            return self._submitter.apply_blocking(change)
+        finally:
+            self._count_in_engine(-1)
+
+    async def close(self) -> None:
+        """Close the connection; after 20 further changes it is opened again."""
+        with self._using:
+            store, self._store, self._detour = self._store, None, INLINE_AFTER_CHANGES
+            if store is not None:
+                await store.close()
+
+    def _count_in_engine(self, by: int) -> None:
+        # With a lock: a count that is lost between two threads would keep every later change off this thread.
+        with self._counting:
+            self._in_engine += by
+
+    def _write(self, change: Change) -> Result | None:
+        """Commit a change here and return its result; None if nothing was written and the engine must commit it."""
+        if self._in_engine or not self._using.acquire(blocking=False):
+            return None
+        began = self._stopwatch()
+        try:
+            store = self._store or _run_without_waiting(self._open())
+            result = _run_without_waiting(store.apply([change])).results[0]
+        except StoreUnavailable:  # another process writes, or none can: the engine waits, and reports the error
+            return None
+        except StoreError as error:
+            log.info("no inline writes to the store: %s", error)
+            self._detour = MIN_DETOUR
+            return None
+        finally:
+            self._using.release()
+        if self._stopwatch() - began <= SLOW_COMMIT_SECONDS:
+            self._next_detour = MIN_DETOUR
+        else:
+            self._detour, self._next_detour = self._next_detour, min(2 * self._next_detour, MAX_DETOUR)
+        return result
+
+    async def _open(self) -> Store:
+        store = self._open_another()
+        await store.open()
+        self._store = store
+        return store
+
+
+def _run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends to its end on the calling thread, and return its value.
+
+    The thread may have a running event loop or none. Raises: RuntimeError if it suspends after all.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} waits")

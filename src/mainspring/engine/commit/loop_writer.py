@@ -1,0 +1,125 @@
+"""The loop writer: commits new runs on the caller's own event loop, over that loop's own connection to the server.
+
+It is used in a process that only enqueues, where no worker could claim in the same commit. There the two hops to the
+engine loop and back are half of the cost of an enqueue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable
+
+from mainspring.engine.commit.batcher import Batcher
+from mainspring.engine.commit.submitter import ThreadsafeSubmitter
+from mainspring.model.change import Change, Result
+from mainspring.model.errors import StoreError
+from mainspring.ports.store import Store
+
+log = logging.getLogger("mainspring.engine")
+
+#: Open a connection for an event loop at its 20th change…
+CONNECT_AFTER_CHANGES = 20
+#: …and after a failure try again at its 200th further change.
+RECONNECT_AFTER_CHANGES = 200
+
+
+class _LoopConnection:
+    """The connection of one event loop. Until it is open, changes go through the engine loop."""
+
+    def __init__(self) -> None:
+        #: Changes so far, and the number of changes at which to open a connection.
+        self.changes = 0
+        self.opens_at = CONNECT_AFTER_CHANGES
+        self.batcher: Batcher | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.life: AsyncGenerator[Batcher, None] | None = None
+        self.closing: asyncio.Task[None] | None = None
+
+
+class LoopWriter:
+    """A `Writer` with a connection for each event loop that enqueues often.
+
+    A connection is closed when its event loop ends, or by `close`.
+    """
+
+    def __init__(self, open_another: Callable[[], Store], submitter: ThreadsafeSubmitter) -> None:
+        """`open_another` makes a further store object for the same server, not yet opened."""
+        self._open_another = open_another
+        self._submitter = submitter
+        self._connections: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
+        self._pid = os.getpid()
+
+    async def apply(self, change: Change) -> Result:
+        """Commit a change, together with others of the same event loop, and return its result."""
+        loop = asyncio.get_running_loop()
+        connection = self._connections.get(loop)
+        if connection is None:
+            connection = self._connections[loop] = _LoopConnection()
+        if connection.batcher is not None and self._pid == os.getpid():
+            return await connection.batcher.apply_here(change)
+        connection.changes += 1
+        if connection.changes >= connection.opens_at and connection.opening is None:
+            connection.opens_at = connection.changes + RECONNECT_AFTER_CHANGES
+            connection.opening = loop.create_task(self._open(loop, connection))
+        return await self._submitter.apply(change)
+
+    def apply_blocking(self, change: Change) -> Result:
+        """Commit a change through the engine loop: a thread without an event loop has no connection."""
+        return self._submitter.apply_blocking(change)
+
+    async def close(self) -> None:
+        """Close every connection, each on its own event loop."""
+        here = asyncio.get_running_loop()
+        connections, self._connections = self._connections, {}
+        for loop, connection in connections.items():
+            if loop is here:
+                await _close(connection)
+            elif not loop.is_closed():
+                with contextlib.suppress(RuntimeError):  # it was closed just now
+                    loop.call_soon_threadsafe(_close_soon, connection)
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, connection: _LoopConnection) -> None:
+        # A loop that ends closes the generators that live on it: so the connection is closed with it in any case.
+        connection.life = self._life(loop)
+        try:
+            connection.batcher = await anext(connection.life)
+        except StoreError as error:
+            log.info("no connection on the caller's event loop: %s", error)
+        finally:
+            connection.opening = None
+
+    async def _life(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Batcher, None]:
+        """Open a store, yield its batcher once, and close the store when the generator is closed.
+
+        A generator, because an event loop that ends closes the generators that live on it.
+        """
+        store = self._open_another()
+        batcher = Batcher(store)
+        try:
+            await store.open()  # a loop may end meanwhile
+            yield batcher
+        finally:
+            self._connections.pop(loop, None)
+            await batcher.flush()
+            await store.close()
+
+
+def _close_soon(connection: _LoopConnection) -> None:
+    """Close a connection in a task.
+
+    Thread: the connection's event loop, whose shutdown closes the connection if it comes first.
+    """
+    connection.closing = asyncio.get_running_loop().create_task(_close(connection))
+
+
+async def _close(connection: _LoopConnection) -> None:
+    connection.batcher = None
+    if connection.opening is not None:
+        connection.opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await connection.opening
+    if connection.life is not None:
+        await connection.life.aclose()

@@ -1,0 +1,23 @@
+"""The ways by which a caller outside the engine loop gets a change committed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mainspring.model.change import Change, Result
+
+
+class Writer(Protocol):
+    """Commits changes for callers on any event loop or thread."""
+
+    async def apply(self, change: Change) -> Result:
+        """Commit a change and return its result. Thread: any event loop."""
+        ...
+
+    def apply_blocking(self, change: Change) -> Result:
+        """Commit a change and return its result, blocking a thread that runs no event loop."""
+        ...
+
+    async def close(self) -> None:
+        """Commit what was accepted and give up the connections this writer opened."""
+        ...

@@ -1,0 +1,227 @@
+"""A held lock: acquired, renewed and released on the engine loop, whatever the event loop of the locked block does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from mainspring.engine.locks.lease_term import LeaseTerm, TermData
+from mainspring.model.errors import StoreError
+from mainspring.model.instant import Ms
+
+log = logging.getLogger("mainspring.engine")
+
+#: Seconds between two attempts to acquire a lock that another process holds: at first, and at most.
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.01, 0.25
+
+
+class LocalWaitQueues:
+    """Queues of callers in this process that wait for the same name. Only the first of a queue asks the store."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def enter(self, name: str, timeout: float | None) -> None:
+        """Return when the caller is the first in the queue for `name`. Raises: TimeoutError after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # an earlier engine loop, or that of the process that forked this one
+            self._loop, self._queues = loop, {}
+        queue = self._queues.get(name)
+        if queue is None:
+            self._queues[name] = deque()
+            return
+        if timeout == 0:
+            raise TimeoutError
+        turn: asyncio.Future[None] = loop.create_future()
+        queue.append(turn)
+        try:
+            async with asyncio.timeout(timeout):
+                await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.leave(name)  # the turn came at the moment of the cancellation
+            else:
+                queue.remove(turn)
+            raise
+
+    def leave(self, name: str) -> None:
+        """Let the next caller in the queue for `name` have its turn."""
+        if asyncio.get_running_loop() is not self._loop:
+            return
+        queue = self._queues.get(name)
+        while queue:
+            turn = queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._queues.pop(name, None)
+
+
+class HeldLock:
+    """One acquisition of a lock. Thread: engine loop; attributes and `distrust_reason` may be read on any thread."""
+
+    def __init__(
+        self, term: LeaseTerm, queues: LocalWaitQueues, rng: random.Random, on_lost: Callable[[str], None]
+    ) -> None:
+        """`on_lost` is called once, with the reason, when the lock can no longer be relied on."""
+        self.term = term
+        self._queues = queues
+        self._rng = rng
+        self._on_lost = on_lost
+        self._renewing: asyncio.Task[None] | None = None
+        #: Keeps a release in the background from being collected.
+        self._cleanup: asyncio.Task[Any] | None = None
+        self._released = asyncio.Event()
+        self._is_queued = False
+        self._is_abandoned = False
+        self.token = 0
+        #: Why the lock was lost; None if it was not.
+        self.lost_reason: str | None = None
+        self._pid = os.getpid()
+
+    @property
+    def distrust_reason(self) -> str | None:
+        """Why the lock cannot be relied on at this moment; None while it can."""
+        if self._pid != os.getpid():
+            return "it belongs to the process that forked this one"
+        if self.lost_reason is None and not self.term.trusted:
+            return "it could not be renewed in time"
+        return self.lost_reason
+
+    # ── acquiring ──────────────────────────────────────────────────────────
+
+    async def acquire(self, timeout: float | None) -> bool:
+        """Wait up to `timeout` seconds for the lock, without limit if None. Return False if another owner kept it."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        try:
+            await self._queues.enter(self.term.name, timeout)
+        except TimeoutError:
+            return False
+        self._is_queued = True
+        is_held = False
+        try:
+            is_held = await self._acquire_before(deadline)
+        finally:
+            if not is_held:
+                self._leave_queue()
+        if is_held:
+            self.token = self.term.token or 0
+            self._renewing = loop.create_task(self._renew_repeatedly(), name=f"mainspring-{self.term.name}")
+        return is_held
+
+    async def _acquire_before(self, deadline: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        delay = MIN_RETRY_SECONDS
+        while not await self._acquire_once():
+            left = MAX_RETRY_SECONDS if deadline is None else deadline - loop.time()
+            if left < 0.001:
+                return False
+            await asyncio.sleep(min(delay * self._rng.uniform(0.5, 1.0), left))
+            delay = min(delay * 2, MAX_RETRY_SECONDS, self.term.ttl / 3000)
+        return True
+
+    async def _acquire_once(self) -> bool:
+        """Ask the store for the lock once. Return True if it was given.
+
+        If the caller is cancelled before the answer, release what the store may have given.
+        """
+        acquiring = asyncio.ensure_future(self.term.acquire())
+        try:
+            is_held = await asyncio.shield(acquiring)
+        except (Exception, asyncio.CancelledError):
+            self._cleanup = asyncio.ensure_future(self._release_unanswered(acquiring))
+            raise
+        if is_held and self._is_abandoned:
+            await self.term.release_unanswered()
+            return False
+        return is_held
+
+    async def _release_unanswered(self, acquiring: asyncio.Future[bool]) -> None:
+        await asyncio.wait([acquiring])
+        if not acquiring.cancelled():
+            acquiring.exception()
+        await self.term.release_unanswered()
+
+    def abandon(self) -> None:
+        """Release the lock if it was acquired although its caller was cancelled and waits for it no longer."""
+        self._is_abandoned = True
+        if self._renewing is not None:
+            self._cleanup = asyncio.ensure_future(self.release())
+
+    # ── renewing ───────────────────────────────────────────────────────────
+
+    async def _renew_repeatedly(self) -> None:
+        """Renew the lock every third of its TTL. While the store fails, try again as long as the term is trusted."""
+        term = self.term
+        pause = term.ttl / 3000
+        while not await self._is_released_within(min(pause, term.trust_left)):
+            pause = term.ttl / 3000
+            if not term.trusted:
+                return self._lose("it could not be renewed in time")
+            try:
+                async with asyncio.timeout(term.trust_left):
+                    if not await term.renew():
+                        return self._lose("its lease ended, it may be another's")
+            except TimeoutError:
+                return self._lose("the store did not answer in time")
+            except Exception as error:  # of whatever kind: the trust deadline decides
+                log.warning("lock %s: not renewed, trying again: %s", term.name, error)
+                pause = term.ttl / 15_000
+        return None
+
+    async def _is_released_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._released.wait()
+        return self._released.is_set()
+
+    def _lose(self, reason: str) -> None:
+        self.lost_reason = reason
+        log.error("lock %s (token %d) lost: %s", self.term.name, self.token, reason)
+        self._leave_queue()
+        self._on_lost(reason)
+
+    def _leave_queue(self) -> None:
+        if self._is_queued:
+            self._is_queued = False
+            self._queues.leave(self.term.name)
+
+    # ── releasing ──────────────────────────────────────────────────────────
+
+    async def release(self, data: TermData | None = None, keep: Ms = 0) -> bool:
+        """Release the lock, or with `data` leave it held for `keep` milliseconds more with that data.
+
+        Return True if the lock was held without a gap until now.
+        """
+        if self._pid != os.getpid():
+            return False
+        was_trusted = self.distrust_reason is None
+        await self._stop_renewing()
+        try:
+            if self.token and self.term.token is None:  # the renewal was refused
+                return False
+            if data is not None and keep:
+                return await self.term.renew(ttl=keep, data=data)
+            return await self.term.release()
+        except StoreError as error:
+            log.warning(
+                "lock %s: not released, it ends by itself within %d ms: %s", self.term.name, self.term.ttl, error
+            )
+            return was_trusted
+        finally:
+            self._leave_queue()
+
+    async def _stop_renewing(self) -> None:
+        """End the renewing task, after a renewal under way: it must not reach the store after the release."""
+        task, self._renewing = self._renewing, None
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            self._released.set()
+            await asyncio.wait([task])

@@ -1,0 +1,59 @@
+"""Prefetch: how many runs a worker claims beyond its free slots, so that slots never idle across a round trip."""
+
+from __future__ import annotations
+
+from mainspring.ports.clock import Clock
+
+#: The weight of the newest measurement in a moving average.
+NEWEST_WEIGHT = 0.3
+#: Measure the rate of ended runs over 0.15 seconds or 50 runs: claims may come a millisecond apart, ends in bursts.
+RATE_SECONDS, RATE_RUNS = 0.15, 50
+#: Upper bound of the local queue (or the number of slots, if larger). Runs so short that 100 are not enough are limited
+#: by the store's round trip anyway.
+MAX_PREFETCHED = 100
+#: Prefetch 10 paces' worth of runs if a run holds its slot for at most 4 paces, else 2: a prefetched slow run would
+#: delay a more urgent one that arrives later.
+QUICK_RUN_PACES = 4
+PACES_OF_QUICK_RUNS, PACES_OF_SLOW_RUNS = 10, 2
+
+
+class Prefetch:
+    """Measures how many runs end per second and how long a claim takes. Thread: engine loop."""
+
+    def __init__(self, clock: Clock, pace: float = 0.0) -> None:
+        self._clock = clock
+        self._pace = pace
+        self._since = clock.monotonic()
+        self._finished = 0
+        self._rate = 0.0
+        self._round_trip = 0.0
+
+    def finished(self, count: int) -> None:
+        """Count runs that ended."""
+        self._finished += count
+
+    def answered(self, began: float) -> None:
+        """Measure the round trip of a claim that was sent at `began`, in monotonic seconds, and was answered now."""
+        now = self._clock.monotonic()
+        self._round_trip += NEWEST_WEIGHT * (now - began - self._round_trip)
+        seconds = now - self._since
+        if seconds >= RATE_SECONDS or (self._finished >= RATE_RUNS and seconds > 0):
+            rate = self._finished / seconds
+            self._rate += (NEWEST_WEIGHT if self._rate else 1.0) * (rate - self._rate)  # the first one counts in full
+            self._since, self._finished = now, 0
+
+    @property
+    def is_measured(self) -> bool:
+        """True once the rate at which runs end here is known."""
+        return self._rate > 0
+
+    def expected_ends(self, seconds: float) -> int:
+        """Return how many runs end within this many seconds, by the measured rate."""
+        return int(self._rate * seconds)
+
+    def queue_size(self, slots: int) -> int:
+        """Return how many runs a worker with this many slots should hold beyond them."""
+        is_quick = slots <= self._rate * self._pace * QUICK_RUN_PACES
+        paces = PACES_OF_QUICK_RUNS if is_quick else PACES_OF_SLOW_RUNS
+        seconds = max(2 * self._round_trip, self._pace * paces)
+        return min(max(slots, MAX_PREFETCHED), int(self._rate * seconds))

@@ -1,0 +1,237 @@
+"""The recorder: stores the outcome of an attempt as events, guarded by the lease under which it ran."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from mainspring.engine.commit.batcher import Batcher, Urgency
+from mainspring.model.change import Change, ChangeKind, Result, RunLease
+from mainspring.model.errors import StoreError, StoreUnavailable
+from mainspring.model.events import RunEvent, RunRetrying, StaleResultRejected
+from mainspring.model.ids import storable_text
+from mainspring.model.instant import Ms
+from mainspring.model.outcome import Accepted, Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
+from mainspring.model.run import ENDED, Run
+from mainspring.ports.clock import Clock
+from mainspring.ports.executor import Attempt, Execution, HeldRun
+from mainspring.rules.lanes import schedules_to_touch
+from mainspring.rules.lifecycle import Complete, Expire, Fail, complete
+from mainspring.rules.retry import Randomness, retry_at
+from mainspring.rules.typestate import Moved, Running, RunState
+
+log = logging.getLogger("mainspring.engine")
+
+#: After this many errors that are no outage, an outcome is replaced by a failure that says so.
+MAX_REFUSALS = 3
+#: Outcomes that are kept although their lease may have ended.
+MAX_GIVEN_UP_OUTCOMES = 1_000
+
+
+class Recorder:
+    """Turns outcomes into changes and commits them. The store refuses stale ones, which are noted in the log.
+
+    Thread: engine loop.
+    """
+
+    def __init__(
+        self, batcher: Batcher, clock: Clock, rng: Randomness, change_id: Callable[[], str], max_wait: float
+    ) -> None:
+        self._batcher = batcher
+        self._clock = clock
+        self._rng = rng
+        self._change_id = change_id
+        self._max_wait = max_wait
+        self._pending: set[asyncio.Task[None]] = set()
+        #: Runs whose outcome is not stored yet, by run id: their leases are renewed, and they are not handed back.
+        self.unstored: dict[str, HeldRun] = {}
+        #: Of these, the ids of runs that end with that outcome.
+        self.ending: set[str] = set()
+        #: Outcomes that could not be stored in time, by run and epoch: if the lease still holds, they still count.
+        self._given_up: dict[tuple[str, int], tuple[HeldRun, Outcome]] = {}
+
+    def record(self, held: HeldRun, outcome: Outcome, now: Ms | None = None) -> None:
+        """Store an outcome with the next commit; try again while the store fails and the lease may hold."""
+        change = self.change_of(held.attempt, held.execution, outcome, self._clock.now() if now is None else now)
+        if type(outcome) is Failed:
+            _log_failure(held, outcome, change)
+        self.unstored[held.attempt.run.id] = held
+        if change.run is not None and change.run.state in ENDED:
+            self.ending.add(held.attempt.run.id)
+        urgency = _urgency(held, change) if type(outcome) is Succeeded else Urgency.NEXT_PACE
+        waited = 0.0
+        if urgency is Urgency.LINGER and held.starts_at is not None:
+            waited = self._clock.monotonic() - held.execution.started - (held.execution.ms or 0) / 1000
+        self._batcher.post(change, partial(self._stored, held, outcome, change), urgency, waited)
+
+    def _stored(self, held: HeldRun, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
+        if isinstance(result, StoreError):
+            log.warning("run %s: outcome not stored yet: %s", held.attempt.run.id, result)
+            task = asyncio.get_running_loop().create_task(self._store_again(held, outcome, change))
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
+            return
+        self._forget_unstored(held)
+        if not result.ok:
+            self.note_stale(held, outcome)
+
+    def _forget_unstored(self, held: HeldRun) -> None:
+        """Note that the outcome of a held run is stored, or given up."""
+        if self.unstored.get(held.attempt.run.id) is held:
+            del self.unstored[held.attempt.run.id]
+            self.ending.discard(held.attempt.run.id)
+
+    async def _store_again(self, held: HeldRun, outcome: Outcome, change: Change) -> None:
+        """Submit a change again and again while the lease may hold.
+
+        Its id stays the same, so that the store accepts a change that it stored without answering.
+        """
+        delay, refused = 0.1, 0
+        while self._clock.boot() < held.lease_trusted_until:
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, self._max_wait)
+            try:
+                result = await self._batcher.submit(change)
+            except StoreUnavailable:
+                continue
+            except StoreError as error:
+                refused += 1
+                if refused == MAX_REFUSALS:  # not the store is ill but the outcome: say that instead
+                    said = Failed(
+                        f"the outcome could not be stored: {storable_text(str(error))[:500]}",
+                        reason="result",
+                        retry=False,
+                    )
+                    change = self.change_of(held.attempt, held.execution, said, self._clock.now())
+                continue
+            self._forget_unstored(held)
+            if not result.ok:
+                self.note_stale(held, outcome)
+            return
+        self.give_up(held, outcome)
+        log.error("run %s: outcome could not be stored before the lease ended", held.attempt.run.id)
+
+    def give_up(self, held: HeldRun, outcome: Outcome) -> None:
+        """Stop trying to store an outcome, and keep it in case the lease turns out to hold."""
+        self._forget_unstored(held)
+        self._given_up[held.attempt.run.id, held.attempt.run.epoch] = (held, outcome)
+        if len(self._given_up) > MAX_GIVEN_UP_OUTCOMES:
+            del self._given_up[next(iter(self._given_up))]
+
+    def recall(self, run: Run) -> tuple[HeldRun, Outcome] | None:
+        """Return, and forget, the outcome that was given up under the present lease of a run; None without one."""
+        return self._given_up.pop((run.id, run.epoch), None)
+
+    def note_stale(self, held: HeldRun, outcome: Outcome) -> None:
+        """Note in the log that an outcome was refused, because its lease was no longer held."""
+        run = held.attempt.run
+        log.warning("run %s: a result of attempt %d came too late and was refused", run.id, run.attempt)
+        note = StaleResultRejected(
+            ns=run.ns,
+            run_id=run.id,
+            schedule_id=run.schedule_id,
+            epoch=run.epoch,
+            attempt=run.attempt,
+            owner=run.owner,
+            outcome=type(outcome).__name__,
+        )
+        future = self._batcher.submit(Change(id=self._change_id(), events=(note,)))
+        future.add_done_callback(lambda f: f.cancelled() or f.exception())
+
+    def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change:
+        """Return the change that stores the outcome of an attempt."""
+        event: RunEvent
+        kind: ChangeKind = "other"
+        if type(outcome) is Succeeded:  # directly, because most outcomes are successes
+            began_at = now if execution.began_at is None else execution.began_at
+            after, event = complete(attempt.run, began_at, execution.ms or 0, outcome.result)
+            kind = "success"
+        else:
+            moved = self._apply_outcome(attempt, execution, outcome, now)
+            after, event = moved.state.run, moved.event
+        touches = schedules_to_touch(after)
+        return Change(
+            id=self._change_id(),
+            guard=RunLease(after.id, after.epoch),
+            run=after,
+            events=(event,),
+            releases=after.gates,
+            touches=touches,
+            kind="other" if touches else kind,
+        )
+
+    def _apply_outcome(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Moved[RunState]:
+        run = Running(attempt.run)
+        match outcome:
+            case Succeeded():
+                return run.complete(Complete(execution.began_at or now, execution.ms or 0, outcome.result), now)
+            case Failed():
+                again = self._retry_at(attempt, now) if outcome.retry else None
+                if again is not None and outcome.retry_after is not None:
+                    again = max(again, now + outcome.retry_after)
+                failure = Fail(
+                    error=outcome.error,
+                    began_at=execution.began_at,
+                    ms=execution.ms,
+                    retry_at=again,
+                    reason=outcome.reason,
+                    fingerprint=outcome.fingerprint,
+                    trace=outcome.trace,
+                )
+                return run.fail(failure, now) if again is None else run.retry(failure, now)
+            case Snoozed():
+                return run.snooze(now + outcome.delay, now)
+            case Cancelled():
+                return run.cancel(outcome.reason, now)
+            case HandedBack(began=True) if attempt.at_most_once:
+                return run.expire(Expire(max_crashes=1, recovery="fail"), now)  # it must not be executed again
+            case HandedBack():
+                return run.hand_back(outcome.reason, now, began=outcome.began)
+            case Skipped():
+                return run.skip(outcome.reason, now)
+            case Accepted():
+                raise AssertionError("the run goes on: its lease is handed over, nothing is recorded")
+
+    def _retry_at(self, attempt: Attempt, now: Ms) -> Ms | None:
+        options = attempt.run.options
+        policy = options.retry if options is not None and options.retry is not None else attempt.handler.retry
+        return retry_at(policy, attempt.run.failures + 1, now, self._rng)
+
+    async def drain(self) -> None:
+        """Return when every outcome is stored or given up."""
+        await self._batcher.flush()
+        while self._pending:
+            await asyncio.wait(self._pending)
+            await self._batcher.flush()
+
+
+def _urgency(held: HeldRun, change: Change) -> Urgency:
+    """Return how long a success may linger: longer if nothing depends on it and a crash would only repeat the run."""
+    if change.touches:
+        return Urgency.NEXT_PACE
+    if held.is_early:
+        return Urgency.LINGER
+    return Urgency.NEXT_PACE if change.releases or held.attempt.at_most_once else Urgency.WHEN_IDLE
+
+
+def _log_failure(held: HeldRun, outcome: Failed, change: Change) -> None:
+    """Log a failed attempt, with the traceback if no retry follows."""
+    run = held.attempt.run
+    event = change.events[0]
+    if isinstance(event, RunRetrying):
+        wait = (event.next_attempt_at - (held.execution.began_at or event.next_attempt_at)) / 1000
+        log.warning(
+            "task %s: attempt %d failed, next in about %.1f s: %s (run %s)",
+            run.task,
+            run.attempt,
+            wait,
+            outcome.error,
+            run.id,
+        )
+    else:
+        trace = f"\n{outcome.trace.rstrip()}" if outcome.trace else ""
+        log.error(
+            "task %s failed after %d attempts: %s (run %s)%s", run.task, run.attempt, outcome.error, run.id, trace
+        )

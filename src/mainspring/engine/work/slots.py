@@ -1,0 +1,43 @@
+"""Slots: the limit on handlers of a worker that run at once."""
+
+from __future__ import annotations
+
+import threading
+
+from mainspring.ports.executor import HeldRun
+
+
+class Slots:
+    """A counter of the slots taken, with the limit `total`.
+
+    Thread: any. Attempts that were handed over ahead of their time take their slots on the handlers' loop.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, held: HeldRun) -> bool:
+        """Take a slot for a run. Return False if all are taken, or if the run is done."""
+        with self._lock:
+            if held.is_done or self.taken >= self.total:
+                return False
+            held.has_slot = True
+            self.taken += 1
+            return True
+
+    def leave(self, held: HeldRun) -> None:
+        """Release the run's slot, if it has one."""
+        with self._lock:
+            if held.has_slot:
+                held.has_slot = False
+                self.taken -= 1
+
+    def withhold(self, held: HeldRun) -> bool:
+        """Mark a run without a slot as done, so that it never gets one. Return False if it has a slot already."""
+        with self._lock:
+            if held.has_slot:
+                return False
+            held.is_done = True
+            return True

@@ -1,0 +1,497 @@
+"""The worker: claims due runs for free slots, keeps their leases alive, and hands outcomes to the recorder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from mainspring.engine.commit.batcher import EventSink
+from mainspring.engine.lease_trust import LEASE_TRUST_RATIO
+from mainspring.engine.lookahead import Lookahead
+from mainspring.engine.loop import Loop
+from mainspring.engine.store_clock import StoreClock
+from mainspring.engine.work.claimed_run import (
+    is_last_chance,
+    is_sole_crashed_run,
+    must_not_wait,
+    skip_outcome,
+    started_event,
+)
+from mainspring.engine.work.early_claims import EarlyClaims
+from mainspring.engine.work.heartbeat import Heartbeat
+from mainspring.engine.work.hint_inbox import HintInbox
+from mainspring.engine.work.outcome_inbox import OutcomeInbox
+from mainspring.engine.work.prefetch import Prefetch
+from mainspring.engine.work.recorder import Recorder
+from mainspring.engine.work.slots import Slots
+from mainspring.engine.work.waiting_runs import WaitingRuns
+from mainspring.model.change import Change
+from mainspring.model.errors import StoreError
+from mainspring.model.instant import Ms
+from mainspring.model.outcome import Accepted, Cancelled, HandedBack, Outcome
+from mainspring.model.run import CLAIMABLE
+from mainspring.model.settings import Settings
+from mainspring.ports.executor import Attempt, Executor, Handler, HeldRun, Kind
+from mainspring.ports.store import Claim, Claimed, ClaimRequest, Offer, Store
+from mainspring.rules.lanes import lane_of
+
+log = logging.getLogger("mainspring.engine")
+
+#: Upper bound of one claim, unless half of the slots are more.
+MAX_CLAIM_BATCH = 100
+#: Claimed runs that may wait in an executor with a queue of its own. They are a moment's work, so that another instance
+#: need not wait for them long.
+MAX_EXECUTOR_QUEUE = 16
+#: A claimed run that found no slot for this many seconds is handed back, so that another instance may claim it.
+NO_SLOT_SECONDS = 1.0
+
+
+class Worker(Loop):
+    """Claims due runs, gives them to executors as slots are free, and records their outcomes. Thread: engine loop.
+
+    Handlers run elsewhere; executors put their outcomes into `outcomes`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        recorder: Recorder,
+        clock: StoreClock,
+        settings: Settings,
+        owner: str,
+        handlers: Mapping[str, Handler],
+        executors: Mapping[Kind, Executor],
+        publisher: EventSink,
+        post: Callable[[Callable[[], None]], None],
+        *,
+        heartbeat_name: str = "heart",
+        under_way: Callable[[], int] | None = None,
+    ) -> None:
+        """`executors` is filled by the caller before the worker starts: executors refer to the worker's inbox.
+
+        `post` calls a function on the engine loop soon, from any thread. `under_way` returns how many of this worker's
+        attempts really run, for an executor with a queue of its own.
+        """
+        super().__init__(settings.poll / 1000)
+        self.name = name
+        self._store = store
+        self._recorder = recorder
+        self._clock = clock
+        self._settings = settings
+        self._owner = owner
+        self._handlers = handlers
+        self._executors = executors
+        self._publisher = publisher
+        #: Every run this worker holds a lease on, by run id: given to an executor, or waiting for a slot.
+        self.running: dict[str, HeldRun] = {}
+        #: Runs whose lease was lost and claimed again while their earlier attempt still runs.
+        self._superseded: set[HeldRun] = set()
+        #: True if a waiting run may have to start at once or be handed back: an at-most-once run, or one that crashed.
+        self._may_have_urgent = False
+        self.slots = Slots(settings.concurrency)
+        self._waiting = WaitingRuns()
+        self._prefetch = Prefetch(clock, settings.pace / 1000)
+        self.outcomes = OutcomeInbox(self.slots, post, self.finished)
+        self.early = EarlyClaims(clock, self.outcomes, self._has_free_slot, self._begin_early)
+        self._lookahead = Lookahead(clock)
+        self._max_claim = max(MAX_CLAIM_BATCH, settings.concurrency // 2)
+        #: Runs whose next crash would be their last.
+        self._last_chances: set[str] = set()
+        #: True if the last claim brought as many runs as were wanted.
+        self._was_claim_full = True
+        #: True if there may be more to claim, as far as is known: then a free slot is a reason to claim.
+        self._may_be_more = True
+        #: Of the claim that shares a commit: the number wanted, and when it was sent, in boot time and monotonic time.
+        self._shared_claim: tuple[int, Ms, float] = (0, 0, 0.0)
+        self._next_claim_at = 0.0
+        #: True while a claim is under way, and if another one was due meanwhile.
+        self.claiming = False
+        self._was_held_up = False
+        #: Number of claims that were answered.
+        self.claims = 0
+        #: True once nothing more is claimed or begun.
+        self.draining = False
+        #: Kinds of handlers that cannot begin now, so that their runs are left to other instances.
+        self._closed_kinds: frozenset[Kind] = frozenset()
+        self._under_way = under_way
+        #: Set while no run is held.
+        self.idle = asyncio.Event()
+        #: Runs that a broker's messages named.
+        self._hints: HintInbox | None = None
+        self.heart = Heartbeat(
+            heartbeat_name,
+            self,
+            store,
+            recorder,
+            clock,
+            owner,
+            handlers,
+            interval=settings.heartbeat / 1000,
+            lease_ttl=settings.lease_ttl,
+        )
+
+    # ── what this worker may claim ─────────────────────────────────────────
+
+    def attach_hints(self, hints: HintInbox) -> None:
+        """Claim also, from now on, the runs that a broker's messages name."""
+        self._hints = hints
+
+    def detach_hints(self) -> None:
+        """Claim without the broker again."""
+        self._hints = None
+
+    def close_kinds(self, kinds: frozenset[Kind]) -> None:
+        """Leave runs of these kinds of handlers to other instances: they cannot begin here now."""
+        self._closed_kinds = kinds
+
+    def open_kinds(self) -> None:
+        """Claim runs of every kind again."""
+        self._closed_kinds = frozenset()
+        self.wake()
+
+    def stop_claiming(self) -> None:
+        """Claim and begin nothing more; attempts that run go on."""
+        self.draining = True
+
+    # ── claiming ───────────────────────────────────────────────────────────
+
+    async def run_once(self) -> float:
+        """Claim runs for the free slots and a few beyond. Return the seconds until the next claim.
+
+        1. Note the boot time: the leases are trusted from before the claim was sent.
+        2. Claim at most as many runs as there are free slots and places in the local queue.
+        3. Skip runs outside their window or past their start deadline; begin the rest as slots are free.
+        """
+        self._hand_back_waiting()
+        if self.outcomes.is_deferring:
+            self.outcomes.drain()  # ended attempts make room, and their number is the rate that prefetching needs
+        self._may_be_more = True
+        self._next_claim_at = self._clock.monotonic() + self.poll
+        if self.claiming:  # a shared claim: the store's lists of strays and the slots allow for one claim at a time
+            self._was_held_up = True
+            return self.poll
+        wanted = self._wanted()
+        if wanted <= 0:
+            return self.poll
+        offer = self._offer()
+        if not offer.tasks:
+            return self.poll
+        sent, began = self._clock.boot(), self._clock.monotonic()
+        named = () if self._hints is None else self._hints.names_to_claim(began)
+        self.claiming = True
+        try:
+            claimed = await self._store.claim(offer, wanted, ids=named)
+        finally:
+            self.claiming = False
+            self.claims += 1
+        delay = min(self.poll, self._take_claimed(claimed, wanted, sent, began))
+        if self._hints is not None and self._hints.claim_answered(named, claimed, wanted):
+            self._may_be_more, delay = True, 0.0
+        self._next_claim_at = self._clock.monotonic() + delay
+        return delay
+
+    def _take_claimed(self, claimed: Claimed, wanted: int, sent: Ms, began: float) -> float:
+        """Take the runs that a claim for `wanted` runs brought. Return the seconds until there may be more.
+
+        `sent` and `began`: when the claim was sent, in boot time and in monotonic seconds.
+        """
+        self._prefetch.answered(began)
+        self._clock.observe(claimed.now)
+        self._was_claim_full = len(claimed.claims) == wanted
+        # Set before runs are taken: outcomes drained meanwhile look at it.
+        self._may_be_more = self._was_claim_full or is_sole_crashed_run(claimed)
+        if claimed.claims:
+            self._take(claimed, sent)
+        if self.running or claimed.claims:
+            self.idle.clear()
+        else:
+            self.idle.set()
+        self._lookahead.count(len(claimed.claims))
+        if self._may_be_more:
+            return 0.0
+        if claimed.next_at is None:
+            return self.poll
+        return max(0.0, (self._lookahead.look_at(claimed.now, claimed.next_at) - claimed.now) / 1000)
+
+    # ── claims that share a commit ─────────────────────────────────────────
+
+    def claim_request(self, changes: Sequence[Change]) -> ClaimRequest | None:
+        """Return a claim for the commit of `changes` if there is room and work to expect, else None."""
+        if self._task is None or self.claiming or not (self._may_be_more or self._brings_work(changes)):
+            return None
+        wanted = self._wanted()
+        if wanted <= 0:
+            return None
+        offer = self._offer()
+        if not offer.tasks:
+            return None
+        self._shared_claim = (wanted, self._clock.boot(), self._clock.monotonic())
+        self.claiming = True
+        return ClaimRequest(offer, wanted)
+
+    def claim_result(self, claimed: Claimed | None) -> None:
+        """Take the runs that a shared claim brought; None if the commit failed or its result is unknown."""
+        self.claiming = False
+        self.claims += 1
+        if self._was_held_up or claimed is None:
+            self._was_held_up = False
+            self.wake()
+        if claimed is None:
+            return
+        delay = self._take_claimed(claimed, *self._shared_claim)
+        if self.draining:  # the claim was under way when the worker began to stop
+            self._hand_back_all_unbegun()
+        if self._clock.monotonic() + delay < self._next_claim_at:
+            self.wake()
+
+    def _brings_work(self, changes: Sequence[Change]) -> bool:
+        """Return True if one of the changes makes a run claimable that this worker can execute now."""
+        now, known = self._clock.now() + self._ahead(), self._handlers
+        for change in changes:
+            run = change.run
+            if run is not None and run.state in CLAIMABLE and run.ready_at <= now and run.task in known:
+                return True
+            if any(new.state in CLAIMABLE and new.ready_at <= now and new.task in known for new in change.runs):
+                return True
+        return False
+
+    # ── how much to claim ──────────────────────────────────────────────────
+
+    def _wanted(self) -> int:
+        """Return the number of runs to claim.
+
+        Zero while a run on its last allowed crash is executing: if it kills the process, runs claimed beside it would
+        be charged with a crash too.
+        """
+        slots = self._settings.concurrency
+        if self.draining or not self._handlers or self._last_chances or self.slots.taken >= slots:
+            return 0
+        if self._under_way is not None:
+            waiting = len(self.running) - self._under_way()
+            return min(slots - len(self.running), MAX_EXECUTOR_QUEUE - waiting)
+        if self._has_at_most_once_task():
+            return min(slots - len(self.running), self._max_claim)
+        places = self._prefetch.queue_size(slots) + self._prefetch.expected_ends(self._ahead() / 1000)
+        return min(slots + places - len(self.running), self._max_claim)
+
+    def _has_at_most_once_task(self) -> bool:
+        """Return True if a task here runs at most once: its runs must not wait here, as a crash would end them."""
+        return any(handler.recovery == "fail" for handler in self._handlers.values())
+
+    def _ahead(self) -> Ms:
+        """Return how far ahead of their time runs are claimed: 0 unless there are many and none waits for a slot."""
+        if self._was_claim_full or self._waiting or self._hints is not None or self._under_way is not None:
+            return 0
+        if not self._prefetch.is_measured:  # runs held ahead would take every place in the local queue
+            return 0
+        return min(self._lookahead.ms, self._settings.lease_ttl // 4) if not self._has_at_most_once_task() else 0
+
+    def _offer(self) -> Offer:
+        lanes = tuple(lane_of(self._settings.namespace, queue) for queue in self._settings.queues)
+        tasks = tuple(self._handlers)
+        if self._closed_kinds:
+            tasks = tuple(name for name in tasks if self._handlers[name].kind not in self._closed_kinds)
+        return Offer(self._owner, lanes, tasks, self._settings.lease_ttl, self._ahead())
+
+    # ── beginning ──────────────────────────────────────────────────────────
+
+    def _take(self, claimed: Claimed, sent: Ms) -> None:
+        """Hold the claimed runs, and begin those that may begin. `sent`: boot time before the claim was sent."""
+        trust = sent + int(self._settings.lease_ttl * LEASE_TRUST_RATIO)
+        now = self._clock.monotonic()
+        running = self.running
+        has_listeners = self._publisher.has_listeners
+        for claim in claimed.claims:
+            run = claim.run
+            held = self._hold(claim, trust)
+            if has_listeners:
+                self._publisher.publish(started_event(run))
+            skipped = None if run.options is None else skip_outcome(run, run.options, run.started_at or claimed.now)
+            before = running.get(run.id)
+            if before is not None:  # its lease was lost and claimed again: the earlier attempt must not go on
+                self.stop_attempt(before, HandedBack("lease_lost", began=before.execution.began_at is not None))
+                self._release(before)
+                self._superseded.add(before)
+            running[run.id] = held
+            if run.crashes and is_last_chance(held.attempt):
+                self._last_chances.add(run.id)
+            if skipped is not None:
+                self._end(held, skipped)
+            elif run.cancel is not None:
+                self._end(held, Cancelled(run.cancel))
+            elif run.ready_at > claimed.now:
+                self.early.add(held)
+            else:
+                self._waiting.add(held, now)
+        self._begin()
+        if not self.early.is_empty:
+            self.early.dispatch_due()
+
+    def _hold(self, claim: Claim, trust: Ms) -> HeldRun:
+        run = claim.run
+        handler, options = self._handlers[run.task], run.options
+        timeout = handler.timeout
+        if options is not None:
+            timeout = timeout if options.timeout is None else options.timeout
+        attempt = Attempt(run, claim.body, handler, timeout or None)
+        if run.crashes or attempt.at_most_once:
+            self._may_have_urgent = True
+        return HeldRun(attempt, trust)
+
+    def _has_free_slot(self) -> bool | None:
+        """Return True if there are free slots; None if runs wait for one, so that every end is reported at once."""
+        return None if self._waiting or self.draining else self.slots.taken < self.slots.total
+
+    def _begin_early(self, due: Sequence[HeldRun], soon: Sequence[HeldRun]) -> None:
+        """Begin early runs whose time has come, and hand those whose time comes soon to the handlers' loop."""
+        now = self._clock.monotonic()
+        for held in due:
+            self._may_have_urgent = True
+            self._waiting.add(held, now)
+        if due:
+            self._begin()
+        if soon:
+            self._executors["async"].start(soon)
+
+    def no_slot(self, held: HeldRun) -> None:
+        """Queue a run whose time came on the handlers' loop while all slots were taken."""
+        if self.running.get(held.attempt.run.id) is held:
+            held.starts_at = None
+            self._begin_early((held,), ())
+
+    def _begin(self) -> None:
+        """Give waiting runs to their executors while slots are free, the most urgent first."""
+        starts: dict[Kind, list[HeldRun]] = {}
+        while self._waiting and not self.draining:
+            held = self._waiting.first()
+            if not held.is_done:
+                if not self.slots.take(held):
+                    break
+                starts.setdefault(held.attempt.handler.kind, []).append(held)
+            self._waiting.remove_first()
+        if self._waiting:
+            self.outcomes.set_deferring(deferring=False)
+        for kind, held_runs in starts.items():
+            self._executors[kind].start(held_runs)
+        if self._waiting and self._may_have_urgent:
+            self._may_have_urgent = False
+            self._hand_back_unbegun([held for held in self._waiting.all() if must_not_wait(held)])
+
+    # ── handing back what has not begun ────────────────────────────────────
+
+    def _hand_back_waiting(self, after: float = NO_SLOT_SECONDS) -> None:
+        """Hand back runs that found no slot for `after` seconds."""
+        if self._waiting:
+            self._hand_back_unbegun(self._waiting.waiting_since(self._clock.monotonic() - after))
+            self._waiting.remove_done()
+
+    def _hand_back_all_unbegun(self) -> None:
+        """Hand back every run that has not begun: early runs, runs on their way to the handlers' loop, waiting runs."""
+        handed_over = [held for held in self.running.values() if held.starts_at is not None]
+        for held in [*self.early.remove_all(), *handed_over]:
+            if self.running.get(held.attempt.run.id) is held and self.slots.withhold(held):
+                self._end(held, HandedBack("not_begun"))
+        self._hand_back_waiting(after=0.0)
+
+    def _hand_back_unbegun(self, held_runs: Sequence[HeldRun]) -> None:
+        for held in held_runs:
+            self._end(held, HandedBack("not_begun"))
+
+    # ── outcomes ───────────────────────────────────────────────────────────
+
+    def finished(self, done: Sequence[tuple[HeldRun, Outcome]]) -> None:
+        """Record the outcomes of attempts and begin waiting runs in their slots."""
+        boot, now = self._clock.boot(), self._clock.now()
+        for held, outcome in done:
+            if self.running.get(held.attempt.run.id) is held:
+                self._end(held, outcome, boot, now)
+            elif held in self._superseded:
+                self._superseded.discard(held)
+                self._recorder.note_stale(held, outcome)
+        self._prefetch.finished(len(done))
+        self._begin()
+        if self._may_be_more and not self._waiting:  # else the commit of these outcomes brings more in time
+            self.wake()
+
+    def _end(self, held: HeldRun, outcome: Outcome, boot: Ms | None = None, now: Ms | None = None) -> None:
+        """Hold a run no longer, and record its outcome; `boot` and `now` are the present times, if known."""
+        del self.running[held.attempt.run.id]
+        self._release(held)
+        if not self.running:
+            self.idle.set()
+        if type(outcome) is Accepted:
+            self.heart.hand_over(held, outcome)
+        elif (self._clock.boot() if boot is None else boot) < held.lease_trusted_until:
+            self._recorder.record(held, outcome, now)
+        else:
+            self.heart.record_after_renewal(held, outcome)
+
+    def _release(self, held: HeldRun) -> None:
+        """Mark a run as done, and release its slot and its timer."""
+        held.is_done = True
+        timer = held.execution.timer
+        if timer is not None:
+            timer.cancel()
+        self.slots.leave(held)
+        if self._last_chances:
+            self._last_chances.discard(held.attempt.run.id)
+
+    # ── stopping ───────────────────────────────────────────────────────────
+
+    def cancel(self, run_id: str, reason: str) -> None:
+        """Stop the attempt of a run, if this worker holds it."""
+        held = self.running.get(run_id)
+        if held is not None and held.stop is None:
+            self.stop_attempt(held, Cancelled(reason))
+
+    def stop_attempt(self, held: HeldRun, why: Outcome) -> None:
+        """Stop an attempt: through its executor, after which it ends by `finished`; at once if it has no slot."""
+        held.request_stop(why)
+        if held.starts_at is not None:
+            self.outcomes.drain()  # it may have ended
+        if self.running.get(held.attempt.run.id) is not held:
+            return
+        if self.slots.withhold(held):
+            self._end(held, why)
+        else:
+            self._executors[held.attempt.handler.kind].stop(held)
+
+    async def drain(self, timeout: float) -> None:
+        """Claim nothing more, let attempts finish within `timeout` seconds, and hand the rest back."""
+        self.stop_claiming()
+        self._hand_back_all_unbegun()
+        await self.stop()
+        try:
+            async with asyncio.timeout(timeout):
+                while self.running:
+                    self.idle.clear()
+                    await self.idle.wait()
+        except TimeoutError:
+            await self.hand_back("shutdown")
+        with contextlib.suppress(StoreError):  # the leases then keep the length they have
+            await self.heart.renew_handed_over()
+
+    async def abort(self, reason: str) -> None:
+        """Hand everything back at once. Ends a `drain` that is under way."""
+        self.stop_claiming()
+        await self.stop()
+        await self.hand_back(reason)
+        self.idle.set()
+
+    async def hand_back(self, reason: str) -> None:
+        """Stop every attempt and hand its run back now; no run is lost."""
+        for held in list(self.running.values()):
+            if held.stop is None:
+                self.stop_attempt(held, HandedBack(reason, began=held.execution.began_at is not None))
+        # Coroutines unwind within a moment; threads cannot be stopped, so their runs are handed back while they run.
+        for _ in range(20):
+            if not self.running:
+                break
+            await asyncio.sleep(0.01)
+        for held in list(self.running.values()):
+            held.abandon()
+            self._end(held, HandedBack(reason, began=held.execution.began_at is not None))
+        await self._recorder.drain()

@@ -1,0 +1,415 @@
+"""Ledger: accounts for every planned fire once, and names the differences.
+
+`planned` is computed from definitions in the log, never from rows. Rows, spans and tallies must cover each planned fire
+once, and no other. `unexplained` counts differences: a missing row and a surplus row are two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mainspring.ledger.coverage import MAX_NAMED_DIFFERENCES, Cover, Difference, Stretch
+from mainspring.model.events import (
+    Event,
+    RunScheduled,
+    fold_definitions,
+)
+from mainspring.model.ids import fire_id
+from mainspring.model.instant import Ms, isoformat
+from mainspring.model.retention import Tally
+from mainspring.model.run import ENDED, OPEN, Run, RunOrigin
+from mainspring.model.schedule import Definition, Schedule
+from mainspring.ports.paging import iterate_rows, iterate_spans
+from mainspring.ports.store import Events, Runs, Schedules, Store, Tallies
+from mainspring.rules.planning import count_owed, is_fixed_delay, trigger_of
+from mainspring.rules.schedule_draft import is_fire_birth
+
+DAY_MS: Ms = 86_400_000
+#: Most accounts of schedules in a report; those with a difference are always included.
+MAX_LINES = 1_000
+_AD_HOC: tuple[RunOrigin, ...] = ("enqueue", "trigger", "backfill", "child")
+_MOVES = (
+    "ScheduleCreated",
+    "ScheduleUpdated",
+    "SchedulePaused",
+    "ScheduleResumed",
+    "ScheduleFinished",
+    "ScheduleDeleted",
+    "FiresElided",
+    "ScheduleSnapshot",
+)
+_BIRTHS = ("RunScheduled", "RunSkipped")
+RUNS_PER_READ = 500
+_BEGINNING: Ms = -(1 << 62)
+
+
+class ScheduleAccount(Struct):
+    """Account of one schedule: planned = ended + open + skipped + missed, if nothing is unexplained."""
+
+    schedule_id: str
+    name: str
+    ns: str = "default"
+    state: str = "active"
+    planned: int = 0
+    ended: int = 0
+    open: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    missed: int = 0
+    behind: int = 0
+    unexplained: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+
+class AdHoc(Struct):
+    """Account of runs that no schedule planned: enqueued = ended + open."""
+
+    enqueued: int = 0
+    ended: int = 0
+    open: int = 0
+    unexplained: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+
+class Ledger(Struct):
+    """Account of a store; `unexplained` must be 0.
+
+    `rounded`: `since` was moved back to the start of its day, because tallies count by the day.
+    """
+
+    now: Ms
+    since: Ms | None = None
+    rounded: bool = False
+    planned: int = 0
+    ended: int = 0
+    open: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    missed: int = 0
+    behind: int = 0
+    unexplained: int = 0
+    ad_hoc: AdHoc = field(default_factory=AdHoc)
+    schedules: list[ScheduleAccount] = field(default_factory=list)
+    schedules_total: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+
+async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None = None) -> Ledger:
+    """Return the account of every fire at or after `since` (None: of all), in one namespace (None: in all)."""
+    rounded = since is not None and since % DAY_MS != 0 and bool(await store.find(Tallies(limit=1)))
+    since = since // DAY_MS * DAY_MS if rounded and since is not None else since
+    low = _BEGINNING if since is None else since - 1
+    book = Ledger(now=now, since=since, rounded=rounded)
+    known: set[str] = set()
+    later: dict[str, Schedule] = {}
+    every = Schedules(ns=ns, states=("active", "paused", "finished", "deleted"), limit=500)
+    async for row in iterate_rows(store, every, lambda s: s.id):
+        known.add(row.id)
+        line = await _account_for(store, row, now, low, None)
+        if line is None:
+            later[row.id] = row
+        else:
+            _add(book, line)
+    births = await _find_births(store, later.keys(), low) if later else {}
+    for sid, row in later.items():
+        line = await _account_for(store, row, now, low, births.get(sid, {}))
+        assert line is not None
+        _add(book, line)
+    await _find_orphans(store, book, known, low, ns)
+    book.ad_hoc = await _account_for_ad_hoc(store, low, ns)
+    book.unexplained += book.ad_hoc.unexplained
+    book.differences += book.ad_hoc.differences
+    return book
+
+
+def _add(book: Ledger, line: ScheduleAccount) -> None:
+    book.schedules_total += 1
+    book.planned += line.planned
+    book.ended += line.ended
+    book.open += line.open
+    book.missed += line.missed
+    book.behind += line.behind
+    book.unexplained += line.unexplained
+    book.differences += line.differences
+    for reason, count in line.skipped.items():
+        book.skipped[reason] = book.skipped.get(reason, 0) + count
+    if line.unexplained or len(book.schedules) < MAX_LINES:
+        book.schedules.append(line)
+
+
+# ── one schedule ────────────────────────────────────────────────────────────
+
+
+async def _account_for(
+    store: Store, row: Schedule, now: Ms, low: Ms, births: dict[str, Ms] | None
+) -> ScheduleAccount | None:
+    """Return the account of one schedule; None if it needs `births` and these are not given.
+
+    `births`: run id → fire time of the fires in the log. Reading them is one pass over the log for all schedules.
+    """
+    line = ScheduleAccount(row.id, row.name, row.ns, row.state)
+    stretches = await _find_stretches(store, row, low)
+    cover = Cover(row.id, row.name, stretches)
+    _check_revision(cover, row)
+    outcomes = await _count_rows(store, row, cover, low)
+    spans: Counter[str] = Counter()
+    async for span in iterate_spans(store, row.id, None if low == _BEGINNING else low):
+        spans[span.reason] += cover.add_span(span, low)
+    cover.check_overlaps()
+    uncovered = cover.count_uncovered()
+    tallies = [t for t in await store.find(Tallies(schedule_id=row.id, limit=1_000_000)) if _is_in_window(t, low)]
+    tallied = sum(t.count for t in tallies)
+    if births is None and (cover.has_fixed or (tallied and uncovered != tallied)):
+        return None
+    births = births or {}
+    tallied_in_sequence = _settle_tallies(cover, uncovered, tallies, births, windowed=low != _BEGINNING)
+    line.planned = sum(s.planned for s in stretches)
+    if cover.has_fixed:
+        line.planned += cover.check_fixed(births) + max(0, tallied - tallied_in_sequence)
+    _count_outcomes(
+        line, outcomes, spans, tallies, excess=0 if cover.has_fixed else max(0, tallied - tallied_in_sequence)
+    )
+    line.behind = _count_behind(row, now)
+    line.unexplained, line.differences = cover.unexplained, cover.differences
+    return line
+
+
+def _check_revision(cover: Cover, row: Schedule) -> None:
+    """Report a row whose revision is not the last one of the log."""
+    if not cover.stretches:
+        cover.note("definition", "no event of the log defines this schedule", count=1)
+    elif cover.stretches[-1].definition.revision != row.revision:
+        logged = cover.stretches[-1].definition.revision
+        cover.note("revision", f"the row has revision {row.revision}, the log has {logged}", count=1)
+
+
+async def _find_stretches(store: Store, row: Schedule, low: Ms) -> list[Stretch]:
+    """Return a schedule's definitions by the log, each with the interval after `low` in which it owes fires."""
+    stream = [e async for e in iterate_rows(store, Events(schedule_id=row.id, types=_MOVES, limit=20_000), _seq)]
+    found = fold_definitions(stream)
+    ends = _definition_ends(row, found)
+    stretches: list[Stretch] = []
+    for definition, end in zip(found, ends, strict=True):
+        first, last = max(definition.since, low), end
+        fixed = is_fixed_delay(definition.spec)
+        trigger = None if fixed else trigger_of(definition.spec, definition.anchor)
+        planned = 0 if fixed or last <= first else count_owed(definition.spec, definition.anchor, first, last)
+        stretches.append(Stretch(definition, first, max(first, last), trigger, planned))
+    return stretches
+
+
+def _definition_ends(row: Schedule, found: tuple[Definition, ...]) -> list[Ms]:
+    """Return where each definition stops owing fires: at the next one's start, at the cursor, or where it finished."""
+    ends = [definition.since for definition in found[1:]] + ([row.cursor] if found else [])
+    return [end if d.until is None else min(end, d.until) for end, d in zip(ends, found, strict=True)]
+
+
+async def _count_rows(store: Store, row: Schedule, cover: Cover, low: Ms) -> Counter[tuple[str, str | None]]:
+    """Add the row of each fired run to `cover`, and return the numbers of these rows by state and reason."""
+    outcomes: Counter[tuple[str, str | None]] = Counter()
+    since = None if low == _BEGINNING else low
+    query = Runs(schedule_id=row.id, origin="fire", fired_since=since, oldest_first=True, limit=1_000)
+    async for run in iterate_rows(store, query, _run_id):
+        outcomes[run.state.value, run.reason or "skipped" if run.state == "skipped" else None] += 1
+        cover.add_row(run)
+    return outcomes
+
+
+async def _find_births(store: Store, schedules: Collection[str], low: Ms) -> dict[str, dict[str, Ms]]:
+    """Return schedule → run id → fire time, for the fires after `low` whose first event is in the log.
+
+    One pass over the log serves all schedules.
+    """
+    found: dict[str, dict[str, Ms]] = {}
+    async for event in iterate_rows(store, Events(types=_BIRTHS, limit=2_000), _seq):
+        fire, sid = getattr(event, "fire_time", None), event.schedule_id
+        if sid in schedules and is_fire_birth(event) and fire is not None and fire > low:
+            run_id = event.run_id or fire_id(sid or "", str(fire), fire)
+            found.setdefault(sid or "", {})[run_id] = fire
+    return found
+
+
+def _settle_tallies(
+    cover: Cover, uncovered: int, tallies: list[Tally], births: dict[str, Ms], *, windowed: bool
+) -> int:
+    """Compare the tallies with the fires that no row or span covers, and report in `cover` what does not agree.
+
+    Return how many tallied fires belong to triggers with a sequence; the others belong to fixed delays, or lie before
+    the window of the account.
+    """
+    tallied = sum(t.count for t in tallies)
+    # A tallied fire has no birth in the log any more, so that these fires are certainly missing.
+    held = set(cover.times)
+    certain = [fire for fire in births.values() if fire not in held and cover.owes(fire)] if uncovered else []
+    left = uncovered - tallied
+    if cover.has_fixed:
+        left = max(len(certain), left)
+    by_day: dict[int, int] = {}
+    for tally in tallies:
+        by_day[tally.day] = by_day.get(tally.day, 0) + tally.count
+    if left > 0:
+        cover.name_missing(left, sorted(certain), by_day)
+    elif left < 0 and not windowed and not cover.has_fixed:
+        cover.note("tally", f"the tallies hold {-left} more than were planned", count=-left)
+        return tallied
+    return min(tallied, uncovered - max(0, left))
+
+
+def _count_outcomes(
+    line: ScheduleAccount,
+    outcomes: Counter[tuple[str, str | None]],
+    spans: Counter[str],
+    tallies: list[Tally],
+    *,
+    excess: int,
+) -> None:
+    """Fill the columns of the account `line` from rows, spans and tallies.
+
+    `excess`: fires that the tallies of spans count although they lie before the window; they are left out.
+    """
+    skipped: Counter[str] = Counter()
+    for (state, reason), count in outcomes.items():
+        if reason is not None:
+            skipped[reason] += count
+        elif state in OPEN:
+            line.open += count
+        else:
+            line.ended += count
+    for reason, count in spans.items():
+        skipped[reason] += count
+    for tally in tallies:
+        kind, _, outcome = tally.outcome.partition("/")
+        count = tally.count
+        if kind == "span" and excess:
+            cut = min(excess, count)
+            count, excess = count - cut, excess - cut
+        if kind == "span" or outcome == "skipped":
+            skipped[outcome] += count
+        else:
+            line.ended += count
+    line.missed = skipped.pop("missed", 0)
+    line.skipped = {reason: count for reason, count in sorted(skipped.items()) if count}
+
+
+def _count_behind(row: Schedule, now: Ms) -> int:
+    if row.state != "active" or row.next_at is None or row.next_at > now:
+        return 0
+    left = None if row.spec.max_runs is None else max(0, row.spec.max_runs - row.fired)
+    due = 1 if is_fixed_delay(row.spec) else count_owed(row.spec, row.anchor, row.cursor, now)
+    return due if left is None else min(due, left)
+
+
+def _is_in_window(tally: Tally, low: Ms) -> bool:
+    kind = tally.outcome.partition("/")[0]
+    return kind in ("fire", "span") and tally.day * DAY_MS > low
+
+
+# ── fires without a schedule row, and runs that no schedule planned ─────────
+
+
+async def _find_orphans(store: Store, book: Ledger, known: set[str], low: Ms, ns: str | None) -> None:
+    """Report schedules of the log that have no row, and fire rows of schedules that do not exist."""
+    gone: dict[str, str] = {}
+    query = Events(types=("ScheduleCreated", "ScheduleSnapshot"), limit=1_000)
+    async for event in iterate_rows(store, query, _seq):
+        sid = event.schedule_id or ""
+        if sid not in known and (ns is None or event.ns == ns):
+            gone[sid] = getattr(event, "name", None) or sid
+    named: list[Difference] = [
+        Difference("schedule", f"the row of schedule {name!r} is gone, its events are there", sid)
+        for sid, name in gone.items()
+    ]
+    count = len(gone)
+    since = None if low == _BEGINNING else low
+    fires = Runs(origin="fire", ns=ns, fired_since=since, oldest_first=True, limit=1_000)
+    async for run in iterate_rows(store, fires, _run_id):
+        if run.schedule_id not in known:
+            count += 1
+            if len(named) < MAX_NAMED_DIFFERENCES:
+                named.append(_false_row(run, "names a schedule that does not exist"))
+    book.unexplained += count
+    book.differences += named
+
+
+def _false_row(run: Run, why: str) -> Difference:
+    at = None if run.fire_time is None else isoformat(run.fire_time)
+    return Difference("false", f"run {run.id} {why}", run.schedule_id, run.id, at)
+
+
+async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
+    """Return the account of enqueued and triggered runs that were created after `low`."""
+    account = AdHoc()
+    since = None if low == _BEGINNING else low + 1
+    matched = await _match_ad_hoc_births(store, account, since, ns)
+    rows = 0
+    for origin in _AD_HOC:
+        query = Runs(origin=origin, ns=ns, created_since=since, oldest_first=True, limit=1_000)
+        async for run in iterate_rows(store, query, _run_id):
+            rows += 1
+            account.ended += run.state in ENDED
+            account.open += run.state in OPEN
+    if rows != matched:
+        await _report_unborn(store, account, Runs(ns=ns, created_since=since, oldest_first=True, limit=1_000))
+    if ns is None:
+        for tally in await store.find(Tallies(limit=1_000_000)):
+            if tally.outcome.startswith("adhoc/") and tally.day * DAY_MS > low:
+                account.enqueued += tally.count
+                account.ended += tally.count
+    return account
+
+
+async def _match_ad_hoc_births(store: Store, account: AdHoc, since: Ms | None, ns: str | None) -> int:
+    """Count the ad-hoc runs that the log says were enqueued, report those without a row; return how many have one."""
+    matched = 0
+    page: list[str] = []
+    async for event in iterate_rows(store, Events(types=("RunScheduled",), since=since, limit=1_000), _seq):
+        assert isinstance(event, RunScheduled)
+        if event.origin == "fire" or (ns is not None and event.ns != ns):
+            continue
+        account.enqueued += 1
+        if event.run_id is None:
+            text = f"event {event.seq} enqueued {event.task!r} at {isoformat(event.at)}, and the run has no row"
+            _add_difference(account, Difference("missing", text))
+            continue
+        page.append(event.run_id)
+        if len(page) == RUNS_PER_READ:
+            matched += await _match_rows(store, account, page)
+            page = []
+    return matched + (await _match_rows(store, account, page) if page else 0)
+
+
+async def _match_rows(store: Store, account: AdHoc, run_ids: list[str]) -> int:
+    """Report the enqueued runs that have no row, and return how many have one."""
+    rows = await store.find(Runs(ids=tuple(run_ids), limit=len(run_ids)))
+    found = {run.id for run in rows if run.origin != "fire"}
+    for run_id in run_ids:
+        if run_id not in found:
+            text = f"run {run_id} was enqueued and has no row"
+            _add_difference(account, Difference("missing", text, None, run_id))
+    return len(found)
+
+
+async def _report_unborn(store: Store, account: AdHoc, query: Runs) -> None:
+    """Report ad-hoc runs whose first event is not in the log; this is a query per row, made if numbers differ."""
+    for origin in _AD_HOC:
+        async for run in iterate_rows(store, replace(query, origin=origin), _run_id):
+            births = await store.find(Events(run_id=run.id, types=("RunScheduled",), limit=1))
+            if not any(isinstance(event, RunScheduled) and event.origin != "fire" for event in births):
+                text = f"run {run.id} has a row and was never enqueued"
+                _add_difference(account, Difference("false", text, run.schedule_id, run.id))
+
+
+def _add_difference(account: AdHoc, difference: Difference) -> None:
+    account.unexplained += 1
+    if len(account.differences) < MAX_NAMED_DIFFERENCES:
+        account.differences.append(difference)
+
+
+def _seq(event: Event) -> str:
+    return str(event.seq)
+
+
+def _run_id(run: Run) -> str:
+    return run.id

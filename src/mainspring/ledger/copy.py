@@ -1,0 +1,343 @@
+"""Copy of one store into another by the event log: page by page, each with the rows that its events made.
+
+The target's own log shows how far the copy is: a page is written in one transaction, and only if the log ends where the
+page begins. A copy that was interrupted is therefore resumed there and writes nothing twice. A lease row, `copy`, names
+the source. Data that no event contains (next fires, touch marks, parking, gates, tallies, secrets and keys) are written
+anew at the end.
+
+Leases and instances are not copied. A running run is copied with an expired lease: the first instance on
+the target rescues it, as it would after a crash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.engine.presence import INSTANCE_PREFIX
+from mainspring.model.change import Body
+from mainspring.model.errors import CopyRefused
+from mainspring.model.events import Event, FiresElided, LogCompacted, ScheduleSnapshot
+from mainspring.model.instant import Ms
+from mainspring.model.keyvalue import COPIED_KINDS
+from mainspring.model.run import OPEN, Run, State
+from mainspring.model.schedule import Schedule, ScheduleState, Span
+from mainspring.ports.paging import find_log_end, iterate_rows, iterate_spans
+from mainspring.ports.store import (
+    Agenda,
+    Bodies,
+    Gates,
+    KeyValues,
+    Leases,
+    Page,
+    Query,
+    Runs,
+    Schedules,
+    Spans,
+    Store,
+    Tallies,
+)
+
+T = TypeVar("T")
+#: Events in one transaction, unless the caller chooses another number.
+EVENTS_PER_TRANSACTION = 1_000
+#: Payloads are written in transactions of this size, and read in this number.
+PAYLOAD_BYTES_PER_TRANSACTION = 4 << 20
+_PAYLOADS_PER_READ = 100
+#: Ids of payloads that were written already, so that a payload of many runs is written once.
+_MAX_SENT_IDS = 50_000
+MARK_LEASE = "copy"
+_ALL_STATES: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
+_OPEN = tuple(sorted(OPEN))
+_NO_LIMIT = 1_000_000
+
+
+class Mark(Struct, frozen=True):
+    """Stored in the target: the source's name, and the end of the source's log when the copy began."""
+
+    source: str
+    began: int
+
+
+class Step(Struct, frozen=True):
+    """Progress of a copy: what is being written, and how far, in event numbers of the source's log."""
+
+    what: str
+    seq: int
+    end: int
+
+
+class Copied(Struct):
+    """Result of one `copy`: the event after which it resumed, the number of events written, and of runs running."""
+
+    resumed: int = 0
+    events: int = 0
+    running: int = 0
+
+
+async def copy(
+    source: Store,
+    target: Store,
+    *,
+    name: str = "",
+    force: bool = False,
+    page: int = EVENTS_PER_TRANSACTION,
+    progress: Callable[[Step], None] = lambda step: None,
+    now: Ms | None = None,
+) -> Copied:
+    """Copy a store into an empty one, or resume such a copy; both stores are open.
+
+    `name` names the source in messages. `force` copies although an instance works on the source. `now` overrides the
+    source's clock, for tests. Raises: CopyRefused; nothing was changed then, unless the message tells otherwise.
+    """
+    await check_source(source, force=force)
+    await _check_target(target)
+    end = await find_log_end(source)
+    at = await find_log_end(target)
+    mark = await _check_mark(source, target, at, Mark(name, end))
+    copied = Copied(resumed=at)
+    writer = _Writer(source, target, at)
+    while events := await source.tail(writer.at, page):
+        _check_not_compacted(events, mark)
+        await writer.write_events(events)
+        copied.events += len(events)
+        progress(Step("events", writer.at, max(end, writer.at)))
+    progress(Step("rows", writer.at, writer.at))
+    copied.running = await writer.write_rows(now)
+    return copied
+
+
+# ── checks before the copy ──────────────────────────────────────────────────
+
+
+async def check_source(source: Store, *, force: bool = False) -> None:
+    """Raise `CopyRefused` if a live instance works on the source: its writes would be copied in part."""
+    if not force and (instances := await _find_live_instances(source)):
+        raise CopyRefused(
+            f"instance {instances} works on the source. Stop it first; if it is dead, wait until its lease ends or "
+            "give --force. Nothing was changed"
+        )
+
+
+async def _check_target(target: Store) -> None:
+    if instances := await _find_live_instances(target):
+        raise CopyRefused(
+            f"instance {instances} works on the target. Stop it, and give an empty store; nothing was changed"
+        )
+
+
+async def _find_live_instances(store: Store) -> str:
+    rows = iterate_rows(store, Leases(prefix=INSTANCE_PREFIX, limit=1_000), lambda lease: lease.name)
+    live = [lease.name.removeprefix(INSTANCE_PREFIX) async for lease in rows if lease.live]
+    return f"{live[0]} and {len(live) - 1} more" if len(live) > 1 else "".join(live)
+
+
+async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark:
+    """Return the target's mark: written now if the target is empty, else the mark of an earlier copy of this source.
+
+    Raises: CopyRefused if the target holds anything else.
+    """
+    known = await _mark(target)
+    if at == 0:
+        if (known is None or known.source != mine.source) and await _holds_rows(target):
+            raise CopyRefused("the target is not empty: it has rows. Give an empty store; nothing was changed")
+        if known != mine:
+            await _write_mark(target, mine)
+        return mine
+    if known is None:
+        raise CopyRefused(
+            f"the target is not empty: its log has events up to {at}, and they are not an unfinished copy. "
+            "Give an empty store; nothing was changed"
+        )
+    of = f" of {known.source}" if known.source else ""
+    for after in (0, at - 1):
+        if await target.tail(after, 1) != await source.tail(after, 1):
+            raise CopyRefused(
+                f"the target holds a copy{of}, and its log, which ends at event {at}, is not the beginning of this "
+                "source's: it is another store's, or has been worked on since, or retention removed something here. "
+                "Give an empty store; nothing was changed"
+            )
+    return known
+
+
+async def _holds_rows(store: Store) -> bool:
+    return bool(
+        await store.find(Runs(limit=1))
+        or await store.find(Schedules(limit=1, states=_ALL_STATES))
+        or await store.find(Spans(limit=1))
+        or await store.find(Gates(limit=1))
+        or await store.find(Tallies(limit=1))
+        or [kind for kind in COPIED_KINDS if await store.find(KeyValues(kind=kind, limit=1))]
+    )
+
+
+async def _mark(target: Store) -> Mark | None:
+    for lease in await target.find(Leases(prefix=MARK_LEASE, limit=1)):
+        if lease.name == MARK_LEASE and lease.data:
+            return msgspec.json.decode(lease.data, type=Mark)
+    return None
+
+
+async def _write_mark(target: Store, mark: Mark) -> None:
+    """Store the mark as a released lease, which locks nothing: a killed copy must not block the next one."""
+    for old in await target.find(Leases(prefix=MARK_LEASE, limit=1)):
+        if old.name == MARK_LEASE and old.live:
+            await target.release(MARK_LEASE, MARK_LEASE, old.epoch)
+    lease = await target.lease(MARK_LEASE, MARK_LEASE, 60_000, data=msgspec.json.encode(mark).decode())
+    if lease is None:
+        raise CopyRefused("another copy into this target has just begun. Let it end; nothing was changed")
+    await target.release(MARK_LEASE, MARK_LEASE, lease.epoch)
+
+
+def _check_not_compacted(events: Sequence[Event], mark: Mark) -> None:
+    for event in events:
+        if isinstance(event, LogCompacted) and event.seq > mark.began:
+            raise CopyRefused(
+                f"retention removed history from the source (event {event.seq}) after this copy began, so what is in "
+                "the target already cannot be trusted. Begin again with an empty target"
+            )
+
+
+# ── writing ─────────────────────────────────────────────────────────────────
+
+
+class _Writer:
+    """Writes pages to the target; `at` is the number of the last event in the target's log."""
+
+    def __init__(self, source: Store, target: Store, at: int) -> None:
+        self._source = source
+        self._target = target
+        self.at = at
+        self._sent: dict[str, None] = {}
+
+    async def _write(self, page: Page) -> None:
+        if not await self._target.restore(page):
+            raise CopyRefused(
+                f"another process writes to the target: its log does not end at event {page.after} any more. "
+                "Stop it, and begin again with an empty target"
+            )
+
+    async def write_events(self, events: Sequence[Event]) -> None:
+        """Write a page of the log with the runs and spans that it made, after the payloads that they name."""
+        ids = tuple(dict.fromkeys(event.run_id for event in events if event.run_id is not None))
+        runs = [_with_ended_lease(run) for run in await self._source.find(Runs(ids=ids, limit=len(ids)))] if ids else []
+        await self._write_bodies([*_body_ids(events), *(run.body for run in runs)])
+        spans: list[Span] = []
+        for event in events:
+            if isinstance(event, FiresElided) and event.schedule_id is not None:
+                spans.append(
+                    Span(
+                        event.schedule_id,
+                        event.revision,
+                        event.after,
+                        event.through,
+                        event.count,
+                        event.reason,
+                        event.ns,
+                    )
+                )
+            elif isinstance(event, ScheduleSnapshot):
+                # The snapshot replaced the events of older spans, so that only their rows are left.
+                async for span in iterate_spans(self._source, event.schedule_id):
+                    if span.through <= event.state.cursor:
+                        spans.append(span)
+        await self._write(Page(after=self.at, events=tuple(events), runs=tuple(runs), spans=tuple(spans)))
+        self.at = events[-1].seq
+
+    async def write_rows(self, now: Ms | None) -> int:
+        """Write the data that no event contains, and return how many runs are running."""
+        touched = {
+            row.schedule.id: row.touched
+            for row in (await self._source.due(Agenda.TOUCHED, _NO_LIMIT, hold=0, now=now)).schedules
+        }
+        # Deleted schedules go first: their names may belong to other schedules by now.
+        for states in (("deleted",), ("active", "paused", "finished")):
+            query = Schedules(states=states, limit=500)
+            async for rows in _read_pages(self._source, query, lambda row: row.id):
+                await self._write_schedules(rows, touched)
+        # Parking and progress have no event, so open runs are read once more.
+        async for runs in _read_pages(
+            self._source, Runs(states=_OPEN, oldest_first=True, limit=500), lambda run: run.id
+        ):
+            await self._write(Page(after=self.at, runs=tuple(map(_with_ended_lease, runs))))
+        holders: Counter[str] = Counter()
+        running = 0
+        async for run in iterate_rows(
+            self._target, Runs(states=(State.RUNNING,), oldest_first=True, limit=500), lambda run: run.id
+        ):
+            running += 1
+            holders.update(run.gates)
+        async for gates in _read_pages(self._source, Gates(limit=1_000), lambda gate: gate.name):
+            held = (replace(gate, held=holders[gate.name]) for gate in gates)
+            await self._write(Page(after=self.at, gates=tuple(held)))
+        tallies = await self._source.find(Tallies(limit=_NO_LIMIT))
+        for start in range(0, len(tallies), 1_000):
+            await self._write(Page(after=self.at, tallies=tuple(tallies[start : start + 1_000])))
+        await self._write_values()
+        return running
+
+    async def _write_values(self) -> None:
+        """Write secrets and API keys; remove from the target those that the source no longer has."""
+        for kind in COPIED_KINDS:
+            names: set[str] = set()
+            async for rows in _read_pages(self._source, KeyValues(kind=kind, limit=500), lambda row: row.id):
+                await self._target.put(rows, replace=True)
+                names.update(row.id for row in rows)
+            async for row in iterate_rows(self._target, KeyValues(kind=kind, limit=500), lambda row: row.id):
+                if row.id not in names:
+                    await self._target.remove(kind, [row.id])
+
+    async def _write_schedules(self, rows: list[Schedule], touched: dict[str, int]) -> None:
+        await self._write_bodies(row.spec.body for row in rows)
+        mine = {row.id: touched[row.id] for row in rows if row.id in touched}
+        await self._write(Page(after=self.at, schedules=tuple(rows), touched=mine))
+
+    async def _write_bodies(self, names: Iterable[str | None]) -> None:
+        """Write the payloads with these ids, in transactions of bounded size; ids without a payload are skipped."""
+        wanted = [name for name in dict.fromkeys(names) if name is not None and name not in self._sent]
+        found: list[Body] = []
+        size = 0
+        for start in range(0, len(wanted), _PAYLOADS_PER_READ):
+            ids = tuple(wanted[start : start + _PAYLOADS_PER_READ])
+            for body in await self._source.find(Bodies(ids=ids, limit=len(ids))):
+                found.append(body)
+                size += len(body.data)
+                if size >= PAYLOAD_BYTES_PER_TRANSACTION:
+                    await self._write(Page(after=self.at, bodies=tuple(found)))
+                    found, size = [], 0
+        if found:
+            await self._write(Page(after=self.at, bodies=tuple(found)))
+        if len(self._sent) > _MAX_SENT_IDS:
+            self._sent.clear()
+        self._sent.update(dict.fromkeys(wanted))
+
+
+def _with_ended_lease(run: Run) -> Run:
+    """Return a run as it is copied: a running one with an expired lease, because leases are not copied."""
+    return replace(run, lease_until=0) if run.state is State.RUNNING else run
+
+
+def _body_ids(events: Iterable[Event]) -> Iterable[str | None]:
+    """Yield the ids of payloads that events name, also of those that no row names any more."""
+    for event in events:
+        yield getattr(event, "body", None)
+        definition = getattr(event, "spec", None)
+        if definition is not None:
+            yield definition.body
+
+
+async def _read_pages(store: Store, query: Query[T], key: Callable[[T], str]) -> AsyncIterator[list[T]]:
+    """Yield the rows of a query in pages of its limit."""
+    while rows := await store.find(query):
+        yield rows
+        if len(rows) < query.limit:
+            return
+        query = replace(query, after=key(rows[-1]))
+
+
+__all__ = ["EVENTS_PER_TRANSACTION", "Copied", "Mark", "Step", "check_source", "copy", "find_log_end"]

@@ -1,0 +1,478 @@
+"""Verification of the rows against the event log: replay every event, fold runs and schedules, and compare.
+
+Operational values (leases, parking, progress) are not in the log and are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from operator import attrgetter
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mainspring.model.errors import IllegalTransition, StoreError, StoreUnavailable
+from mainspring.model.events import (
+    Event,
+    FiresElided,
+    LogCompacted,
+    RunEvent,
+    RunScheduled,
+    RunSkipped,
+    ScheduleCreated,
+    ScheduleEvent,
+    ScheduleSnapshot,
+)
+from mainspring.model.ids import fire_id, is_body_id_of
+from mainspring.model.instant import Ms, isoformat
+from mainspring.model.run import ENDED, Run, State
+from mainspring.model.schedule import Schedule, Span
+from mainspring.ports.paging import iterate_rows, iterate_spans
+from mainspring.ports.store import Bodies, Gates, Query, Runs, Schedules, Store, Tallies
+from mainspring.rules.lifecycle import evolve
+from mainspring.rules.planning import is_fixed_delay
+from mainspring.rules.schedule_draft import evolve_schedule, is_fire_birth
+
+T = TypeVar("T")
+EVENTS_PER_READ = 2_000
+#: Most differences that a report names; the others are counted.
+MAX_NAMED_MISMATCHES = 1_000
+#: Columns of a run that are not in the log.
+OPERATIONAL = frozenset({"owner", "lease_until", "parked_on", "progress"})
+_RUN_FIELDS = tuple(name for name in Run.__struct_fields__ if name not in OPERATIONAL)
+_SCHEDULE_FIELDS = Schedule.__struct_fields__
+_run_values = attrgetter(*_RUN_FIELDS)
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Run)
+#: More events than any log holds: beyond it, the log itself cannot be read, not one event.
+MAX_LOG_EVENTS = 1 << 48
+#: Errors that a store raises for a row that it cannot read.
+_UNREADABLE = (StoreError, msgspec.MsgspecError, LookupError, ValueError, TypeError)
+
+
+class Mismatch(Struct, frozen=True):
+    """One difference between a row and the log: the kind of row, its id, and the difference in words."""
+
+    kind: str
+    id: str
+    what: str
+
+
+class Report(Struct):
+    """Numbers of rows and events that were compared, and the differences found."""
+
+    events: int = 0
+    runs: int = 0
+    schedules: int = 0
+    spans: int = 0
+    bodies: int = 0
+    gates: int = 0
+    tallies: int = 0
+    found: int = 0
+    differences: list[Mismatch] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True if the rows are exactly the fold of the log."""
+        return self.found == 0
+
+    def add(self, kind: str, row_id: str, what: str) -> None:
+        """Count a difference; name the first `MAX_NAMED_MISMATCHES` of them."""
+        self.found += 1
+        if len(self.differences) < MAX_NAMED_MISMATCHES:
+            self.differences.append(Mismatch(kind, row_id, what))
+
+
+async def verify(store: Store) -> Report:
+    """Replay the whole log, compare it with every row, and return the differences."""
+    report = Report()
+    replay = Replay(report)
+    async for event in _read_log(store, report):
+        replay.take(event)
+    replay.end()
+    bodies: dict[str, str] = {}
+    holders = await _check_runs(store, report, replay, bodies)
+    await _check_schedules(store, report, replay, bodies)
+    await _check_spans(store, report, replay)
+    await _check_bodies(store, report, bodies)
+    await _check_gates(store, report, holders)
+    await _check_tallies(store, report, replay)
+    return report
+
+
+async def _check_runs(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> Counter[str]:
+    """Compare every run row with the log, and add the payloads that rows name to `bodies`.
+
+    Return how many running runs hold each gate.
+    """
+    holders: Counter[str] = Counter()
+    async for run in _read_runs(store, report, replay):
+        report.runs += 1
+        if run.body is not None:
+            bodies.setdefault(run.body, f"run {run.id}")
+        if run.state is State.RUNNING:
+            holders.update(run.gates)
+        replay.compare_run(run)
+    replay.runs_without_row()
+    return holders
+
+
+async def _check_schedules(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> None:
+    """Compare every schedule row with the log, and add the payloads that rows name to `bodies`."""
+    async for schedule in _read_schedules(store, report, replay):
+        report.schedules += 1
+        if schedule.spec.body is not None:
+            bodies.setdefault(schedule.spec.body, f"schedule {schedule.id}")
+        replay.compare_schedule(schedule)
+    replay.schedules_without_row()
+
+
+# ── reading, with unreadable rows and events ────────────────────────────────
+
+
+async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
+    """Yield the log in order; events that cannot be read are skipped, and adjoining ones are reported once."""
+    after = 0
+    while True:
+        limit = EVENTS_PER_READ
+        while True:
+            try:
+                page = await store.tail(after, limit)
+                break
+            except StoreUnavailable:
+                raise
+            except _UNREADABLE as error:
+                if limit > 1:
+                    limit //= 2
+                    continue
+                bad, page = await _skip_bad_event(store, after)
+                report.events += 1
+                report.add("event", str(bad), f"event {bad} cannot be read: {_describe(error)}")
+                after = bad
+                break
+        report.events += len(page)
+        for event in page:
+            yield event
+        if page:
+            after = page[-1].seq
+        elif limit == EVENTS_PER_READ:
+            return
+
+
+async def _skip_bad_event(store: Store, after: int) -> tuple[int, list[Event]]:
+    """Find the end of the unreadable events after `after`.
+
+    Return its number, behind which reading can go on, with no events, in the form of a page that was read.
+    """
+    step = 1
+    low = high = after
+    while True:  # reading after `low` fails; find the least `high` after which it does not
+        high = low + step
+        try:
+            await store.tail(high, 1)
+        except _UNREADABLE:
+            if high - after > MAX_LOG_EVENTS:
+                raise  # the log cannot be read, not one event of it
+            low, step = high, (1 if high - after < 64 else step * 2)
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                await store.tail(middle, 1)
+                high = middle
+            except _UNREADABLE:
+                low = middle
+        return high, []
+
+
+async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncIterator[Run]:
+    try:
+        async for run in iterate_rows(store, Runs(oldest_first=True, limit=1_000), lambda run: run.id):
+            yield run
+        return
+    except StoreUnavailable:
+        raise
+    except _UNREADABLE as error:
+        report.add("run", "-", f"a page of run rows cannot be read: {_describe(error)}")
+    for run_id in [run_id for run_id in replay.runs if run_id not in replay.seen]:
+        for run in await _read_row(store, report, Runs(id=run_id), "run", run_id, replay):
+            yield run
+
+
+async def _read_schedules(store: Store, report: Report, replay: Replay) -> AsyncIterator[Schedule]:
+    query = Schedules(states=("active", "paused", "finished", "deleted"), limit=500)
+    try:
+        async for schedule in iterate_rows(store, query, lambda s: s.id):
+            yield schedule
+        return
+    except StoreUnavailable:
+        raise
+    except _UNREADABLE as error:
+        report.add("schedule", "-", f"a page of schedule rows cannot be read: {_describe(error)}")
+    for sid in [sid for sid in replay.schedules if sid not in replay.seen]:
+        for schedule in await _read_row(store, report, replace(query, id=sid), "schedule", sid, replay):
+            yield schedule
+
+
+async def _read_row(store: Store, report: Report, query: Query[T], kind: str, row_id: str, replay: Replay) -> list[T]:
+    """Read one row, of a page that could not be read, by itself; report it and return no row if this fails, too."""
+    try:
+        return await store.find(query)
+    except _UNREADABLE as error:
+        report.add(kind, row_id, f"the row cannot be read: {_describe(error)}")
+        replay.seen.add(row_id)
+        return []
+
+
+def _describe(error: Exception) -> str:
+    return f"unknown type {error.args[0]!r}" if isinstance(error, KeyError) and error.args else str(error)
+
+
+# ── the replay ──────────────────────────────────────────────────────────────
+
+
+class Replay:
+    """Folds the log into runs and schedules, checks the numbers of events, and compares rows with the result."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.runs: dict[str, Run | bytes] = {}  # ended runs as JSON: a third of the memory
+        self.schedules: dict[str, Schedule] = {}
+        self.spans: dict[str, Counter[Span]] = {}
+        self.snapshots: dict[str, Ms] = {}
+        self.compactions = 0
+        self.compacted_streams = 0
+        self._broken: set[str] = set()
+        self._headless: dict[str, int] = {}
+        self._early: dict[str, int] = {}
+        self.seen: set[str] = set()
+
+    def take(self, event: Event) -> None:
+        """Fold one event into its run or schedule; report an event whose run is unknown."""
+        if isinstance(event, RunEvent):
+            if event.run_id is not None:
+                self._fold_run(event)
+            elif not self._fold_unnamed(event):
+                text = f"event {event.seq} {_type_name(event)} of {isoformat(event.at)} is of a run that has no row"
+                self.report.add("event", str(event.seq), text)
+            if is_fire_birth(event) and event.schedule_id is not None:
+                self._fold_fire(event.schedule_id, event)
+        elif isinstance(event, ScheduleEvent):
+            self._fold_schedule(event)
+        elif isinstance(event, LogCompacted):
+            self.compactions += 1
+            self.compacted_streams += event.streams
+
+    def _fold_unnamed(self, event: RunEvent) -> bool:
+        """Fold an event whose run id the store lost, if its fire key gives the id. Return False if it does not."""
+        if not isinstance(event, RunScheduled | RunSkipped) or event.fire_key is None or event.fire_time is None:
+            return False
+        if event.schedule_id is None or event.fire_key != str(event.fire_time):
+            return False
+        self._fold_run(replace(event, run_id=fire_id(event.schedule_id, event.fire_key, event.fire_time)))
+        return True
+
+    def _fold_run(self, event: RunEvent) -> None:
+        run_id = event.run_id or ""
+        run = _run_of(self.runs.get(run_id))
+        last = run.n if run is not None else self._headless.get(run_id, 0)
+        if event.n != last + 1 and not self._check_number(f"run {run_id}", run_id, event, last):
+            return
+        try:
+            run = evolve(run, event)
+        except (IllegalTransition, AssertionError) as error:
+            if run_id not in self._broken:
+                self._broken.add(run_id)
+                self.report.add("transition", run_id, f"event {event.seq} {_type_name(event)}: {error}")
+            if run is None:
+                self._headless[run_id] = event.n or 1
+                return
+        if event.n is not None and run.n != event.n:
+            run = replace(run, n=event.n)
+        self.runs[run_id] = _encoder.encode(run) if run.state in ENDED else run
+
+    def _check_number(self, stream: str, row_id: str, event: Event, last: int) -> bool:
+        """Report an event whose number does not follow `last` in its stream.
+
+        Return False if the number was there before: the event must then not be folded.
+        """
+        n = event.n or 0
+        self._broken.add(row_id)
+        if n <= last:
+            text = f"{stream}: number {n} twice, the second is event {event.seq} {_type_name(event)}"
+            self.report.add("event", row_id, text)
+            return False
+        numbers = f"number {last + 1} is" if n == last + 2 else f"numbers {last + 1} to {n - 1} are"
+        self.report.add("event", row_id, f"{stream}: {numbers} missing before event {event.seq} {_type_name(event)}")
+        return True
+
+    def _fold_schedule(self, event: ScheduleEvent) -> None:
+        sid = event.schedule_id or ""
+        schedule = self.schedules.get(sid)
+        if isinstance(event, ScheduleSnapshot):
+            self.spans.pop(sid, None)
+            self._early.pop(sid, None)
+            self.snapshots[sid] = event.state.cursor
+            self.schedules[sid] = replace(event.state, n=event.n or event.state.n)
+            return
+        if schedule is None and not isinstance(event, ScheduleCreated):
+            self._early.setdefault(sid, event.seq)
+            return
+        last = schedule.n if schedule is not None else 0
+        if event.n != last + 1 and not self._check_number(f"schedule {sid}", sid, event, last):
+            return
+        folded = evolve_schedule(schedule, event)
+        self.schedules[sid] = folded if folded.n == event.n else replace(folded, n=event.n or folded.n)
+        if isinstance(event, FiresElided):
+            span = Span(sid, event.revision, event.after, event.through, event.count, event.reason, event.ns)
+            self.spans.setdefault(sid, Counter())[span] += 1
+
+    def _fold_fire(self, sid: str, event: RunEvent) -> None:
+        schedule = self.schedules.get(sid)
+        if schedule is None:
+            self._early.setdefault(sid, event.seq)
+        else:
+            self.schedules[sid] = evolve_schedule(schedule, event)
+
+    def end(self) -> None:
+        """Report schedules that the log never creates, once it is read; a snapshot stands for the creation.
+
+        Runs without a first event were reported when their events were folded.
+        """
+        for sid, seq in self._early.items():
+            self.report.add("event", sid, f"schedule {sid}: event {seq} comes before its creation, which is missing")
+        for run_id in self._headless:
+            self._broken.add(run_id)
+
+    # ── the rows ───────────────────────────────────────────────────────────
+
+    def compare_run(self, row: Run) -> None:
+        """Report every column in which a run row differs from the log."""
+        self.seen.add(row.id)
+        folded = _run_of(self.runs.get(row.id))
+        if folded is None:
+            if row.id not in self._headless:
+                at = "" if row.fire_time is None else f" (fire time {isoformat(row.fire_time)})"
+                self.report.add("run", row.id, f"the row{at} has no event: it was never scheduled")
+            return
+        if _run_values(row) == _run_values(folded):
+            return
+        if row.n > folded.n and row.id not in self._broken:
+            text = f"run {row.id}: the row is at number {row.n}, the log ends at {folded.n}: events are missing"
+            self.report.add("event", row.id, text)
+        if row.id not in self._broken:
+            self._compare_columns("run", row.id, _RUN_FIELDS, row, folded)
+
+    def compare_schedule(self, row: Schedule) -> None:
+        """Report every column in which a schedule row differs from the log.
+
+        The next fire of a fixed delay is not compared: the log does not have it.
+        """
+        self.seen.add(row.id)
+        folded = self.schedules.get(row.id)
+        if folded is None:
+            self.report.add("schedule", row.id, f"the row of {row.name!r} has no event: it was never created")
+            return
+        fields = _SCHEDULE_FIELDS
+        if is_fixed_delay(folded.spec):
+            fields = tuple(name for name in fields if name != "next_at")
+        if row.n > folded.n and row.id not in self._broken:
+            text = f"schedule {row.id}: the row is at number {row.n}, the log ends at {folded.n}: events are missing"
+            self.report.add("event", row.id, text)
+        self._compare_columns("schedule", row.id, fields, row, folded)
+
+    def _compare_columns(self, kind: str, row_id: str, fields: Iterable[str], row: object, folded: object) -> None:
+        for name in fields:
+            is_, should = getattr(row, name), getattr(folded, name)
+            if is_ != should:
+                self.report.add(kind, row_id, f"{name} is {_short(is_)} in the row, {_short(should)} by the log")
+
+    def runs_without_row(self) -> None:
+        """Report the runs of the log that have no row."""
+        for run_id, kept in self.runs.items():
+            if run_id not in self.seen and (run := _run_of(kept)) is not None:
+                at = "" if run.fire_time is None else f", fire time {isoformat(run.fire_time)}"
+                self.report.add("run", run_id, f"the log has it as {run.state.value}{at}, and it has no row")
+        for run_id in self._headless:
+            if run_id not in self.seen and run_id not in self.runs:
+                self.report.add("run", run_id, "the log has events of it, and it has no row")
+
+    def schedules_without_row(self) -> None:
+        """Report the schedules of the log that have no row."""
+        for sid, schedule in self.schedules.items():
+            if sid not in self.seen:
+                self.report.add("schedule", sid, f"the log has {schedule.name!r}, and it has no row")
+
+    def compare_span(self, span: Span) -> None:
+        """Report a span row without an event, unless it lies before a snapshot, which replaced the event."""
+        left = self.spans.get(span.schedule_id)
+        if left is not None and left[span] > 0:
+            left[span] -= 1
+        elif span.through > self.snapshots.get(span.schedule_id, span.through - 1):
+            self.report.add("span", span.schedule_id, f"{_describe_span(span)} has no event")
+
+    def spans_without_row(self) -> None:
+        """Report the spans of the log that have no row."""
+        for sid, left in self.spans.items():
+            for span, count in left.items():
+                if count > 0:
+                    self.report.add("span", sid, f"{_describe_span(span)} is in the log and has no row")
+
+
+# ── spans, payloads, gates, tallies ─────────────────────────────────────────
+
+
+async def _check_spans(store: Store, report: Report, replay: Replay) -> None:
+    async for span in iterate_spans(store):
+        report.spans += 1
+        replay.compare_span(span)
+    replay.spans_without_row()
+
+
+async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) -> None:
+    """Report payloads that rows name and that do not exist, or whose content does not match their id."""
+    ids = list(wanted)
+    for start in range(0, len(ids), 500):
+        part = tuple(ids[start : start + 500])
+        found = {body.id: body.data for body in await store.find(Bodies(ids=part, limit=len(part)))}
+        report.bodies += len(found)
+        for name in part:
+            if name not in found:
+                report.add("body", name, f"the payload that {wanted[name]} names does not exist")
+            elif not is_body_id_of(name, found[name].encode()):
+                report.add("body", name, f"the payload that {wanted[name]} names is not the one it was")
+
+
+async def _check_gates(store: Store, report: Report, holders: Counter[str]) -> None:
+    async for gate in iterate_rows(store, Gates(limit=1_000), lambda gate: gate.name):
+        report.gates += 1
+        if gate.held != holders[gate.name]:
+            report.add("gate", gate.name, f"held is {gate.held} in the row, {holders[gate.name]} running runs hold it")
+
+
+async def _check_tallies(store: Store, report: Report, replay: Replay) -> None:
+    report.tallies = len(await store.find(Tallies(limit=1_000_000)))
+    if report.tallies and not replay.compactions:
+        report.add("tally", "-", f"{report.tallies} tallies, and the log was never compacted")
+    elif replay.compacted_streams and not report.tallies:
+        report.add("tally", "-", f"{replay.compacted_streams} run streams were compacted, and no tally is left of them")
+
+
+def _run_of(kept: Run | bytes | None) -> Run | None:
+    return _decoder.decode(kept) if isinstance(kept, bytes) else kept
+
+
+def _describe_span(span: Span) -> str:
+    return f"span {span.reason} of {span.count}, after {isoformat(span.after)} through {isoformat(span.through)}"
+
+
+def _type_name(event: Event) -> str:
+    return type(event).__name__
+
+
+def _short(value: object) -> str:
+    text = repr(value.value) if isinstance(value, State) else repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,55 @@
+"""Log cursors: reading the event log from a position on, each event once.
+
+A position is a text that may leave the process and come back later, to any instance on the same store.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mainspring.model.errors import InvalidInput
+from mainspring.model.events import Event
+from mainspring.ports.store import Store
+from mainspring.ports.store_extras import CursorStore
+
+
+class LogCursor(Protocol):
+    """A reader's place in the event log, which moves forward with each read."""
+
+    async def read(self, limit: int) -> list[tuple[str, Event]]:
+        """Return up to `limit` new events, each with the position behind it. Empty if there are none yet."""
+        ...
+
+
+class SequentialCursor:
+    """A cursor for stores in which events become visible in the order of their numbers: a position is a number."""
+
+    def __init__(self, store: Store, position: str) -> None:
+        self._store = store
+        self._after = parse_position(position)
+
+    async def read(self, limit: int) -> list[tuple[str, Event]]:
+        events = await self._store.tail(self._after, limit)
+        if events:
+            self._after = events[-1].seq
+        return [(str(event.seq), event) for event in events]
+
+
+def open_cursor(store: Store, position: str) -> LogCursor:
+    """Return a cursor that reads the log of a store from behind a position.
+
+    Raises `InvalidInput` if the text is not a position.
+    """
+    return store.open_cursor(position) if isinstance(store, CursorStore) else SequentialCursor(store, position)
+
+
+def parse_position(text: str) -> int:
+    """Return the event number that a position names.
+
+    Raises `InvalidInput` for the header `Last-Event-ID`, by which clients send a position back.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidInput(
+            "Last-Event-ID", f"{text!r:.40} is not a position in the log", "Send back an id of this stream"
+        )
+    return int(text)

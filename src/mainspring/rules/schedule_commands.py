@@ -1,0 +1,255 @@
+"""Commands on a schedule: create, update, pause, resume, delete, run by hand.
+
+Each returns a draft of the change. Fires that are due are settled first, in that change, under the present definition.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from mainspring.model.events import (
+    FiresElided,
+    RunScheduled,
+    ScheduleCreated,
+    ScheduleDeleted,
+    ScheduleFinished,
+    SchedulePaused,
+    ScheduleResumed,
+    ScheduleUpdated,
+)
+from mainspring.model.instant import Ms
+from mainspring.model.policies import RunOptions
+from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
+from mainspring.model.trigger import EverySpec
+from mainspring.rules.lanes import lane_of, schedule_gate_row
+from mainspring.rules.planning import OpenRuns, count_owed, gates_of, is_fixed_delay, next_look, settle
+from mainspring.rules.schedule_draft import ScheduleDraft
+
+#: The limit for `settle` in an edit: no limit in practice, because the policies bound the runs of missed fires.
+MAX_RUNS_PER_EDIT = 1_000_000
+
+
+def create(
+    schedule_id: str,
+    ns: str,
+    name: str,
+    spec: ScheduleSpec,
+    now: Ms,
+    *,
+    origin: Origin = "api",
+    by: str = "",
+    app: str = "",
+    version: str = "",
+    digest: str = "",
+) -> ScheduleDraft:
+    """Create a schedule. Its first fire is the first one after `now`."""
+    draft = ScheduleDraft(None)
+    next_at = _first_look(spec, now, now)
+    draft.emit(
+        ScheduleCreated(
+            ns=ns,
+            schedule_id=schedule_id,
+            name=name,
+            spec=spec,
+            anchor=now,
+            cursor=now,
+            next_at=next_at,
+            origin=origin,
+            by=by,
+            app=app,
+            version=version,
+            digest=digest,
+        )
+    )
+    _add_gate(draft)
+    if next_at is None or spec.max_runs is not None:
+        _finish_if_nothing_owed(draft)
+        if draft.schedule.state == "finished" and spec.terminal == "delete":
+            draft.emit(ScheduleDeleted(ns=ns, schedule_id=schedule_id, reason="finished"))
+    return draft
+
+
+def update(
+    schedule: Schedule,
+    open_runs: OpenRuns,
+    spec: ScheduleSpec,
+    now: Ms,
+    *,
+    origin: Origin = "api",
+    by: str = "",
+    version: str = "",
+    digest: str = "",
+) -> ScheduleDraft:
+    """Give a schedule a new revision, which affects only fires after `now`. Pause, fire count and open runs stay."""
+    draft = _settle_first(schedule, open_runs, now)
+    old = draft.schedule
+    anchor = now if _interval(spec) != _interval(old.spec) else old.anchor
+    cursor = max(old.cursor, now)
+    paused = old.state == "paused"
+    draft.emit(
+        ScheduleUpdated(
+            ns=old.ns,
+            schedule_id=old.id,
+            revision=old.revision + 1,
+            spec=spec,
+            anchor=anchor,
+            cursor=cursor,
+            next_at=old.until if paused else _first_look(spec, anchor, cursor),
+            origin=origin,
+            by=by,
+            version=version,
+            digest=digest,
+            changed=changed_fields(old.spec, spec),
+        )
+    )
+    _add_gate(draft)
+    if not paused:
+        _finish_if_nothing_owed(draft)
+    return draft
+
+
+def pause(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str, until: Ms | None = None) -> ScheduleDraft:
+    """Pause a schedule, until it is resumed by hand or at the instant `until`."""
+    draft = _settle_first(schedule, open_runs, now)
+    if draft.schedule.state == "active":
+        draft.emit(SchedulePaused(ns=schedule.ns, schedule_id=schedule.id, reason=reason, until=until, next_at=until))
+    elif draft.schedule.state == "paused":
+        draft = ScheduleDraft(schedule)
+        draft.emit(SchedulePaused(ns=schedule.ns, schedule_id=schedule.id, reason=reason, until=until, next_at=until))
+    return draft
+
+
+def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> ScheduleDraft:
+    """Resume a paused schedule. One span covers all fires of the pause, whatever its length."""
+    draft = ScheduleDraft(schedule)
+    if schedule.state != "paused":
+        return draft
+    _elide_pause(draft, now)
+    cursor = max(schedule.cursor, now)
+    draft.emit(
+        ScheduleResumed(
+            ns=schedule.ns,
+            schedule_id=schedule.id,
+            cursor=cursor,
+            reason=reason,
+            next_at=_first_look(schedule.spec, schedule.anchor, cursor),
+        )
+    )
+    _finish_if_nothing_owed(draft)
+    return draft
+
+
+def delete(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str = "user") -> ScheduleDraft:
+    """Delete a schedule. Its runs and its history stay."""
+    draft = _settle_first(schedule, open_runs, now)
+    if draft.schedule.state != "deleted":
+        draft.emit(ScheduleDeleted(ns=schedule.ns, schedule_id=schedule.id, reason=reason))
+    return draft
+
+
+def manual_run(schedule: Schedule, run_id: str, now: Ms, *, body: str | None, actor: str | None = None) -> RunScheduled:
+    """Return the first event of a run that a person starts by hand, outside the plan.
+
+    The run must pass the schedule's gates, but ignores its time window.
+    """
+    options = schedule.spec.options
+    if options is not None and options.window is not None:
+        options = replace(options, window=None)
+    return RunScheduled(
+        ns=schedule.ns,
+        schedule_id=schedule.id,
+        run_id=run_id,
+        actor=actor,
+        task=schedule.spec.task,
+        origin="trigger",
+        fire_time=now,
+        fire_key=f"manual:{run_id}",
+        revision=schedule.revision,
+        due_at=now,
+        lane=lane_of(schedule.ns, schedule.spec.queue),
+        priority=schedule.spec.priority,
+        gates=gates_of(schedule),
+        body=body,
+        options=options if options != RunOptions() else None,
+    )
+
+
+def rearm(schedule: Schedule, ended_at: Ms) -> ScheduleDraft:
+    """Set the next fire of a fixed-delay schedule: one interval after the end of its last run.
+
+    No event carries it, because it can be computed from the run.
+    """
+    draft = ScheduleDraft(schedule)
+    assert isinstance(schedule.spec.trigger, EverySpec)
+    next_at = max(ended_at + schedule.spec.trigger.interval, schedule.cursor + 1)
+    if schedule.state == "active" and (schedule.next_at is None or schedule.next_at < next_at):
+        if schedule.spec.end is not None and next_at > schedule.spec.end:
+            draft.emit(
+                ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason="ended", cursor=schedule.cursor)
+            )
+        else:
+            draft.set(next_at=next_at)
+    return draft
+
+
+def changed_fields(old: ScheduleSpec, new: ScheduleSpec) -> tuple[str, ...]:
+    """Return the names of the fields in which two specs differ."""
+    return tuple(name for name in old.__struct_fields__ if getattr(old, name) != getattr(new, name))
+
+
+def _settle_first(schedule: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
+    """Return a draft that settles the fires that are due; if the schedule is paused, a span covers them."""
+    if schedule.state != "paused":
+        return settle(schedule, open_runs, now, MAX_RUNS_PER_EDIT)
+    draft = ScheduleDraft(schedule)
+    _elide_pause(draft, now)
+    return draft
+
+
+def _elide_pause(draft: ScheduleDraft, now: Ms) -> None:
+    schedule = draft.schedule
+    if is_fixed_delay(schedule.spec):
+        return
+    count = count_owed(schedule.spec, schedule.anchor, schedule.cursor, now)
+    if count:
+        draft.emit(
+            FiresElided(
+                ns=schedule.ns,
+                schedule_id=schedule.id,
+                revision=schedule.revision,
+                after=schedule.cursor,
+                through=now,
+                count=count,
+                reason="paused",
+                next_at=schedule.next_at,
+                consumed=False,
+            )
+        )
+
+
+def _first_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
+    if is_fixed_delay(spec):
+        assert isinstance(spec.trigger, EverySpec)
+        return max(after, (spec.start or after) - 1) + spec.trigger.interval
+    return next_look(spec, anchor, after)
+
+
+def _interval(spec: ScheduleSpec) -> Ms | None:
+    return spec.trigger.interval if isinstance(spec.trigger, EverySpec) else None
+
+
+def _add_gate(draft: ScheduleDraft) -> None:
+    schedule = draft.schedule
+    if schedule.spec.overlap != "allow_parallel":
+        draft.gates.append(schedule_gate_row(schedule.id))
+
+
+def _finish_if_nothing_owed(draft: ScheduleDraft) -> None:
+    schedule = draft.schedule
+    reason = None
+    if schedule.spec.max_runs is not None and schedule.fired >= schedule.spec.max_runs:
+        reason = "max_runs"
+    elif not is_fixed_delay(schedule.spec) and next_look(schedule.spec, schedule.anchor, schedule.cursor) is None:
+        reason = "exhausted" if schedule.spec.end is None else "ended"
+    if reason is not None:
+        draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason, cursor=schedule.cursor))

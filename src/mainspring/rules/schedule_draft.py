@@ -1,0 +1,220 @@
+"""Schedule drafts: a change of one schedule in the making, and the fold of its events into its row.
+
+A draft adds events only, and the row follows by the fold. So row and log cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from mainspring.model.change import Body, Change, ChangeKind, Guard, ScheduleAbsent, ScheduleAt
+from mainspring.model.events import (
+    Event,
+    FiresElided,
+    RunEvent,
+    RunScheduled,
+    RunSkipped,
+    ScheduleCreated,
+    ScheduleDeleted,
+    ScheduleFinished,
+    SchedulePaused,
+    ScheduleResumed,
+    ScheduleSnapshot,
+    ScheduleUpdated,
+)
+from mainspring.model.gate import Gate
+from mainspring.model.instant import Ms
+from mainspring.model.run import Run
+from mainspring.model.schedule import Schedule, Span
+from mainspring.rules.lifecycle import run_from_event
+
+
+def evolve_schedule(schedule: Schedule | None, event: Event) -> Schedule:
+    """Return a schedule after one more event: a move of its own, or the first event of a run of one of its fires."""
+    if type(event) is RunScheduled:  # a short cut for the most frequent event
+        return _fired(schedule, event, event.fire_time, event.next_at)
+    if isinstance(event, ScheduleCreated):
+        return _created(event)
+    if isinstance(event, ScheduleSnapshot):
+        return event.state
+    if isinstance(event, RunSkipped):
+        return _fired(schedule, event, event.fire_time, event.next_at)
+    assert schedule is not None, f"{type(event).__name__} of a schedule that was never created"
+    fold = _FOLDS.get(type(event))
+    if fold is None:
+        raise AssertionError(f"{type(event).__name__} is not a move of a schedule")
+    return replace(schedule, n=schedule.n + 1, updated_at=event.at, **fold(schedule, event))
+
+
+def _created(event: ScheduleCreated) -> Schedule:
+    return Schedule(
+        id=event.schedule_id or "",
+        ns=event.ns,
+        name=event.name,
+        owner=event.by,
+        origin=event.origin,
+        app=event.app,
+        version=event.version,
+        digest=event.digest,
+        spec=event.spec,
+        n=1,
+        revision=event.revision,
+        anchor=event.anchor,
+        cursor=event.cursor,
+        next_at=event.next_at,
+        created_at=event.at,
+        updated_at=event.at,
+    )
+
+
+def _fired(schedule: Schedule | None, event: Event, at: Ms | None, next_at: Ms | None) -> Schedule:
+    assert schedule is not None, f"{type(event).__name__} of a schedule that was never created"
+    assert at is not None
+    return replace(schedule, cursor=max(schedule.cursor, at), fired=schedule.fired + 1, next_at=next_at)
+
+
+def _fold_updated(schedule: Schedule, event: ScheduleUpdated) -> dict[str, Any]:
+    return {
+        "revision": event.revision,
+        "spec": event.spec,
+        "anchor": event.anchor,
+        "cursor": event.cursor,
+        "next_at": event.next_at,
+        "origin": event.origin,
+        "owner": event.by or schedule.owner,
+        "version": event.version or schedule.version,
+        "digest": event.digest or schedule.digest,
+        "state": "active" if schedule.state == "finished" else schedule.state,
+    }
+
+
+def _fold_paused(schedule: Schedule, event: SchedulePaused) -> dict[str, Any]:
+    return {"state": "paused", "reason": event.reason, "until": event.until, "next_at": event.next_at}
+
+
+def _fold_resumed(schedule: Schedule, event: ScheduleResumed) -> dict[str, Any]:
+    return {"state": "active", "reason": None, "until": None, "cursor": event.cursor, "next_at": event.next_at}
+
+
+def _fold_finished(schedule: Schedule, event: ScheduleFinished) -> dict[str, Any]:
+    return {"state": "finished", "reason": event.reason, "next_at": None}
+
+
+def _fold_deleted(schedule: Schedule, event: ScheduleDeleted) -> dict[str, Any]:
+    return {"state": "deleted", "reason": event.reason, "next_at": None}
+
+
+def _fold_elided(schedule: Schedule, event: FiresElided) -> dict[str, Any]:
+    fired = schedule.fired + (event.count if event.consumed else 0)
+    return {"cursor": max(schedule.cursor, event.through), "fired": fired, "next_at": event.next_at}
+
+
+#: How each move after the first changes the columns of a schedule.
+_FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
+    ScheduleUpdated: _fold_updated,
+    SchedulePaused: _fold_paused,
+    ScheduleResumed: _fold_resumed,
+    ScheduleFinished: _fold_finished,
+    ScheduleDeleted: _fold_deleted,
+    FiresElided: _fold_elided,
+}
+
+
+def is_fire_birth(event: Event) -> bool:
+    """Return True for the first event of a run that belongs to a fire of a schedule."""
+    if isinstance(event, RunScheduled):
+        return event.origin == "fire"
+    return isinstance(event, RunSkipped) and event.fire_time is not None
+
+
+class ScheduleDraft:
+    """A change in the making: it collects events, and derives runs, spans and the schedule's new row from them.
+
+    `before` and `after` are the row without and with the events. `cancels_open`: the open runs are to be cancelled
+    (overlap policy). `more`: fires are left for a further change.
+    """
+
+    __slots__ = ("after", "before", "bodies", "cancels_open", "events", "gates", "more", "runs", "spans")
+
+    def __init__(self, schedule: Schedule | None) -> None:
+        self.before = schedule
+        self.after = schedule
+        self.events: list[Event] = []
+        self.runs: list[Run] = []
+        self.spans: list[Span] = []
+        self.bodies: list[Body] = []
+        self.gates: list[Gate] = []
+        self.cancels_open = False
+        self.more = False
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule after the events so far."""
+        assert self.after is not None
+        return self.after
+
+    def emit(self, event: Event) -> None:
+        """Add an event, and what follows from it."""
+        self.events.append(event)
+        self.after = evolve_schedule(self.after, event)
+        if isinstance(event, RunEvent):
+            self.runs.append(run_from_event(event))
+        elif isinstance(event, FiresElided):
+            self.spans.append(
+                Span(
+                    event.schedule_id or "",
+                    event.revision,
+                    event.after,
+                    event.through,
+                    event.count,
+                    event.reason,
+                    event.ns,
+                )
+            )
+
+    def set(self, **values: Any) -> None:
+        """Set columns of the schedule that no event carries."""
+        self.after = replace(self.schedule, **values)
+
+    @property
+    def changed(self) -> bool:
+        """True if the draft has anything to write."""
+        return bool(self.events) or self.before != self.after
+
+    def change(self, change_id: str, *, touched: int = 0) -> Change:
+        """Return the change with its guard: the schedule must be as it was before the draft.
+
+        `touched` is the touch mark that the settler read, which the change clears.
+        """
+        guard: Guard
+        before, schedule = self.before, self.schedule
+        if before is None:
+            guard = ScheduleAbsent(schedule.id, schedule.ns, schedule.name)
+        else:
+            guard = ScheduleAt(before.id, before.revision, before.cursor, before.n, touched)
+        return Change(
+            id=change_id,
+            guard=guard,
+            schedule=schedule,
+            runs=tuple(self.runs),
+            spans=tuple(self.spans),
+            bodies=tuple(self.bodies),
+            gates=tuple(self.gates),
+            events=tuple(self.events),
+            kind=self._kind(),
+        )
+
+    def _kind(self) -> ChangeKind:
+        """Return "new_schedule" for a creation and nothing else, "plan" for fires that all become runs."""
+        if self.before is None:
+            return "new_schedule" if len(self.events) == 1 else "other"
+        if self.spans or self.bodies or self.gates:
+            return "other"
+        finishes = bool(self.events) and type(self.events[-1]) is ScheduleFinished
+        if finishes != (self.schedule.state == "finished"):
+            return "other"  # for example a schedule that had finished, and whose mark alone is cleared
+        fires = self.events[:-1] if finishes else self.events
+        return "plan" if all(type(event) is RunScheduled for event in fires) else "other"

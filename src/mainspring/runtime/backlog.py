@@ -1,0 +1,41 @@
+"""The backlog: how many runs wait for a pool of workers, and how many these hold. For autoscaling."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mainspring.engine.presence import list_instances
+from mainspring.model.run import CLAIMABLE
+from mainspring.ports.paging import iterate_rows
+from mainspring.ports.store import Runs
+from mainspring.rules.autoscale import Demand
+from mainspring.rules.lanes import lane_of
+from mainspring.runtime.runtime import Runtime
+
+#: Rows read at most: beyond that, more or less backlog makes no difference.
+MAX_BACKLOG_ROWS = 5_000
+BACKLOG_PAGE = 500
+
+
+async def measure_demand(runtime: Runtime, host: str, pids: Collection[int], enough: int) -> Demand:
+    """Return how many runs these workers could claim now, up to `enough`, and how many they hold.
+
+    The workers are the processes `pids` on `host`; the number they hold is that of their last heartbeat.
+    """
+    settings, now = runtime.settings, runtime.time.now()
+    lanes = {lane_of(settings.namespace, queue) for queue in settings.queues}
+    backlog = rows = 0
+    query = Runs(
+        ns=settings.namespace, states=tuple(sorted(CLAIMABLE)), due_before=now, oldest_first=True, limit=BACKLOG_PAGE
+    )
+    async for run in iterate_rows(runtime.store, query, lambda run: run.id):
+        rows += 1
+        backlog += run.parked_on is None and run.lane in lanes and run.task in runtime.handlers
+        if backlog >= enough or rows >= MAX_BACKLOG_ROWS:
+            break
+    running = sum(
+        one.running
+        for lease, one in await list_instances(runtime.store)
+        if lease.live and one.host == host and one.pid in pids
+    )
+    return Demand(backlog, running)

@@ -1,0 +1,41 @@
+"""Notes: events that say what happened to an instance and belong to no change of a run or a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mainspring.engine.commit.batcher import Batcher
+from mainspring.model.change import Change
+from mainspring.model.events import Event, SubscriberFailed
+
+MAX_NOTE_ERROR_CHARACTERS = 500
+
+
+class LogNotes:
+    """Appends notes to the event log. Thread: engine loop."""
+
+    def __init__(self, batcher: Batcher, change_id: Callable[[], str]) -> None:
+        self._batcher = batcher
+        self._change_id = change_id
+
+    async def append(self, event: Event) -> None:
+        """Append a note and return when it is committed. Raises: StoreError."""
+        await self._batcher.apply(Change(id=self._change_id(), events=(event,)))
+
+    def append_soon(self, event: Event) -> None:
+        """Queue a note. If the store fails, the note is lost."""
+        future = self._batcher.submit(Change(id=self._change_id(), events=(event,)))
+        future.add_done_callback(lambda f: f.cancelled() or f.exception())
+
+    def append_subscriber_failure(self, event: Event, error: str) -> None:
+        """Queue a note that a subscriber failed on `event`."""
+        if isinstance(event, SubscriberFailed):
+            return  # a subscriber to failures that fails must not feed itself
+        self.append_soon(
+            SubscriberFailed(
+                run_id=event.run_id,
+                schedule_id=event.schedule_id,
+                event=type(event).__name__,
+                error=error[:MAX_NOTE_ERROR_CHARACTERS],
+            )
+        )

@@ -1,0 +1,426 @@
+"""The composition root: one instance of the engine, wired."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mainspring.engine.commit.batcher import Batcher
+from mainspring.engine.commit.inline_writer import InlineWriter
+from mainspring.engine.commit.loop_writer import LoopWriter
+from mainspring.engine.commit.submitter import ThreadsafeSubmitter
+from mainspring.engine.commit.writer import Writer
+from mainspring.engine.events.bus import Bus
+from mainspring.engine.events.publisher import EventPublisher
+from mainspring.engine.events.run_waiters import LOOK_SECONDS, RunWaiters
+from mainspring.engine.keeper import Keeper
+from mainspring.engine.leader import Leader
+from mainspring.engine.loop import Loop
+from mainspring.engine.presence import Instance, Presence
+from mainspring.engine.settler import Settler
+from mainspring.engine.store_clock import StoreClock
+from mainspring.engine.store_listener import StoreListener
+from mainspring.engine.work.recorder import Recorder
+from mainspring.engine.work.worker import Worker
+from mainspring.model.change import Change
+from mainspring.model.errors import RunsAlready, StoreError
+from mainspring.model.events import InstanceJoined, InstanceLeft
+from mainspring.model.health import Health
+from mainspring.model.http import HTTP_TASK, AgentSettings
+from mainspring.model.ids import IdFactory
+from mainspring.model.instant import Ms
+from mainspring.model.run import ENDED, Run
+from mainspring.model.schedule import Schedule
+from mainspring.model.settings import Settings
+from mainspring.ports.broker import Broker
+from mainspring.ports.clock import Clock
+from mainspring.ports.executor import Handler
+from mainspring.ports.store import Runs, Store
+from mainspring.ports.store_extras import InlineStore
+from mainspring.ports.threads import Threads
+from mainspring.runtime.log_notes import LogNotes
+from mainspring.runtime.wakeups import Wakeups
+from mainspring.runtime.worker_set import WorkerSet
+from mainspring.service.commands import Commands
+
+if TYPE_CHECKING:
+    from mainspring.agents.callbacks import Callbacks
+    from mainspring.agents.vault import Vault
+    from mainspring.engine.broker.link import BrokerLink
+
+log = logging.getLogger("mainspring.engine")
+
+#: A store that has not answered one call for this many seconds is reported as silent.
+SILENT_STORE_SECONDS = 2.0
+#: Leases shorter than this, in milliseconds, may end because the machine is busy, not because the worker is dead.
+SHORT_LEASE: Ms = 5_000
+
+
+def open_store(url: str, clock: Clock) -> Store:
+    """Return the store that a URL names, not yet opened. Its backend is imported here, not with this module."""
+    from mainspring.runtime.store_url import open_store as named
+
+    return named(url, clock)
+
+
+def open_broker(url: str, clock: Clock) -> Broker:
+    """Return the broker that a URL names, not yet opened. Its backend is imported here, not with this module."""
+    from mainspring.runtime.broker_url import open_broker as named
+
+    return named(url, clock)
+
+
+class Runtime:
+    """One instance of the engine: store, batcher and commands from `open` on, loops between `start` and `stop`.
+
+    Thread: engine loop, unless a method says otherwise.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        rng: random.Random,
+        settings: Settings,
+        handlers: Mapping[str, Handler],
+        bus: Bus,
+        threads: Threads,
+        broker: Broker | None = None,
+        open_another: Callable[[], Store] | None = None,
+        *,
+        is_sole_process: bool = False,
+    ) -> None:
+        """Wire an instance on `store`. `open_another` makes a further store object for the same place, or is None.
+
+        `is_sole_process`: no other process uses the store, as in a test that drives the engine itself. Then runs that
+        end elsewhere are looked for at the poll interval only.
+
+        Where two objects need each other, the later one is registered with the earlier one: workers with
+        `workers.claims`, the wake-ups with the batcher.
+        """
+        self.store = store
+        self.clock = clock
+        self.time = time = StoreClock(store, clock)
+        self.settings = settings
+        self.handlers = handlers
+        self.bus = bus
+        self.ids = IdFactory(rng)
+        self.owner = owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{rng.getrandbits(24):06x}"
+        self._changes = itertools.count(1)
+        self._change_prefix = f"{rng.getrandbits(40):010x}"
+        poll = settings.poll / 1000
+        self.workers = WorkerSet(store, time, settings, owner, handlers, threads, self._post)
+        self.waiters = RunWaiters(self._find_ended, self.workers.holds, poll if is_sole_process else LOOK_SECONDS)
+        self.broker_link = self._make_broker_link(broker)
+        self.publisher = EventPublisher(
+            bus, self.broker_link, settings.namespace, lambda: self.commands.open_cursor(None)
+        )
+        self.batcher = Batcher(
+            store,
+            pace=settings.pace / 1000,
+            claims=self.workers.claims,
+            publisher=self.publisher,
+            is_busy=lambda: self.workers.has_backlog and not self.waiters.waiting,
+        )
+        self.submitter = ThreadsafeSubmitter(self.batcher, self._post)
+        #: The writer for callers' own loops and threads, where the store allows one.
+        self.caller_writer = self._make_caller_writer(open_another)
+        self.notes = LogNotes(self.batcher, self.change_id)
+        self.recorder = Recorder(self.batcher, time, rng, self.change_id, poll)
+        self.commands = Commands(
+            store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id, lambda: self.vault
+        )
+        self.settler = Settler(
+            store,
+            self.batcher,
+            self.change_id,
+            handlers,
+            clock,
+            poll,
+            self.commands.cancel_older,
+            self.workers.wake,
+            observe_store_time=time.observe,
+            drain_outcomes=self.workers.drain_outcomes,
+            ending=self.recorder.ending,
+        )
+        self._wakeups = Wakeups(self.settler, self.workers, self.waiters, self.publisher, self.broker_link)
+        self.batcher.call_after_commit(self._wakeups.after_commit)
+        self.leader = Leader(store, time, settings, owner, self.notes.append_soon)
+        self.keeper = Keeper(store, time, settings, self.leader, self._pause_undeclared, self._touch)
+        self.presence = Presence(store, settings, owner, self._describe)
+        self._loops: list[Loop] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: Digests of the schedules that this program declares, by name.
+        self._declared: Mapping[str, str] = {}
+        self._started_at: Ms = 0
+        self._is_planner_only = False
+        self.wait_for_end = self.waiters.wait
+
+    def _make_broker_link(self, broker: Broker | None) -> BrokerLink | None:
+        if broker is None:
+            return None
+        from mainspring.engine.broker.link import BrokerLink  # most programs have none
+
+        return BrokerLink(broker, self.store, self.time, self.settings, self.owner, self.workers.holds)
+
+    def _make_caller_writer(self, open_another: Callable[[], Store] | None) -> Writer | None:
+        if self.store.capabilities.remote and open_another is not None:
+            return LoopWriter(open_another, self.submitter)
+        if isinstance(self.store, InlineStore):
+            return InlineWriter(self.store.open_beside, self.submitter, self.clock.monotonic)
+        return None
+
+    @functools.cached_property
+    def vault(self) -> Vault:
+        """Header values and signing secrets of HTTP agents."""
+        from mainspring.agents.vault import Vault  # most programs keep none
+
+        return Vault(self.store, self.time.now)
+
+    @functools.cached_property
+    def callbacks(self) -> Callbacks:
+        """The callbacks of agents that answered 202."""
+        from mainspring.agents.callbacks import Callbacks  # most programs receive none
+
+        return Callbacks(self.store, self.batcher.apply, self.recorder, self.vault, self.time)
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker of Python handlers; None before `start` and after `stop`."""
+        return self.workers.worker
+
+    def change_id(self) -> str:
+        """Return a new change id: a prefix of this instance, then a count. Thread: any."""
+        return f"{self._change_prefix}{next(self._changes):x}"
+
+    # ── life ───────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        """Open the store; commands work from here on."""
+        self._loop = asyncio.get_running_loop()
+        await self.store.open()
+        await self.time.read()
+        if self.broker_link is not None:
+            self.broker_link.open()
+
+    @property
+    def is_open(self) -> bool:
+        """True while the engine loop runs, so that calls to it are answered. Thread: any."""
+        return self._loop is not None and not self._loop.is_closed()
+
+    def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
+        """Make the worker and the executors for handlers that run on `handler_loop`, and start no loop.
+
+        `inline` keeps every kind of handler on that loop.
+        """
+        self.bus.bind(handler_loop, lambda event, error: self._post(self.notes.append_subscriber_failure, event, error))
+        return self.workers.start(handler_loop, self.recorder, self.publisher, self.notes.append_soon, inline=inline)
+
+    async def start(
+        self,
+        handler_loop: asyncio.AbstractEventLoop,
+        *,
+        inline: bool = False,
+        plans: bool = True,
+        agents: AgentSettings | None = None,
+    ) -> None:
+        """Start every loop. Without `plans` neither plan schedules nor keep house, but settle everything else.
+
+        Raises: RunsAlready.
+        """
+        if self.worker is not None:
+            raise RunsAlready
+        if self.settings.lease_ttl < SHORT_LEASE:
+            log.warning("lease_ttl of %d ms is short: a busy machine may lose leases", self.settings.lease_ttl)
+        self._loop = asyncio.get_running_loop()
+        self._started_at = self.time.now()
+        self.settler.enable_planning(enabled=plans)
+        worker = self.wire(handler_loop, inline=inline)
+        await self.presence.run_once()
+        await self.notes.append(InstanceJoined(instance=self.owner, version=self.settings.version))
+        listener = StoreListener(self.store, self.settings.poll / 1000, self._wakeups.after_hint)
+        self._loops = [self.presence, self.settler, worker, worker.heart, listener]
+        if plans:
+            self._loops += [self.leader, self.keeper]
+        if self.broker_link is not None:
+            self.broker_link.start(worker, self.handlers, self.recorder.unstored)
+            if plans:
+                self._loops.append(self.broker_link.make_resender(self.leader, self.handlers))
+        if (follower := self.publisher.follow_log()) is not None:
+            await follower.begin()
+            self._loops.append(follower)
+        for loop in self._loops:
+            loop.start()
+        if agents is not None:
+            self.call_agents(agents)
+
+    def call_agents(self, settings: AgentSettings) -> None:
+        """Take the runs of HTTP agents, too, if the worker runs; calls are made on the handlers' loop."""
+        if (agents := self.workers.start_agents(settings, self.vault, self.recorder, self.publisher)) is None:
+            return
+        if self.broker_link is not None:
+            self.broker_link.serve(agents, (HTTP_TASK,), self.recorder.unstored)
+        self._start_loops(agents, agents.heart)
+
+    async def become_planner(self) -> None:
+        """Leave every run to other instances. Called right after `start`, before its loops have had a turn."""
+        self.workers.claims.clear()
+        self._is_planner_only = True
+        if self.broker_link is not None:
+            await self.broker_link.stop_reading()
+        if self.worker is not None:
+            await self.worker.stop()
+        await self.presence.run_once()
+
+    def stop_claiming(self) -> None:
+        """Claim and begin nothing more; attempts that run go on."""
+        self.workers.stop_claiming()
+
+    async def stop(self, timeout: float) -> None:
+        """Stop claiming, let runs finish within `timeout` seconds, hand the rest back, and stop every loop."""
+        if self.worker is None:
+            return
+        if self.broker_link is not None:
+            await self.broker_link.stop_reading()
+        await self.workers.drain(timeout)
+        await self._stop_loops()
+        await self.recorder.drain()
+        if self.broker_link is not None:
+            await self.broker_link.stop()
+        with contextlib.suppress(StoreError):
+            await self.notes.append(InstanceLeft(instance=self.owner))
+            await self.leader.leave()
+            await self.presence.leave()
+        await self.workers.close()
+
+    async def stop_now(self) -> None:
+        """Hand every run back at once, as the second signal asks for."""
+        await self.workers.abort()
+
+    def _start_loops(self, *loops: Loop) -> None:
+        for loop in loops:
+            self._loops.append(loop)
+            loop.start()
+
+    async def _stop_loops(self) -> None:
+        for loop in reversed(self._loops):
+            await loop.stop()
+        self._loops = []
+        self.publisher.forget_follower()
+
+    async def close_caller_writer(self) -> None:
+        """Close the connections of callers' loops. Thread: the loop of the caller, before `close`."""
+        if self.caller_writer is not None:
+            await self.caller_writer.close()
+
+    async def close(self) -> None:
+        """Close the store, after committing what callers on other loops submitted."""
+        self.waiters.notify_all()
+        await self.submitter.close()
+        await self.batcher.flush()
+        if self.broker_link is not None:
+            await self.broker_link.close()
+        await self.store.close()
+
+    # ── what callers use ───────────────────────────────────────────────────
+
+    def writer(self) -> Writer:
+        """Return the quickest writer for a caller outside the engine loop. Thread: any.
+
+        With a worker, a subscriber or a broker here, commits go through the engine loop: a claim may share them, and
+        their events and hints are published.
+        """
+        if self.caller_writer is None or self.worker is not None:
+            return self.submitter
+        needs_engine = self.publisher.has_listeners or self.broker_link is not None
+        return self.submitter if needs_engine else self.caller_writer
+
+    def follow_log_if_needed(self) -> None:
+        """Start to follow the event log if a subscriber needs it; called after each subscription. Thread: any."""
+        self._post(self._follow_log)
+
+    def _follow_log(self) -> None:
+        if self.worker is not None and (follower := self.publisher.follow_log()) is not None:
+            self._start_loops(follower)
+
+    def announce_declared(self, digests: Mapping[str, str]) -> None:
+        """Have the presence row list, from its next renewal on, the schedules this program declares: name → digest."""
+        self._declared = digests
+
+    def health(self) -> Health:
+        """Return which loops cannot do their work, without asking the store. Thread: any."""
+        warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
+        if self.worker is None or self._loop is None:
+            return Health("stopped", warnings=warnings)
+        failing = {loop.name: loop.trouble for loop in self._loops if loop.trouble is not None}
+        for loop, silence in self._silent_loops(self._loop.time()):
+            failing.setdefault(loop.name, f"the store has not answered for {silence:.0f} s")
+        if self.broker_link is not None and self.broker_link.availability.trouble is not None:
+            failing["broker"] = self.broker_link.availability.trouble
+        return Health("degraded" if failing else "ok", failing, warnings)
+
+    def _silent_loops(self, now: float) -> list[tuple[Loop, float]]:
+        """Return the loops whose call to the store takes too long, with the seconds since it began."""
+        one_call_each = [loop for worker in self.workers for loop in (worker, worker.heart)]
+        waiting = [(loop, now - since) for loop in (self.presence, *one_call_each) if (since := loop.since) is not None]
+        return [(loop, silence) for loop, silence in waiting if silence > SILENT_STORE_SECONDS]
+
+    def metrics(self) -> dict[str, float]:
+        """Return counters, whose names end in `_total`, and present values. Thread: any."""
+        worker = self.worker
+        if worker is None:
+            return {}
+        return {
+            "leader": float(self.leader.leads),
+            "leader_term": float(self.leader.epoch or 0),
+            "leader_terms_won_total": float(self.leader.terms),
+            "runs_held": float(len(worker.running)),
+            "slots": float(self.settings.concurrency),
+            "claims_total": float(worker.claims),
+            "changes_waiting": float(self.batcher.waiting),
+            "store_failures": float(sum(loop.failures for loop in self._loops)),
+        } | ({} if self.broker_link is None else self.broker_link.metrics())
+
+    # ── what the loops use ─────────────────────────────────────────────────
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        """Call a function on the engine loop soon, if it is open. Thread: any."""
+        with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(callback, *args)
+
+    def _describe(self) -> Instance:
+        works = not self._is_planner_only
+        return Instance(
+            app=self.settings.app,
+            version=self.settings.version,
+            tasks=self.workers.tasks if works else (),
+            declares=dict(self._declared),
+            running=self.workers.running,
+            concurrency=self.settings.concurrency if works else 0,
+            abandoned=self.workers.abandoned,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            role=("all" if works else "planner") if self.settler.plans else "worker",
+            queues=self.settings.queues,
+            labels=self.settings.labels,
+            since=self._started_at,
+        )
+
+    async def _find_ended(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        return await self.store.find(Runs(ids=tuple(run_ids), states=tuple(ENDED), limit=len(run_ids)))
+
+    async def _touch(self, schedules: Sequence[str]) -> None:
+        """Have the settler look at schedules again."""
+        await self.batcher.apply(Change(id=self.change_id(), touches=tuple(schedules)))
+
+    async def _pause_undeclared(self, schedule: Schedule, reason: str) -> None:
+        await self.commands.pause(schedule, reason=reason)

@@ -1,0 +1,115 @@
+"""Make a store from its URL. Only the backend that the URL names is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from mainspring.model.errors import InvalidInput, MissingExtra, suggest_nearest
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Store
+
+_PLANNED_SCHEMES = ("mongodb", "mongodb+srv")
+#: Schemes of Redis and Valkey: one server, with TLS, behind a Sentinel, in a cluster.
+_REDIS_STORE_SCHEMES = tuple(
+    f"{name}{kind}" for kind in ("", "+sentinel", "+cluster") for name in ("redis", "rediss", "valkey", "valkeys")
+)
+_SQLITE_FORMS = "Write sqlite:///relative.db or sqlite:////absolute/path.db"
+_BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def open_store(url: str, clock: Clock) -> Store:
+    """Return the store that `url` names, not yet opened. Raises: InvalidInput, MissingExtra."""
+    if not isinstance(url, str) or "://" not in url:
+        raise InvalidInput("url", f"{url!r} is not a store URL", f"Write memory:// or a file: {_SQLITE_FORMS}")
+    scheme = url.partition("://")[0].lower()
+    maker = _STORE_MAKERS.get(scheme)
+    if maker is not None:
+        return maker(url, clock)
+    if scheme in _PLANNED_SCHEMES:
+        raise InvalidInput(
+            "url", f"this version has no {scheme} store yet", "Use sqlite:///mainspring.db, or memory:// for tests"
+        )
+    known = f"Known are {', '.join(_STORE_MAKERS)}"
+    raise InvalidInput(
+        "url", f"no store is called {scheme!r}", f"{suggest_nearest(scheme, _STORE_MAKERS) or ''} {known}".strip()
+    )
+
+
+def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            fix = suggest_nearest(name, known) or (f"Known are {', '.join(known)}" if known else "It takes no options")
+            raise InvalidInput("url", f"{name!r} is not an option of this store", fix)
+        options[name] = value
+    return options
+
+
+def _memory(url: str, clock: Clock) -> Store:
+    from mainspring.backends.memory.store import MemoryStore
+
+    parts = urlsplit(url)
+    if parts.netloc or parts.path.strip("/"):
+        raise InvalidInput("url", f"{url!r} names a place, but memory has none", "Write memory://")
+    _read_options(parts.query, ())
+    return MemoryStore(clock)
+
+
+def _sqlite(url: str, clock: Clock) -> Store:
+    from mainspring.backends.sqlite import SqliteStore
+
+    # Not urlsplit: a "#" or ";" in a file name is part of the name.
+    place, _, query = url.partition("://")[2].partition("?")
+    if not place.startswith("/"):
+        raise InvalidInput("url", f"{url!r} has no third slash, so {place!r} would be a host name", _SQLITE_FORMS)
+    path = unquote(place[1:])
+    if not path or path.endswith("/"):
+        raise InvalidInput("url", f"{url!r} names no file", _SQLITE_FORMS)
+    if path == ":memory:":
+        raise InvalidInput("url", "SQLite in memory is not a store", "Write memory://")
+    if "\0" in path:
+        raise InvalidInput("url", "the path holds a NUL character", _SQLITE_FORMS)
+    options = _read_options(query, ("synchronous", "force"))
+    synchronous = options.get("synchronous", "full").lower()
+    if synchronous not in ("full", "normal"):
+        raise InvalidInput(
+            "url",
+            f"synchronous={synchronous!r} is not known",
+            "Use full (survives power loss) or normal (the last commits may be lost with the power)",
+        )
+    force = _BOOLEANS.get(options.get("force", "0").lower())
+    if force is None:
+        raise InvalidInput("url", f"force={options['force']!r} is not known", "Use 1 or 0")
+    return SqliteStore(path, clock, synchronous=synchronous, force=force)
+
+
+def _postgres(url: str, clock: Clock) -> Store:
+    try:
+        from mainspring.backends.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise MissingExtra("PostgreSQL needs asyncpg. Install it: pip install 'mainspring[postgres]'") from error
+
+    return PostgresStore(url, clock)
+
+
+def _redis(url: str, clock: Clock) -> Store:
+    try:
+        from mainspring.backends.redis import RedisStore
+    except ModuleNotFoundError as error:
+        if error.name not in ("redis", "hiredis"):
+            raise
+        raise MissingExtra("Redis and Valkey need redis-py. Install it: pip install 'mainspring[redis]'") from error
+
+    return RedisStore(url, clock)
+
+
+_STORE_MAKERS: dict[str, Callable[[str, Clock], Store]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+    **dict.fromkeys(_REDIS_STORE_SCHEMES, _redis),
+}

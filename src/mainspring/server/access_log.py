@@ -1,0 +1,58 @@
+"""Access log: one line for each request with its caller, path, status, size, duration and request id.
+
+Queries, headers and bodies are never logged: they may hold secrets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger("mainspring.access")
+
+
+class AccessLog:
+    """ASGI middleware that logs every request; the outermost one, so that refusals by other middleware are logged."""
+
+    def __init__(self, app: ASGIApp, monotonic: Callable[[], float], *, enabled: bool = True) -> None:
+        self._app = app
+        self._monotonic = monotonic
+        self.enabled = enabled
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not self.enabled:
+            await self._app(scope, receive, send)
+            return
+        began = self._monotonic()
+        status, size = 0, 0
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_counted)
+        finally:
+            state = scope.get("state", {})
+            client = scope.get("client")
+            # The path as the client sent it is percent-encoded, so that no path can forge a line of the log.
+            path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:500]
+            log.info(
+                "%s %s %s %s %d %dB %.1fms %s",
+                client[0] if client else "-",
+                (state.get("caller") or "-").replace(" ", "_"),
+                scope["method"],
+                path,
+                status,
+                size,
+                (self._monotonic() - began) * 1000,
+                state.get("request_id", "-"),
+            )

@@ -1,0 +1,218 @@
+"""HTTP service of a process: the ASGI app with its middlewares, and the uvicorn server that runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from mainspring.api.app import build
+from mainspring.api.context import Api
+from mainspring.app.internals import host_of
+from mainspring.config.settings import ServeSettings
+from mainspring.model.errors import InvalidInput, MainspringError
+from mainspring.ports.store import Store
+from mainspring.server.access import Access
+from mainspring.server.access_log import AccessLog
+from mainspring.service.api_keys import KeyRing
+
+if TYPE_CHECKING:
+    from mainspring.app.mainspring import Mainspring
+
+#: Bytes of a request before its body: 64 headers of one KiB, or fewer longer ones.
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 100
+#: Bytes of one header's value, and of the URL.
+MAX_HEADER_BYTES = MAX_HEAD_BYTES // 4
+#: Time that requests under way have to end after `stop`.
+STOP_GRACE_SECONDS = 4
+#: Connections that the system holds until the server accepts them.
+_SOCKET_BACKLOG = 1_024
+
+
+class HttpService:
+    """ASGI app of a serving process: the API or a role's probes, behind the access check and the access log."""
+
+    def __init__(self, ms: Mainspring, settings: ServeSettings) -> None:
+        self._inner = build(ms, settings)
+        self._api: Api = self._inner.state.api
+
+        def with_store(question: Callable[[Store], Awaitable[Any]]) -> Awaitable[Any]:
+            async def ask(runtime: Any) -> Any:
+                return await question(runtime.store)
+
+            return host_of(ms).call(ask)
+
+        self.keys = KeyRing(with_store, host_of(ms).now)
+        self._access = Access(self._inner, settings, self.keys, ms.clock.monotonic)
+        self._log = AccessLog(self._access, ms.clock.monotonic, enabled=settings.server.access_log)
+        self.app = self._log
+
+    def adopt(self, settings: ServeSettings) -> None:
+        """Use new settings for the requests that follow; a request under way keeps those it began with."""
+        self._api.adopt(settings)
+        self._access.settings = settings
+        self._log.enabled = settings.server.access_log
+
+    def close_streams(self) -> None:
+        """Report not ready from now on, and end the event streams, which would not end by themselves."""
+        self._api.health.mark_stopping()
+        self._api.closing.set()
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """HTTP protocol that cuts off clients that send too slowly, and refuses a head that is too large."""
+
+    #: Seconds that a client has to send a request, head and body.
+
+    request_timeout = 10.0
+    _deadline: asyncio.TimerHandle | None = None
+    _head = 0
+    _in_head = True
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._start_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head += len(data)
+            if self._head > MAX_HEAD_BYTES + 16 * 1024 and self.parser is not None:
+                self.send_400_response("The head of the request is too large.")
+                return
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._start_deadline()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > MAX_HEADER_BYTES:
+            raise ValueError("the URL is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS or len(value) > MAX_HEADER_BYTES:
+            raise ValueError("too many headers, or one that is too long")
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head = False, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._cancel_deadline()
+        super().on_message_complete()
+        self._in_head, self._head = True, 0
+
+    def _start_deadline(self) -> None:
+        self._cancel_deadline()
+        self._deadline = self.loop.call_later(self.request_timeout, self.transport.close)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class EmbeddedServer(uvicorn.Server):
+    """uvicorn server without signal handlers of its own; the process that runs it installs them."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stop_requested = asyncio.Event()
+        #: Set once the server accepts connections.
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, then set `listening`."""
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no signal handlers, unlike uvicorn."""
+        yield
+
+    async def main_loop(self) -> None:
+        """Wake once a second for the Date header, where uvicorn wakes ten times: an idle service costs less CPU."""
+        while not self.should_exit:
+            await self.on_tick(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._stop_requested.wait()
+
+    def stop(self) -> None:
+        """Accept no more connections; requests under way have `STOP_GRACE_SECONDS` to end."""
+        self.should_exit = True
+        self._stop_requested.set()
+
+
+def make_server(app: Any, settings: ServeSettings) -> EmbeddedServer:
+    """Return a server for sockets that are bound already."""
+    timeout = settings.server.request_timeout / 1000
+    protocol = type("ConfiguredHttpProtocol", (BoundedHttpProtocol,), {"request_timeout": timeout})
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=max(5, round(timeout)),
+        timeout_graceful_shutdown=STOP_GRACE_SECONDS,
+        backlog=_SOCKET_BACKLOG,
+    )
+    return EmbeddedServer(config)
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Return listening sockets on every address of a host.
+
+    Raises: InvalidInput for an unknown host, MainspringError with the fix if an address or port cannot be had.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        raise InvalidInput("server.host", f"{host!r} has no address", "Give 127.0.0.1, 0.0.0.0 or ::") from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, number, _, address in dict.fromkeys(found):
+            listener = socket.socket(family, kind, number)
+            sockets.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if len(found) > 1 else 0)
+            bound = address if port or len(sockets) == 1 else (address[0], sockets[0].getsockname()[1], *address[2:])
+            listener.bind(bound)
+            listener.listen(_SOCKET_BACKLOG)
+            listener.setblocking(False)
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        raise MainspringError(_bind_problem(host, port, error)) from error
+    return sockets
+
+
+def _bind_problem(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use. Stop the program that uses it, or give another: --port {port + 1}"
+    if error.errno == errno.EACCES:
+        return f"this user may not listen on port {port}. Give one above 1023: --port 3000"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine. Give 127.0.0.1, or 0.0.0.0 for all addresses: --host 0.0.0.0"
+    return f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}. Give another with --host or --port"

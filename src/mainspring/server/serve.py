@@ -1,0 +1,225 @@
+"""Life of a serving process: bind the sockets, open the store, check that access is safe, start, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from mainspring.app.internals import host_of, http_agents_of, runner_of
+from mainspring.app.mainspring import Mainspring
+from mainspring.app.shutdown import Stopper
+from mainspring.config.redaction import redact_url
+from mainspring.config.reload import Reloader
+from mainspring.config.resolve import DEFAULT, Resolved, Sources
+from mainspring.config.settings import ServeSettings
+from mainspring.model.errors import InvalidInput
+from mainspring.model.http import AgentSettings
+from mainspring.model.settings import adjust_settings
+from mainspring.server.http import EmbeddedServer, HttpService, bind, make_server
+from mainspring.telemetry.log_format import set_level
+
+log = logging.getLogger("mainspring")
+
+#: Interval of the warning that the service runs without keys on an address that others reach.
+INSECURE_WARNING_SECONDS = 60.0
+
+
+def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
+    """Return the app to serve: `program` with the settings that were given explicitly, or a new app without tasks."""
+    settings, origins = resolved.settings, resolved.origins
+    scheduler = settings.scheduler
+    if program is not None:
+        own = program.settings
+        if origins["scheduler.workers"] != DEFAULT:
+            own = adjust_settings(own, concurrency=scheduler.workers)
+        own = replace(own, shutdown_timeout=min(own.shutdown_timeout, scheduler.shutdown_timeout))
+        host_of(program).configure(
+            url=None if origins["store"] == DEFAULT else settings.store,
+            broker=UNSET if origins["broker"] == DEFAULT else settings.broker,
+            settings=own,
+        )
+        app = program
+    else:
+        app = Mainspring(
+            settings.store,
+            broker=settings.broker,
+            name=scheduler.name,
+            namespace=scheduler.namespace,
+            concurrency=scheduler.workers,
+            lease_ttl=scheduler.lease_ttl / 1000,
+            poll_interval=scheduler.poll_interval / 1000,
+            shutdown_timeout=scheduler.shutdown_timeout / 1000,
+            history=None if scheduler.history is None else scheduler.history / 1000,
+            payload_limit=scheduler.payload_limit,
+        )
+    return app
+
+
+def agent_settings(settings: ServeSettings) -> AgentSettings:
+    """Return how agents are called. By default private addresses are allowed while the service is on loopback."""
+    private = settings.agents.allow_private
+    return replace(
+        settings.agents,
+        allow_private=settings.server.on_loopback if private is None else private,
+        public_url=settings.url,
+    )
+
+
+def run(app: Mainspring, sources: Sources, resolved: Resolved, print_line: Callable[[str], Any]) -> None:
+    """Serve until SIGTERM or SIGINT; errors of the start are raised unchanged.
+
+    `sources` is read again when the configuration is reloaded. `print_line` prints the address for the user.
+    """
+    settings = resolved.settings
+    sockets = bind(settings.server.host, settings.server.port)
+    if settings.server.port == 0:
+        settings = replace(settings, server=replace(settings.server, port=sockets[0].getsockname()[1]))
+        resolved = replace(resolved, settings=settings)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(app, sockets, sources, resolved, print_line))
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(
+    app: Mainspring,
+    sockets: list[socket.socket],
+    sources: Sources,
+    resolved: Resolved,
+    print_line: Callable[[str], Any],
+) -> None:
+    settings = resolved.settings
+    stopper = Stopper()
+    reloader = Reloader(sources, resolved)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reloader.reload)
+    with stopper.on_signals(signal.SIGTERM, signal.SIGINT):
+        service = HttpService(app, settings)
+        server = make_server(service.app, settings)
+        host_of(app).enable_agents(agent_settings(settings))
+        try:
+            await _check_keys(service, settings)
+            if settings.role != "api":
+                stopper.at_once(runner_of(app).stop_claiming)
+                await runner_of(app).start(settings.role)
+            reloader.listeners += [
+                service.adopt,
+                lambda new: set_level(new.logging.level),
+                lambda new: http_agents_of(app).adopt(agent_settings(new)),
+            ]
+            await _until_stopped(app, service, server, sockets, stopper, reloader, print_line)
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            await app.close()
+    log.info("stopped in order")
+
+
+async def _check_keys(service: HttpService, settings: ServeSettings) -> None:
+    """Refuse to serve other machines while there is no API key. This is also the first query of the store."""
+    server = settings.server
+    any_key = await service.keys.any()
+    if any_key or settings.role not in ("all", "api"):
+        return
+    if server.insecure_no_auth or (server.on_loopback and not server.require_key):
+        return
+    where = "" if settings.store.startswith("sqlite:///mainspring.db") else f" --store {redact_url(settings.store)}"
+    reason = f"{server.host} can be reached by others" if not server.on_loopback else "server.require_key is set"
+    raise InvalidInput(
+        "server.host",
+        f"{reason}, and there is no API key",
+        f"Make one: mainspring key create NAME{where}; or bind to 127.0.0.1; or serve without keys: --insecure-no-auth",
+    )
+
+
+async def _until_stopped(
+    app: Mainspring,
+    service: HttpService,
+    server: EmbeddedServer,
+    sockets: list[socket.socket],
+    stopper: Stopper,
+    reloader: Reloader,
+    print_line: Callable[[str], Any],
+) -> None:
+    settings = reloader.settings
+    stop = asyncio.Event()
+    serving = asyncio.create_task(server.serve(sockets))
+    background = [asyncio.create_task(reloader.watch(stop))]
+    if settings.server.insecure_no_auth and not settings.server.on_loopback:
+        background.append(asyncio.create_task(_warn_insecure(settings)))
+    try:
+        await _wait_while_serving(server.listening.wait(), serving)
+        _print_address(settings, print_line)
+        notify_systemd("READY=1")
+        await _wait_while_serving(stopper.wait(), serving)
+    finally:
+        notify_systemd("STOPPING=1")
+        service.close_streams()
+        server.stop()
+        stop.set()
+        for task in background[1:]:  # the reloader ends by itself
+            task.cancel()
+        draining = asyncio.create_task(runner_of(app).drain(stopper))
+        await asyncio.gather(serving, draining, *background, return_exceptions=True)
+        for task in (serving, draining):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+
+async def _wait_while_serving(wait: Coroutine[Any, Any, Any], serving: asyncio.Task[None]) -> None:
+    """Wait for `wait`, or for the end of the server if that comes first."""
+    waiting = asyncio.create_task(wait)
+    await asyncio.wait([waiting, serving], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+def _print_address(settings: ServeSettings, print_line: Callable[[str], Any]) -> None:
+    """Print the address of the service, and a command to try next."""
+    url = settings.url
+    print_line(f"Mainspring serves at {url}  ({redact_url(settings.store)}, role {settings.role}); Ctrl-C stops")
+    key = "" if settings.server.on_loopback and not settings.server.require_key else ' -H "Authorization: Bearer $KEY"'
+    if settings.role not in ("all", "api"):
+        print_line(f"Next: curl {url}/ready")
+        return
+    body = '{"name": "hello", "cronExpression": "* * * * *", "agentId": "me", "agentUrl": "http://localhost:8000/"}'
+    print_line(f"Next: curl {url}/api/schedules{key} -H 'Content-Type: application/json' -d '{body}'")
+
+
+def notify_systemd(message: str) -> None:
+    """Send a state to systemd (`Type=notify`), if systemd started this process."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier, contextlib.suppress(OSError):
+        notifier.sendto(message.encode(), address.replace("@", "\0", 1))
+
+
+async def _warn_insecure(settings: ServeSettings) -> None:
+    while True:
+        log.warning(
+            "INSECURE: any caller that reaches %s can do anything (--insecure-no-auth). "
+            "Make a key with `mainspring key create` and leave the option out",
+            settings.url,
+        )
+        await asyncio.sleep(INSECURE_WARNING_SECONDS)
+
+
+__all__ = ["agent_settings", "make_app", "run"]

@@ -1,0 +1,188 @@
+"""Supervisor of a pool of worker processes: restarts dead ones, resizes the pool, and stops it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from mainspring.app.shutdown import Stopper
+from mainspring.model.errors import StoreError
+from mainspring.rules.autoscale import STABLE_AFTER_SECONDS, Bounds, Demand, PoolState, resize, restart_delay
+
+log = logging.getLogger("mainspring.supervisor")
+
+#: A worker is killed when it still runs this long after its own shutdown time-out.
+KILL_GRACE_SECONDS = 10.0
+
+
+class WorkerPlace:
+    """One place in the pool: a worker process, replaced by a new one when it dies, until the place is closed."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._closing = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+        self.killed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process in this place now; None between two processes."""
+        return None if self._process is None else self._process.pid
+
+    async def keep_running(self) -> None:
+        """Start a process and replace it when it dies; return when the place is closed and its process has ended."""
+        loop, deaths = asyncio.get_running_loop(), 0
+        while not self._closing.is_set():
+            began = loop.time()
+            end = await self._run_process()
+            if self._closing.is_set():
+                log.info("%s", end)
+                return
+            deaths = 1 if loop.time() - began >= STABLE_AFTER_SECONDS else deaths + 1
+            delay = restart_delay(deaths)
+            log.error("%s; another is started in %g s", end, delay)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), delay)
+
+    async def _run_process(self) -> str:
+        """Start one process and wait for its end; return for the log how it ended."""
+        try:
+            # Its own session: Ctrl-C then reaches the worker once, through the supervisor. Its standard input is a pipe
+            # that closes when the supervisor dies: the worker stops then.
+            process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            return f"a worker could not be started ({error})"
+        self._process = process
+        if self._closing.is_set():
+            self._signal(signal.SIGTERM)
+        code = await process.wait()
+        self._process = None
+        return f"worker {process.pid} has ended" if code == 0 else f"worker {process.pid} died ({_format_exit(code)})"
+
+    def close(self) -> None:
+        """Have the worker drain and end. A second call has it hand back its runs at once."""
+        self._closing.set()
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the worker; other workers take its runs when their leases end."""
+        self._closing.set()
+        if self._process is not None:
+            self.killed = True
+            log.error(
+                "worker %d did not end and is killed; other workers take its runs when their leases end", self.pid
+            )
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+class Supervisor:
+    """Pool of worker processes; lives on the asyncio loop on which `run` is called.
+
+    `demand(pids, enough)` returns the load of the workers with these ids and the backlog, counted up to `enough` runs.
+    It is called every `poll` seconds, and only if the bounds allow the pool to change its size.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        bounds: Bounds,
+        *,
+        slots: int,
+        poll: float,
+        shutdown_timeout: float,
+        demand: Callable[[Collection[int], int], Awaitable[Demand]],
+    ) -> None:
+        self._command = command
+        self._bounds = bounds
+        self._slots = slots
+        self._poll = poll
+        self._shutdown = shutdown_timeout
+        self._demand = demand
+        self._pool = PoolState(bounds.start)
+        #: Open places, oldest first.
+        self._open: list[WorkerPlace] = []
+        #: Every place whose process has not ended, by the task that keeps it running.
+        self._places: dict[asyncio.Task[None], WorkerPlace] = {}
+
+    async def run(self) -> int:
+        """Keep the pool until a signal and return the exit code: 0 if every worker ended in order, else 1.
+
+        The first and the second signal are passed on to the workers, the third one kills them.
+        """
+        stopper = Stopper()
+        with stopper.on_signals(signal.SIGTERM, signal.SIGINT):
+            self._resize()
+            scaling = asyncio.ensure_future(self._scale()) if self._bounds.low < self._bounds.high else None
+            try:
+                await stopper.wait()
+            finally:
+                if scaling is not None:
+                    scaling.cancel()
+            log.info("stopping %d workers", len(self._places))
+            self._for_each(WorkerPlace.close)
+            stopper.on_second(lambda: self._for_each(WorkerPlace.close if stopper.requests == 2 else WorkerPlace.kill))
+            return await self._wait_for_all()
+
+    async def _wait_for_all(self) -> int:
+        """Wait for the end of every worker and kill those that are late; return the exit code."""
+        places = list(self._places.values())
+        if self._places:
+            await asyncio.wait(self._places, timeout=self._shutdown + KILL_GRACE_SECONDS)
+        self._for_each(WorkerPlace.kill)
+        if self._places:
+            await asyncio.wait(self._places)
+        return 1 if any(place.killed for place in places) else 0
+
+    async def _scale(self) -> None:
+        """Read the backlog every `poll` seconds and adapt the size of the pool."""
+        while True:
+            await asyncio.sleep(self._poll)
+            pids = {place.pid for place in self._open if place.pid is not None}
+            try:
+                found = await self._demand(pids, self._bounds.high * self._slots)
+            except StoreError as error:
+                log.warning("the backlog is not known: %s", error)
+                continue
+            except Exception:  # an unknown backlog must not stop the workers
+                log.exception("the backlog is not known")
+                continue
+            before, self._pool = self._pool.size, resize(self._pool, found, self._slots, self._bounds)
+            if self._pool.size != before:
+                log.info(
+                    "from %d to %d workers: %d runs wait, %d run", before, self._pool.size, found.backlog, found.running
+                )
+                self._resize()
+
+    def _resize(self) -> None:
+        """Open or close places, the newest first, until the pool has its size."""
+        while len(self._open) > self._pool.size:
+            self._open.pop().close()
+        while len(self._open) < self._pool.size:
+            place = WorkerPlace(self._command)
+            self._open.append(place)
+            task = asyncio.ensure_future(place.keep_running())
+            self._places[task] = place
+            task.add_done_callback(self._places.pop)
+
+    def _for_each(self, action: Callable[[WorkerPlace], None]) -> None:
+        for place in list(self._places.values()):
+            action(place)
+
+
+def _format_exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

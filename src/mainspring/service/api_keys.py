@@ -1,0 +1,157 @@
+"""API keys: 256 random bits, shown once, stored as a hash; a revocation takes effect within seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.model.errors import InvalidInput
+from mainspring.model.ids import check_name
+from mainspring.model.instant import Ms
+from mainspring.model.keyvalue import API_KEY_KIND, KeyValue
+from mainspring.ports.paging import iterate_rows
+from mainspring.ports.store import KeyValues, Store
+
+#: A key is cached for this long: a revocation must take effect in every instance within five seconds.
+KEY_CACHE_MS: Ms = 2_000
+#: Keyvalue kind of the last use of a key. It is not part of the key, so that writing it cannot restore a revoked key.
+KEY_USE_KIND = "key_use"
+#: At most one write of the last use of a key in this time.
+USE_INTERVAL_MS: Ms = 60_000
+_TOKEN = re.compile(r"msk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_MAX_CACHED_KEYS = 10_000
+
+
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """A key without its secret: name, hash, scope, expiry and last use."""
+
+    id: str
+    name: str
+    digest: str
+    #: Reserved for roles: today every key may do everything.
+    scope: str = "all"
+    created_at: Ms = 0
+    expires_at: Ms | None = None
+    last_used: Ms | None = None
+
+
+class _Data(Struct):
+    name: str
+    digest: str
+    scope: str = "all"
+
+
+def _digest(secret: str) -> str:
+    # A fast hash is safe, because the secret is 256 random bits; a slow one would cost every request.
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+async def create_key(store: Store, name: str, expires_at: Ms | None = None) -> tuple[ApiKey, str]:
+    """Store a new key. Return it with its token, which cannot be shown again.
+
+    Raises: InvalidInput for a name that is taken.
+    """
+    check_name(name, field="name")
+    taken = {key.name for key in await list_keys(store)}
+    if name in taken:
+        raise InvalidInput("name", f"there is a key called {name!r} already", "Give another name, or revoke that one")
+    key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    key = ApiKey(id=key_id, name=name, digest=_digest(secret), expires_at=expires_at)
+    data = msgspec.json.encode(_Data(name=name, digest=key.digest)).decode()
+    await store.put([KeyValue(kind=API_KEY_KIND, id=key_id, data=data, expires_at=expires_at)])
+    return key, f"msk_{key_id}_{secret}"
+
+
+async def list_keys(store: Store) -> list[ApiKey]:
+    """Return every key that has not expired, oldest first."""
+    keys = [_key(row) async for row in iterate_rows(store, KeyValues(kind=API_KEY_KIND, limit=500), lambda row: row.id)]
+    used = {row.id: row.created_at for row in await store.find(KeyValues(kind=KEY_USE_KIND, limit=10_000))}
+    return sorted(
+        (msgspec.structs.replace(key, last_used=used.get(key.id)) for key in keys),
+        key=lambda key: (key.created_at, key.id),
+    )
+
+
+async def revoke_key(store: Store, name_or_id: str) -> ApiKey:
+    """Remove a key by id or name, and return it. Raises: InvalidInput, with the nearest name."""
+    from mainspring.model.errors import suggest_nearest
+
+    keys = await list_keys(store)
+    for key in keys:
+        if name_or_id in (key.id, key.name):
+            await store.remove(API_KEY_KIND, [key.id])
+            await store.remove(KEY_USE_KIND, [key.id])
+            return key
+    known = [name for key in keys for name in (key.name, key.id)]
+    raise InvalidInput(
+        "key", f"there is no key {name_or_id!r}", suggest_nearest(name_or_id, known) or "See `mainspring key list`"
+    )
+
+
+def _key(row: KeyValue) -> ApiKey:
+    data = msgspec.json.decode(row.data, type=_Data)
+    return ApiKey(
+        id=row.id,
+        name=data.name,
+        digest=data.digest,
+        scope=data.scope,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+    )
+
+
+class KeyRing:
+    """Checks the tokens of requests against stored keys, which are cached for `KEY_CACHE_MS`."""
+
+    def __init__(
+        self, ask: Callable[[Callable[[Store], Awaitable[Any]]], Awaitable[Any]], now: Callable[[], Ms]
+    ) -> None:
+        self._ask = ask
+        self._now = now
+        self._seen: dict[str, tuple[Ms, ApiKey | None]] = {}
+        self._used: dict[str, Ms] = {}
+
+    async def judge(self, token: str) -> ApiKey | None:
+        """Return the key of a token; None if the token is wrong, or its key was revoked or has expired."""
+        parts = _TOKEN.fullmatch(token)
+        if parts is None:
+            return None
+        key = await self._known(parts[1])
+        # Compared in constant time, also if there is no such key.
+        right = hmac.compare_digest(_digest(parts[2]), "" if key is None else key.digest)
+        now = self._now()
+        if not right or key is None or (key.expires_at is not None and key.expires_at <= now):
+            return None
+        await self._note_use(key, now)
+        return key
+
+    async def any(self) -> bool:
+        """Return whether there is any key."""
+        return bool(await self._ask(lambda store: store.find(KeyValues(kind=API_KEY_KIND, limit=1))))
+
+    async def _known(self, key_id: str) -> ApiKey | None:
+        now = self._now()
+        at, key = self._seen.get(key_id, (-KEY_CACHE_MS, None))
+        if not 0 <= now - at < KEY_CACHE_MS:
+            rows = await self._ask(lambda store: store.find(KeyValues(kind=API_KEY_KIND, ids=(key_id,), limit=1)))
+            key = _key(rows[0]) if rows else None
+            if len(self._seen) >= _MAX_CACHED_KEYS:
+                self._seen.clear()
+            self._seen[key_id] = (now, key)
+        return key
+
+    async def _note_use(self, key: ApiKey, now: Ms) -> None:
+        if now - self._used.get(key.id, -USE_INTERVAL_MS) >= USE_INTERVAL_MS:
+            self._used[key.id] = now
+            use = KeyValue(kind=KEY_USE_KIND, id=key.id, data="{}", created_at=now)
+            await self._ask(lambda store: store.put([use], replace=True))
+
+
+__all__ = ["KEY_CACHE_MS", "ApiKey", "KeyRing", "create_key", "list_keys", "revoke_key"]

@@ -1,0 +1,497 @@
+"""Commands and queries on schedules and runs, for every door: Python API, CLI, REST. Thread: engine loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.engine.store_clock import StoreClock
+from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
+from mainspring.model.errors import (
+    InvalidInput,
+    ScheduleConflict,
+    StoreError,
+    UnknownRun,
+    UnknownSchedule,
+    suggest_nearest,
+)
+from mainspring.model.events import DeclarationConflict, Event, RunEvent, RunScheduled, SchedulePaused
+from mainspring.model.gate import Gate
+from mainspring.model.http import HTTP_TASK, HttpAgent
+from mainspring.model.ids import IdFactory, storable_text
+from mainspring.model.instant import Ms
+from mainspring.model.keyvalue import KeyValue
+from mainspring.model.policies import OnConflict
+from mainspring.model.run import OPEN, Run, State
+from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
+from mainspring.model.trigger import AtSpec
+from mainspring.ports.log_cursor import LogCursor, open_cursor
+from mainspring.ports.paging import find_log_end
+from mainspring.ports.store import Bodies, Events, KeyValues, Runs, Schedules, Store
+from mainspring.rules.definition import digest_of
+from mainspring.rules.lanes import schedules_to_touch
+from mainspring.rules.lifecycle import (
+    Command,
+    Discard,
+    Reopen,
+    RequestCancel,
+    decide,
+    evolve,
+    run_from_event,
+    runs_from_events,
+)
+from mainspring.rules.planning import OpenRuns
+from mainspring.rules.redeploy import LiveDeclaration, judge_declaration, version_key
+from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
+from mainspring.rules.schedule_draft import ScheduleDraft
+
+if TYPE_CHECKING:
+    from mainspring.agents.vault import Vault
+
+log = logging.getLogger("mainspring")
+
+#: A write that is refused because the row changed meanwhile is decided again at most this often.
+MAX_WRITE_ATTEMPTS = 20
+#: An event may commit after others that have greater numbers, but not after more than this many.
+LATE_EVENTS = 1_000
+#: Most runs or schedules in one commit.
+MAX_ROWS_PER_COMMIT = 1_000
+
+
+class RevisionConflict(Exception):
+    """Another edit of the schedule came first."""
+
+
+class NewRun(Struct, frozen=True, gc=False):
+    """A run to be enqueued: its first event, its payload, its gates."""
+
+    event: RunScheduled
+    bodies: tuple[Body, ...] = ()
+    gates: tuple[Gate, ...] = ()
+
+
+class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
+    """A schedule as a caller requests it: its definition, payload and gates, and its origin."""
+
+    ns: str
+    name: str
+    spec: ScheduleSpec
+    digest: str
+    bodies: tuple[Body, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    origin: Origin = "api"
+    by: str = ""
+    app: str = ""
+    version: str = ""
+    delay: Ms | None = None
+    #: Reason for a schedule that is created paused, in one commit; None creates an active one.
+    paused: str | None = None
+    #: The HTTP agent, with header values that are not stored yet; see `Commands.with_stored_headers`.
+    agent: HttpAgent | None = None
+
+    def spec_at(self, now: Ms) -> ScheduleSpec:
+        """Return the definition to store at `now`: a delay counts from there, so that its one fire lies ahead."""
+        if self.delay is None:
+            return self.spec
+        return replace(self.spec, trigger=AtSpec((now + max(1, self.delay),)))
+
+
+class Commands:
+    """Queries, and commands that the rules decide and the store guards against concurrent changes."""
+
+    def __init__(
+        self,
+        store: Store,
+        apply: Callable[[Change], Awaitable[Result]],
+        apply_many: Callable[[Sequence[Change]], Awaitable[list[Result]]],
+        time: StoreClock,
+        ids: IdFactory,
+        change_id: Callable[[], str],
+        vault: Callable[[], Vault],
+    ) -> None:
+        self._store = store
+        self._vault = vault
+        self._apply = apply
+        self._apply_many = apply_many
+        self._time = time
+        self._ids = ids
+        self._change_id = change_id
+
+    # ── reading ────────────────────────────────────────────────────────────
+
+    async def schedule(self, ns: str, key: str) -> Schedule:
+        """Return a schedule by name or id. Raises: UnknownSchedule, with the nearest name."""
+        found = await self._store.find(Schedules(ns=ns, name=key, limit=1))
+        if not found:
+            found = await self._store.find(Schedules(id=key, limit=1))
+        if not found:
+            names = [s.name for s in await self._store.find(Schedules(ns=ns, limit=1_000))]
+            raise UnknownSchedule(f"no schedule is called {key!r}. {suggest_nearest(key, names)}".strip())
+        return found[0]
+
+    async def schedules(self, query: Schedules) -> list[Schedule]:
+        """Return the schedules that a query selects."""
+        return await self._store.find(query)
+
+    async def run(self, run_id: str) -> Run:
+        """Return a run by its id. Raises: UnknownRun."""
+        found = await self._store.find(Runs(id=run_id, limit=1))
+        if not found:
+            raise UnknownRun(f"no run has the id {run_id!r}")
+        return found[0]
+
+    async def runs(self, query: Runs) -> list[Run]:
+        """Return the runs that a query selects."""
+        return await self._store.find(query)
+
+    async def events(self, query: Events) -> list[Event]:
+        """Return the events that a query selects."""
+        return await self._store.find(query)
+
+    async def open_cursor(self, place: str | None) -> LogCursor:
+        """Return a cursor that reads the event log from a place, or from its present end if `place` is None."""
+        if place is not None:
+            return open_cursor(self._store, place)
+        # The last events are read and dropped, so that events that commit late among them are not missed.
+        found = open_cursor(self._store, str(max(0, await find_log_end(self._store) - LATE_EVENTS)))
+        while len(await found.read(LATE_EVENTS)) >= LATE_EVENTS:
+            pass
+        return found
+
+    async def bodies(self, ids: Iterable[str | None]) -> dict[str, str]:
+        """Return payloads by their ids; those that are gone are left out."""
+        wanted = tuple({name for name in ids if name is not None})
+        found = await self._store.find(Bodies(ids=wanted, limit=len(wanted))) if wanted else []
+        return {body.id: body.data for body in found}
+
+    # ── beside the log ─────────────────────────────────────────────────────
+
+    async def put(self, items: Sequence[KeyValue], *, replace: bool = False) -> list[bool]:
+        """Store keyvalue entries. The result is False for each entry that existed and was not to be replaced."""
+        return await self._store.put(items, replace=replace)
+
+    async def find_values(self, kind: str, ids: Iterable[str]) -> dict[str, KeyValue]:
+        """Return keyvalue entries by id; those that are gone are left out."""
+        wanted = tuple(dict.fromkeys(ids))
+        found = await self._store.find(KeyValues(kind=kind, ids=wanted, limit=len(wanted))) if wanted else []
+        return {one.id: one for one in found}
+
+    async def remove(self, kind: str, ids: Sequence[str]) -> int:
+        """Remove keyvalue entries and return how many there were."""
+        return await self._store.remove(kind, ids)
+
+    async def _count_open(self, schedule_id: str) -> OpenRuns:
+        runs = await self._store.find(
+            Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=10_000, oldest_first=True)
+        )
+        waiting = sum(run.state is not State.RUNNING for run in runs)
+        return OpenRuns(len(runs), waiting, runs[0].id if runs else None)
+
+    # ── schedules ──────────────────────────────────────────────────────────
+
+    async def with_stored_headers(self, want: ScheduleRequest) -> ScheduleRequest:
+        """Store the header values of the request's agent, and return the request with a reference to them."""
+        agent, options = want.agent, want.spec.options
+        if agent is None or agent.headers is None or options is None or options.http is None:
+            return want
+        ref = await self._vault().store_headers(f"{want.ns}/{want.name}", agent.headers)
+        spec = replace(want.spec, options=replace(options, http=replace(options.http, headers_ref=ref)))
+        digest = digest_of(spec) if want.digest == digest_of(want.spec) else want.digest
+        return replace(want, spec=spec, digest=digest, agent=None)
+
+    async def create(
+        self, want: ScheduleRequest, on_conflict: OnConflict = "error", *, fresh: bool = False
+    ) -> Schedule:
+        """Create a schedule and return it. An existing one with an equal definition is returned unchanged.
+
+        Raises: ScheduleConflict for another definition, unless `on_conflict` allows it, and always with `fresh`.
+        """
+        want = await self.with_stored_headers(want)
+        for _ in range(MAX_WRITE_ATTEMPTS):
+            found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
+            if found and fresh:
+                raise ScheduleConflict(
+                    "name", f"a schedule called {want.name!r} exists: {found[0].id}", "Choose another name, or edit it"
+                )
+            if found:
+                return await self._resolve_conflict(found[0], want, on_conflict)
+            draft = self._new_schedule(want, self._time.now())
+            if (await self._write(draft, want.bodies, want.gates)).ok:
+                if draft.schedule.state == "finished" and draft.schedule.reason != "max_runs":
+                    log.warning("schedule %r will never fire: no fire of it lies in the future", want.name)
+                return await self._stored(draft.schedule)
+        raise StoreError(f"schedule {want.name!r} kept changing while it was created")
+
+    async def _resolve_conflict(self, existing: Schedule, want: ScheduleRequest, on_conflict: OnConflict) -> Schedule:
+        """Return the existing schedule if its definition is equal, else do what `on_conflict` says."""
+        is_equal = existing.spec == want.spec or (existing.digest == want.digest and existing.revision == 1)
+        if is_equal or on_conflict == "keep":
+            return existing
+        if on_conflict == "replace":
+            return await self.replace(existing, want)
+        fields = ", ".join(changed_fields(existing.spec, want.spec))
+        raise ScheduleConflict(
+            "name",
+            f"a schedule called {want.name!r} exists with another definition (different: {fields})",
+            'Choose another name, or say on_conflict="replace" or "keep"',
+        )
+
+    async def create_many(self, wants: list[ScheduleRequest], on_conflict: OnConflict = "error") -> int:
+        """Create schedules in one commit and return how many are new; existing names are then handled by `create`."""
+        wants = [want if want.agent is None else await self.with_stored_headers(want) for want in wants]
+        now = self._time.now()
+        changes = [self._change(self._new_schedule(want, now), want.bodies, want.gates) for want in wants]
+        results = await self._apply_many(changes)
+        for want, result in zip(wants, results, strict=True):
+            if not result.ok:
+                await self.create(want, on_conflict)
+        return sum(result.ok for result in results)
+
+    def _new_schedule(self, want: ScheduleRequest, now: Ms) -> ScheduleDraft:
+        draft = create(
+            self._ids.uuid7(now),
+            want.ns,
+            want.name,
+            want.spec_at(now),
+            now,
+            origin=want.origin,
+            by=want.by,
+            app=want.app,
+            version=want.version,
+            digest=want.digest,
+        )
+        if want.paused is not None and draft.schedule.state == "active":
+            draft.emit(SchedulePaused(ns=want.ns, schedule_id=draft.schedule.id, reason=storable_text(want.paused)))
+        return draft
+
+    async def replace(self, schedule: Schedule, want: ScheduleRequest, *, exactly: bool = False) -> Schedule:
+        """Write a new revision of a schedule and return it.
+
+        If the row changed meanwhile, the edit is applied to the new row; with `exactly` it raises `RevisionConflict`.
+        """
+        want = await self.with_stored_headers(want)
+
+        def decide_on(row: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
+            if exactly and row.revision != schedule.revision:
+                raise RevisionConflict(row.name)
+            return update(
+                row,
+                open_runs,
+                want.spec_at(now),
+                now,
+                origin=want.origin,
+                by=want.by,
+                version=want.version,
+                digest=want.digest,
+            )
+
+        row = await self._edit(schedule, decide_on, want.bodies, want.gates)
+        if _headers_ref(schedule) not in (None, _headers_ref(row)):
+            await self._vault().retire(ref=_headers_ref(schedule))
+        return row
+
+    async def declare(
+        self, want: ScheduleRequest, live: tuple[LiveDeclaration, ...], on_drift: Literal["keep", "code"] = "keep"
+    ) -> str:
+        """Create or update a schedule that code declares, and return the verdict of `judge_declaration`.
+
+        `live` are the declarations of other live instances: a newer version's wins, and the conflict is logged.
+        """
+        want = await self.with_stored_headers(want)
+        found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
+        existing = found[0] if found else None
+        verdict = judge_declaration(existing, want.digest, want.version, live, on_drift)
+        if existing is None:
+            if verdict == "create":
+                await self.create(want, on_conflict="keep")
+            return verdict
+        if verdict == "resume" or (verdict == "drift" and _is_undeclared(existing)):
+            await self.resume(existing, reason="declared again")
+        elif verdict == "update":
+            row = await self.replace(existing, want)
+            if _is_undeclared(row):
+                await self.resume(row, reason="declared again")
+        elif verdict == "conflict":
+            newest = max((one.version for one in live), key=version_key)
+            note = DeclarationConflict(
+                ns=want.ns, schedule_id=existing.id, name=want.name, declared=want.version, live=newest
+            )
+            await self._apply(Change(id=self._change_id(), events=(note,)))
+        return verdict
+
+    async def pause(self, schedule: Schedule, *, reason: str = "paused", until: Ms | None = None) -> Schedule:
+        """Pause a schedule, or pause it until an instant, and return it. Raises: InvalidInput if it has finished."""
+        if until is not None and until <= self._time.now():
+            raise InvalidInput("until", "lies in the past", "Give an instant in the future, or none")
+        if schedule.state == "finished":
+            raise InvalidInput("schedule", f"{schedule.name!r} has finished ({schedule.reason})", "Edit it to go on")
+        text = storable_text(reason)
+        return await self._edit(
+            schedule, lambda row, open_runs, now: pause(row, open_runs, now, reason=text, until=until)
+        )
+
+    async def resume(self, schedule: Schedule, *, reason: str = "") -> Schedule:
+        """Resume a paused schedule and return it."""
+        return await self._edit(schedule, lambda row, _, now: resume(row, now, reason=reason))
+
+    async def delete(self, schedule: Schedule, *, reason: str = "user", exactly: bool = False) -> Schedule:
+        """Delete a schedule, cancel its waiting runs with the reason, let running ones end; return the deleted row."""
+
+        def decide_on(row: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
+            if exactly and row.revision != schedule.revision:
+                raise RevisionConflict(row.name)
+            return delete(row, open_runs, now, reason=reason)
+
+        row = await self._edit(schedule, decide_on)
+        waiting = (State.WAITING, State.RETRYING, State.BLOCKED)
+        while runs := await self._store.find(Runs(schedule_id=row.id, states=waiting, limit=500)):
+            for run in runs:
+                await self._command(run, RequestCancel("the schedule was deleted", reason))
+        if row.spec.task == HTTP_TASK:
+            await self._vault().retire(ref=_headers_ref(row), schedule_id=row.id)
+        return row
+
+    async def trigger(self, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
+        """Start one run of a schedule now, outside the plan, and return it. `body` replaces the schedule's payload."""
+        if schedule.state == "deleted":
+            raise UnknownSchedule(f"the schedule {schedule.name!r} was deleted")
+        now = self._time.now()
+        event = manual_run(
+            schedule, self._ids.uuid7(now), now, body=schedule.spec.body if body is None else body.id, actor=by or None
+        )
+        run, _ = await self.enqueue(NewRun(event, () if body is None else (body,)))
+        return run
+
+    async def _edit(
+        self,
+        schedule: Schedule,
+        decide_on: Callable[[Schedule, OpenRuns, Ms], ScheduleDraft],
+        bodies: tuple[Body, ...] = (),
+        gates: tuple[Gate, ...] = (),
+    ) -> Schedule:
+        row = schedule
+        for _ in range(MAX_WRITE_ATTEMPTS):
+            if row.state == "deleted":
+                raise UnknownSchedule(f"the schedule {row.name!r} was deleted")
+            open_runs = await self._count_open(row.id)
+            draft = decide_on(row, open_runs, await self._time.read())
+            if not draft.changed:
+                return row
+            if (await self._write(draft, bodies, gates)).ok:
+                if draft.cancels_open:
+                    await self.cancel_older(draft)
+                return await self._stored(draft.schedule)
+            row = (await self._store.find(Schedules(id=row.id, limit=1)))[0]
+        raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
+
+    async def _stored(self, schedule: Schedule) -> Schedule:
+        """Return the row as stored, with the fields that the store sets; as it was written if it has changed since."""
+        found = await self._store.find(Schedules(id=schedule.id, limit=1))
+        return found[0] if found and found[0].n == schedule.n else schedule
+
+    async def cancel_older(self, draft: ScheduleDraft) -> None:
+        """For `cancel_running`: cancel older open runs of a schedule; its new fire waits at the gate until they end."""
+        new = {run.id for run in draft.runs}
+        for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
+            if run.cancel is None and run.id not in new:
+                await self._command(run, RequestCancel("replaced by a newer fire", "overlap"))
+
+    async def _write(self, draft: ScheduleDraft, bodies: tuple[Body, ...], gates: tuple[Gate, ...]) -> Result:
+        return await self._apply(self._change(draft, bodies, gates))
+
+    def _change(self, draft: ScheduleDraft, bodies: tuple[Body, ...], gates: tuple[Gate, ...]) -> Change:
+        draft.bodies.extend(bodies)
+        draft.gates.extend(gates)
+        return draft.change(self._change_id())
+
+    # ── runs ───────────────────────────────────────────────────────────────
+
+    async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
+        """Store a run. Return it, or the open run that has its unique key, and whether it is new."""
+        run, change = self.make_run(new)
+        return stored_run(run, await self._apply(change))
+
+    def make_run(self, new: NewRun) -> tuple[Run, Change]:
+        """Return the run that a first event describes, and the change that inserts it. Thread: any."""
+        run = run_from_event(new.event)
+        change = Change(
+            id=self._change_id(),
+            guard=RunAbsent(run.id, run.unique_key),
+            run=run,
+            bodies=new.bodies,
+            gates=new.gates,
+            events=(new.event,),
+            kind="new_runs",
+        )
+        return run, change
+
+    def make_runs(self, chunk: list[NewRun]) -> Change:
+        """Return the change that inserts up to `MAX_ROWS_PER_COMMIT` runs without unique keys. Thread: any."""
+        return Change(
+            id=self._change_id(),
+            runs=tuple(runs_from_events([new.event for new in chunk])),
+            bodies=tuple({body.id: body for new in chunk for body in new.bodies}.values()),
+            gates=tuple({gate.name: gate for new in chunk for gate in new.gates}.values()),
+            events=tuple([new.event for new in chunk]),
+            kind="new_runs",
+        )
+
+    async def cancel(self, run_id: str, *, reason: str, by: str = "") -> Run:
+        """Cancel a waiting run, or ask a running one to stop, and return it; an ended run is returned unchanged."""
+        run = await self.run(run_id)
+        if run.state not in OPEN:
+            return run
+        return await self._command(run, RequestCancel(storable_text(reason), by))
+
+    async def reopen(self, run_id: str, *, by: str = "") -> Run:
+        """Run an ended run again, with its row and fire time and with fresh retry budgets; return it."""
+        return await self._command(await self.run(run_id), Reopen(by))
+
+    async def discard(self, run_id: str, *, by: str = "") -> Run:
+        """Discard a dead letter and return its run."""
+        return await self._command(await self.run(run_id), Discard(by))
+
+    async def _command(self, run: Run, command: Command) -> Run:
+        for _ in range(MAX_WRITE_ATTEMPTS):
+            events: tuple[RunEvent, ...] = decide(run, command, self._time.now())
+            after = evolve(run, events[0])
+            change = Change(
+                id=self._change_id(),
+                guard=RunAt(run.id, run.n),
+                run=after,
+                events=events,
+                touches=schedules_to_touch(after),
+            )
+            done = (await self._apply(change)).ok
+            before, run = run, await self.run(run.id)
+            if not done and run.n == before.n and run.unique_key is not None:
+                raise InvalidInput(
+                    "unique", f"{run.unique_key!r} is held by another open run", "Wait for it or cancel it"
+                )
+            if done:
+                return run if run.n == after.n else after
+            if isinstance(command, RequestCancel) and run.state not in OPEN:
+                return run
+        raise StoreError(f"run {run.id} kept changing")
+
+
+def _headers_ref(schedule: Schedule) -> str | None:
+    options = schedule.spec.options
+    return None if options is None or options.http is None else options.http.headers_ref
+
+
+def _is_undeclared(schedule: Schedule) -> bool:
+    """True while a schedule is paused because no code declared it."""
+    return schedule.state == "paused" and schedule.reason == "not_declared"
+
+
+def stored_run(run: Run, result: Result) -> tuple[Run, bool]:
+    """Return the stored run and whether it is `run`: else the result holds the run that has its unique key."""
+    if result.ok:
+        return run, True
+    assert isinstance(result.current, Run)
+    return result.current, False

@@ -1,7 +1,0 @@
--- Retention looks for what has ended, for notes, for deleted schedules and for payloads nobody names.
-
-CREATE INDEX run_ended ON §run (ended_at) WHERE ended_at IS NOT NULL;
-CREATE INDEX run_body ON §run (body) WHERE body IS NOT NULL;
-CREATE INDEX event_note ON §event (at) WHERE n IS NULL;
-CREATE INDEX schedule_deleted ON §schedule (updated_at) WHERE state = 'deleted';
-CREATE INDEX schedule_body ON §schedule (body) WHERE body IS NOT NULL;

@@ -1,8 +1,0 @@
--- Remove kept things; how many were there.  ARGV: names
-local count = 0
-for _, name in ipairs(ARGV) do
-  count = count + redis.call('HDEL', KEYS[1] .. 'kept:rows', name)
-  redis.call('ZREM', KEYS[1] .. 'kept:names', name)
-  redis.call('ZREM', KEYS[1] .. 'kept:ends', name)
-end
-return count

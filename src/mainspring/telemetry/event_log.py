@@ -1,0 +1,32 @@
+"""Event handler that writes the events as log lines: `ms.on_event(Event, LoggingHandler())`."""
+
+from __future__ import annotations
+
+import logging
+
+from mainspring.model.event_codec import encode_data
+from mainspring.model.events import Event, LeaseExpired, Note, RunCancelled, RunFailed, RunLost, RunRetrying
+
+_WARNINGS = (RunRetrying, LeaseExpired, RunCancelled)
+_ERRORS = (RunFailed, RunLost)
+
+
+class LoggingHandler:
+    """Logs each event as one line with its type as `action`.
+
+    Failed and lost runs are errors; retries, cancellations and expired leases are warnings.
+    """
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("mainspring.events")
+
+    def __call__(self, event: Event) -> None:
+        """Log an event with its run or schedule and its data."""
+        level = logging.INFO
+        if isinstance(event, _WARNINGS) or (isinstance(event, Note) and "Failed" in type(event).__name__):
+            level = logging.WARNING
+        elif isinstance(event, _ERRORS):
+            level = logging.ERROR
+        subject = event.run_id or event.schedule_id or ""
+        extra = {"action": type(event).__name__, "run_id": event.run_id, "schedule_id": event.schedule_id}
+        self._logger.log(level, "%s %s %s", type(event).__name__, subject, encode_data(event) or "", extra=extra)

@@ -1,0 +1,40 @@
+"""Format of the service's log: plain text, or one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class JsonLineFormatter(logging.Formatter):
+    """Formats each log record as one JSON object, for programs that read logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a JSON object; a traceback is a text in the field `error`."""
+        line = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure_logging(level: str, form: str) -> None:
+    """Log to standard error from this level on, as "text" or "json" lines; call it once, before the first line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLineFormatter() if form == "json" else logging.Formatter(_TEXT))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for chatty in ("uvicorn", "uvicorn.error", "watchfiles", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def set_level(level: str) -> None:
+    """Change the level of the log while the service runs."""
+    logging.getLogger().setLevel(level.upper())

@@ -1,0 +1,31 @@
+"""Forms of answers, rows and logs in which two stores can be compared."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+
+from msgspec.structs import replace
+
+from mainspring.model.events import Event, LogCompacted
+from mainspring.ports.store import Applied
+
+
+def comparable_answer(applied: Applied) -> Applied:
+    """Return the part of the answer that all stores must share; `parked` may be False or True."""
+    return replace(applied, parked=True)
+
+
+def count_rows(rows: Iterable[Hashable]) -> Counter[Hashable]:
+    """Return how often each row occurs, to compare the rows of two stores without regard to their order."""
+    return Counter(rows)
+
+
+def group_by_stream(log: list[Event]) -> dict[tuple[str | None, str | None], list[Event]]:
+    """Group a log into its streams, without sequence numbers: stores may interleave the streams of one batch freely."""
+    group_by_stream: dict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
+    for event in log:
+        if isinstance(event, LogCompacted):
+            event = replace(event, through=0, digest="")
+        group_by_stream[event.run_id, None if event.run_id else event.schedule_id].append(replace(event, seq=0))
+    return dict(group_by_stream)

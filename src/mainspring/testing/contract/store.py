@@ -1,0 +1,47 @@
+"""The contract of the store port, as one test class for pytest.
+
+To test a store, write three lines:
+
+    class TestMine(StoreContract):
+        make = staticmethod(lambda tmp_path: MyStore(tmp_path / "ledger"))
+
+`make` returns an empty store that is not yet open, or a coroutine of one. Every test passes the time as an argument,
+and no test sleeps. For readable failures call `pytest.register_assert_rewrite("mainspring.testing")` in conftest.py.
+"""
+
+from __future__ import annotations
+
+from mainspring.testing.contract.apply import ApplyInserts, ApplyPlans
+from mainspring.testing.contract.apply_moves import ApplyMoves
+from mainspring.testing.contract.claim import Claims, GatedClaims, Renewals
+from mainspring.testing.contract.claim_ahead import ClaimsAhead
+from mainspring.testing.contract.due import DueExpired, DueSchedules, NamedLeases
+from mainspring.testing.contract.find import FindOthers, FindRuns
+from mainspring.testing.contract.keyvalue import KeyValueEntries
+from mainspring.testing.contract.leases import LeaseTerms
+from mainspring.testing.contract.purge import Purges
+from mainspring.testing.contract.restore import Restores
+
+
+class StoreContract(
+    ApplyInserts,
+    ApplyPlans,
+    ApplyMoves,
+    Claims,
+    ClaimsAhead,
+    GatedClaims,
+    Renewals,
+    DueSchedules,
+    DueExpired,
+    NamedLeases,
+    LeaseTerms,
+    KeyValueEntries,
+    FindRuns,
+    FindOthers,
+    Purges,
+    Restores,
+):
+    """Tests of every method of the store port and of every promise in its docstrings."""
+
+
+__all__ = ["StoreContract"]

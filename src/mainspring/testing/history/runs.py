@@ -1,0 +1,337 @@
+"""Checks of runs: calls, tokens, leases, the fold, idempotency keys and overlap (I4 to I11)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from mainspring.engine.lookahead import PLAN_AHEAD
+from mainspring.ledger.verify import Replay
+from mainspring.ledger.verify import Report as Differences
+from mainspring.model.events import (
+    Event,
+    LeaseExpired,
+    LogCompacted,
+    RunCancelled,
+    RunEvent,
+    RunFailed,
+    RunReopened,
+    RunRetrying,
+    RunScheduled,
+    RunSnoozed,
+    RunStarted,
+    RunSucceeded,
+    fold_definitions,
+)
+from mainspring.model.instant import Ms, isoformat
+from mainspring.model.run import OPEN, State
+from mainspring.rules.lifecycle import TRANSITIONS
+from mainspring.testing.history.report import Call, History, Report
+
+#: Events that end a lease, and events that prove that the handler was called.
+_LEASE_ENDS = tuple({event for (s, event), after in TRANSITIONS.items() if s is State.RUNNING and after is not s})
+_HANDLER_OUTCOMES = (RunSucceeded, RunRetrying, RunSnoozed)
+#: Clocks show whole milliseconds, and a machine's clock drifts a little between two answers of the store.
+CLOCK_ROUNDING_MS: Ms = 2
+
+
+def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
+    """Check each run's stream by itself: tokens (I5), leases (I7), no claim before its time (I6)."""
+    for run_id, stream in history.run_streams().items():
+        _check_tokens(run_id, stream, report)
+        _check_leases(run_id, stream, report, lease_ttl)
+        _check_not_early(run_id, stream, report)
+
+
+def _check_tokens(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
+    newest = 0
+    for index, event in enumerate(stream):
+        if isinstance(event, RunStarted):
+            if (event.epoch or 0) <= newest:
+                what = f"run {run_id} was claimed again under token {event.epoch}, after {newest}"
+                report.add("I5", what, stream[max(0, index - 2) : index + 1])
+            newest = max(newest, event.epoch or 0)
+        elif isinstance(event, _LEASE_ENDS) and event.epoch is not None and event.epoch != newest:
+            what = f"run {run_id}: {type(event).__name__} of token {event.epoch} was accepted, the newest is {newest}"
+            report.add("I5", what, _since_started(stream, index, event.epoch))
+
+
+def _since_started(stream: Sequence[RunEvent], index: int, epoch: int) -> list[RunEvent]:
+    first = next((i for i, e in enumerate(stream) if isinstance(e, RunStarted) and e.epoch == epoch), index)
+    return list(stream[first : index + 1])
+
+
+def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: Ms | None) -> None:
+    holder: tuple[int, RunEvent] | None = None
+    given: Ms = 0
+    for index, (event, ready) in enumerate(_with_ready(stream)):
+        if isinstance(event, RunStarted):
+            if holder is not None:
+                what = f"run {run_id} was claimed by {event.owner} while {holder[1].owner} still held it"
+                report.add("I7", what, stream[holder[0] : index + 1], kind="doubled")
+            holder = (index, event)
+            given = event.at - (PLAN_AHEAD if event.at == ready else 0)  # a run claimed ahead starts later
+        elif isinstance(event, _LEASE_ENDS):
+            if holder is not None and ttl is not None and _by_expiry(event) and event.at - given < ttl:
+                held = event.at - given
+                what = f"run {run_id}: the lease of {holder[1].owner} was ended after {held} ms, it lasts {ttl} ms"
+                report.add("I7", what, stream[holder[0] : index + 1])
+            holder = None
+
+
+def _by_expiry(event: RunEvent) -> bool:
+    if isinstance(event, RunFailed):
+        return event.reason == "crashed"
+    return isinstance(event, LeaseExpired) or (isinstance(event, RunCancelled) and event.by == "lease")
+
+
+def _with_ready(stream: Sequence[RunEvent]) -> Iterator[tuple[RunEvent, Ms | None]]:
+    """Yield each event with the instant before which the run must not begin."""
+    ready: Ms | None = None
+    for event in stream:
+        match event:
+            case RunScheduled():
+                ready = event.due_at
+            case RunRetrying():
+                ready = event.next_attempt_at
+            case RunSnoozed():
+                ready = event.until
+            case LeaseExpired() | RunReopened():
+                ready = event.ready_at
+            case _:
+                pass
+        yield event, ready
+
+
+def _check_not_early(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
+    for index, (event, ready) in enumerate(_with_ready(stream)):
+        if isinstance(event, RunStarted) and ready is not None and event.at < ready:
+            what = f"run {run_id} was claimed to start {ready - event.at} ms before it was due"
+            report.add("I6", what, stream[max(0, index - 1) : index + 1], kind="late")
+
+
+# ── the handlers' own log ───────────────────────────────────────────────────
+
+
+def check_calls(history: History, calls: Sequence[Call], report: Report, at_most_once: Collection[str]) -> None:
+    """Compare the handlers' own log with the event log (I4, I5, I6, I10)."""
+    streams = history.run_streams()
+    by_run: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        by_run[call.run_id].append(call)
+    _check_keys(by_run, streams, report)
+    for run_id in by_run.keys() - streams.keys():
+        report.add("I4", f"a handler was called for run {run_id}, which the log does not know", kind="extra")
+    once = set(at_most_once)
+    for run in history.runs:
+        stream = streams.get(run.id, [])
+        mine = sorted(by_run.get(run.id, []), key=lambda call: (call.began, call.token))
+        if run.task in once or (run.options is not None and run.options.recovery == "fail"):
+            _check_at_most_once(run.id, mine, stream, report)
+        _check_called(run.id, mine, stream, report)
+        _check_tokens_of_calls(run.id, mine, stream, report)
+        _check_begin_times(run.id, mine, stream, report)
+        _check_acceptance_order(run.id, mine, stream, report)
+
+
+def _check_keys(by_run: dict[str, list[Call]], streams: dict[str, list[RunEvent]], report: Report) -> None:
+    owners: dict[str, str] = {}
+    for run_id, mine in by_run.items():
+        keys = sorted({call.key for call in mine})
+        if len(keys) > 1:
+            shown = ", ".join(keys)
+            report.add("I10", f"run {run_id} was called under several keys: {shown}", streams.get(run_id, [])[:4])
+        elif owners.setdefault(keys[0], run_id) != run_id:
+            what = f"runs {owners[keys[0]]} and {run_id} were called under the same key {keys[0]}"
+            report.add("I10", what, [*streams.get(owners[keys[0]], [])[:2], *streams.get(run_id, [])[:2]])
+
+
+def _check_called(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
+    """Check that each outcome which only a handler can produce has a call under its token (I4)."""
+    tokens = {call.token for call in mine}
+    for index, event in enumerate(stream):
+        by_handler = isinstance(event, _HANDLER_OUTCOMES) or (
+            isinstance(event, RunFailed) and event.began_at is not None
+        )
+        if by_handler and event.epoch is not None and event.epoch not in tokens:
+            what = f"run {run_id}: {type(event).__name__} under token {event.epoch}, and no handler was called"
+            report.add("I4", what, stream[max(0, index - 1) : index + 1], kind="lost")
+
+
+def _check_tokens_of_calls(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
+    """Check that each call of a handler has a lease under its token, and that no token has two calls (I4)."""
+    calls = Counter(call.token for call in mine)
+    given = {event.epoch for event in stream if isinstance(event, RunStarted)}
+    for token in sorted(calls.keys() - given):
+        report.add(
+            "I4", f"run {run_id} was called under token {token}, which was never claimed", stream[:4], kind="extra"
+        )
+    for token, count in calls.items():
+        if count > 1 and token in given:
+            what = f"run {run_id} was called {count} times under the one token {token}"
+            report.add("I4", what, stream[:4], kind="doubled", count=count - 1)
+
+
+def _check_begin_times(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
+    """Check that no handler was called before its time; a worker may claim the run earlier."""
+    started = [(event, at) for event, at in _with_ready(stream) if isinstance(event, RunStarted)]
+    ready = {event.epoch: at for event, at in started if at is not None and at <= event.at}  # else `_check_not_early`
+    for call in mine:
+        early = ready.get(call.token, 0) - call.began
+        if early > CLOCK_ROUNDING_MS:
+            report.add("I6", f"run {run_id} was called {early} ms before it was due", stream[:4], kind="late")
+
+
+def _check_at_most_once(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
+    """Check that an at-most-once run was called again only after a retry, a snooze or a manual reopening."""
+    asked = {event.epoch for event in stream if isinstance(event, RunRetrying | RunSnoozed)}
+    reopened = sum(isinstance(event, RunReopened) for event in stream)
+    again = sum(call.token not in asked for call in mine) - 1 - reopened
+    if again > 0:
+        what = f"run {run_id} must run at most once and was called {again} times too often"
+        report.add("I4", what, stream, kind="doubled", count=again)
+
+
+def _check_acceptance_order(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
+    """Check that no outcome of an older token was accepted after a call under a newer token had begun."""
+    for index, event in enumerate(stream):
+        if not isinstance(event, _LEASE_ENDS) or event.epoch is None:
+            continue
+        newer = [call for call in mine if call.token > (event.epoch or 0) and call.began < event.at]
+        if newer and not any(isinstance(e, RunStarted) and e.epoch == newer[0].token for e in stream[:index]):
+            what = f"run {run_id}: token {event.epoch} was accepted after {newer[0].token} had been called"
+            report.add("I5", what, _since_started(stream, index, event.epoch))
+
+
+# ── the log as a whole ──────────────────────────────────────────────────────
+
+
+def check_fold(history: History, report: Report) -> None:
+    """Check that the events fold to the rows (I8), except transitions already reported as two leases at once (I7)."""
+    found = _replay_differences(history)
+    reported = {event.run_id for v in report.violations if v.invariant == "I7" for event in v.slice}
+    streams: dict[str, list[Event]] = {}
+    for event in history.events:
+        streams.setdefault((event.run_id if isinstance(event, RunEvent) else event.schedule_id) or "", []).append(event)
+    for difference in found.differences:
+        if difference.kind == "transition" and difference.id in reported:
+            continue
+        what = f"{difference.kind} {difference.id}: {difference.what}"
+        report.add("I8", what, _slice_around(streams.get(difference.id, []), difference.what))
+
+
+def _replay_differences(history: History) -> Differences:
+    """Replay the log, compare the result with every row, and return the differences."""
+    found = Differences()
+    replay = Replay(found)
+    for event in history.events:
+        replay.take(event)
+    replay.end()
+    for run in history.runs:
+        replay.compare_run(run)
+    replay.runs_without_row()
+    for schedule in history.schedules:
+        replay.compare_schedule(schedule)
+    replay.schedules_without_row()
+    for span in history.spans:
+        replay.compare_span(span)
+    replay.spans_without_row()
+    return found
+
+
+def _slice_around(stream: list[Event], what: str) -> list[Event]:
+    named = [i for i, event in enumerate(stream) if f"event {event.seq} " in what]
+    at = named[0] if named else len(stream) - 1
+    return stream[max(0, at - 2) : at + 2]
+
+
+def check_tail(history: History, report: Report, seen: Iterable[int] | None) -> None:
+    """Check that `tail` returned every event once and in order (I9); a subscriber may receive events repeatedly."""
+    by_seq = {event.seq: event for event in history.events}
+    _check_event_order("tail", history.tailed, by_seq, report, repeats=False)
+    if seen is not None:
+        _check_event_order("a subscriber", list(seen), by_seq, report, repeats=True)
+
+
+def _check_event_order(who: str, seqs: list[int], by_seq: dict[int, Event], report: Report, *, repeats: bool) -> None:
+    known: set[int] = set()
+    newest = 0
+    for seq in seqs:
+        event = [by_seq[seq]] if seq in by_seq else []
+        if seq in known:
+            if not repeats:
+                report.add("I9", f"{who} handed out event {seq} twice", event)
+            continue
+        known.add(seq)
+        if seq < newest:
+            report.add("I9", f"{who} handed out event {seq} after {newest}", [*event, by_seq[newest]])
+        newest = max(newest, seq)
+    for seq in sorted(by_seq.keys() - known):
+        report.add("I9", f"{who} never handed out event {seq}", [by_seq[seq]])
+    purged = any(isinstance(event, LogCompacted) for event in by_seq.values())
+    for seq in sorted(known - by_seq.keys()):
+        if not purged:
+            report.add("I9", f"{who} handed out event {seq}, which was never committed")
+
+
+# ── overlap ─────────────────────────────────────────────────────────────────
+
+
+def check_overlap(history: History, report: Report) -> None:
+    """Check concurrent leases (I11): one among runs that must not overlap, at most `max` among the runs of a gate."""
+    limits = {gate.name: gate.max for gate in history.gates if not gate.name.startswith("schedule:")}
+    named = _limits_of_runs(history, limits)
+    held: dict[str, dict[str, RunEvent]] = defaultdict(dict)
+    for event in history.events:
+        if not isinstance(event, RunEvent) or event.run_id is None:
+            continue
+        if isinstance(event, RunStarted):
+            for name in named.get(event.run_id, ()):
+                holders = held[name]
+                if event.run_id not in holders and len(holders) >= limits.get(name, 1):
+                    what = f"{name}: run {event.run_id} was started while {', '.join(holders)} held it"
+                    report.add("I11", what, [*holders.values(), event], kind="doubled")
+                holders[event.run_id] = event
+        elif isinstance(event, _LEASE_ENDS):
+            for name in named.get(event.run_id, ()):
+                held[name].pop(event.run_id, None)
+
+
+def _limits_of_runs(history: History, limits: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return run id → the names under which its leases are counted.
+
+    These are its schedule, if that must not overlap, and its gates that are in `limits`.
+    """
+    exclusive: set[tuple[str, int]] = set()
+    for sid, stream in history.schedule_streams().items():
+        exclusive |= {(sid, d.revision) for d in fold_definitions(stream) if d.spec.overlap != "allow_parallel"}
+    named: dict[str, tuple[str, ...]] = {}
+    for event in history.events:
+        if isinstance(event, RunScheduled) and event.run_id is not None:
+            own = (f"schedule {event.schedule_id}",) if (event.schedule_id, event.revision) in exclusive else ()
+            named[event.run_id] = (*own, *(gate for gate in event.gates if gate in limits))
+    return named
+
+
+# ── what is still open ──────────────────────────────────────────────────────
+
+
+def check_complete(history: History, report: Report, until: Ms, longest: Ms) -> None:
+    """Check that no due run is open after the faults ended, except runs that began within the last `longest` ms."""
+    streams = history.run_streams()
+    for run in history.runs:
+        running = run.state is State.RUNNING
+        fresh = (run.started_at or 0) > until - longest if running else run.ready_at > until
+        if run.state not in OPEN or fresh:
+            continue
+        what = f"run {run.id} of {run.task!r} is still {run.state.value}, due since {isoformat(run.ready_at)}"
+        what += f", parked at {run.parked_on}" if run.parked_on else ""
+        report.add("", what, streams.get(run.id, [])[-3:], kind="incomplete")
+
+
+def check_acknowledged(history: History, acknowledged: Iterable[str], report: Report) -> None:
+    """Check that every run whose enqueue was confirmed to a caller exists."""
+    known = {run.id for run in history.runs}
+    for run_id in acknowledged:
+        if run_id not in known:
+            report.add("I2", f"run {run_id} was acknowledged to its caller and does not exist", kind="lost")

@@ -1,0 +1,176 @@
+"""Run a real `Mainspring` in virtual time.
+
+`travel` moves its clock, `inline` carries out each run at once, `manual` leaves every step of its loops to the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from datetime import datetime
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from mainspring.app.internals import host_of, runner_of, runtime_of
+from mainspring.app.mainspring import Mainspring
+from mainspring.model.errors import MainspringError
+from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, to_datetime
+from mainspring.model.policies import Role
+from mainspring.model.run import Run
+from mainspring.ports.store import Runs
+from mainspring.runtime.engine_thread import SameLoop
+from mainspring.runtime.runtime import Runtime
+from mainspring.testing.virtual_time import VirtualClock, VirtualTime
+
+T = TypeVar("T")
+
+#: Poll interval in virtual time. In one process every change wakes the loops it concerns, so polls would find nothing
+#: and only add timers.
+VIRTUAL_POLL_MS: Ms = 3_600_000
+
+
+class Travel:
+    """One app in virtual time: the real engine on the test's loop, and methods that move its clock."""
+
+    def __init__(self, app: Mainspring, clock: VirtualClock, time: VirtualTime) -> None:
+        self.app = app
+        self.clock = clock
+        self._time = time
+
+    @property
+    def now(self) -> datetime:
+        return to_datetime(self.clock.now())
+
+    async def advance(self, by: Duration) -> None:
+        """Move time forward by a duration; fires and runs that fall due on the way are carried out."""
+        await self._time.advance(duration_ms(by, field="advance") / 1000)
+
+    async def settle(self) -> None:
+        """Carry out what is due now, without moving time."""
+        await self._time.settle()
+
+    async def advance_to(self, when: datetime | str) -> None:
+        """Move time forward to an instant."""
+        await self._time.advance(max(0, instant_ms(when) - self.clock.now()) / 1000)
+
+    def step_wall_clock(self, by_ms: Ms) -> None:
+        """Let the wall clock jump, as an operator or NTP does; boot time and monotonic time do not jump."""
+        self.clock.step += by_ms
+
+    @property
+    def runtime(self) -> Runtime:
+        """The engine, for stepping its loops by hand."""
+        return runtime_of(self.app)
+
+    async def runs(self, schedule: str | None = None, **filters: Any) -> list[Run]:
+        """Return the runs of a schedule, or all runs, oldest first; `filters` are fields of the query `Runs`."""
+        schedule_id = None if schedule is None else (await self.app.get(schedule)).id
+        return await host_of(self.app).call(
+            lambda runtime: runtime.store.find(
+                Runs(schedule_id=schedule_id, limit=1_000_000, oldest_first=True, **filters)
+            )
+        )
+
+    async def fires(self, schedule: str) -> list[datetime]:
+        """Return the fire times of a schedule's runs, oldest run first, in the time zone of the schedule."""
+        from mainspring.model.instant import load_zone
+
+        tz = load_zone((await self.app.get(schedule)).spec.tz)
+        return [to_datetime(run.fire_time, tz) for run in await self.runs(schedule) if run.fire_time is not None]
+
+
+@contextlib.asynccontextmanager
+async def _take_over(app: Mainspring, start: datetime | str | None) -> AsyncIterator[Travel]:
+    host = host_of(app)
+    if host.runtime is not None:
+        raise MainspringError("this Mainspring is in use already: travel before the first call, or close() it")
+    clock = VirtualClock(app.clock.now() if start is None else instant_ms(start, field="start"))
+    time = VirtualTime(clock)
+    time.attach()
+    settings = replace(host.settings, poll=max(host.settings.poll, VIRTUAL_POLL_MS), pace=0)
+    environment = replace(
+        host.environment,
+        clock=clock,
+        broker=None,  # a broker's server keeps real time
+        engine=SameLoop(time._loop),
+        settings=settings,
+    )
+    before = host.move_to(environment)
+    if host.store is not None:
+        host.store._clock = clock  # type: ignore[attr-defined]  # every embedded store keeps its clock there
+    try:
+        yield Travel(app, clock, time)
+    finally:
+        host.move_to(replace(before, store=host.store))
+        time.detach()
+
+
+@contextlib.asynccontextmanager
+async def travel(app: Mainspring, start: datetime | str | None = None, *, role: Role = "all") -> AsyncIterator[Travel]:
+    """Run `app` in virtual time: `async with travel(ms, "2026-03-28T22:00Z") as t: await t.advance("6h")`."""
+    async with _take_over(app, start) as machine:
+        await runner_of(app).start(role)
+        try:
+            await machine.settle()
+            yield machine
+        finally:
+            await _shut(app, machine)
+
+
+@contextlib.asynccontextmanager
+async def manual(app: Mainspring, start: datetime | str | None = None) -> AsyncIterator[Travel]:
+    """Open `app` in virtual time without starting its loops.
+
+    The test steps them: `t.runtime.settler.plan()`, `.rescue()`, `t.runtime.worker.run_once()`.
+    """
+    async with _take_over(app, start) as machine:
+        await host_of(app).call(runner_of(app).declare)
+        machine.runtime.wire(machine._time._loop, inline=True)
+        try:
+            yield machine
+        finally:
+            await app.close()
+
+
+@contextlib.asynccontextmanager
+async def inline(app: Mainspring) -> AsyncIterator[Travel]:
+    """Run `app` so that every `enqueue` returns after its run has ended; nothing works in the background."""
+    async with travel(app) as machine:
+        host = host_of(app)
+        engine = SettlingLoop(machine)
+        before = host.move_to(replace(host.environment, engine=engine, direct_writes=False))
+        try:
+            yield machine
+        finally:
+            host.move_to(replace(before, store=host.store))
+
+
+class SettlingLoop(SameLoop):
+    """An engine loop for `inline`: after each call it carries out everything that the call made due."""
+
+    def __init__(self, machine: Travel) -> None:
+        super().__init__(machine._time._loop)
+        self._machine = machine
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the test's loop, carry out what is due then, and return the result of `work`."""
+        result = await work
+        await self._machine.settle()
+        return result
+
+
+async def _shut(app: Mainspring, machine: Travel) -> None:
+    """Stop the app without waiting for handlers; time moves only as far as cancelled handlers need to end."""
+    stopping = asyncio.ensure_future(_stop(app, machine.runtime))
+    while not stopping.done():
+        await machine.advance("10ms")
+    await stopping
+
+
+async def _stop(app: Mainspring, runtime: Runtime) -> None:
+    await runtime.stop_now()
+    await runtime.stop(0)
+    await host_of(app).bus.settle()
+    await app.close()

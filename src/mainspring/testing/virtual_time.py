@@ -1,0 +1,115 @@
+"""Virtual time: the timers of the running loop and the engine's clocks move only when a test moves them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from mainspring.model.errors import MainspringError
+from mainspring.model.instant import Ms
+
+
+class VirtualClock:
+    """A clock that stands still until moved. `step` shifts the wall time alone, in milliseconds."""
+
+    def __init__(self, now: Ms) -> None:
+        self._start = now
+        self._elapsed = 0.0
+        self.step: Ms = 0
+
+    def now(self) -> Ms:
+        return self._start + round(self._elapsed * 1000) + self.step
+
+    def boot(self) -> Ms:
+        return self._start + round(self._elapsed * 1000)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    def move_to(self, elapsed: float) -> None:
+        """Set the number of seconds since the clock was created; an earlier value than before is ignored."""
+        self._elapsed = max(self._elapsed, elapsed)
+
+
+class VirtualTime:
+    """Replaces `loop.time()` of a running asyncio loop, so that every sleep and time-out on it is virtual.
+
+    Time moves only inside `advance` and `step`, and only while no callback is ready and no thread works for the loop.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self._loop: Any = None
+        self._origin = 0.0
+        self._held = 0
+        self._free = asyncio.Event()
+
+    def attach(self) -> None:
+        """Take over the running loop. Raises: MainspringError for uvloop, whose time cannot be replaced."""
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, asyncio.BaseEventLoop):
+            raise MainspringError("virtual time needs asyncio's own event loop; run this test without uvloop")
+        self._loop = loop
+        self._origin = loop.time() - self.clock.monotonic()
+        self._loop.time = self._time
+        self._loop.run_in_executor = self._run_in_executor
+
+    def detach(self) -> None:
+        """Give the loop its own time back."""
+        if self._loop is not None:
+            del self._loop.time, self._loop.run_in_executor
+            self._loop = None
+
+    def _time(self) -> float:
+        return self._origin + self.clock.monotonic()
+
+    def hold(self) -> None:
+        """Stop time until `release` is called once for each `hold`, because work goes on outside the loop."""
+        self._held += 1
+        self._free.clear()
+
+    def release(self) -> None:
+        """End one `hold`. Thread: that of the loop, whether the loop is running or not."""
+        self._held -= 1
+        if not self._held:
+            self._free.set()
+
+    def _run_in_executor(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = type(self._loop).run_in_executor(self._loop, executor, call, *args)
+        self.hold()
+        future.add_done_callback(lambda _: self.release())
+        return future
+
+    async def settle(self) -> None:
+        """Return when no callback is ready and no thread is at work; time does not move."""
+        while True:
+            await asyncio.sleep(0)
+            if self._loop._ready:
+                continue
+            if not self._held:
+                return
+            await self._free.wait()
+
+    async def advance(self, seconds: float) -> None:
+        """Move time forward by `seconds`, stopping at each timer so that its callback runs at its time."""
+        target = self._time() + seconds
+        while await self.step(target):
+            pass
+        self.clock.move_to(target - self._origin)
+        await self.settle()
+
+    async def step(self, target: float | None = None) -> bool:
+        """Move to the next timer and return True; return False if no timer is due by `target` on the loop's clock."""
+        while True:
+            await self.settle()
+            await asyncio.sleep(0)  # the loop drops cancelled timers from the head of its heap here
+            if self._loop._ready:
+                continue
+            timers = self._loop._scheduled
+            if timers and timers[0]._cancelled:
+                continue
+            if not timers or (target is not None and timers[0]._when > target):
+                return False
+            self.clock.move_to(timers[0]._when - self._origin)
+            return True
