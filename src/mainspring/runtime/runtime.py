@@ -324,11 +324,13 @@ class Runtime:
     async def close(self) -> None:
         """Close the store, after committing what callers on other loops submitted."""
         self.waiters.notify_all()
-        await self.submitter.close()
-        await self.batcher.flush()
-        if self.broker_link is not None:
-            await self.broker_link.close()
-        await self.store.close()
+        try:
+            await self.submitter.close()
+            await self.batcher.flush()
+            if self.broker_link is not None:
+                await self.broker_link.close()
+        finally:
+            await self.store.close()
 
     # ── what callers use ───────────────────────────────────────────────────
 

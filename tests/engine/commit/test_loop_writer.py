@@ -11,7 +11,9 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.app.internals import host_of, runtime_of
+from mainspring.backends.postgres import PostgresStore
 from mainspring.engine.commit import loop_writer as direct
+from mainspring.engine.commit.batcher import Batcher
 from mainspring.engine.commit.loop_writer import LoopWriter
 from mainspring.engine.commit.submitter import ThreadsafeSubmitter
 from mainspring.model.errors import StoreUnavailable
@@ -178,3 +180,42 @@ async def test_chunks_of_a_bulk_are_under_way_together_and_none_is_lost_or_doubl
     assert len({event.run_id for event in events}) == 4_501
     assert len({event.change for event in events}) == 6
     await ms.close()
+
+
+async def test_a_loop_that_ends_while_its_last_change_is_committed_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The task that closes the connection may be cancelled while it flushes the batcher."""
+    ms = an_app()
+    await often(ms)
+    stores = watch_closed_stores(monkeypatch)
+    writer = runtime_of(ms).caller_writer
+    assert isinstance(writer, LoopWriter)
+    flushing = asyncio.Event()
+
+    async def hang(self: Batcher) -> None:
+        flushing.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Batcher, "flush", hang)
+        closing = asyncio.create_task(writer.close())
+        await flushing.wait()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert len(stores) == 1
+    await ms.close()
+
+
+def watch_closed_stores(monkeypatch: pytest.MonkeyPatch) -> list[PostgresStore]:
+    """Return a list that receives each store when it has been closed."""
+    closed: list[PostgresStore] = []
+    close = PostgresStore.close
+
+    async def watched(self: PostgresStore) -> None:
+        await close(self)
+        closed.append(self)
+
+    monkeypatch.setattr(PostgresStore, "close", watched)
+    return closed

@@ -78,8 +78,10 @@ class PostgresStore:
         )
 
     async def close(self) -> None:
-        await self._notifications.close()
-        await self._db.close()
+        try:
+            await self._notifications.close()
+        finally:
+            await self._db.close()
 
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
         return await retry_conflicts(lambda: due.due(self._db, agenda, limit, hold, ahead, now))

@@ -68,8 +68,10 @@ class RedisStore:
         await self._db.open()
 
     async def close(self) -> None:
-        await self._notifications.close()
-        await self._db.close()
+        try:
+            await self._notifications.close()
+        finally:
+            await self._db.close()
 
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
         found = await translate_failures(due.due(self._db, agenda, limit, hold, ahead, now))

@@ -103,8 +103,10 @@ class LoopWriter:
             yield batcher
         finally:
             self._connections.pop(loop, None)
-            await batcher.flush()
-            await store.close()
+            try:
+                await batcher.flush()
+            finally:  # also when the flush is cancelled, because the loop ends
+                await store.close()
 
 
 def _close_soon(connection: _LoopConnection) -> None:
