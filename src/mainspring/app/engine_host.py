@@ -342,8 +342,10 @@ class EngineHost:
             await self.engine.call(self._cancel_opening())
         runtime, self._runtime = self._runtime, None
         if runtime is not None and self._runtime_pid == os.getpid():
-            await runtime.close_caller_writer()
-            await self.engine.call(runtime.close())
+            try:
+                await runtime.close_caller_writer()
+            finally:
+                await self.engine.call(runtime.close())
         await self.engine.rest(lambda: self._runtime is None)  # another thread may have opened it again
 
     def forget_runtime(self) -> None:

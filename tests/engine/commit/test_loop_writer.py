@@ -219,3 +219,30 @@ def watch_closed_stores(monkeypatch: pytest.MonkeyPatch) -> list[PostgresStore]:
 
     monkeypatch.setattr(PostgresStore, "close", watched)
     return closed
+
+
+async def test_a_close_that_is_cancelled_while_connections_of_callers_close_still_closes_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ms = an_app()
+    await often(ms)
+    store = runtime_of(ms).store
+    stores = watch_closed_stores(monkeypatch)
+    hanging = asyncio.Event()
+
+    async def hang(self: LoopWriter) -> None:
+        hanging.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoopWriter, "close", hang)
+        writer = runtime_of(ms).caller_writer
+        closing = asyncio.create_task(ms.close())
+        await hanging.wait()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert stores == [store]
+    assert isinstance(writer, LoopWriter)
+    await writer.close()
+    await ms.close()
