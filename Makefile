@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Keep compiled modules, also where the environment says not to: the tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run hello test lint format bench chaos mutants clean
 
