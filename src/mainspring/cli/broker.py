@@ -1,4 +1,4 @@
-"""`mainspring broker`: the depth of a broker's queues, and its dead letters."""
+"""`mainspring broker`: count the messages in a broker's queues; list, replay and discard its dead letters."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mainspring.ports.broker import Broker, DeadLetter
 from mainspring.ports.clock import SystemClock
 
 T = TypeVar("T")
-#: Dead letters that are read at a time.
+#: Dead letters read by one call of the broker.
 DEAD_LETTER_PAGE = 500
 
 
 def broker_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the option `--broker URL` to a command."""
+    """Add the option `--broker URL` to a command, which receives it as `url`."""
     return click.option("--broker", "url", metavar="URL", help="URL of the broker; default: $MAINSPRING_BROKER.")(
         command
     )
@@ -44,7 +44,10 @@ def broker() -> None:
 @click.option("--namespace", default="default", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(url: str | None, queues: tuple[str, ...], namespace: str, as_json: bool) -> None:
-    """Connect to the broker; count the messages that wait, and those that workers have not acknowledged."""
+    """Count the messages in each queue: those that wait, and those delivered but not acknowledged by a worker.
+
+    This also checks that the broker can be reached; exit with 1 if it cannot.
+    """
     from mainspring.engine.broker.consumer import GROUP
     from mainspring.engine.broker.dispatcher import work_topic
     from mainspring.rules.lanes import lane_of
@@ -67,7 +70,7 @@ def status(url: str | None, queues: tuple[str, ...], namespace: str, as_json: bo
 @click.option("--after", metavar="ID", help="List dead letters after this one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def dead(url: str | None, limit: int, after: str | None, as_json: bool) -> None:
-    """List dead letters, oldest first."""
+    """List dead letters, oldest first, each with the reason for which it was given up."""
     letters = _with_broker(url, lambda found: found.dead_letters(limit, after))
     if as_json:
         print_json([msgspec.structs.asdict(letter) | {"at": isoformat(letter.at)} for letter in letters])
@@ -82,7 +85,7 @@ def dead(url: str | None, limit: int, after: str | None, as_json: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="All dead letters.")
 @broker_option
 def replay(ids: tuple[str, ...], every: bool, url: str | None) -> None:
-    """Publish dead letters to their topics again."""
+    """Publish dead letters again to the topics that they came from; exit with 1 if an ID does not exist."""
     _move(ids, every, url, lambda found, some: found.replay(some), "replayed")
 
 
@@ -91,13 +94,18 @@ def replay(ids: tuple[str, ...], every: bool, url: str | None) -> None:
 @click.option("--all", "every", is_flag=True, help="All dead letters.")
 @broker_option
 def discard(ids: tuple[str, ...], every: bool, url: str | None) -> None:
-    """Remove dead letters."""
+    """Remove dead letters from the broker; exit with 1 if an ID does not exist. Their runs stay in the store."""
     _move(ids, every, url, lambda found, some: found.discard(some), "discarded")
 
 
 def _move(
     ids: tuple[str, ...], every: bool, url: str | None, move: Callable[[Broker, list[str]], Awaitable[int]], done: str
 ) -> None:
+    """Replay or discard the dead letters `ids`, or all of them if `every`, and print how many there were.
+
+    `move(broker, ids)` does it and returns how many of the ids existed; `done` is the verb in the output. Exits with 1
+    if an id did not exist. Raises: InvalidInput unless either ids or `every` is given.
+    """
     if every == bool(ids):
         raise InvalidInput("ID", "names no dead letter", "Give ids (`mainspring broker dead` lists them), or --all")
 
@@ -116,7 +124,11 @@ def _move(
 
 
 def _with_broker(url: str | None, work: Callable[[Broker], Awaitable[T]]) -> T:
-    """Open the broker, return what `work` returns for it, and close it."""
+    """Open the broker at `url`, return what `work(broker)` returns, and close the broker.
+
+    `url` None stands for $MAINSPRING_BROKER. Raises: InvalidInput if that is not set either, or if the URL names a
+    memory broker, which would be another one than that of the running instances.
+    """
     given = url or os.environ.get("MAINSPRING_BROKER")
     if not given:
         raise InvalidInput("--broker", "names no broker", "Give its URL with --broker or MAINSPRING_BROKER")

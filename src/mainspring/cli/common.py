@@ -1,4 +1,4 @@
-"""Options and helpers of the commands that read a store."""
+"""Shared by the commands that read a store: their options, opening the store, parsing times, printing JSON."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Schedules, Store
 
 T = TypeVar("T")
+#: The store of a command without `--store` and $MAINSPRING_URL: a file in the working directory.
 DEFAULT_URL = "sqlite:///mainspring.db"
 
 
 def store_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options `--store URL` and `--json` to a command."""
+    """Add the options `--store URL` and `--json` to a command, which receives them as `url` and `as_json`."""
     json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     where = click.option(
         "--store",
@@ -43,9 +44,10 @@ def store_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
-    """Open the store, return what `question(store, now)` returns, and close the store.
+    """Open the store at `url`, return what `question(store, now)` returns, and close the store.
 
-    A file that does not exist is an error: reading creates nothing.
+    `url` None stands for $MAINSPRING_URL, else `DEFAULT_URL`. `now` is the time of this machine. A file that does not
+    exist is an error: reading creates nothing. Raises: StoreCorrupt if a row cannot be decoded.
     """
     url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
     check_exists(url)
@@ -68,7 +70,11 @@ def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) 
 
 
 def check_exists(url: str, fix: str = "Give the store's URL with --store or MAINSPRING_URL") -> None:
-    """Refuse a SQLite file that does not exist or is empty, because opening it would create a store."""
+    """Raise an error if `url` names a memory store, or a SQLite file that does not exist or is empty.
+
+    Why: opening such a file would create a store in it, and a memory store of this process is always empty. Any other
+    wrong URL passes: opening the store reports it. `fix` is the advice at the end of the error text.
+    """
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme == "memory":
@@ -86,7 +92,11 @@ def check_exists(url: str, fix: str = "Give the store's URL with --store or MAIN
 
 
 def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
-    """Parse a time given as an option: "7d" is seven days before `now`, else it is an ISO 8601 time with an offset."""
+    """Return the instant that a time option names; None if the option was not given.
+
+    "7d" is seven days before `now`; any other form is an ISO 8601 time with an offset. `field` is the option's name,
+    for error texts. Raises: InvalidInput.
+    """
     if text is None:
         return None
     if text[:1].isdigit() and "-" not in text:
@@ -95,7 +105,11 @@ def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
 
 
 async def find_schedule_id(store: Store, given: str) -> str:
-    """Return the id of the schedule with this id or name. A deleted schedule is found if no other one matches."""
+    """Return the id of the schedule whose id or name is `given`.
+
+    Of several schedules with one name, it is the one that is not deleted, else the newest. Raises: UnknownSchedule,
+    with the nearest name.
+    """
     states: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
     for query in (Schedules(id=given, states=states), Schedules(name=given, states=states)):
         found = await store.find(query)
@@ -106,5 +120,5 @@ async def find_schedule_id(store: Store, given: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON."""
+    """Print a value to standard output as indented JSON."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))

@@ -1,4 +1,4 @@
-"""`mainspring config`: the settings in force and their origins, and the check of a configuration file."""
+"""`mainspring config`: show the settings of the service and their origins, and check a configuration file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def config() -> None:
 def show(path: Path | None, origin: bool, as_json: bool) -> None:
     """Show every setting with its value in force; passwords are left out.
 
-    Order: flag, environment variable, .env, file, default.
+    A setting is taken from the first of these that has it: flag of `serve`, environment variable, .env, file, default.
     """
     from mainspring.config.redaction import format_all
 
@@ -51,7 +51,10 @@ def show(path: Path | None, origin: bool, as_json: bool) -> None:
 @config.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 def check(path: Path | None) -> None:
-    """Read PATH (or the file in this directory) as `serve` would; exit with 2 if something is wrong."""
+    """Check the configuration file PATH; exit with 2 if something in it is wrong.
+
+    It is read as `mainspring serve` would read it. Default: the file in this directory.
+    """
     resolved = _resolve(path)
     _print_notes(resolved)
     from_file = sum(origin.startswith("file") for origin in resolved.origins.values())
@@ -59,6 +62,7 @@ def check(path: Path | None) -> None:
 
 
 def _resolve(path: Path | None) -> Resolved:
+    """Return the settings that `serve` without flags would use. `path` None: the file in this directory, if any."""
     from mainspring.config.resolve import Sources, resolve
 
     return resolve(Sources(variables=dict(os.environ), folder=Path(), config=path))

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def copy(context: click.Context, source: str, target: str, force: bool, page: int, as_json: bool) -> None:
-    """Copy schedules, runs and history from one store to another; exit with 1 if the two differ in the end.
+    """Copy schedules, runs and history from the store at URL SOURCE to the one at URL TARGET, and compare the two.
 
-    Stop every instance on SOURCE first; TARGET must be empty. If the copy is interrupted, repeat the command to go on.
-    A run that was running is rescued by the first instance on TARGET, as after a crash.
+    Exit with 1 if they differ in the end. Stop every instance on SOURCE first; TARGET must be empty. If the copy is
+    interrupted, repeat the command to resume it. A run that was running is rescued by the first instance on TARGET, as
+    after a crash.
 
     Example: mainspring copy sqlite:///mainspring.db postgresql://user@host/app
     """
@@ -51,6 +52,10 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
 
 
 async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet: bool) -> tuple[Copied, Comparison]:
+    """Open both stores, copy the source to the target, and return what was copied and how the two compare.
+
+    `page`: events in one transaction. `quiet`: no progress bar. Raises: InvalidInput if both URLs name one store.
+    """
     from mainspring.ledger.compare import compare
     from mainspring.ledger.copy import check_source
     from mainspring.ledger.copy import copy as copy_store
@@ -77,6 +82,7 @@ async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet:
 
 
 def _store(argument: str, url: str, clock: SystemClock) -> Store:
+    """Return the store at a URL, not opened yet. An error names the `argument`: SOURCE or TARGET."""
     from mainspring.runtime.store_url import open_store
 
     try:
@@ -86,7 +92,7 @@ def _store(argument: str, url: str, clock: SystemClock) -> Store:
 
 
 def _place(store: Store) -> str:
-    """Return the place of a store without password; two URLs of one store give one place."""
+    """Return where a store is, without its password; two URLs of one store give equal texts."""
     if isinstance(path := getattr(store, "path", None), str):
         return os.path.realpath(path)
     settings: Any = getattr(store, "settings", None)
@@ -97,13 +103,13 @@ def _place(store: Store) -> str:
 
 
 async def _check_source_exists(store: Store) -> None:
-    """Refuse a source that does not exist, because opening it would create it."""
+    """Raise StoreUnavailable if the store is on a server and does not exist yet: opening it would create it."""
     if isinstance(store, ServerStore) and not await store.exists():
         raise StoreUnavailable(f"{_place(store)} does not exist. Give the URL of the store to copy from")
 
 
 class _ProgressBar:
-    """Progress of the copy, shown on a terminal only."""
+    """Progress bar of a copy, on standard error; shows nothing if `quiet`, or if that is no terminal."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -122,11 +128,11 @@ class _ProgressBar:
         self._progress.stop()
 
     def step(self, step: Step) -> None:
-        """Show how many events of how many are copied."""
+        """Show what is being copied, and how far: the number of the last event copied, and of the last one of all."""
         self._progress.update(self._task, description=step.what, completed=step.seq, total=step.end)
 
     def describe(self, text: str) -> None:
-        """Show a text in place of the present step."""
+        """Show `text` before the bar."""
         self._progress.update(self._task, description=text)
 
 
@@ -171,4 +177,5 @@ def _print(copied: Copied, comparison: Comparison) -> None:
 
 
 def _short(value: int | str) -> str:
+    """Return a number as text, and the first 12 characters of a hash."""
     return value[:12] if isinstance(value, str) else str(value)

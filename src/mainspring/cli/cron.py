@@ -1,4 +1,4 @@
-"""`mainspring cron`: the meaning of an expression, its next fires, and what is doubtful about it."""
+"""`mainspring cron`: explain a cron expression, list its next fires, report what is doubtful; no store is opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USAGE_EXIT_CODE = 2
 
 
 def now_ms() -> Ms:
-    """Return the current time, for a command without `--from`."""
+    """Return the time of this machine: the start of a command without `--from`."""
     from mainspring.ports.clock import SystemClock
 
     return SystemClock().now()
@@ -32,6 +32,7 @@ def cron() -> None:
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options `--json`, `--name` and `--tz` to a command."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--name", help="Name of the schedule, from which H is derived."),
@@ -54,7 +55,7 @@ _from = click.option("--from", "start", metavar="TIME", help="Count from this IS
 def next_command(
     expression: str, tz: str | None, name: str | None, as_json: bool, start: str | None, count: int
 ) -> None:
-    """Print the next fires of EXPR.
+    """Print the next fires of EXPR, in local time and UTC.
 
     Example: mainspring cron next "0 9 * * 1-5" --tz Europe/Berlin -n 3
     """
@@ -82,7 +83,7 @@ def next_command(
 @_options
 @_from
 def explain(expression: str, tz: str | None, name: str | None, as_json: bool, start: str | None) -> None:
-    """Describe EXPR in words.
+    """Describe EXPR in words, with its next fires, the fires per year, and what is doubtful about it.
 
     Example: mainspring cron explain "0 9 1 * 1"
     """
@@ -118,7 +119,7 @@ def explain(expression: str, tz: str | None, name: str | None, as_json: bool, st
 @_options
 @click.pass_context
 def lint(context: click.Context, expressions: tuple[str, ...], tz: str | None, name: str | None, as_json: bool) -> None:
-    """Check expressions; exit with 7 if one of them has findings.
+    """Check expressions for likely mistakes, such as a time that a clock change skips; exit with 7 if there is one.
 
     Example: mainspring cron lint "30 2 * * *" --tz America/New_York
     """
@@ -140,6 +141,7 @@ def lint(context: click.Context, expressions: tuple[str, ...], tz: str | None, n
 
 
 def _parse(expression: str, tz: str | None, name: str | None) -> Cron:
+    """Return the trigger of an expression; print the error and exit if it is wrong. H is derived from `name`."""
     try:
         return Cron(expression, tz, hash_id=name)
     except InvalidInput as error:
@@ -147,6 +149,7 @@ def _parse(expression: str, tz: str | None, name: str | None) -> Cron:
 
 
 def _parse_from(start: str | None) -> Ms:
+    """Return the instant of `--from`, the present time for None; print the error and exit if it is wrong."""
     if start is None:
         return now_ms()
     try:
@@ -156,6 +159,7 @@ def _parse_from(start: str | None) -> Ms:
 
 
 def _refuse(error: InvalidInput) -> NoReturn:
+    """Print an error, with a mark below the wrong character of a cron expression, and exit with 2."""
     click.echo(f"error: {error}", err=True)
     if isinstance(error, InvalidCron):
         shown = "".join(char if char.isprintable() else "?" for char in error.expression)
@@ -164,6 +168,7 @@ def _refuse(error: InvalidInput) -> NoReturn:
 
 
 def _local_time(ms: Ms, trigger: Cron) -> str:
+    """Return an instant as ISO 8601 text in the trigger's zone."""
     return to_datetime(ms, load_zone(trigger.spec.tz)).isoformat(timespec="seconds")
 
 
@@ -177,4 +182,5 @@ def _print_findings(findings: list[Finding]) -> None:
 
 
 def _print_json(value: Any) -> None:
+    """Print a value as indented JSON. Not the one in `cli.common`, which imports the store port: `cron` starts fast."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))

@@ -22,7 +22,7 @@ def events() -> None:
 @store_option
 @click.pass_context
 def verify(context: click.Context, url: str | None, as_json: bool) -> None:
-    """Replay the log and compare the result with every row; exit with 1 if they differ.
+    """Replay the event log and compare the result with every stored row; exit with 1 if a row differs.
 
     Example: mainspring events verify --store sqlite:///mainspring.db
     """
@@ -74,7 +74,7 @@ def list_events(
     after: int | None,
     limit: int,
 ) -> None:
-    """Print events in the order of the log.
+    """Print the events that match all options, oldest first.
 
     Example: mainspring events list --type RunFailed --since 1h
     """
@@ -108,6 +108,7 @@ def list_events(
 
 
 def _as_dict(event: Event) -> dict[str, Any]:
+    """Return an event as JSON types: its type, the fields that every event has, and under `data` its own fields."""
     import msgspec
 
     values: dict[str, Any] = msgspec.to_builtins(event)
@@ -117,7 +118,7 @@ def _as_dict(event: Event) -> dict[str, Any]:
 
 
 def _format_data(event: Event) -> str:
-    """Return an event's own plain fields as text of at most 160 characters."""
+    """Return an event's own fields that are text or numbers, as `name=value …`, cut to 160 characters."""
     data = _as_dict(event)["data"]
     text = " ".join(f"{name}={value}" for name, value in data.items() if isinstance(value, str | int | float))
     return text if len(text) <= 160 else f"{text[:159]}…"

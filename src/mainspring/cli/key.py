@@ -1,4 +1,4 @@
-"""`mainspring key`: create, list and revoke API keys."""
+"""`mainspring key`: create, list and revoke the API keys of `mainspring serve`, in its store."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ T = TypeVar("T")
 
 @click.group()
 def key() -> None:
-    """Create, list and revoke API keys. A key is shown once; the store holds its hash."""
+    """Create, list and revoke API keys. A key is shown once: the store holds only its hash."""
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options `--store` and `--config` to a command, which receives them as `url` and `path`."""
     config = click.option(
         "--config", "path", type=click.Path(path_type=Path), help="Configuration file of the service."
     )
@@ -40,7 +41,7 @@ def _store_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
 def create(name: str, expires: str | None, as_json: bool, url: str | None, path: Path | None) -> None:
-    """Create a key called NAME and print it. It is not shown again."""
+    """Create an API key called NAME and print it. It is not shown again."""
     from mainspring.service.api_keys import create_key
 
     lasts = None if expires is None else duration_ms(expires, field="--expires", minimum=1_000)
@@ -61,7 +62,7 @@ def create(name: str, expires: str | None, as_json: bool, url: str | None, path:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
 def list_(as_json: bool, url: str | None, path: Path | None) -> None:
-    """List the names of the keys; the keys themselves are not stored."""
+    """List id, name, creation, expiry and last use of every key. The keys themselves are not stored."""
     from mainspring.service.api_keys import list_keys
 
     keys = _on_store(url, path, lambda store, now: list_keys(store))
@@ -103,6 +104,11 @@ def _format_time(at: Ms | None) -> str | None:
 
 
 def _on_store(url: str | None, path: Path | None, work: Callable[[Store, Ms], Awaitable[T]]) -> T:
+    """Open the store of the service, return what `work(store, now)` returns, and close the store.
+
+    `url` overrides the store that the configuration names; `path` is the configuration file, None for the one in this
+    directory. Raises: InvalidInput for a memory store.
+    """
     from mainspring.config.resolve import Sources, resolve
     from mainspring.model.errors import InvalidInput
     from mainspring.runtime.store_url import open_store

@@ -28,6 +28,9 @@ def ledger(
 ) -> None:
     """Account for every planned fire; exit with 1 if one is unexplained.
 
+    The planned fires are computed from the schedules' definitions. Each must be a run that ended or is open, or a fire
+    that was skipped or missed, with a reason. Fires that are due and not settled yet are counted as behind.
+
     Example: mainspring ledger --since 7d
     """
 
@@ -45,7 +48,7 @@ def ledger(
 
 
 def as_dict(book: Ledger) -> dict[str, Any]:
-    """Return the ledger as JSON types, with the columns of the table first."""
+    """Return the ledger as JSON types, the columns of the table first; instants are ISO 8601 text."""
     import msgspec
 
     values: dict[str, Any] = msgspec.to_builtins(book)
@@ -55,6 +58,7 @@ def as_dict(book: Ledger) -> dict[str, Any]:
 
 
 def _print(book: Ledger, every: bool) -> None:
+    """Print the ledger: a table with the total, with `every` also a line for each schedule, and notes below."""
     from rich.console import Console
     from rich.table import Table
 
@@ -73,7 +77,7 @@ def _print(book: Ledger, every: bool) -> None:
 
 
 def _print_notes(console: Console, book: Ledger) -> None:
-    """Print what the table cannot show: reasons of skips, ad hoc runs, the start of the period, differences."""
+    """Print below the table: the reasons of skips, ad hoc runs, the start of the period, the differences."""
     for reason, count in book.skipped.items():
         console.print(f"  skipped {reason}: {count}")
     work = book.ad_hoc
@@ -89,5 +93,9 @@ def _print_notes(console: Console, book: Ledger) -> None:
 
 
 def _cells(line: Any, less: int = 0) -> list[str]:
+    """Return the numbers of a `Ledger` or `ScheduleAccount` as the cells of one table line.
+
+    `less` is taken from the unexplained ones: those of ad hoc runs, which have a line of their own below the table.
+    """
     numbers = (line.planned, line.ended, line.open, sum(line.skipped.values()), line.missed, line.behind)
     return [str(number) for number in (*numbers, line.unexplained - less)]

@@ -1,4 +1,7 @@
-"""`mainspring`: the command line. A sub-command is imported when it is called, so that `--help` is fast."""
+"""`mainspring`: the command line. The module of a sub-command is imported when the sub-command is called.
+
+Why: `mainspring --help` and `--version` stay fast, because they import no sub-command.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import click
 
 from mainspring.model.errors import InvalidInput, MainspringError, suggest_nearest
 
-#: Module and help text of each sub-command.
+#: By sub-command: its module, which holds a click command of this name, and its line in `mainspring --help`.
 COMMANDS = {
     "broker": ("mainspring.cli.broker", "Look at a broker and its dead letters; replay or discard them."),
     "config": ("mainspring.cli.config", "Show and check the configuration of the service."),
@@ -27,15 +30,17 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Group that imports a command when it is called, and reports an error as one line and an exit code.
+    """Group that imports a sub-command when it is called, and prints a `MainspringError` as one line.
 
-    The exit code is 2 for a wrong value and 1 for every other error of Mainspring.
+    The exit code is then 2 for a wrong value (`InvalidInput`), and 1 for every other error.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all sub-commands."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a sub-command and return it; None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
@@ -45,16 +50,19 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Split `args` into a sub-command and its arguments. Raises: click.UsageError, with the nearest name."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             hint = suggest_nearest(args[0], COMMANDS) or f"There are {', '.join(sorted(COMMANDS))}."
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of sub-commands for `--help` from `COMMANDS`; nothing is imported."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the sub-command; print a `MainspringError` to standard error and exit with 2 or 1."""
         try:
             return super().invoke(ctx)
         except MainspringError as error:
@@ -63,6 +71,7 @@ class LazyGroup(click.Group):
 
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Print the installed version and exit, if `--version` was given."""
     if asked and not ctx.resilient_parsing:
         from importlib.metadata import version
 
@@ -79,7 +88,7 @@ def mainspring() -> None:
 
 
 def main() -> None:
-    """Entry point of the installed script."""
+    """Run the command line: the entry point of the installed script `mainspring`."""
     mainspring(prog_name="mainspring")
 
 

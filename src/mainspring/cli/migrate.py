@@ -15,7 +15,9 @@ from mainspring.model.errors import InvalidInput
 @click.option("--store", "url", metavar="URL", help="URL of the store; default: $MAINSPRING_URL.")
 @click.option("--sql", "only_print", is_flag=True, help="Print the SQL that would run, and change nothing.")
 def migrate(url: str | None, only_print: bool) -> None:
-    """Bring the schema of a PostgreSQL store up to date; a SQLite file is migrated when it is opened.
+    """Bring the schema of a PostgreSQL store up to date and print the SQL that was run.
+
+    The other stores need no command: a SQLite file is brought up to date when it is opened.
 
     Example: mainspring migrate --store postgresql://me@db/app --sql
     """

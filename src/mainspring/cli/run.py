@@ -23,7 +23,7 @@ SWITCH_INTERVAL_SECONDS = 0.0005
 
 
 def broker_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the option `--broker URL` to a command that runs an application."""
+    """Add the option `--broker URL` to a command that runs an application; the command receives it as `broker`."""
     text = "Broker that carries hints; default: the application's own, then $MAINSPRING_BROKER, then none."
     return click.option("--broker", metavar="URL", help=text)(command)
 
@@ -36,7 +36,8 @@ def broker_option(command: Callable[..., None]) -> Callable[..., None]:
 def run(target: str, broker: str | None, until_idle: bool, log_level: str) -> None:
     """Plan schedules and run tasks of MODULE:APP until SIGTERM or Ctrl-C.
 
-    After the first signal no run is claimed, and running ones may finish. The second signal hands them back at once.
+    After the first signal it claims no more runs and lets running ones finish. After the second it hands them back at
+    once.
     """
     configure_log(log_level)
     app = load_app(target)
@@ -49,7 +50,10 @@ def run(target: str, broker: str | None, until_idle: bool, log_level: str) -> No
 
 
 def configure_log(log_level: str, line_format: str = "%(asctime)s %(levelname)-7s %(name)s: %(message)s") -> None:
-    """Log to standard error from this level on; `line_format` is a format of the `logging` module."""
+    """Send log lines of level `log_level` and above to standard error.
+
+    `line_format` is a format of the `logging` module. Raises: click.UsageError for an unknown level.
+    """
     level = logging.getLevelName(log_level.upper())
     if not isinstance(level, int):
         raise click.UsageError(f"--log-level: {log_level!r} is not a level. Use debug, info, warning or error.")
@@ -57,7 +61,11 @@ def configure_log(log_level: str, line_format: str = "%(asctime)s %(levelname)-7
 
 
 def load_app(target: str) -> Mainspring:
-    """Import MODULE:APP and return the app; raise click.UsageError, with what was found instead, if there is none."""
+    """Import the module in `target`, which is MODULE:APP, and return its `Mainspring` object APP.
+
+    `:APP` may be left out if the module holds one such object only. The working directory is put first on the Python
+    path. Raises: click.UsageError, with the objects that the module does hold.
+    """
     from mainspring.app.mainspring import Mainspring
     from mainspring.model.errors import suggest_nearest
 
@@ -81,7 +89,10 @@ def load_app(target: str) -> Mainspring:
 
 
 def _import(module_name: str) -> ModuleType:
-    """Import the module of a program; `LOADING` in the environment tells the app in it that it is only loaded."""
+    """Import the module of a program without starting its app. Raises: click.UsageError if there is no such module.
+
+    Why: a program may end with `ms.run()`. It returns at once while `LOADING` is in the environment.
+    """
     from mainspring.ports.executor import LOADING
 
     os.environ[LOADING] = "1"

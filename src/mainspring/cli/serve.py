@@ -1,4 +1,4 @@
-"""`mainspring serve`: the API, a status page, planning and execution in one process."""
+"""`mainspring serve`: serve the API and a status page, plan schedules and execute runs, in one process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def serve(
 ) -> None:
     """Serve the API and run schedules until SIGTERM or Ctrl-C.
 
-    On 127.0.0.1 callers on this machine need no key. On any other address they need one: `mainspring key create NAME`.
+    On 127.0.0.1 callers on this machine need no API key. On any other address every caller needs one: `mainspring key
+    create NAME`.
     The configuration is read again at SIGHUP and when its file changes.
     """
     from mainspring.config.resolve import Sources, resolve

@@ -57,9 +57,9 @@ def worker(
 ) -> None:
     """Execute runs of MODULE:APP that other instances planned or enqueued, until SIGTERM or Ctrl-C.
 
-    A worker plans no schedules; at least one `mainspring run` must do that. After the first signal no run is claimed,
-    and running ones may finish. The second signal hands them back at once, the third kills a pool. A dead worker is
-    replaced.
+    A worker plans no schedules; at least one `mainspring run` must do that. After the first signal it claims no more
+    runs and lets running ones finish. After the second it hands them back at once; the third kills the processes of a
+    pool. A process of a pool that dies is replaced.
 
     Example: mainspring worker app:ms --min-processes 1 --max-processes 8 --concurrency 20
     """
@@ -89,7 +89,10 @@ def worker(
 
 
 def _run_one(app: Mainspring, *, supervised: bool) -> None:
-    """Execute runs in this process until a signal; a supervised process also stops when its supervisor ends."""
+    """Execute runs in this process until SIGTERM or SIGINT.
+
+    A `supervised` process is one of a pool. It stops also when its standard input closes, because its supervisor ended.
+    """
     if supervised:
         threading.Thread(target=_end_with_parent, name="mainspring-parent", daemon=True).start()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -99,6 +102,10 @@ def _run_one(app: Mainspring, *, supervised: bool) -> None:
 
 
 async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int:
+    """Run a pool of worker processes until SIGTERM or SIGINT, and return the exit code.
+
+    `command` starts one worker. This process executes no runs; it opens the app's store only to read the backlog.
+    """
     from mainspring.runtime.backlog import measure_demand
     from mainspring.server.supervisor import Supervisor
 
@@ -114,7 +121,9 @@ async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int
         command,
         bounds,
         slots=settings.concurrency,
-        poll=max(settings.poll, settings.heartbeat // 4) / 1000,  # the pool shrinks after several heartbeats only
+        # Seconds. Workers report their load with each heartbeat: at most four looks in one, so that the pool shrinks
+        # after several heartbeats only.
+        poll=max(settings.poll, settings.heartbeat // 4) / 1000,
         shutdown_timeout=settings.shutdown_timeout / 1000,
         demand=read_demand,
     )
@@ -127,6 +136,7 @@ async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int
 
 
 def _parse_label(text: str) -> tuple[str, str]:
+    """Return name and value of a label given as NAME=VALUE. Raises: InvalidInput."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise InvalidInput("--label", f"{text!r} is not a label", "Write NAME=VALUE, for example zone=eu")
@@ -134,7 +144,10 @@ def _parse_label(text: str) -> tuple[str, str]:
 
 
 def _end_with_parent() -> None:
-    """Send this process SIGTERM when the supervisor ends: its end of the pipe closes, whatever ended it."""
+    """Wait until standard input closes, then send this process SIGTERM. Thread: one of its own.
+
+    Standard input is a pipe from the supervisor. The system closes it however the supervisor ends, by SIGKILL too.
+    """
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass

@@ -12,7 +12,7 @@ from mainspring.model.instant import Ms, format_duration, isoformat
 from mainspring.model.lease import Lease
 from mainspring.ports.store import Store
 
-#: An instance whose last heartbeat is older is shown with --all only.
+#: An instance whose last heartbeat is longer ago than this is listed with --all only.
 RECENT_MS: Ms = 3_600_000
 
 
@@ -20,7 +20,10 @@ RECENT_MS: Ms = 3_600_000
 @store_option
 @click.option("--all", "every", is_flag=True, help="Include instances without a heartbeat for more than an hour.")
 def workers(url: str | None, as_json: bool, every: bool) -> None:
-    """List the instances that plan schedules or execute runs, live ones first."""
+    """List the instances that plan schedules or execute runs, live ones first.
+
+    An instance is live while its heartbeats arrive in time.
+    """
 
     async def read(store: Store, now: Ms) -> tuple[Ms, list[tuple[Lease, Instance]]]:
         return now, await list_instances(store)
@@ -38,6 +41,7 @@ def workers(url: str | None, as_json: bool, every: bool) -> None:
 
 
 def _as_dict(lease: Lease, one: Instance) -> dict[str, Any]:
+    """Return one instance as JSON types; `load` is the part of its slots that is in use, from 0 to 1."""
     return {
         "id": lease.owner,
         "live": lease.live,

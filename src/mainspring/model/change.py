@@ -21,9 +21,10 @@ from mainspring.model.schedule import Schedule, Span
 
 
 class RunLease(Struct, frozen=True, gc=False):
-    """Guard: the run is running under this epoch, that is, under this worker's lease.
+    """Guard: the run is running under this epoch: no other claim, end or rescue has come since this worker's claim.
 
-    The change then sets every column of the run in `RUN_VALUES`, but not `cancel` or `body`.
+    The time at which the lease ends is not compared. The change then sets every column of the run in `RUN_VALUES`, but
+    not `cancel` or `body`.
     """
 
     id: RunId
@@ -31,9 +32,10 @@ class RunLease(Struct, frozen=True, gc=False):
 
 
 class RunAt(Struct, frozen=True, gc=False):
-    """Guard: the last move of the run has the number `n`.
+    """Guard: the last move of the run has the number `n`, so the row is as the caller read it.
 
-    The change then sets every column of the run in `RUN_VALUES`, and `cancel` and `body`.
+    A change that opens an ended run again is refused as well while another open run has its unique key. The change sets
+    every column of the run in `RUN_VALUES`, and `cancel` and `body`.
     """
 
     id: RunId
@@ -43,8 +45,8 @@ class RunAt(Struct, frozen=True, gc=False):
 class ScheduleAt(Struct, frozen=True, gc=False):
     """Guard: the schedule has this revision and cursor, and its last move has the number `n`.
 
-    The change then sets every column of the schedule and ends its hold. It clears the touch mark, unless the schedule
-    was touched again since the mark `touched` was read.
+    The change then sets every column of the schedule and ends its hold. It clears the touch mark if the mark is still
+    the number `touched` that the caller read; after another touch, the mark stays.
     """
 
     id: ScheduleId
@@ -79,9 +81,9 @@ Guard = RunLease | RunAt | ScheduleAt | RunAbsent | ScheduleAbsent
 
 
 class Body(Struct, frozen=True, gc=False):
-    """A payload, stored beside the log as JSON text.
+    """A payload, the arguments of a task as JSON text, stored beside the log.
 
-    Its id is the hash of the text, or that hash and the id of the one run that uses it (`unshared_body_id`).
+    Its id is a hash of the text (`body_id`), or that hash and the id of the one run that uses it (`unshared_body_id`).
     """
 
     id: str
@@ -124,10 +126,10 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Result(Struct, frozen=True, gc=False):
-    """The answer to a change.
+    """The answer to a change: accepted, refused by its guard, or repeated because it was applied before.
 
-    `n` is the number of the guarded row's last move after an accepted change, 0 under a `RunLease` guard. `current` is
-    the guarded row as it is, after a refused change.
+    `n` is the number of the guarded row's last move after an accepted change, 0 under a `RunLease` guard. After a
+    refused change, `current` is the row that refused it as it is now, None if there is no such row.
     """
 
     status: Literal["accepted", "refused", "repeated"]
@@ -136,7 +138,7 @@ class Result(Struct, frozen=True, gc=False):
 
     @property
     def ok(self) -> bool:
-        """True if the change took effect, by this call or an earlier one."""
+        """True if the change was written, by this call or by an earlier call with its id."""
         return self.status != "refused"
 
 

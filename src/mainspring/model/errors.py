@@ -1,4 +1,7 @@
-"""The errors of Mainspring, in one tree under `MainspringError`. A class's docstring is its default message."""
+"""The errors of Mainspring, in one tree under `MainspringError`.
+
+A class's docstring is the message that users read if the error is raised without a message.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ class RunsAlready(MainspringError):
 
 
 class InvalidInput(MainspringError, ValueError):
-    """A value that is not acceptable: `field` is its place, `fix` a suggestion of what to write instead."""
+    """A value that is not acceptable.
+
+    `field` names the parameter or key that holds the value, `problem` states what is wrong with it, and `fix` suggests
+    what to write instead ("" if there is no suggestion).
+    """
 
     def __init__(self, field: str, problem: str, fix: str = "") -> None:
         self.field = field
@@ -27,7 +34,7 @@ class InvalidInput(MainspringError, ValueError):
 
 
 class InvalidCron(InvalidInput):
-    """A cron expression that cannot be parsed; `position` is the offset of the offending text."""
+    """A cron expression that cannot be parsed. `position` is the offset in `expression` where the mistake begins."""
 
     def __init__(self, expression: str, position: int, field: str, problem: str, fix: str = "") -> None:
         self.expression = expression
@@ -92,7 +99,7 @@ class IllegalTransition(MainspringError):
 
 
 class LockTaken(MainspringError):
-    """Another owner holds the lock; `holder` names it."""
+    """Another owner holds the lock `name`. `holder` is that owner's name, "" if it is not known."""
 
     def __init__(self, name: str, holder: str = "", message: str | None = None) -> None:
         self.name = name
@@ -109,7 +116,10 @@ class ExecutionTaken(LockTaken):
 
 
 class LockLost(MainspringError):
-    """The lock may have another holder by now: the last actions of the block were not protected by it."""
+    """The lock may have another holder by now, so the last actions of the locked block may have been unprotected.
+
+    `token` is the fencing token of the lost hold.
+    """
 
     def __init__(self, name: str, token: int, reason: str) -> None:
         self.name = name
@@ -123,7 +133,7 @@ class ResultTimeout(MainspringError, TimeoutError):
 
 
 class RunNotSuccessful(MainspringError):
-    """The run ended without a result: failed, cancelled, skipped or lost."""
+    """The run ended without a result: `state` is failed, cancelled, skipped or lost. `error` may be None."""
 
     def __init__(self, run_id: str, state: str, error: str | None) -> None:
         self.run_id = run_id

@@ -1,4 +1,4 @@
-"""Event encoding: the `data` column of the log, as JSON text, and typed events from log rows."""
+"""Event encoding: events to the JSON text in the log's column `data`, and log rows back to typed events."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def _own_fields(cls: type[Event]) -> tuple[tuple[str, ...], tuple[Any, ...], Cal
 
 
 def _own_data(event: Event) -> dict[str, Any]:
+    """Return the fields that the event's class adds, without those that have their defaults."""
     names, defaults, read = _own_fields(type(event))
     data = {}
     for name, default, value in zip(names, defaults, read(event), strict=False):
@@ -39,22 +40,25 @@ def _own_data(event: Event) -> dict[str, Any]:
 
 
 def encode_data(event: Event) -> str | None:
-    """Return the fields that the event's class adds as JSON text, None if all have their defaults."""
+    """Return the fields that the event's class adds as JSON text, without defaults; None if all have their defaults."""
     data = _own_data(event)
     return _encoder.encode(data).decode() if data else None
 
 
 def differs_only_in_id_and_body(event: RunScheduled, model: RunScheduled) -> bool:
-    """Return True if two events are equal but for run id and payload id. Both or neither must have a payload."""
+    """Return True if two events are equal in all fields but run id and payload id.
+
+    False if only one of them has a payload.
+    """
     if (event.body is None) is not (model.body is None):
         return False
     return replace(event, run_id=model.run_id, body=model.body) == model
 
 
 class BulkEventEncoder:
-    """Encoder for the RunScheduled events of a bulk insert, with the result of `encode_data`.
+    """Encodes the RunScheduled events of a bulk insert, with the results of `encode_data` but in less time.
 
-    It encodes one event and reuses the text for events that differ only in run id and payload id.
+    It encodes one event and reuses the text for events that differ from it only in run id and payload id.
     """
 
     def __init__(self) -> None:
@@ -63,17 +67,17 @@ class BulkEventEncoder:
         self._text = ""
 
     def can_reuse(self, event: RunScheduled) -> bool:
-        """Return True if the event differs from the last one of `encode_first` only in run id and payload id."""
+        """Return True if the event differs from the last event of `encode_first` only in run id and payload id."""
         return self._model is not None and differs_only_in_id_and_body(event, self._model)
 
     def encode_first(self, event: RunScheduled) -> str:
-        """Return the data of an event, and remember it for `encode_next`."""
+        """Return the data of an event as JSON text, and keep both for `encode_next`."""
         self._model, self._data = event, _own_data(event)
         self._text = _encoder.encode(self._data).decode()
         return self._text
 
     def encode_next(self, event: RunScheduled) -> str:
-        """Return the data of an event for which `can_reuse` is True."""
+        """Return the data of an event as JSON text; `can_reuse` must be True for the event."""
         assert self._model is not None
         if event.body == self._model.body:
             return self._text
@@ -81,7 +85,7 @@ class BulkEventEncoder:
 
 
 def decode_event(type_name: str, columns: dict[str, Any], data: str | bytes | None) -> Event:
-    """Return the typed event of a log row, from its type, its columns and the JSON text of its `data`."""
+    """Return the typed event of a log row: `columns` are the fields that every event has, `data` the others as JSON."""
     cls = EVENT_TYPES[type_name]
     fields = msgspec.json.decode(data) if data else {}
     return msgspec.convert({**fields, **columns}, cls)

@@ -3,6 +3,11 @@
 A *move* changes a run or a schedule. It has a number `n` in the stream of that row, and the row is the fold of its
 moves. A *note* changes no state and has no `n`. The fields of `Event` are columns of the log; the fields that a class
 adds are stored together as JSON (`data`), the class name as the type. The store sets `seq`, `at` and `n`.
+
+Fields that several classes add: `by` names the person, program or API key that asked for the move. `began_at` is when
+the handler began, `ms` the milliseconds that it took; both are None if it did not begin. `fingerprint` groups equal
+failures, `trace` is the traceback. `spec`, `anchor`, `cursor`, `next_at`, `origin`, `app`, `version` and `digest` are
+new values of the schedule's columns, which `Schedule` explains.
 """
 
 from __future__ import annotations
@@ -23,9 +28,9 @@ from mainspring.model.schedule import Definition, Origin, Schedule, ScheduleSpec
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An entry of the log.
 
-    `seq` numbers the whole log, `n` the moves of one run or schedule. `at` is the store's time of the commit, `change`
-    the id of the change that wrote the event, `actor` the person or API key behind it, `v` the version of its format.
-    `epoch`, `attempt` and `owner` name the lease under which a worker acted.
+    `seq` numbers the whole log, `n` the moves of one run or schedule. `at` is the store's time of the write, `change`
+    the id of the change that wrote the event, `actor` the person, API key or agent behind it, `v` the version of its
+    format. `epoch`, `attempt` and `owner` name the lease under which a worker acted.
     """
 
     seq: int = 0
@@ -122,9 +127,9 @@ class ScheduleDeleted(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class FiresElided(ScheduleEvent, frozen=True, kw_only=True):
-    """A span: `count` planned fires in (after, through] will not run. A span row with the same values is inserted.
+    """A span: `count` planned fires in (after, through] will not run. A span row with these values is inserted.
 
-    `consumed`: the fires count against `max_runs`.
+    `consumed`: True if the fires count against `max_runs`.
     """
 
     revision: int
@@ -137,7 +142,7 @@ class FiresElided(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleSnapshot(ScheduleEvent, frozen=True, kw_only=True):
-    """The state of a schedule and its revisions, in place of the moves before it. Only compaction writes it."""
+    """The row of a schedule and its revisions, in place of the moves before it. Only retention writes it."""
 
     state: Schedule
     definitions: tuple[Definition, ...]
@@ -149,7 +154,8 @@ class ScheduleSnapshot(ScheduleEvent, frozen=True, kw_only=True):
 class RunScheduled(RunEvent, frozen=True, kw_only=True):
     """A run was created. Workers may claim it from `due_at` on, if no gate restricts it.
 
-    `next_at` is the next fire of its schedule, `coalesced` the number of missed fires that this run stands for.
+    `coalesced` is the number of missed fires that this run makes up for, beside its own. `parents` are the runs that
+    must end before it may start (reserved).
     """
 
     task: str
@@ -173,7 +179,7 @@ class RunScheduled(RunEvent, frozen=True, kw_only=True):
 class RunSkipped(RunEvent, frozen=True, kw_only=True):
     """A run ended before its handler began. As a run's first event: a fire that did no work, for example by overlap.
 
-    `by` is the id of the run that blocked it.
+    `by` is the id of the open run because of which it was skipped; None: another reason.
     """
 
     reason: str
@@ -197,7 +203,7 @@ class RunStarted(RunEvent, frozen=True, kw_only=True):
 
 
 class RunSucceeded(RunEvent, frozen=True, kw_only=True):
-    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text."""
+    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text; None: it has none."""
 
     began_at: Ms | None = None
     ms: int | None = None
@@ -216,7 +222,12 @@ class RunRetrying(RunEvent, frozen=True, kw_only=True):
 
 
 class RunFailed(RunEvent, frozen=True, kw_only=True):
-    """The run failed and will not be tried again. Reasons: error, timeout, result, crashed, gone, parent."""
+    """The run failed and will not be tried again.
+
+    Reasons: error, timeout, process, result (of a handler); crashed (its leases ended); gone, refused, redirect,
+    network, forbidden, agent (of a call of an HTTP agent); parent (reserved). `dead_lettered`: True if it becomes a
+    dead letter.
+    """
 
     error: str
     reason: str = "error"
@@ -228,15 +239,16 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
 
 
 class RunSnoozed(RunEvent, frozen=True, kw_only=True):
-    """The run can be claimed again at `until`: the handler asked for that, or a retry was moved. Not a failure."""
+    """The run can be claimed again at `until`: the handler asked for that, or a person moved a retry. Not a failure."""
 
     until: Ms
 
 
 class RunHandedBack(RunEvent, frozen=True, kw_only=True):
-    """A worker gave the run back. Reasons: shutdown, preempted, not_begun, loop_blocked, stray.
+    """A worker gave the run back, and any worker may claim it.
 
-    `began`: the handler had started.
+    Reasons: shutdown, not_begun (no slot or no time to begin), loop_blocked, loop_closed (of the handlers' loop),
+    stray, lease_lost. `began`: True if the handler had started.
     """
 
     reason: str
@@ -244,14 +256,17 @@ class RunHandedBack(RunEvent, frozen=True, kw_only=True):
 
 
 class LeaseExpired(RunEvent, frozen=True, kw_only=True):
-    """The lease ended without an outcome: a crash. The run can be claimed again from `ready_at` on."""
+    """The lease ended without an outcome: a crash. The run can be claimed again from `ready_at` on.
+
+    `crashes` counts the crashes of the run, with this one.
+    """
 
     crashes: int
     ready_at: Ms
 
 
 class RunLost(RunEvent, frozen=True, kw_only=True):
-    """The lease ended without an outcome, and the run must not be repeated (recovery="fail")."""
+    """The lease ended without an outcome, and the run must not be executed again (recovery="fail")."""
 
     crashes: int
 
@@ -271,7 +286,10 @@ class RunCancelled(RunEvent, frozen=True, kw_only=True):
 
 
 class RunReopened(RunEvent, frozen=True, kw_only=True):
-    """An ended run is open again. Its failures and crashes start at zero, its fire time stays."""
+    """An ended run is open again. Its failures and crashes start at zero, its fire time stays.
+
+    `body` is the id of its new payload; None: it keeps its payload.
+    """
 
     ready_at: Ms
     by: str = ""
@@ -288,7 +306,10 @@ class RunDiscarded(RunEvent, frozen=True, kw_only=True):
 
 
 class StaleResultRejected(Note, frozen=True, kw_only=True):
-    """A worker reported an outcome under a lease that it no longer holds. The outcome was not stored."""
+    """A worker reported an outcome under a lease that it no longer holds. The outcome was not stored.
+
+    `outcome` is the name of its class in `model/outcome.py`.
+    """
 
     outcome: str
 
@@ -306,7 +327,10 @@ class RunUnresolved(Note, frozen=True, kw_only=True):
 
 
 class DeclarationConflict(Note, frozen=True, kw_only=True):
-    """A declaration was not applied, because a newer live version of the code declares the schedule otherwise."""
+    """A declaration was not applied, because a newer live version of the code declares the schedule otherwise.
+
+    `name` is the schedule's name, `declared` the version that was refused, `live` the newer version.
+    """
 
     name: str
     declared: str
@@ -327,14 +351,14 @@ class InstanceLeft(Note, frozen=True, kw_only=True):
 
 
 class LeaderElected(Note, frozen=True, kw_only=True):
-    """An instance became the leader, which does the housekeeping. Terms are numbered."""
+    """An instance became the leader, which does the housekeeping; `term` is the number of its term."""
 
     instance: str
     term: int
 
 
 class LeaderLost(Note, frozen=True, kw_only=True):
-    """The leader's term ended: it stopped, did not renew in time, or could not reach the store."""
+    """The leader's term ended: the leader stopped, did not renew in time, or could not reach the store."""
 
     instance: str
     term: int
@@ -352,13 +376,13 @@ class StoreRecovered(Note, frozen=True, kw_only=True):
 
 
 class ClockStepped(Note, frozen=True, kw_only=True):
-    """The wall clock stepped by `step_ms` milliseconds against the boot clock."""
+    """The wall clock stepped by `step_ms` milliseconds against the boot clock; a negative step was backwards."""
 
     step_ms: int
 
 
 class SubscriberFailed(Note, frozen=True, kw_only=True):
-    """A subscriber of events raised an error. The other subscribers received the event."""
+    """A subscriber raised an error on an event of the type `event`. The other subscribers received the event."""
 
     event: str
     error: str
@@ -367,7 +391,8 @@ class SubscriberFailed(Note, frozen=True, kw_only=True):
 class LoopBlocked(Note, frozen=True, kw_only=True):
     """The handlers' event loop did not answer for `ms` milliseconds.
 
-    `run_id` is the run whose handler blocked the loop, None if no handler did; `where` is the line of code.
+    `run_id` and `task` name the run whose handler blocked the loop, None if other code did. `where` is the line of
+    code, "" if it is unknown.
     """
 
     ms: int
@@ -378,8 +403,8 @@ class LoopBlocked(Note, frozen=True, kw_only=True):
 class LogCompacted(Note, frozen=True, kw_only=True):
     """Retention removed events up to seq `through`, and wrote snapshots and tallies in their place.
 
-    `streams` counts removed run streams, `events` removed events, `tallies` the tallies that grew; `digest` is a hash
-    of the removed events' numbers.
+    `streams` counts removed run streams, `events` removed events, `tallies` the tallies that grew. `digest` is a hash
+    of the removed events' numbers, so that two copies of a log can be compared.
     """
 
     through: int
@@ -390,6 +415,7 @@ class LogCompacted(Note, frozen=True, kw_only=True):
 
 
 def _leaves(base: type[Event]) -> list[type[Event]]:
+    """Return the classes below `base` that have no subclasses: the types that the log can hold."""
     return [leaf for child in base.__subclasses__() for leaf in (_leaves(child) or [child])]
 
 
@@ -410,9 +436,9 @@ EVENT_ALIASES: dict[str, tuple[type[Event], ...]] = {
 
 
 def resolve_type_names(wanted: Iterable[type[Event] | str], *, field: str = "types") -> tuple[str, ...]:
-    """Return the names of event types, given as classes, class names or aliases (`EVENT_ALIASES`).
+    """Return the class names of event types, each once, given as classes, class names or aliases (`EVENT_ALIASES`).
 
-    Raises `InvalidInput`, with the nearest known name, for an unknown one.
+    `field` names the parameter in errors. Raises `InvalidInput`, with the nearest known name, for an unknown name.
     """
     found: dict[str, None] = {}
     for one in wanted:
@@ -428,7 +454,7 @@ def resolve_type_names(wanted: Iterable[type[Event] | str], *, field: str = "typ
 
 
 def fold_definitions(stream: Iterable[Event]) -> tuple[Definition, ...]:
-    """Return the revisions of one schedule, from its own moves in order."""
+    """Return the revisions of one schedule, oldest first, from the events of its stream in order."""
     found: list[Definition] = []
     for event in stream:
         if isinstance(event, ScheduleSnapshot):

@@ -10,13 +10,14 @@ from msgspec import Struct
 class Health(Struct, frozen=True):
     """The health of an instance, as `ms.health()` reports it.
 
-    `degraded`: the instance runs, but a loop cannot do its work. Promises are kept, only later.
+    `degraded`: the instance runs, but a loop of its engine cannot do its work, for example while the store cannot be
+    reached. No work is lost; it is done later.
     """
 
     status: Literal["ok", "degraded", "stopped"]
-    #: The loops that cannot do their work, each with the error that keeps it from working.
+    #: The name of each engine loop that cannot do its work → the error that keeps it from working.
     failing: dict[str, str] = {}
-    #: Conditions that work but should be mended, for example a server that does not persist its data.
+    #: What should be mended although all loops work, for example a server that does not persist its data.
     warnings: tuple[str, ...] = ()
 
     @property

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 #: The name of the built-in task of every HTTP schedule.
 HTTP_TASK = "http"
-#: A call fails for good when the lease of its worker or agent ended this often. The limit is higher than that of other
-#: tasks, because a call cannot kill its worker.
+#: A call fails for good when this many leases of it, held by a worker or an agent, ended without an outcome. The limit
+#: is higher than that of other tasks, because a call cannot kill its worker.
 MAX_CALL_CRASHES = 5
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
@@ -59,16 +59,18 @@ CONNECTION_HEADERS = (
     "Accept-Encoding",
     "Expect",
 )
+#: Lower-case name of each header that a schedule may not set → the name as it is usually written.
 _RESERVED = {name.lower(): name for name in (*MAINSPRING_HEADERS, *CONNECTION_HEADERS)}
-#: A header name.
+#: The characters of a header name.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _URL_FIX = "Write for example https://example.com/run"
 
 
 class HttpTarget(Struct, frozen=True, omit_defaults=True):
-    """The HTTP request of a run, as it is stored.
+    """The HTTP request that a run makes, as it is stored in the run's options.
 
     Header values are secrets, so they are not here: `headers_ref` is the id of the key-value entry that holds them.
+    `header_names` are shown in their place. `agent_id` is a label for people.
     """
 
     url: str
@@ -76,13 +78,17 @@ class HttpTarget(Struct, frozen=True, omit_defaults=True):
     headers_ref: str | None = None
     header_names: tuple[str, ...] = ()
     agent_id: str = ""
-    #: After a 202: the longest time between two callbacks of the agent, and the time it has in all.
+    #: After a 202: the longest time between two callbacks of the agent.
     silence: Ms = 60_000
+    #: After a 202: the time that the agent has for its whole work, after the call's own time-out.
     within: Ms = 3_600_000
 
 
 class HttpAgent(Struct, frozen=True, repr_omit_defaults=True):
-    """A target as a caller passes it, with its header values. `headers` None: keep the stored values."""
+    """An HTTP request as a caller passes it: the target, and the header values, which are stored apart from it.
+
+    `headers` None: keep the values that are stored for the schedule.
+    """
 
     target: HttpTarget
     headers: Mapping[str, str] | None = None
@@ -95,14 +101,17 @@ class HttpAgent(Struct, frozen=True, repr_omit_defaults=True):
 class AgentSettings(Struct, frozen=True, kw_only=True):
     """The limits under which this instance calls agents; durations in milliseconds."""
 
-    #: Concurrent calls, in all and to one host. A call that waits for its answer costs next to nothing.
+    #: Concurrent calls to all hosts together. A call that waits for its answer costs next to nothing.
     concurrency: int = 1_000
+    #: Concurrent calls to one host.
     per_host: int = 250
+    #: The time-out of opening a connection.
     connect: Ms = 3_000
     #: The time-out of one call whose schedule sets none.
     timeout: Ms = 30_000
-    #: Bytes of an answer that are read, and that are stored.
+    #: The most bytes of an answer that are read.
     max_response: int = 1024 * 1024
+    #: The most bytes of an answer that are stored.
     keep_response: int = 64 * 1024
     #: Allow loopback and private addresses. None: only if the service itself is bound to loopback.
     allow_private: bool | None = None
@@ -115,13 +124,14 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
 
 
 class HttpResult(Struct, frozen=True, omit_defaults=True):
-    """The part of an answer that is stored as the run's result."""
+    """The part of an agent's answer, or of its callback, that is stored as the run's result."""
 
     status: int
     body: str = ""
     content_type: str = ""
-    #: Bytes that were read. If `truncated`, the answer had more.
+    #: Bytes that were read of the answer.
     bytes: int = 0
+    #: True if `body` lacks the end of the answer, which was not read or not stored.
     truncated: bool = False
 
 
@@ -134,10 +144,10 @@ def Http(  # noqa: N802 - it reads as the value it makes
     silence: Duration = "60s",
     within: Duration = "1h",
 ) -> HttpAgent:
-    """Return an HTTP agent to call, checked: `ms.schedule("report", Http("https://…"), cron="0 9 * * *")`.
+    """Check the request of an HTTP agent and return it: `ms.schedule("report", Http("https://…"), cron="0 9 * * *")`.
 
-    `silence` and `within` apply to agents that answer 202: the longest time between two callbacks, and the time for
-    the whole work.
+    `silence` and `within` apply to agents that answer 202 and report the end later: the longest time between two
+    callbacks, and the time for the whole work. `agent_id` is a label for people. Raises `InvalidInput`.
     """
     target = HttpTarget(
         url=check_url(url),
@@ -151,9 +161,9 @@ def Http(  # noqa: N802 - it reads as the value it makes
 
 
 def check_url(url: str, *, field: str = "url") -> str:
-    """Return an absolute http or https URL, with its host in ASCII.
+    """Return an absolute http or https URL if it can be called; a host with other letters is put into ASCII (IDNA).
 
-    Raises `InvalidInput`, also for a URL with credentials.
+    `field` names the URL in errors. Raises `InvalidInput`, also for a URL with a user or password in it.
     """
     _check_url_text(url, field)
     from urllib.parse import urlsplit  # here, because only programs with agents need it
@@ -176,6 +186,7 @@ def check_url(url: str, *, field: str = "url") -> str:
 
 
 def _check_url_text(url: str, field: str) -> None:
+    """Raise `InvalidInput` for a URL that is no text, empty, too long, or holds a character that no URL has."""
     if not isinstance(url, str) or not url:
         raise InvalidInput(field, f"{url!r:.80} is not a URL", _URL_FIX)
     if len(url) > MAX_URL_CHARS:
@@ -187,6 +198,7 @@ def _check_url_text(url: str, field: str) -> None:
 
 
 def _with_ascii_host(parts: SplitResult, host: str, port: int | None, field: str) -> str:
+    """Return the URL of `parts` with its host in IDNA. Raises `InvalidInput` if host or path cannot be ASCII."""
     try:
         name = host.encode("idna").decode()
         path = parts.path.encode().decode("ascii")
@@ -200,7 +212,7 @@ def _with_ascii_host(parts: SplitResult, host: str, port: int | None, field: str
 
 
 def check_method(method: str, *, field: str = "method") -> Method:
-    """Return the method if agents can be called with it, else raise `InvalidInput`."""
+    """Return the method if it is one of `HTTP_METHODS`, else raise `InvalidInput` with the nearest of them."""
     for known in HTTP_METHODS:
         if method == known:
             return known
@@ -209,16 +221,19 @@ def check_method(method: str, *, field: str = "method") -> Method:
 
 
 def check_agent_id(agent_id: str, *, field: str = "agent_id") -> str:
-    """Return the agent's name, which is for people only, if it is short and printable, else raise `InvalidInput`."""
+    """Return an agent's label for people if it is printable and at most 255 characters long; it may be empty.
+
+    Raises `InvalidInput` for any other value.
+    """
     if not isinstance(agent_id, str) or len(agent_id) > MAX_AGENT_ID_CHARS or (agent_id and not agent_id.isprintable()):
         raise InvalidInput(field, "is not a short printable text", f"Use at most {MAX_AGENT_ID_CHARS} characters")
     return agent_id
 
 
 def check_headers(headers: Mapping[str, str], *, field: str = "headers") -> dict[str, str]:
-    """Return the headers if they can be sent.
+    """Return a copy of the headers if all can be sent, none is reserved, and none is given twice.
 
-    Raises `InvalidInput`, which names the header but never its value.
+    Raises `InvalidInput` otherwise. The error names the header but never shows its value, which may be a secret.
     """
     if not isinstance(headers, Mapping):
         raise InvalidInput(field, "is not an object of names and values", 'Write {"Authorization": "Bearer …"}')
@@ -236,6 +251,7 @@ def check_headers(headers: Mapping[str, str], *, field: str = "headers") -> dict
 
 
 def _check_header_name(name: str, field: str) -> None:
+    """Raise `InvalidInput` for a name that no header has, or that is reserved."""
     if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name) or len(name) > MAX_HEADER_NAME_CHARS:
         raise InvalidInput(
             field, f"{name!r:.80} is not the name of a header", "Use letters, digits and dashes; no line breaks"
@@ -247,6 +263,7 @@ def _check_header_name(name: str, field: str) -> None:
 
 
 def _check_header_value(value: str, where: str) -> None:
+    """Raise `InvalidInput` for a value that no header can carry; `where` names the header in the error."""
     if not isinstance(value, str) or len(value) > MAX_HEADER_VALUE_CHARS:
         raise InvalidInput(
             where, f"is not a text of at most {MAX_HEADER_VALUE_CHARS} characters", "Give a shorter text"
@@ -260,7 +277,7 @@ def _check_header_value(value: str, where: str) -> None:
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Return the host and port of a checked URL."""
+    """Return the host and port of a URL that `check_url` returned; without a port in it, that of its scheme."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

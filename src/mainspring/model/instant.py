@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from mainspring.model.errors import InvalidDuration, InvalidInput, NaiveDatetime, UnknownZone, suggest_nearest
 
-#: Milliseconds: an instant since the epoch, UTC, or a duration.
+#: Whole milliseconds: an instant, counted from the epoch in UTC, or a duration.
 Ms = int
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,9 +28,10 @@ Duration = str | int | float | timedelta
 
 
 def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) -> Ms:
-    """Return a duration in milliseconds. `field` names the value in errors.
+    """Return a duration, given as text, as a number of seconds or as a timedelta, in milliseconds.
 
-    Raises `InvalidDuration` if the value is not a duration, negative, not finite, or shorter than `minimum`.
+    `field` names the value in errors. Raises `InvalidDuration` if the value is not a duration, negative, not finite, or
+    shorter than `minimum`.
     """
     if isinstance(value, str):
         result = _text_duration_ms(value, field)
@@ -51,6 +52,7 @@ def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) ->
 
 
 def _text_duration_ms(text: str, field: str) -> Ms:
+    """Return the milliseconds of a text such as "1h30m". Raises `InvalidDuration` if it is no duration."""
     found = _parse_duration(text)
     if found is None:
         if text.lstrip().startswith("-"):
@@ -61,6 +63,7 @@ def _text_duration_ms(text: str, field: str) -> Ms:
 
 @lru_cache(1_000)
 def _parse_duration(value: str) -> Ms | None:
+    """Return the milliseconds of a text such as "1h30m", None if it is no duration."""
     text = value.strip().lower()
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text.replace(" ", ""):
@@ -82,7 +85,8 @@ def format_duration(ms: Ms) -> str:
 def instant_ms(value: datetime | str, *, field: str = "time") -> Ms:
     """Return an aware datetime, or ISO 8601 text with an offset, as milliseconds since the epoch.
 
-    Raises `NaiveDatetime` if the zone is missing, `InvalidInput` if the value is no time.
+    `field` names the value in errors. Raises `NaiveDatetime` if the zone is missing, `InvalidInput` if the value is no
+    time.
     """
     if isinstance(value, str):
         try:
@@ -116,7 +120,7 @@ def isoformat(ms: Ms) -> str:
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str, *, field: str = "tz") -> ZoneInfo:
-    """Return the zone of this name in the tz database.
+    """Return the time zone of this name in the tz database; `field` names the value in errors.
 
     Raises `UnknownZone`, with the nearest existing name, if there is none.
     """

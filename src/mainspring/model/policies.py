@@ -11,12 +11,20 @@ from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.http import HttpTarget
 from mainspring.model.instant import Duration, Ms, duration_ms
 
+#: What becomes of fires that are later than their grace: no run, one run for all of them, or a run for each.
 Missed = Literal["skip", "catch_up_once", "replay_all"]
+#: What becomes of a fire while a run of its schedule is open: it is skipped; it waits, unless another run waits (then
+#: it is skipped); it waits in any case; it cancels the open runs; or it runs beside them.
 Overlap = Literal["forbid", "queue_one", "queue_all", "cancel_running", "allow_parallel"]
+#: How the delay grows from one failure to the next.
 Backoff = Literal["fixed", "linear", "exponential"]
+#: What becomes of a run whose lease ended without an outcome: it is executed again, or it is lost.
 Recovery = Literal["retry", "fail"]
+#: What becomes of a schedule when the retries of one of its runs are used up.
 OnExhausted = Literal["continue", "pause"]
+#: What becomes of a new schedule whose name is taken: it replaces the definition, is dropped, or is an error.
 OnConflict = Literal["replace", "keep", "error"]
+#: What an instance does: plan schedules and execute runs, or only one of them.
 Role = Literal["all", "planner", "worker"]
 PriorityName = Literal["critical", "high", "normal", "low"]
 
@@ -39,7 +47,7 @@ class Priority(IntEnum):
 
 
 def check_choice(value: str, allowed: tuple[str, ...], *, field: str) -> str:
-    """Return the value if it is one of the allowed words.
+    """Return the value unchanged if it is one of the allowed words; `field` names it in errors.
 
     Raises `InvalidInput`, with the nearest allowed word, if it is not.
     """
@@ -50,7 +58,10 @@ def check_choice(value: str, allowed: tuple[str, ...], *, field: str) -> str:
 
 
 def parse_priority(value: Priority | str | int) -> Priority:
-    """Return the priority for a name, a number or a `Priority`: 'high' and 1 are Priority.HIGH."""
+    """Return the priority that a name, a number or a `Priority` stands for: 'high' and 1 are Priority.HIGH.
+
+    Raises `InvalidInput` for any other value.
+    """
     if isinstance(value, str):
         names = tuple(p.name.lower() for p in Priority)
         return Priority[check_choice(value.lower(), names, field="priority").upper()]
@@ -63,14 +74,20 @@ def parse_priority(value: Priority | str | int) -> Priority:
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
-    """How often and after which delays a failed run is tried again. `max_attempts` counts the first execution, too."""
+    """How often and after which delays a failed run is tried again. `rules/retry.py` has the formulas."""
 
+    #: Executions in all, the first one included.
     max_attempts: int = 3
     backoff: Backoff = "exponential"
+    #: The delay after the first failure.
     initial: Ms = 1_000
+    #: Exponential backoff: the factor from one delay to the next.
     base: float = 2.0
+    #: Linear backoff: each delay is longer than the one before by this many times `initial`.
     multiplier: float = 1.0
+    #: Exponential backoff: the longest delay, before jitter.
     max_delay: Ms = 60_000
+    #: Up to this share of the delay, a random part, is added to it. 0: none; 1: up to the delay itself.
     jitter: float = 0.5
 
 
@@ -83,7 +100,10 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     max_delay: Duration = "60s",
     jitter: float = 0.5,
 ) -> RetryPolicy:
-    """Return a checked `RetryPolicy`. `rules/retry.py` has the formulas of the delays."""
+    """Check the values of a retry policy and return it; `RetryPolicy` explains each. `Retry(max_attempts=1)`: no retry.
+
+    Raises `InvalidInput`.
+    """
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise InvalidInput(
             "retry.max_attempts", f"{max_attempts!r} is not a whole number of at least 1", "1 means no retry"
@@ -107,9 +127,9 @@ def Retry(  # noqa: N802 - it reads as the value it makes
 
 
 def check_retry(value: RetryPolicy | None) -> RetryPolicy | None:
-    """Return the policy if it is one, or None.
+    """Return the value unchanged if it is a `RetryPolicy` or None.
 
-    Raises `InvalidInput` otherwise: unchecked, the mistake would show only when a run fails.
+    Raises `InvalidInput` for any other value. Why: unchecked, the mistake would show only when a run fails.
     """
     if value is None or isinstance(value, RetryPolicy):
         return value
@@ -124,7 +144,10 @@ class Segment(Struct, frozen=True):
 
 
 class WindowSpec(Struct, frozen=True, omit_defaults=True):
-    """When a run may begin: a zone, weekdays (0 = Monday) and segments of the day. No segments: the whole day."""
+    """When a run may begin: on which weekdays (0 = Monday) and in which segments of the day, in the zone `tz`.
+
+    No segments: the whole day.
+    """
 
     tz: str = "UTC"
     weekdays: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
@@ -132,17 +155,24 @@ class WindowSpec(Struct, frozen=True, omit_defaults=True):
 
 
 class RunOptions(Struct, frozen=True, omit_defaults=True):
-    """Options stored with a run. A field is set only if it differs from the task's own settings."""
+    """Options stored with a run. None in a field that the task also has: the task's own setting applies."""
 
+    #: The longest time that one attempt may take.
     timeout: Ms | None = None
     retry: RetryPolicy | None = None
     recovery: Recovery | None = None
+    #: The run fails for good when this many of its leases ended without an outcome.
     max_crashes: int | None = None
+    #: When the run may begin; outside of it the run is skipped. None: at any time.
     window: WindowSpec | None = None
+    #: The run is skipped if it has not begun this long after it was due. None: it never is.
     start_deadline: Ms | None = None
+    #: What becomes of the schedule when the run's retries are used up. None: it continues.
     on_exhausted: OnExhausted | None = None
+    #: The zone in which the handler is given its fire time. None: UTC.
     tz: str | None = None
-    #: The schedule computes its next fire from the end of this run (fixed delay).
+    #: The end of this run touches its schedule, which then plans its next fire (fixed delay) or is deleted
+    #: (`terminal="delete"`).
     rearm: bool = False
     #: The request of a run of the built-in task `http`.
     http: HttpTarget | None = None

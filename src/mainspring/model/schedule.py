@@ -12,77 +12,100 @@ from mainspring.model.policies import Missed, Overlap, Priority, RunOptions
 from mainspring.model.trigger import TriggerSpec
 
 ScheduleState = Literal["active", "paused", "finished", "deleted"]
+#: Whether the present revision was declared by a program or made by a person or an API client.
 Origin = Literal["code", "api"]
 
 
 class ScheduleSpec(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The definition of one revision: trigger, task and policies. `body` is the id of its payload."""
+    """The definition of one revision of a schedule: when to fire, what to run, and how."""
 
     trigger: TriggerSpec
     task: str
+    #: The id of the payload; None: the task gets no arguments.
     body: str | None = None
+    #: The zone in which times are shown to people and handlers; a cron trigger has a zone of its own.
     tz: str = "UTC"
     missed: Missed = "catch_up_once"
+    #: A fire that is later than this counts as missed.
     grace: Ms = 60_000
+    #: Late fires that become runs in one settling: the newest, at most this many.
     replay_max: int = 1_000
+    #: Missed fires older than this are not replayed (`missed="replay_all"`).
     replay_age: Ms = 86_400_000
     overlap: Overlap = "forbid"
+    #: Each run is due with a delay, shorter than this, after its fire time; it is derived from schedule and fire time.
     jitter: Ms = 0
+    #: One more delay, shorter than this and equal for all runs of the schedule; it is derived from the schedule's id.
     spread: Ms = 0
+    #: Only fires from `start` to `end` count, both included. None: no limit.
     start: Ms | None = None
     end: Ms | None = None
+    #: The schedule finishes after this many fires. None: no limit.
     max_runs: int | None = None
     priority: int = Priority.NORMAL
     queue: str = "default"
+    #: Names of the gates that its runs must pass beside the schedule's own gate.
     gates: tuple[str, ...] = ()
+    #: Options stored with each run; None: the task's own settings apply.
     options: RunOptions | None = None
+    #: What becomes of the schedule once it has finished and no run of it is open.
     terminal: Literal["keep", "delete"] = "keep"
 
 
 class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
-    """The row of one schedule: the fold of its events (`rules/schedule_draft.py`).
-
-    `n` is the number of its last event, `cursor` the instant up to which its fires are settled, `anchor` the origin of
-    interval triggers, and `fired` the number of fires that count against `max_runs`.
-    """
+    """The row of one schedule: the fold of its events (`rules/schedule_draft.py`). Instants are wall time."""
 
     id: ScheduleId
+    #: Namespace; names of schedules are unique in it.
     ns: str = "default"
     name: str
+    #: The program, person or API key that made the present revision.
     owner: str = ""
     origin: Origin = "api"
+    #: The app whose code declares the schedule; "" if no code does.
     app: str = ""
+    #: The version of the code that declared it last; "" if no code does.
     version: str = ""
+    #: A hash of the definition, as code declared it if code does: shows whether a new declaration differs.
     digest: str = ""
     spec: ScheduleSpec
     state: ScheduleState = "active"
+    #: The number of the schedule's last move. The first events of its runs have numbers of their own.
     n: int = 0
     revision: int = 1
+    #: The instant from which an interval trigger counts.
     anchor: Ms
+    #: The instant up to which every fire is settled.
     cursor: Ms
+    #: When the schedule must be settled next, usually its next fire; of a paused schedule, when it resumes. None: not
+    #: before something else happens.
     next_at: Ms | None = None
+    #: The number of fires that count against `max_runs`.
     fired: int = 0
+    #: Why the schedule is paused, finished or deleted.
     reason: str | None = None
+    #: When a paused schedule resumes by itself; None: it does not.
     until: Ms | None = None
     created_at: Ms = 0
+    #: The time of the last move; fires do not change it.
     updated_at: Ms = 0
 
     @property
     def enabled(self) -> bool:
-        """True while the schedule plans runs: it is neither paused, finished nor deleted."""
+        """True while the schedule plans runs: it is not paused, finished or deleted."""
         return self.state == "active"
 
     @property
     def drifted(self) -> bool:
-        """True if a person edited the schedule that code declares, so that the two differ."""
+        """True if code declares the schedule, but its present revision was made by a person or an API client."""
         return self.app != "" and self.origin == "api"
 
 
 class Definition(Struct, frozen=True, gc=False):
     """A revision and the time in which it was in force: all that the ledger needs to compute the planned fires.
 
-    It is in force from the cursor `since` on. `until` is set if the schedule finished under it: no fire after that is
-    owed.
+    It applies to fires after `since`, up to the `since` of the next revision. `until` is set if the schedule finished
+    under it: no fire after that is owed. `anchor` is the instant from which an interval trigger counts.
     """
 
     revision: int
@@ -93,7 +116,7 @@ class Definition(Struct, frozen=True, gc=False):
 
 
 class Span(Struct, frozen=True, gc=False):
-    """A stretch of `count` planned fires that will not run, in (after, through], with the reason."""
+    """A stretch of planned fires that will not run: the `count` fires in (after, through], with the reason."""
 
     schedule_id: ScheduleId
     revision: int

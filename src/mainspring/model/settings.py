@@ -1,4 +1,4 @@
-"""Settings of one instance: `make_settings` checks what a user passes and returns them."""
+"""Settings of one instance. `make_settings` turns the values that a user passes into checked settings."""
 
 from __future__ import annotations
 
@@ -11,30 +11,40 @@ from mainspring.model.errors import InvalidInput, LeaseTooShort
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, format_duration
 
-#: The shortest lease.
+#: The shortest lease, in milliseconds: a shorter one would end before it can be renewed reliably.
 MIN_LEASE_MS = 300
-#: The highest limit that `payload_limit` may set.
+#: The highest value of `payload_limit`, in bytes.
 MAX_PAYLOAD_BYTES = 1024 * 1024
-#: The number of labels of an instance, and the length of a label's value.
+#: The most labels of an instance, and the most characters of a label's value.
 MAX_LABEL_COUNT, MAX_LABEL_CHARS = 32, 100
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of the engine; durations in milliseconds."""
+    """The settings of the engine of one instance; durations in milliseconds."""
 
     namespace: str = "default"
+    #: The name under which instances of one program share a leader and declare their schedules.
     app: str = "mainspring"
+    #: The version of the program's code: of two that declare a schedule differently, the newer one wins.
     version: str = ""
+    #: Queues from which this instance claims runs.
     queues: tuple[str, ...] = ("default",)
+    #: The most runs that this instance executes at once.
     concurrency: int = 10
+    #: The length of a lease, and the time between two renewals.
     lease_ttl: Ms = 30_000
     heartbeat: Ms = 10_000
+    #: The longest time between two queries for due work; hints make the engine ask earlier.
     poll: Ms = 1_000
+    #: How long runs may go on after a stop was requested, before they are handed back.
     shutdown_timeout: Ms = 30_000
     #: How long ended runs stay. None: the default of the store.
     history: Ms | None = None
+    #: The most bytes of a run's arguments as JSON.
     payload_limit: int = 64 * 1024
+    #: A schedule that no live instance of the app has declared for this long is paused.
     undeclared_after: Ms = 600_000
+    #: Free texts that describe the instance where instances are listed.
     labels: dict[str, str] = {}
     #: The time between two commits of outcomes without a waiting caller, which may linger to share one (`Batcher`).
     #: Zero under virtual time, where no time passes by itself.
@@ -56,9 +66,10 @@ def make_settings(
     payload_limit: int = 64 * 1024,
     labels: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Return the settings for the values that a user passed.
+    """Check the values that a user passed, and return them as settings; `Settings` explains each.
 
-    Raises `InvalidInput`, with the name of the parameter, for a value that is not acceptable.
+    `heartbeat` None: a third of the lease. Raises `InvalidInput`, with the name of the parameter, for a value that is
+    not acceptable.
     """
     ttl, beat = _check_lease(lease_ttl, heartbeat)
     if not isinstance(payload_limit, int) or not 1 <= payload_limit <= MAX_PAYLOAD_BYTES:
@@ -82,7 +93,10 @@ def make_settings(
 def adjust_settings(
     settings: Settings, *, concurrency: int | None = None, labels: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return settings with another concurrency and added labels, which the command line may set for a program."""
+    """Return a copy of a program's settings with another concurrency and more labels, as the command line sets them.
+
+    `concurrency` None: the program's own. A label of a name that exists replaces it. Raises `InvalidInput`.
+    """
     return replace(
         settings,
         concurrency=settings.concurrency if concurrency is None else _check_concurrency(concurrency),
@@ -91,7 +105,10 @@ def adjust_settings(
 
 
 def _check_lease(lease_ttl: Duration, heartbeat: Duration | None) -> tuple[Ms, Ms]:
-    """Return the lease and the heartbeat in milliseconds; the default heartbeat is a third of the lease."""
+    """Return the lease and the heartbeat in milliseconds; the default heartbeat is a third of the lease.
+
+    Raises `LeaseTooShort` for a lease under `MIN_LEASE_MS` or three heartbeats: one late renewal would end it.
+    """
     ttl = duration_ms(lease_ttl, field="lease_ttl")
     beat = ttl // 3 if heartbeat is None else duration_ms(heartbeat, field="heartbeat", minimum=1)
     if ttl < MIN_LEASE_MS:

@@ -8,14 +8,17 @@ from msgspec import Struct
 
 from mainspring.model.instant import Ms
 
+#: What becomes of a fire in the hour that a clock change skips: moved to the end of that hour, or dropped.
 Gap = Literal["shift", "skip"]
+#: Which occurrence of a fire counts in the hour that a clock change repeats.
 Fold = Literal["first", "last", "both"]
 
 
 class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="kind", gc=False):
     """A cron expression, its zone, and what happens to fires that a clock change skips (`gap`) or repeats (`overlap`).
 
-    `hash_id` is the text from which the values of `H` are derived.
+    `hash_id` is the text from which the values of `H` fields are derived, usually the schedule's name. None: the
+    expression has no `H`.
     """
 
     expr: str
@@ -26,7 +29,10 @@ class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="k
 
 
 class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field="kind", gc=False):
-    """The instants anchor + n × interval for n ≥ 1. With `fixed_delay`, the anchor is the end of the last run."""
+    """The instants anchor + n × interval for n ≥ 1. `anchor` None: the anchor in the schedule's row is used.
+
+    With `fixed_delay`, each fire comes one interval after the end of the last run instead.
+    """
 
     interval: Ms
     anchor: Ms | None = None

@@ -1,6 +1,6 @@
-"""The broker port: how hints of work and events travel between processes.
+"""The broker port: hints about runs, and copies of events, sent between processes as messages.
 
-A broker may lose all it holds without harm: what must not be lost is in the store.
+A broker may lose every message: what must not be lost is in the store, and a lost hint costs latency only (ADR 16).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ MAX_BROKER_NAME_CHARS = 200
 class BrokerLimits(Struct, frozen=True, kw_only=True):
     """The sizes and delays of a broker; durations in milliseconds."""
 
-    #: Messages that a topic with a group holds; `publish` waits while there are more.
+    #: The most messages that a topic with a group holds; `publish` waits while it is full.
     capacity: int = 100_000
-    #: Messages that a topic without a group holds: the newest.
+    #: The most messages that a topic without a group holds; the oldest give way to new ones.
     kept: int = 10_000
     #: A delivered message that is neither acknowledged nor refused is delivered again after this time, to any consumer
     #: of the group.
     redeliver_after: Ms = 60_000
     #: A message that was delivered this often becomes a dead letter instead of being delivered again.
     max_deliveries: int = 5
-    #: Dead letters that are kept: the newest.
+    #: The most dead letters that are kept; the oldest give way to new ones.
     dead: int = 10_000
     #: The longest body, in characters; a longer one is refused.
     body: int = 64 * 1024
 
 
 class Message(Struct, frozen=True, gc=False):
-    """One delivery of a message to a consumer. `deliveries` counts this one and those before it."""
+    """One delivery of a message to a consumer. `deliveries` counts this delivery and the earlier ones."""
 
     topic: str
     id: str
@@ -49,16 +49,20 @@ class Message(Struct, frozen=True, gc=False):
 
 
 class Depth(Struct, frozen=True):
-    """What a topic holds for a group: messages not delivered yet, and messages delivered but not acknowledged."""
+    """The number of messages that a topic holds for a group."""
 
+    #: Messages that were not delivered yet.
     waiting: int
+    #: Messages that were delivered but neither acknowledged nor turned into dead letters.
     unanswered: int = 0
 
 
 class DeadLetter(Struct, frozen=True):
-    """A message that was given up, and why. `at` is the instant when that happened, by the broker's clock."""
+    """A message that was given up, and the reason. `at` is the instant of that, by the broker's clock."""
 
+    #: An id of its own, not that of the message.
     id: str
+    #: The topic that the message came from.
     topic: str
     body: str
     deliveries: int
@@ -67,13 +71,15 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Broker(Protocol):
-    """Topics with at-least-once delivery to consumer groups.
+    """Message topics with at-least-once delivery to groups of consumers.
 
     Every method raises `BrokerUnavailable` if the broker cannot be reached; the next call connects again.
     """
 
     @property
-    def limits(self) -> BrokerLimits: ...
+    def limits(self) -> BrokerLimits:
+        """The sizes and delays that this broker was opened with."""
+        ...
 
     async def open(self) -> None:
         """Connect and check that the broker can be used. Optional: the other methods connect by themselves."""
@@ -84,27 +90,31 @@ class Broker(Protocol):
         ...
 
     async def publish(self, topic: str, bodies: Sequence[str]) -> None:
-        """Append messages to a topic in the given order. Waits while the topic is full."""
+        """Append messages with these bodies to a topic, in this order. Waits while the topic is full."""
         ...
 
     def consume(
         self, topic: str, *, group: str | None, consumer: str, limit: int = 100
     ) -> AsyncGenerator[list[Message], None]:
-        """Yield messages as they arrive, at most `limit` in a list.
+        """Yield lists of up to `limit` messages of a topic as they arrive, until the broker is closed.
+
+        With a group, each message goes to one consumer of the group, oldest first, and is delivered again until it is
+        acknowledged. Without a group, each consumer receives every message published from now on, once. `consumer` is
+        the name of this consumer in the group.
 
         An empty list, first and then from time to time, shows that the broker can be reached.
-
-        With a group, each message goes to one consumer of it, beginning with the oldest that the topic holds, until it
-        is acknowledged. Without a group, each consumer receives all messages published from now on, once.
         """
         ...
 
     async def ack(self, messages: Sequence[Message], *, group: str) -> None:
-        """Acknowledge messages: they are not delivered again."""
+        """Acknowledge messages for a group: they are not delivered to it again."""
         ...
 
     async def nack(self, messages: Sequence[Message], *, group: str, delay: Ms = 0) -> None:
-        """Refuse messages: they are delivered again after `delay`, or become dead letters after too many deliveries."""
+        """Refuse messages: each is delivered again after `delay` milliseconds.
+
+        A message that had its `max_deliveries` becomes a dead letter instead.
+        """
         ...
 
     async def bury(self, messages: Sequence[Message], *, group: str, reason: str) -> None:
@@ -112,7 +122,7 @@ class Broker(Protocol):
         ...
 
     async def depth(self, topic: str, *, group: str) -> Depth:
-        """Return how many messages a topic holds for a group."""
+        """Count the messages that a topic holds for a group."""
         ...
 
     async def has_readers(self, topic: str) -> bool:
@@ -120,13 +130,13 @@ class Broker(Protocol):
         ...
 
     async def dead_letters(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
-        """Return up to `limit` dead letters, oldest first, behind the one with the id `after`."""
+        """Return up to `limit` dead letters, oldest first, after the dead letter with the id `after` if it is given."""
         ...
 
     async def replay(self, ids: Sequence[str]) -> int:
-        """Publish dead letters again to the topics that they came from. Return how many existed."""
+        """Publish dead letters, given by id, again to their topics and delete them. Return how many of them existed."""
         ...
 
     async def discard(self, ids: Sequence[str]) -> int:
-        """Delete dead letters. Return how many existed."""
+        """Delete dead letters, given by id. Return how many of them existed."""
         ...

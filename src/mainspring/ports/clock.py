@@ -1,4 +1,7 @@
-"""The clock port: the only place that reads time. All other code is given a `Clock`, or an instant."""
+"""The clock port: the only place that reads time. All other code receives a `Clock`, or an instant.
+
+Why: a test or simulation replaces the clock, and time then passes only as it decides.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ class Clock(Protocol):
     """Three clocks: wall time for schedules, boot time for leases on one machine, monotonic time for durations."""
 
     def now(self) -> Ms:
-        """Return the wall time, in milliseconds since the epoch, UTC. It may step."""
+        """Return the wall time, in milliseconds since the epoch in UTC. It steps when the system's clock is set."""
         ...
 
     def boot(self) -> Ms:
-        """Return the milliseconds since the machine started, suspended time included. It never steps."""
+        """Return the milliseconds since the machine started, suspended time included. It never steps.
+
+        All processes of one machine read equal values, so leases that they share can be judged by it.
+        """
         ...
 
     def monotonic(self) -> float:
@@ -25,7 +31,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of this machine."""
+    """The clocks of this machine, as every program outside of tests uses them."""
 
     def now(self) -> Ms:
         return time.time_ns() // 1_000_000

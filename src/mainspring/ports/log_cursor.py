@@ -1,6 +1,6 @@
-"""Log cursors: reading the event log from a position on, each event once.
+"""Log cursors: read the event log from a position on, each event once.
 
-A position is a text that may leave the process and come back later, to any instance on the same store.
+A position is a text. A client may receive it and send it back later, to any instance on the store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ class LogCursor(Protocol):
     """A reader's place in the event log, which moves forward with each read."""
 
     async def read(self, limit: int) -> list[tuple[str, Event]]:
-        """Return up to `limit` new events, each with the position behind it. Empty if there are none yet."""
+        """Return up to `limit` new events, each with the position behind it; an empty list if there are none yet.
+
+        A cursor opened at such a position continues with the next event. Late events may exceed the limit.
+        """
         ...
 
 
@@ -36,7 +39,7 @@ class SequentialCursor:
 
 
 def open_cursor(store: Store, position: str) -> LogCursor:
-    """Return a cursor that reads the log of a store from behind a position.
+    """Return a cursor that reads the events of a store's log behind `position`; "0" is the beginning of the log.
 
     Raises `InvalidInput` if the text is not a position.
     """
@@ -44,9 +47,10 @@ def open_cursor(store: Store, position: str) -> LogCursor:
 
 
 def parse_position(text: str) -> int:
-    """Return the event number that a position names.
+    """Return the number of the last event that was read at a position.
 
-    Raises `InvalidInput` for the header `Last-Event-ID`, by which clients send a position back.
+    Raises `InvalidInput` if the text is not a number. The error names the header `Last-Event-ID`, in which clients of
+    the API send a position back.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Paging: reading all rows of a query, page by page."""
+"""Paging: read all rows of a query page by page, and find the end of the event log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 
 async def iterate_rows(store: Store, query: Query[T], key: Callable[[T], str]) -> AsyncIterator[T]:
-    """Yield every row of a query. `key` returns a row's key, behind which the next page begins."""
+    """Yield every row of a query, read in pages of `query.limit` rows.
+
+    `key` returns a row's value for `Query.after`: the next page begins behind it.
+    """
     while True:
         page = await store.find(query)
         for row in page:
@@ -26,7 +29,11 @@ async def iterate_rows(store: Store, query: Query[T], key: Callable[[T], str]) -
 
 
 async def iterate_spans(store: Store, schedule_id: str | None = None, since: Ms | None = None) -> AsyncIterator[Span]:
-    """Yield every span in the order of (schedule, through). Spans have no key: a page begins after a count of rows."""
+    """Yield every span, or those of one schedule, in the order of (schedule, through).
+
+    With `since`, only spans that end after that instant. A function of its own, because spans have no key: a page
+    begins after a number of rows.
+    """
     query = Spans(schedule_id=schedule_id, since=since, limit=1_000)
     seen = 0
     while True:

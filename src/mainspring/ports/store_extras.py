@@ -15,31 +15,35 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class TransactionalStore(Protocol):
-    """A store that can insert runs on a caller's own connection: they exist if and only if the caller commits."""
+    """A store that can insert runs on a caller's own connection: the runs exist if and only if the caller commits."""
 
-    #: Other connections can write while the caller's transaction is open, and must not wait for it. So rows that they
-    #: may share with it are kept out of it: gates are stored before, in a commit of the store's own, and a payload
-    #: gets an id that no other run uses.
+    #: True if other connections can write while the caller's transaction is open. They must not wait for it, so rows
+    #: that they may share with it are kept out of it: gates are stored before, in a commit of the store's own, and a
+    #: payload gets an id that no other run uses.
     others_write: bool
 
     def join(
         self, connection: Any, changes: Sequence[Change], *, blocking: bool
     ) -> list[Result] | Awaitable[list[Result]]:
-        """Insert new runs on `connection`. Return their results, or an awaitable of them for an async driver.
+        """Apply changes that insert new runs, in the open transaction of `connection`. Return a result for each change.
 
-        Thread: the caller's. With `blocking` the caller cannot await, so the connection of an async driver is refused.
+        With the connection of an async driver, return an awaitable of the results. With `blocking` the caller cannot
+        await, so such a connection is refused. Thread: the caller's.
         """
         ...
 
 
 @runtime_checkable
 class InlineStore(Protocol):
-    """A store whose methods finish on the thread that calls them, and wait for the disk at most."""
+    """A store whose methods finish on the calling thread and wait for nothing but the disk, so any thread may write.
+
+    ADR 18: single runs are written on the caller's thread.
+    """
 
     def open_beside(self) -> Store:
-        """Return another store object on the same data, not yet open.
+        """Return a second store object on the data of this one, not open yet.
 
-        It raises `StoreUnavailable` instead of waiting for another writer; nothing was written then.
+        While another connection writes, its writes raise `StoreUnavailable` instead of waiting; nothing is written.
         """
         ...
 
@@ -49,16 +53,19 @@ class AdvisoryLockStore(Protocol):
     """A store whose server has locks of its own, for `ms.lock(name, kind="advisory")`."""
 
     def advisory(self) -> LockBackend:
-        """Return the server's locks, for one acquisition."""
+        """Return an object that can acquire one of the server's locks; a further lock needs another object."""
         ...
 
 
 @runtime_checkable
 class ServerStore(Protocol):
-    """A store on a server, where `open` creates the schema if it is missing."""
+    """A store on a server, where `open` creates the schema if it is missing.
+
+    Why: a command that only reads can ask with `exists` first, and need not create a store by opening it.
+    """
 
     async def exists(self) -> bool:
-        """Return True if a store was created at this URL before. Creates nothing."""
+        """Return True if a store was created at this store's URL before. Creates nothing."""
         ...
 
 
@@ -67,19 +74,22 @@ class MigratableStore(Protocol):
     """A store whose schema `mainspring migrate` brings up to date."""
 
     async def migrate(self, *, only_print: bool) -> str:
-        """Bring the schema up to date and return the SQL that was run, or a line that there was nothing to do.
+        """Bring the schema up to date. Return the SQL that was run, or a line which states that nothing was to do.
 
-        With `only_print` change nothing and return the SQL that would run.
+        With `only_print`, change nothing and return the SQL that would run.
         """
         ...
 
 
 @runtime_checkable
 class CursorStore(Protocol):
-    """A store in which event numbers may become visible out of order, and which therefore has a cursor of its own."""
+    """A store in which an event may become visible after events with greater numbers, so it has cursors of its own.
+
+    Why: a `SequentialCursor` would skip such a late event.
+    """
 
     def open_cursor(self, position: int | str = 0) -> LogCursor:
-        """Return a cursor behind a position of the log.
+        """Return a cursor that reads the events of the log behind a position.
 
         Raises `InvalidInput` if the text is not a position.
         """

@@ -1,4 +1,4 @@
-"""The thread port: the one way to start a thread, so that a simulation can run it as a task instead."""
+"""The thread port: the only way to start a thread, so that a simulation can run the thread's code as a task instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Threads(Protocol):
-    """Starts daemon threads: none of them keeps the process alive."""
+    """Starts daemon threads, which do not keep the process alive."""
 
     def start(self, target: Callable[[], None], name: str) -> None:
         """Run `target` on a new thread of this name."""

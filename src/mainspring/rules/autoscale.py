@@ -1,6 +1,7 @@
-"""Autoscaling: how many worker processes a pool should have.
+"""Autoscaling: compute how many worker processes a pool should have from repeated looks at its load.
 
-The pool grows while work waits and shrinks after a longer time without a backlog, and does not flap between the two.
+A *look* is one measurement of the load (`Demand`); the supervisor makes one in each poll interval. The pool grows after
+two looks with a backlog and shrinks after many looks without one, so that it does not flap between two sizes.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ from msgspec.structs import replace
 
 from mainspring.model.errors import InvalidInput
 
+#: Upper bound of the options for the size of a pool, in processes.
 MAX_PROCESSES = 256
-#: Looks in a row that must find a backlog before the pool grows. A backlog that is gone at the next look needs no
-#: further process.
+#: Looks in a row with a backlog before the pool grows: a backlog that is gone at the next look needs no more processes.
 LOOKS_BEFORE_GROWING = 2
-#: Looks in a row without a backlog before the pool shrinks. The number doubles, up to the second one, each time
-#: shrinking proved too early.
+#: Looks in a row without a backlog before the pool shrinks. Each time the pool had to grow again soon after it shrank,
+#: the number doubles, up to the maximum.
 LOOKS_BEFORE_SHRINKING, MAX_LOOKS_BEFORE_SHRINKING = 10, 160
-#: Seconds before a process that died is started again; they double with each death in a row.
+#: Seconds before a process that died is started again. They double with each further death in a row, up to the maximum.
 RESTART_SECONDS, MAX_RESTART_SECONDS = 0.5, 30.0
-#: Seconds of life after which a process counts as stable: its death is then the first one in a row.
+#: Seconds of life after which a process counts as stable: its death starts a new row of deaths.
 STABLE_AFTER_SECONDS = 30.0
 
 
 class Bounds(Struct, frozen=True):
-    """The smallest and the largest number of processes, and the number at the start."""
+    """The smallest (`low`) and largest (`high`) number of processes of a pool, and the number at its start."""
 
     low: int
     high: int
@@ -32,31 +33,34 @@ class Bounds(Struct, frozen=True):
 
 
 class Demand(Struct, frozen=True):
-    """The result of one look: due runs that no worker has claimed, and runs that the pool's processes hold."""
+    """The result of one look: due runs that wait to be claimed, and runs that the pool's processes hold."""
 
     backlog: int
     running: int
 
 
 class PoolState(Struct, frozen=True):
-    """The number of processes there should be, and what the looks so far have shown."""
+    """The state of a pool between two looks: its size, and counters of the looks so far."""
 
+    #: Number of processes that the pool should have.
     size: int
     #: Looks in a row with a backlog.
     pressed: int = 0
-    #: Looks in a row without a backlog, and the largest number of processes needed meanwhile.
+    #: Looks in a row without a backlog, and the largest number of processes that their running runs needed.
     calm: int = 0
     peak: int = 0
-    #: Looks in a row without a backlog that it takes to shrink.
+    #: The pool shrinks after this number of looks in a row without a backlog.
     patience: int = LOOKS_BEFORE_SHRINKING
-    #: Looks since the pool shrank last; None after it has grown.
+    #: Looks since the pool shrank last; None if it never shrank or has grown since.
     since_shrunk: int | None = None
 
 
 def parse_bounds(processes: int | None, low: int | None, high: int | None) -> Bounds:
-    """Return the bounds for `--processes`, `--min-processes` and `--max-processes`, each None if not given.
+    """Return the bounds for `--processes`, `--min-processes` (low) and `--max-processes` (high); None: not given.
 
-    Raises `InvalidInput`, with the name of the option, if they are out of range or contradict each other.
+    `--processes` alone fixes the size; without any option it is 1. With one of the bounds, `--processes` is the number
+    at the start (by default the lower bound). Raises `InvalidInput`, with the name of the option, if a value is out of
+    range or contradicts another.
     """
     for name, given in (("--processes", processes), ("--min-processes", low), ("--max-processes", high)):
         if given is not None and not 1 <= given <= MAX_PROCESSES:
@@ -70,6 +74,7 @@ def parse_bounds(processes: int | None, low: int | None, high: int | None) -> Bo
 
 
 def _check_bounds(bounds: Bounds) -> Bounds:
+    """Return the bounds. Raises `InvalidInput` unless low ≤ start ≤ high."""
     low, high, start = bounds.low, bounds.high, bounds.start
     if low > high:
         raise InvalidInput(
@@ -83,10 +88,10 @@ def _check_bounds(bounds: Bounds) -> Bounds:
 
 
 def resize(pool: PoolState, demand: Demand, slots: int, bounds: Bounds) -> PoolState:
-    """Return the pool after one more look; `slots` is the concurrency of one process.
+    """Return the pool's new state after a look that measured `demand`; its `size` is the number of processes to have.
 
-    The pool grows by the processes that the backlog would fill, at most to twice its size. It shrinks to the number
-    that was needed while there was no backlog.
+    `slots` is the number of runs that one process executes at a time. The pool grows by the processes that the backlog
+    would fill, at most to twice its size. It shrinks to the number that was needed while there was no backlog.
     """
     since = None if pool.since_shrunk is None else pool.since_shrunk + 1
     if demand.backlog > 0:
@@ -97,6 +102,10 @@ def resize(pool: PoolState, demand: Demand, slots: int, bounds: Bounds) -> PoolS
 
 
 def _grow(pool: PoolState, demand: Demand, slots: int, bounds: Bounds) -> PoolState:
+    """Return the pool after a look with a backlog, larger if such looks were enough in a row.
+
+    Growing within `4 × patience` looks after shrinking shows that shrinking was too early: `patience` then doubles.
+    """
     if pool.pressed < LOOKS_BEFORE_GROWING or pool.size >= bounds.high:
         return pool
     size = min(pool.size + _processes_for(demand.backlog, slots), 2 * pool.size, bounds.high)
@@ -106,10 +115,11 @@ def _grow(pool: PoolState, demand: Demand, slots: int, bounds: Bounds) -> PoolSt
 
 
 def _shrink(pool: PoolState) -> PoolState:
+    """Return the pool after a look without a backlog, smaller if such looks were enough in a row."""
     if pool.calm < pool.patience:
         return pool
     if pool.peak >= pool.size:
-        # All processes were needed. Begin a new window, so that one old peak does not hold the pool for ever.
+        # All processes were needed. Count anew, so that one old peak does not keep the pool large for ever.
         return replace(pool, calm=0, peak=0)
     return replace(pool, size=pool.peak, calm=0, peak=0, since_shrunk=0)
 
@@ -120,5 +130,5 @@ def _processes_for(runs: int, slots: int) -> int:
 
 
 def restart_delay(deaths: int) -> float:
-    """Return the seconds before a restart after `deaths` deaths in a row."""
+    """Return the seconds to wait before a process is started again after its death number `deaths` in a row."""
     return min(RESTART_SECONDS * 2.0 ** min(deaths - 1, 30), MAX_RESTART_SECONDS)

@@ -1,7 +1,8 @@
-"""Shapes of changes: what each `ChangeKind` promises to a store.
+"""Shapes of changes: what each `ChangeKind` promises to a store (ADR 20).
 
 The code that builds a change sets `Change.kind`, and a store chooses its fast path by it without looking at the rest.
-Production code never calls `shape_of`; the contract suite and the tests compare it with the kind of every change.
+Production code never calls `shape_of`; the contract suite and the tests compare its answer with the kind of every
+change.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from mainspring.model.run import OPEN, Run, State
 
 
 def shape_of(change: Change) -> ChangeKind:
-    """Return the most specific kind that the parts of a change allow.
+    """Return the kind whose promise the parts of a change keep, "other" if they keep none; `change.kind` is not read.
 
-    One promise cannot be seen here: the run of a "success" is the run as it was claimed, with nothing but the success
-    folded in.
+    One promise of "success" cannot be checked here: that the run is the run as it was claimed, with nothing but the
+    success folded in.
     """
     if _is_success(change):
         return "success"
@@ -31,12 +32,12 @@ def shape_of(change: Change) -> ChangeKind:
 
 
 def fits_kind(change: Change) -> bool:
-    """Return True if a store may rely on the change's kind."""
+    """Return True if the change keeps the promise of its kind, so a store may rely on it. "other" promises nothing."""
     return change.kind == "other" or change.kind == shape_of(change)
 
 
 def _is_success(change: Change) -> bool:
-    """A claimed run succeeds under its lease and may leave its gates."""
+    """Return True if the change only ends a claimed run as succeeded, under its lease, and may release its gates."""
     guard, run, events = change.guard, change.run, change.events
     if not isinstance(guard, RunLease) or run is None or change.schedule is not None or len(events) != 1:
         return False
@@ -56,7 +57,10 @@ def _is_success(change: Change) -> bool:
 
 
 def _is_new_runs(change: Change) -> bool:
-    """One run that must not exist yet, or any number of runs; with their gates, and payloads that these runs use."""
+    """Return True if the change only inserts new runs, with gates, and with payloads that these runs use.
+
+    It has one run and a `RunAbsent` guard, or any number of runs and no guard.
+    """
     if change.schedule is not None or change.spans or change.touches or change.releases:
         return False
     guard, runs = change.guard, change.runs
@@ -71,7 +75,7 @@ def _is_new_runs(change: Change) -> bool:
 
 
 def _is_plan(change: Change) -> bool:
-    """A schedule advances or finishes under its revision, and each of its fires becomes a run."""
+    """Return True if the change only advances or finishes a schedule, under its revision, and its fires become runs."""
     guard, schedule, events = change.guard, change.schedule, change.events
     if not isinstance(guard, ScheduleAt) or schedule is None or change.run is not None:
         return False
@@ -93,7 +97,7 @@ def _is_plan(change: Change) -> bool:
 
 
 def _is_new_schedule(change: Change) -> bool:
-    """A schedule that must not exist yet, with its payload and gates."""
+    """Return True if the change only creates a schedule, with its payload and gates."""
     guard, schedule = change.guard, change.schedule
     if not isinstance(guard, ScheduleAbsent) or schedule is None or len(change.events) != 1:
         return False
@@ -110,7 +114,7 @@ def _is_new_schedule(change: Change) -> bool:
 
 
 def _are_first_events(runs: Sequence[Run], events: Sequence[Event]) -> bool:
-    """Return True if the events are the first events of these open runs, in their order."""
+    """Return True if `events[i]` is the RunScheduled of `runs[i]` for each of the runs, and all runs are open."""
     if len(runs) != len(events):
         return False
     return all(
@@ -124,4 +128,5 @@ def _are_first_events(runs: Sequence[Run], events: Sequence[Event]) -> bool:
 
 
 def _has_lease_columns(event: Event) -> bool:
+    """Return True if the event names a lease, as the events of a worker do."""
     return (event.epoch, event.attempt, event.owner) != (None, None, None)

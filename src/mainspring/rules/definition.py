@@ -1,4 +1,4 @@
-"""Schedule definition: parse the options that a user writes into a `ScheduleSpec`, and lay changes over one."""
+"""Definitions of schedules: parse the options that a user writes into a `ScheduleSpec`, and apply changes to one."""
 
 from __future__ import annotations
 
@@ -38,53 +38,73 @@ from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.rules.triggers import At, Cron, Every, Trigger
 
 TERMINAL = ("keep", "delete")
+#: Upper bound of the option `replay_max`, in fires.
 MAX_REPLAYED_FIRES = 10_000
 _deterministic_encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class PolicyOptions(TypedDict, total=False):
-    """How a schedule behaves. An option that is absent or None has the default of `ScheduleSpec` or `RunOptions`."""
+    """The options of a schedule beside its trigger, as a user writes them: how its fires become runs.
 
+    An option that is absent or None has the default of `ScheduleSpec` or `RunOptions`.
+    """
+
+    #: Zone of cron texts and of the schedule; by default the zone of a given `Cron`, else that of the app.
     tz: str | None
+    #: What becomes of missed fires: no run ("skip"), one run for all of them, or one run for each ("replay_all").
     missed: Missed
+    #: A fire counts as missed if it is planned later than this after its time.
     grace: Duration
+    #: "replay_all" makes at most this number of runs, of missed fires that are at most `replay_age` old.
     replay_max: int
     replay_age: Duration
+    #: What becomes of a fire while a run of the schedule is open.
     overlap: Overlap
+    #: Each run starts a delay of its own after its fire time, less than this.
     jitter: Duration
+    #: All runs start one fixed delay after their fire times, less than this: it sets schedules apart.
     spread: Duration
+    #: First and last instant at which the schedule may fire.
     start: datetime | None
     end: datetime | None
+    #: The schedule finishes after this number of fires.
     max_runs: int | None
+    #: Runs may begin only inside this window.
     window: WindowSpec | None
+    #: A run that no worker has claimed this long after its due time is skipped.
     start_deadline: Duration | None
+    #: What the schedule does when a run has failed for good.
     on_exhausted: OnExhausted
+    #: What becomes of the schedule when it has finished.
     terminal: Literal["keep", "delete"]
     priority: Priority | PriorityName | int
     queue: str
     retry: RetryPolicy | None
+    #: Time limit of one attempt.
     timeout: Duration | None
+    #: Whether a run whose worker crashed is run again ("retry") or lost ("fail").
     recovery: Recovery | None
 
 
 class TriggerOptions(TypedDict, total=False):
-    """When a schedule fires: exactly one of these."""
+    """The options that give a schedule its trigger; exactly one of them must be given."""
 
     trigger: Trigger
     cron: str | Cron
     every: Duration | Every
     at: datetime | Iterable[datetime] | At
+    #: One fire, this long after the schedule is created.
     delay: Duration
 
 
 class WhenAndHow(TriggerOptions, PolicyOptions, total=False):
-    """When a schedule fires, and how it behaves."""
+    """All options of a schedule: its trigger, and how its fires become runs."""
 
 
 TRIGGER_OPTIONS = tuple(TriggerOptions.__annotations__)
 SCHEDULE_OPTIONS = tuple(WhenAndHow.__annotations__)
 
-#: Names that other schedulers use, and the option of ours that means the same.
+#: Option names of other schedulers → the option here with that meaning, for hints in errors.
 SYNONYMS = {
     "timezone": "tz",
     "zone": "tz",
@@ -96,11 +116,14 @@ SYNONYMS = {
 
 
 class SpecTarget(Struct, frozen=True, gc=False):
-    """What the runs of a schedule execute: a task, the id of its payload, its gates; or an HTTP agent."""
+    """What the runs of a schedule execute: a task with its payload and gates, or a call of an HTTP agent."""
 
     task: str
+    #: Id of the payload.
     body: str | None = None
+    #: Names of gates beside the schedule's own.
     gates: tuple[str, ...] = ()
+    #: The request, if the task is the built-in `http`.
     http: HttpTarget | None = None
 
 
@@ -110,7 +133,7 @@ def build_spec(
     """Return the definition of a new schedule from the `WhenAndHow` options that a user wrote.
 
     `name` is the schedule's name with its namespace: it seeds `H` in cron expressions. A delay counts from `now`.
-    Raises `InvalidInput` with the option at fault and a valid value.
+    `default_tz` is the zone if the options name none. Raises `InvalidInput` with the option at fault and a valid value.
     """
     check_options(options)
     tz = options.get("tz") or _zone_of_trigger(options) or default_tz
@@ -133,10 +156,11 @@ def amend(
     now: Ms,
     default_tz: str = "UTC",
 ) -> ScheduleSpec:
-    """Return `spec` with `changes` (`WhenAndHow` options) laid over it; options that are not named stay as they are.
+    """Return the definition `spec` with `changes` (`WhenAndHow` options) applied; options not in `changes` stay.
 
-    A change to None restores the default. Another time zone also moves a cron trigger that is not itself changed.
-    Raises `InvalidInput` with the option at fault and a valid value.
+    `target` replaces task, payload, gates and request in any case. A policy that is changed to None gets its default. A
+    new time zone also applies to a cron trigger that is not itself changed. `name`, `now` and `default_tz` are as for
+    `build_spec`. Raises `InvalidInput` with the option at fault and a valid value.
     """
     check_options(changes)
     has_trigger = any(key in changes for key in TRIGGER_OPTIONS)
@@ -156,19 +180,19 @@ def amend(
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` for a name that is no option of a schedule, with the option that was probably meant."""
+    """Raise `InvalidInput` if a key is no option of a schedule; the error names the option that was probably meant."""
     wrong = next((key for key in options if key not in SCHEDULE_OPTIONS), None)
     if wrong is not None:
         raise InvalidInput(wrong, "is not an option of a schedule", suggest_option(wrong, SCHEDULE_OPTIONS))
 
 
 def suggest_option(wrong: str, options: Iterable[str]) -> str:
-    """Return a hint with the option that `wrong` resembles or is a synonym of, or an empty string."""
+    """Return a hint for an error text: the option that `wrong` resembles or is a synonym of. Empty if there is none."""
     return f"Did you mean {SYNONYMS[wrong]!r}?" if wrong in SYNONYMS else suggest_nearest(wrong, sorted(options))
 
 
 def digest_of(spec: ScheduleSpec) -> str:
-    """Return the digest of a definition; equal definitions have equal digests."""
+    """Return a hash of a definition, by which a redeploy detects whether code declares the schedule otherwise."""
     return body_id(_deterministic_encoder.encode(spec))
 
 
@@ -194,6 +218,7 @@ def _parse_window(value: Any) -> WindowSpec:
 
 
 def _parse_on_exhausted(value: Any) -> OnExhausted | None:
+    """Return "pause", or None for "continue": the default is not stored."""
     return "pause" if check_choice(value, ON_EXHAUSTED, field="on_exhausted") == "pause" else None
 
 
@@ -228,8 +253,9 @@ _RUN_PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 _POLICIES = frozenset({*_SPEC_PARSERS, *_RUN_PARSERS})
 _DEFAULT_OPTIONS = RunOptions()
-#: Computed, so that these are other objects than the struct's own defaults: the encoder leaves out a field only if its
-#: value is the very object of the default, and stored digests were made with these four fields written out.
+#: The definition in which every policy has its default. Four values are computed, so that they are other objects than
+#: the struct's defaults: the encoder leaves out a field only if its value is the very object of the default, and stored
+#: digests were made with these four fields written out.
 _DEFAULTS = ScheduleSpec(
     trigger=AtSpec(()),
     task="",
@@ -242,13 +268,20 @@ _DEFAULTS = ScheduleSpec(
 
 @lru_cache(200, typed=True)
 def _template(tz: str, http: HttpTarget | None, fixed_delay: bool, **policies: Any) -> ScheduleSpec:
-    """Return everything of a definition but trigger, task, payload and gates: schedules made in bulk share it."""
+    """Return a definition with these policies; trigger, task, payload and gates are empty, for the caller to set.
+
+    Cached, because schedules that are created in bulk mostly have equal policies.
+    """
     return _with_policies(_DEFAULTS, policies, tz=tz, http=http, fixed_delay=fixed_delay)
 
 
 def _with_policies(
     spec: ScheduleSpec, policies: Mapping[str, Any], *, tz: str, http: HttpTarget | None, fixed_delay: bool
 ) -> ScheduleSpec:
+    """Return `spec` with the given policies parsed and set; the others stay.
+
+    `fixed_delay`: the next fire depends on the end of a run, so its runs must touch the schedule when they end.
+    """
     fields = _parse_fields(policies, _SPEC_PARSERS, _DEFAULTS)
     amended = replace(spec, tz=tz, **fields)
     if ("start" in fields or "end" in fields) and _ends_before_start(amended):
@@ -266,7 +299,7 @@ def _with_policies(
 def _parse_fields(
     policies: Mapping[str, Any], parsers: Mapping[str, Callable[[Any], Any]], defaults: Struct
 ) -> dict[str, Any]:
-    """Return the stored value of each policy that has a parser; None becomes the default."""
+    """Return field name → stored value for each policy in `policies` that has a parser; None becomes the default."""
     return {
         name: getattr(defaults, name) if policies[name] is None else parse(policies[name])
         for name, parse in parsers.items()
@@ -282,7 +315,11 @@ def _ends_before_start(spec: ScheduleSpec) -> bool:
 
 
 def parse_trigger(options: Mapping[str, Any], *, name: str, now: Ms, tz: str) -> Trigger:
-    """Return the trigger that exactly one of the `TriggerOptions` names; a delay counts from `now`."""
+    """Return the trigger that the options give by one of the `TriggerOptions`; other options are not read.
+
+    `name` seeds `H` in cron expressions, `tz` is the zone of a cron text, and a delay counts from `now`. Raises
+    `InvalidInput` unless exactly one of the `TriggerOptions` is given, with a valid value.
+    """
     named = [key for key in TRIGGER_OPTIONS if options.get(key) is not None]
     if len(named) != 1:
         problem = f"{' and '.join(named)} are given" if named else "nothing says when"
@@ -318,6 +355,6 @@ def _zone_of(trigger: TriggerSpec) -> str | None:
 
 
 def _zone_of_trigger(options: Mapping[str, Any]) -> str | None:
-    """Return the time zone of the `Cron` object among the options, if there is one."""
+    """Return the time zone of the `Cron` object among the options, None if there is none."""
     given = [options.get(key) for key in ("cron", "trigger")]
     return next((one.spec.tz for one in given if isinstance(one, Cron)), None)

@@ -1,39 +1,43 @@
-"""Names of lanes and gates: which workers may claim a run, and which limits it must pass."""
+"""Lanes and gates of runs: their names, and the schedules that a run's end touches.
+
+A lane restricts which workers may claim a run, a gate how many runs may execute at once.
+"""
 
 from __future__ import annotations
 
 from mainspring.model.gate import SCHEDULE_GATE_PREFIX, Gate
 from mainspring.model.run import ENDED, Run
 
-#: The reason of a run that failed because its agent answered 410 Gone; its schedule is paused.
+#: `Run.reason` of a run that failed because its agent answered 410 Gone. The settler then pauses the run's schedule.
 AGENT_GONE = "gone"
 
 
 def lane_of(ns: str, queue: str) -> str:
-    """Return the name of the lane of a namespace and queue."""
+    """Return the lane of a namespace and queue: only workers that serve both may claim its runs."""
     return f"{ns}/{queue}"
 
 
 def schedule_gate(schedule_id: str) -> str:
-    """Return the name of the gate that keeps a schedule's own runs apart."""
+    """Return the name of the gate that all runs of a schedule share, so that they execute one at a time."""
     return f"{SCHEDULE_GATE_PREFIX}{schedule_id}"
 
 
 def task_gate(ns: str, task: str) -> str:
-    """Return the name of the gate of a task's concurrency limit."""
+    """Return the name of the gate that enforces a task's concurrency limit."""
     return f"task:{ns}/{task}"
 
 
 def schedule_gate_row(schedule_id: str) -> Gate:
-    """Return the gate that lets one run of a schedule through at a time."""
+    """Return the row of a schedule's own gate, with room for one run, to insert with the schedule."""
     return Gate(schedule_gate(schedule_id), 1)
 
 
 def schedules_to_touch(after: Run) -> tuple[str, ...]:
-    """Return the schedule that must be looked at again because of a run's end, or nothing.
+    """Return the ids for `Change.touches` of a run's move: the run's schedule if the settler must update it, or none.
 
-    `after` is the run as it ended. Fixed-delay schedules plan their next fire from the end of a run; others may have to
-    be paused.
+    `after` is the run after the move; only its end touches the schedule. The settler then plans the next fire of a
+    fixed-delay schedule, deletes a finished schedule with `terminal="delete"`, or pauses a schedule whose retries are
+    exhausted or whose agent is gone.
     """
     options = after.options
     if after.schedule_id is None or options is None or after.state not in ENDED:

@@ -1,7 +1,7 @@
-"""The life of a run: states, commands and moves. No other module knows which moves are legal.
+"""The life of a run: its states, and the commands and events that move it. Only this module decides what is legal.
 
-`TRANSITIONS` is the table of moves. `decide` answers a command with the events that carry it out; `evolve` folds an
-event into the run's row. `docs/architecture.md` prints its diagram from the table.
+`TRANSITIONS` is the table of legal moves. `decide` returns the events that carry out a command; `evolve` folds an event
+into the run's row. `docs/architecture.md` prints its diagram from the table.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ TRANSITIONS: Mapping[tuple[State | None, type[RunEvent]], State] = {
 
 
 def next_state(run_id: str, state: State | None, event: type[RunEvent]) -> State:
-    """Return the state after an event.
+    """Return the state of a run after an event of this class; `state` is None if the run does not exist yet.
 
     Raises `IllegalTransition`, which lists the legal events, if the table has no such move.
     """
@@ -89,8 +89,11 @@ def next_state(run_id: str, state: State | None, event: type[RunEvent]) -> State
 # ── commands ────────────────────────────────────────────────────────────────
 
 
+# `by` is the person, API key or rule behind a command; in `Skip`, the id of the run that stood in the way.
+
+
 class Complete(Struct, frozen=True, gc=False):
-    """The handler returned."""
+    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text."""
 
     began_at: Ms
     ms: int
@@ -98,7 +101,10 @@ class Complete(Struct, frozen=True, gc=False):
 
 
 class Fail(Struct, frozen=True, gc=False):
-    """The handler failed. With `retry_at`, the run is tried again at that instant."""
+    """The handler failed. At `retry_at` the run is tried again; with None it has failed for good, for `reason`.
+
+    `fingerprint` is a short text that is equal for failures of one kind; `trace` is the stack trace.
+    """
 
     error: str
     began_at: Ms | None = None
@@ -123,7 +129,10 @@ class HandBack(Struct, frozen=True, gc=False):
 
 
 class Expire(Struct, frozen=True, gc=False):
-    """The lease ended without an outcome. The run is claimable again, lost or failed, by its crashes and recovery."""
+    """The lease ended without an outcome: a crash. The run can be claimed again, or ends.
+
+    With recovery "fail" it is lost; with "retry" it fails at crash number `max_crashes`.
+    """
 
     max_crashes: int
     recovery: str
@@ -158,7 +167,7 @@ class Reopen(Struct, frozen=True, gc=False):
 
 
 class Discard(Struct, frozen=True, gc=False):
-    """Dismiss a dead letter."""
+    """Dismiss a dead letter: the run stays failed or lost, but is no longer listed as one."""
 
     by: str = ""
 
@@ -167,9 +176,9 @@ Command = Complete | Fail | SnoozeUntil | HandBack | Expire | RequestCancel | St
 
 
 def decide(run: Run, command: Command, now: Ms) -> tuple[RunEvent, ...]:
-    """Return the events that carry out a command.
+    """Return the events, always one, that carry out a command on a run at `now`. The run itself stays unchanged.
 
-    Raises `IllegalTransition` if the run's state does not allow it.
+    Raises `IllegalTransition` if the run's state does not allow the command.
     """
     event = _DECISIONS[type(command)](run, command, now)
     next_state(run.id, run.state, type(event))
@@ -177,7 +186,7 @@ def decide(run: Run, command: Command, now: Ms) -> tuple[RunEvent, ...]:
 
 
 def complete(run: Run, began_at: Ms, ms: int, result: str | None) -> tuple[Run, RunSucceeded]:
-    """Return a running run after its success, and the event. Faster than `decide` and `evolve` for `Complete`."""
+    """Return a running run after its success, and the event: a faster `decide` and `evolve` for `Complete`."""
     state = next_state(run.id, run.state, RunSucceeded)
     event = _succeeded(run, began_at, ms, result)
     return _after_success(run, state, event), event
@@ -233,6 +242,7 @@ def _decide_hand_back(run: Run, command: HandBack, now: Ms) -> RunEvent:
 
 
 def _decide_expire(run: Run, command: Expire, now: Ms) -> RunEvent:
+    """Return the event of a crash; a run whose cancellation was requested ends as cancelled."""
     columns, crashes = _lease_columns(run), run.crashes + 1
     if run.cancel is not None:
         return RunCancelled(**columns, reason=run.cancel, by="lease")
@@ -241,7 +251,7 @@ def _decide_expire(run: Run, command: Expire, now: Ms) -> RunEvent:
     if crashes >= command.max_crashes:
         error = f"the worker died or fell silent {crashes} times while running this"
         return RunFailed(**columns, error=error, reason="crashed", fingerprint="crashed")
-    # A lease that was claimed ahead may end before the run is due.
+    # A run that was claimed ahead of its time may lose its lease before it is due.
     return LeaseExpired(**columns, crashes=crashes, ready_at=max(now, run.ready_at))
 
 
@@ -285,7 +295,7 @@ _DECISIONS: Mapping[type[Command], Callable[[Run, Any, Ms], RunEvent]] = {
 
 
 def run_from_event(event: RunEvent) -> Run:
-    """Return the run that its first event creates, a RunScheduled or RunSkipped.
+    """Return the run that an event creates, which is a RunScheduled or RunSkipped.
 
     Raises `IllegalTransition` for any other event.
     """
@@ -338,9 +348,9 @@ def _run_from_skip(event: RunSkipped, state: State) -> Run:
 
 
 def runs_from_events(events: Iterable[RunScheduled]) -> list[Run]:
-    """Return the runs of a bulk of first events.
+    """Return the run that each of the events creates, in their order.
 
-    Faster than `run_from_event` for each: events that differ only in run id and payload share the work.
+    Faster than `run_from_event` for each: consecutive events that differ only in run id and payload share the work.
     """
     runs: list[Run] = []
     model: RunScheduled | None = None
@@ -354,9 +364,10 @@ def runs_from_events(events: Iterable[RunScheduled]) -> list[Run]:
 
 
 def evolve(run: Run | None, event: RunEvent) -> Run:
-    """Return the run after one more event; the only times used are the event's own.
+    """Return the row of a run after one more event; `run` is the row before, None if the event creates the run.
 
-    Raises `IllegalTransition` if the run's state does not allow the event.
+    All times are those of the event, so folding the log again gives an equal row. Raises `IllegalTransition` if the
+    run's state does not allow the event.
     """
     if run is None:
         return run_from_event(event)
@@ -400,6 +411,7 @@ def _fold_retrying(run: Run, event: RunRetrying) -> dict[str, Any]:
 
 
 def _fold_failed(run: Run, event: RunFailed) -> dict[str, Any]:
+    """Count the failure as a crash or a failure; the failure of a parent counts as neither."""
     failure = {"error": event.error, "began_at": event.began_at, "ms": event.ms}
     counted: dict[str, Any] = {}
     if event.reason == "crashed":
@@ -414,6 +426,7 @@ def _fold_snoozed(run: Run, event: RunSnoozed) -> dict[str, Any]:
 
 
 def _fold_handed_back(run: Run, event: RunHandedBack) -> dict[str, Any]:
+    """Set a reason if the handler had begun: the worker skips only runs without one (`skip_outcome`)."""
     return {"reason": "handed_back"} if event.began else {}
 
 
@@ -447,7 +460,7 @@ def _fold_discarded(run: Run, event: RunDiscarded) -> dict[str, Any]:
     return {"dead": False, "reason": "discarded"}
 
 
-#: How each event after the first changes the columns that belong to it. `_after_success` folds RunSucceeded.
+#: Event after the first → function that returns the columns it changes. `_after_success` folds RunSucceeded.
 _FOLDS: Mapping[type[RunEvent], Callable[[Run, Any], dict[str, Any]]] = {
     RunStarted: _fold_started,
     RunRetrying: _fold_retrying,
@@ -466,7 +479,7 @@ _FOLDS: Mapping[type[RunEvent], Callable[[Run, Any], dict[str, Any]]] = {
 
 
 def fold(events: Iterable[Event]) -> Run | None:
-    """Return the run of a whole stream of events, None for an empty one. Notes are passed over."""
+    """Return the row of a run, folded from its whole stream of events; None without events. Notes are left out."""
     run: Run | None = None
     for event in events:
         if isinstance(event, RunEvent):
@@ -475,7 +488,7 @@ def fold(events: Iterable[Event]) -> Run | None:
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram, for the documentation."""
+    """Return `TRANSITIONS` as a Mermaid state diagram, for the documentation."""
     lines = ["stateDiagram-v2"]
     for (state, event), target in TRANSITIONS.items():
         lines.append(f"    {state or '[*]'} --> {target}: {event.__name__}")

@@ -1,8 +1,9 @@
-"""Planning: the fires that a schedule owes at an instant.
+"""Planning: turn the fires of a schedule that are due at an instant into runs and spans.
 
-The rules decide from the definition, the cursor and the number of open runs alone. Every fire in (cursor, now] ends up
-in exactly one piece, in order of time: a run, a run that is skipped at birth, or a span with the reason why its fires
-will not run. The cost grows with the days that are covered, not with the fires.
+The rules read the definition, the cursor and the number of open runs, and nothing else. Every fire in (cursor, now]
+ends up in exactly one *piece*: a run, a run that is skipped at once, or a span with the reason why its fires will not
+run. Pieces are in order of time. The cost grows with the days that are covered, not with the number of fires. An
+`anchor` parameter is the origin of an interval trigger that has none of its own.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.rules.triggers import Every, Trigger, compile_trigger
 from mainspring.rules.windows import is_open, next_opening
 
-#: The largest number of runs in one change; further runs follow in the next change.
+#: Upper bound of the runs in one change; further runs follow in the next change.
 MAX_RUNS_PER_CHANGE = 200
 
 
 class OpenRuns(Struct, frozen=True, gc=False):
-    """The open runs of a schedule: their number, the number of those that are not running, and the id of the oldest."""
+    """The open runs of a schedule: how many there are, how many of them are not running, and the id of the oldest."""
 
     count: int = 0
     waiting: int = 0
@@ -37,16 +38,19 @@ class OpenRuns(Struct, frozen=True, gc=False):
 
 
 class _Fire(Struct, frozen=True, gc=False):
-    """A fire that becomes a run. `coalesced`: the number of missed fires that it stands for."""
+    """A piece: the fire at `at`, which becomes a run, or a skipped run if the overlap policy refuses it."""
 
     at: Ms
+    #: The fire was missed and is made up for.
     catch_up: bool = False
+    #: It is one of several missed fires that each get a run; the overlap policy does not refuse it.
     replay: bool = False
+    #: Number of further missed fires that this run stands for.
     coalesced: int = 0
 
 
 class _Elision(Struct, frozen=True, gc=False):
-    """A span in the making: `count` fires in (after, through] that will not run."""
+    """A piece: a span of `count` fires in (after, through] that will not run, with the reason."""
 
     after: Ms
     through: Ms
@@ -55,7 +59,7 @@ class _Elision(Struct, frozen=True, gc=False):
 
 
 def trigger_of(spec: ScheduleSpec, anchor: Ms) -> Trigger:
-    """Return the compiled trigger of a spec. Only intervals use the anchor."""
+    """Return the trigger that computes the fires of a definition. Only intervals use the anchor."""
     trigger = spec.trigger
     if isinstance(trigger, EverySpec):  # cheaper to make than to look up in the cache
         return Every.from_spec(trigger if trigger.anchor is not None else replace(trigger, anchor=anchor))
@@ -63,12 +67,12 @@ def trigger_of(spec: ScheduleSpec, anchor: Ms) -> Trigger:
 
 
 def is_fixed_delay(spec: ScheduleSpec) -> bool:
-    """Return True if the next fire depends on the end of the last run."""
+    """Return True if the next fire comes a fixed delay after the end of the last run, and cannot be computed before."""
     return isinstance(spec.trigger, EverySpec) and spec.trigger.fixed_delay
 
 
 def clip_to_schedule(spec: ScheduleSpec, after: Ms, through: Ms) -> tuple[Ms, Ms]:
-    """Return (after, through] cut to the schedule's start and end, as a pair that is never reversed."""
+    """Return (low, high]: (after, through] cut to the schedule's start and end. If nothing is left, high is low."""
     low = after if spec.start is None else max(after, spec.start - 1)
     high = through if spec.end is None else min(through, spec.end)
     return low, max(low, high)
@@ -77,7 +81,7 @@ def clip_to_schedule(spec: ScheduleSpec, after: Ms, through: Ms) -> tuple[Ms, Ms
 def count_owed(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> int:
     """Return the number of fires in (after, through], including those that a clock change dropped.
 
-    Dropped fires count because the ledger has a span for each.
+    Dropped fires count because a span stands for each of them in the ledger (ADR 4).
     """
     low, high = clip_to_schedule(spec, after, through)
     trigger = trigger_of(spec, anchor)
@@ -85,17 +89,18 @@ def count_owed(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> int:
 
 
 def next_fire(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
-    """Return the first fire after an instant and inside the schedule's start and end, None if there is none."""
+    """Return the first fire after an instant and between the schedule's start and end, None if there is none."""
     low = after if spec.start is None else max(after, spec.start - 1)
     found = trigger_of(spec, anchor).next_ms(low)
     return None if found is None or (spec.end is not None and found > spec.end) else found
 
 
 def next_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
-    """Return the instant at which the schedule must be planned next, None if it owes nothing any more.
+    """Return the next instant at which the schedule must be planned, None if it has no fire after `after`.
 
-    That is the next fire, or with a window the first fire that may begin inside it. If no fire is left before the end,
-    a fire that a clock change dropped may still need its span.
+    That is the next fire. With a window, it is the first fire that can begin inside it (if there is one), so that the
+    fires before it become one span. If no fire is left before the end, but a clock change dropped one, it is the time
+    of the dropped fire, which still needs its span (ADR 4).
     """
     fire = next_fire(spec, anchor, after)
     if fire is None and spec.end is not None:
@@ -110,9 +115,11 @@ def next_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
 
 
 def settle(schedule: Schedule, open_runs: OpenRuns, now: Ms, limit: int = MAX_RUNS_PER_CHANGE) -> ScheduleDraft:
-    """Turn every fire that is due at `now` into a run or a part of a span; return the draft of that change.
+    """Turn every fire that is due at `now` into a run or a part of a span, and return the draft of that change.
 
-    `draft.more` is True if the limit left fires for the next change.
+    The draft makes at most `limit` runs; `draft.more` is True if that left fires for the next change. It also sets
+    `next_at`, the instant of the next planning, and finishes the schedule if no fire is left. The draft of a schedule
+    that is not active is empty.
     """
     draft = ScheduleDraft(schedule)
     if schedule.state != "active":
@@ -138,15 +145,15 @@ def settle(schedule: Schedule, open_runs: OpenRuns, now: Ms, limit: int = MAX_RU
 
 
 def _fires_left(schedule: Schedule) -> int | None:
-    """Return the number of fires that `max_runs` still allows, None without a maximum."""
+    """Return the number of fires that `max_runs` still allows, None if there is no maximum."""
     maximum = schedule.spec.max_runs
     return None if maximum is None else max(0, maximum - schedule.fired)
 
 
 def _due_pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[list[_Fire | _Elision], bool]:
-    """Return the pieces that are due, in order of time, and whether they are all of them.
+    """Return the pieces of the fires due at `now`, in order of time, and False if `limit` left some of them out.
 
-    `left` is the answer of `_fires_left`.
+    `left` is the number of fires that `max_runs` still allows, or None.
     """
     if left == 0:
         return [], True
@@ -174,21 +181,22 @@ def _due_pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tu
 
 
 def _fixed_delay_pieces(schedule: Schedule, now: Ms) -> list[_Fire | _Elision]:
+    """Return the one fire of a fixed-delay schedule if it is due, else nothing: it is never missed or in a span."""
     _, high = clip_to_schedule(schedule.spec, schedule.cursor, now)
     due = schedule.next_at is not None and schedule.next_at <= high
     return [_Fire(schedule.next_at or 0)] if due else []
 
 
 def _cut(pieces: list[_Fire | _Elision], limit: int) -> tuple[list[_Fire | _Elision], bool]:
-    """Return the pieces before the fire that exceeds the limit, and whether they are all."""
+    """Return the pieces up to the first fire beyond the limit, which is left out, and True if these are all pieces."""
     fires = [i for i, piece in enumerate(pieces) if isinstance(piece, _Fire)]
     return (pieces, True) if len(fires) <= limit else (pieces[: fires[limit]], False)
 
 
 def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_Fire, Ms | None] | None:
-    """Return the one fire that is due and not missed, and the next look; None in any other case.
+    """Return the fire that is due and the instant of the next planning, if exactly one fire is due and not missed.
 
-    This is the frequent case, which needs no counting.
+    None in any other case, and for a schedule with a window. Why: this is the frequent case, and it needs no counting.
     """
     if _window_of(spec) is not None:
         return None
@@ -204,11 +212,12 @@ def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_
 
 
 def _end(piece: _Fire | _Elision) -> Ms:
+    """Return the instant up to which a piece covers the fires of its schedule."""
     return piece.at if isinstance(piece, _Fire) else piece.through
 
 
 def _nth(trigger: Trigger, low: Ms, high: Ms, n: int) -> Ms:
-    """Return the n-th fire after `low`, which must exist at or before `high`."""
+    """Return the n-th fire after `low` (n from 1); the caller makes sure that it lies at or before `high`."""
     if n <= 1_000:
         return trigger.fires_ms(low, high, n)[-1]
     reach = range(low, high + 1)
@@ -218,7 +227,11 @@ def _nth(trigger: Trigger, low: Ms, high: Ms, n: int) -> Ms:
 def _missed_policy(
     spec: ScheduleSpec, trigger: Trigger, low: Ms, high: Ms, total: int, now: Ms
 ) -> list[_Fire | _Elision]:
-    """Return the pieces of the `total` fires in (low, high]; fires older than the grace count as missed."""
+    """Return the pieces of the `total` fires in (low, high] by the policy `missed`.
+
+    A fire is missed if it lies more than `grace` before `now`. Of the other fires, the newest `replay_max` become runs,
+    or only the newest one with the policy "skip".
+    """
     edge = min(high, now - spec.grace - 1)  # fires at or before it are missed
     if spec.missed == "skip":
         newest = trigger.last_ms(low, high, 1)
@@ -235,7 +248,7 @@ def _missed_policy(
 
 
 def _catch_up(spec: ScheduleSpec, trigger: Trigger, low: Ms, edge: Ms, missed: int, now: Ms) -> list[_Fire | _Elision]:
-    """Return the pieces of the missed fires in (low, edge]: one run for all of them, or replays of the newest."""
+    """Return the pieces of `missed` fires in (low, edge]: one run for all of them, or one for each of the newest."""
     if spec.missed == "catch_up_once":
         last = trigger.last_ms(low, edge, 1)[0]
         return [*_missed(low, last - 1, missed - 1), _Fire(last, catch_up=True, coalesced=missed - 1)]
@@ -249,13 +262,15 @@ def _catch_up(spec: ScheduleSpec, trigger: Trigger, low: Ms, edge: Ms, missed: i
 
 
 def _missed(after: Ms, through: Ms, count: int) -> list[_Fire | _Elision]:
+    """Return a span of `count` missed fires in (after, through], nothing if `count` is 0."""
     return [_Elision(after, through, count, "missed")] if count else []
 
 
 def _window_policy(spec: ScheduleSpec, pieces: list[_Fire | _Elision]) -> list[_Fire | _Elision]:
-    """Replace fires that cannot begin inside the window by spans.
+    """Return the pieces with fires that cannot begin inside the window replaced by spans.
 
-    A fire shortly before an opening stays a run: the worker starts it when the window opens.
+    A fire that precedes an opening by at most `grace` stays a run. The worker decides: it executes the run if it gets
+    it after the opening, and skips it before. Runs that make up for missed fires stay, too.
     """
     if _window_of(spec) is None:
         return pieces
@@ -273,9 +288,10 @@ def _window_policy(spec: ScheduleSpec, pieces: list[_Fire | _Elision]) -> list[_
 
 
 def _closed_through(spec: ScheduleSpec, anchor: Ms, low: Ms, high: Ms) -> Ms:
-    """Return the instant through which, from `low` on, no fire can begin inside the window.
+    """Return the last instant in [low, high] up to which no fire after `low` can begin inside the window.
 
-    The fires until there become one span; none of them counts as missed.
+    The fires in between become one span; none of them counts as missed. Without a window, or if no fire is left, the
+    answer is `low`.
     """
     look = None if _window_of(spec) is None else next_look(spec, anchor, low)
     return low if look is None else min(high, look - 1)
@@ -286,7 +302,7 @@ def _window_of(spec: ScheduleSpec) -> WindowSpec | None:
 
 
 def _misses_window(spec: ScheduleSpec, fire: Ms) -> bool:
-    """Return True if a run of this fire cannot begin inside the window within the grace."""
+    """Return True if the window is closed at a fire and does not open within `grace` after it."""
     window = _window_of(spec)
     if window is None or is_open(window, fire):
         return False
@@ -295,7 +311,11 @@ def _misses_window(spec: ScheduleSpec, fire: Ms) -> bool:
 
 
 def _emit(draft: ScheduleDraft, pieces: list[_Fire | _Elision], open_runs: OpenRuns, next_at: Ms | None) -> None:
-    """Add the events of the pieces to a draft; `next_at` is the schedule's next look after all of them."""
+    """Add the events of the pieces to a draft, by the overlap policy.
+
+    `open_runs` are the runs open before; runs of earlier pieces are counted on top. `next_at` is the instant of the
+    next planning after all pieces; every event carries it.
+    """
     schedule = draft.schedule
     overlap = schedule.spec.overlap
     count, waiting, blocker = open_runs.count, open_runs.waiting, open_runs.oldest
@@ -321,9 +341,9 @@ def _is_overlap_refused(overlap: Overlap, count: int, waiting: int) -> bool:
 
 
 def _set_next_delay(draft: ScheduleDraft, last: _Fire | _Elision) -> None:
-    """Set the next fire of a fixed-delay schedule: unknown until the run ends.
+    """Set `next_at` of a fixed-delay schedule after its fire `last`: None, as it is unknown until the run ends.
 
-    A skipped run has no end, so the interval counts from its fire time.
+    If the fire was skipped, no end of a run will follow, so the interval counts from the fire time.
     """
     trigger = draft.schedule.spec.trigger
     assert isinstance(trigger, EverySpec)
@@ -385,7 +405,10 @@ def _run_event(schedule: Schedule, fire: _Fire, next_at: Ms | None) -> RunSchedu
 
 
 def _finish(draft: ScheduleDraft, left: int | None, *, done: bool) -> None:
-    """Finish the schedule if it owes no further fire."""
+    """Finish the draft's schedule if no fire is left to plan.
+
+    `left`: fires that `max_runs` allowed before this draft, or None. `done`: the draft covers all fires that are due.
+    """
     schedule = draft.schedule
     if not done:
         return
@@ -396,7 +419,7 @@ def _finish(draft: ScheduleDraft, left: int | None, *, done: bool) -> None:
 
 
 def _end_reason(schedule: Schedule) -> str | None:
-    """Return why a schedule owes no fire after its cursor: ended or exhausted; None if it owes one."""
+    """Return why no fire is left: "ended" by the schedule's end, or "exhausted" by its trigger. None if one is left."""
     if is_fixed_delay(schedule.spec):
         past_end = schedule.spec.end is not None and (schedule.next_at or 0) > schedule.spec.end
         return "ended" if past_end else None
@@ -407,21 +430,22 @@ def _end_reason(schedule: Schedule) -> str | None:
 
 
 def _next_without_end(schedule: Schedule) -> Ms | None:
-    """Return the next fire that the schedule would have without its end."""
+    """Return the next fire that the schedule would have without its end, None if its trigger has no more."""
     low, _ = clip_to_schedule(schedule.spec, schedule.cursor, schedule.cursor)
     return trigger_of(schedule.spec, schedule.anchor).next_ms(low)
 
 
 def gates_of(schedule: Schedule) -> tuple[str, ...]:
-    """Return the gates of a schedule's runs: its own, unless runs may overlap, and those of its spec."""
+    """Return the names of the gates of a schedule's runs: its own, unless runs may overlap, and those of its spec."""
     own = () if schedule.spec.overlap == "allow_parallel" else (schedule_gate(schedule.id),)
     return own + schedule.spec.gates
 
 
 def start_offset(schedule_id: str, spec: ScheduleSpec, fire: Ms) -> Ms:
-    """Return the milliseconds after the fire time at which a run is due.
+    """Return the milliseconds between a fire and the time at which its run is due.
 
-    `spread` delays all fires of the schedule by one value, `jitter` each fire by another.
+    `spread` delays all fires of the schedule by one value, `jitter` each fire by a value of its own. Both are hashes
+    and not random, so every instance computes an equal delay for a fire.
     """
     late = 0
     if spec.spread:
@@ -432,4 +456,5 @@ def start_offset(schedule_id: str, spec: ScheduleSpec, fire: Ms) -> Ms:
 
 
 def _hash(text: str) -> int:
+    """Return a 64-bit number that depends on the text alone, unlike Python's `hash`."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

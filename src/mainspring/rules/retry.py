@@ -1,4 +1,4 @@
-"""Retries: whether a failed run is tried again, and after which delay."""
+"""Retries: when a failed run is tried again, by its `RetryPolicy`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mainspring.model.policies import RetryPolicy
 
 
 class Randomness(Protocol):
-    """The part of `random.Random` that jitter uses."""
+    """Source of random numbers for jitter: `random.Random`, or fixed numbers in a test."""
 
     def random(self) -> float:
         """Return a number from 0 up to, but not including, 1."""
@@ -17,7 +17,9 @@ class Randomness(Protocol):
 
 
 def backoff(policy: RetryPolicy, failure: int) -> Ms:
-    """Return the delay in milliseconds after the n-th failure (n from 1), before jitter.
+    """Return the delay in milliseconds between a run's failure number `failure` and its next attempt, before jitter.
+
+    With n = `failure`, counted from 1:
 
     - fixed: `initial`
     - linear: `initial × (1 + multiplier × (n - 1))`
@@ -35,9 +37,10 @@ def backoff(policy: RetryPolicy, failure: int) -> Ms:
 
 
 def retry_at(policy: RetryPolicy, failures: int, now: Ms, rng: Randomness) -> Ms | None:
-    """Return the instant of the next attempt after `failures` failures, or None if no attempt is left.
+    """Return the instant of the next attempt of a run that failed at `now`, or None if no attempt is left.
 
-    Jitter adds a random share of the delay, up to the policy's `jitter`.
+    `failures` counts the run's failures, this one included. The delay is that of `backoff`, lengthened by a random
+    share of itself: at most `policy.jitter`, where 0.5 means half of the delay.
     """
     if failures >= policy.max_attempts:
         return None

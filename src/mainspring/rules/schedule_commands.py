@@ -1,6 +1,8 @@
 """Commands on a schedule: create, update, pause, resume, delete, run by hand.
 
-Each returns a draft of the change. Fires that are due are settled first, in that change, under the present definition.
+A command returns a draft of the change, for the caller to apply; `manual_run` returns an event. An update, pause or
+deletion first settles the fires that are due at `now`, in that change and under the present definition, so that it
+affects later fires only.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from mainspring.rules.lanes import lane_of, schedule_gate_row
 from mainspring.rules.planning import OpenRuns, count_owed, gates_of, is_fixed_delay, next_look, settle
 from mainspring.rules.schedule_draft import ScheduleDraft
 
-#: The limit for `settle` in an edit: no limit in practice, because the policies bound the runs of missed fires.
+#: Limit of new runs when an edit settles due fires. Never reached in practice: the policies bound the runs of missed
+#: fires.
 MAX_RUNS_PER_EDIT = 1_000_000
 
 
@@ -42,7 +45,11 @@ def create(
     version: str = "",
     digest: str = "",
 ) -> ScheduleDraft:
-    """Create a schedule. Its first fire is the first one after `now`."""
+    """Return the draft of a new schedule, whose first fire is the first one of its definition after `now`.
+
+    A definition without any such fire makes a schedule that is finished at once, and deleted with `terminal="delete"`.
+    `by` becomes the schedule's owner. `app` and `version` name the code that declares it, and `digest` its definition.
+    """
     draft = ScheduleDraft(None)
     next_at = _first_look(spec, now, now)
     draft.emit(
@@ -80,7 +87,11 @@ def update(
     version: str = "",
     digest: str = "",
 ) -> ScheduleDraft:
-    """Give a schedule a new revision, which affects only fires after `now`. Pause, fire count and open runs stay."""
+    """Return the draft of a new revision with the definition `spec`, which affects only fires after `now`.
+
+    A pause, the fire count and open runs stay. A finished schedule is active again if `spec` has further fires.
+    Intervals count from `now` if the interval changes. `by`, `version` and `digest`: empty text keeps the old value.
+    """
     draft = _settle_first(schedule, open_runs, now)
     old = draft.schedule
     anchor = now if _interval(spec) != _interval(old.spec) else old.anchor
@@ -109,7 +120,10 @@ def update(
 
 
 def pause(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str, until: Ms | None = None) -> ScheduleDraft:
-    """Pause a schedule, until it is resumed by hand or at the instant `until`."""
+    """Return the draft that pauses a schedule at `now`, until the instant `until` or, if None, until it is resumed.
+
+    A paused schedule gets the new reason and `until`. A finished or deleted schedule stays as it is.
+    """
     draft = _settle_first(schedule, open_runs, now)
     if draft.schedule.state == "active":
         draft.emit(SchedulePaused(ns=schedule.ns, schedule_id=schedule.id, reason=reason, until=until, next_at=until))
@@ -120,7 +134,10 @@ def pause(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str, unti
 
 
 def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> ScheduleDraft:
-    """Resume a paused schedule. One span covers all fires of the pause, whatever its length."""
+    """Return the draft that resumes a paused schedule at `now`; it is empty if the schedule is not paused.
+
+    One span covers all fires of the pause, whatever its length.
+    """
     draft = ScheduleDraft(schedule)
     if schedule.state != "paused":
         return draft
@@ -140,7 +157,7 @@ def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> ScheduleDraft:
 
 
 def delete(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str = "user") -> ScheduleDraft:
-    """Delete a schedule. Its runs and its history stay."""
+    """Return the draft that marks a schedule as deleted, empty if it already is. Its runs and its history stay."""
     draft = _settle_first(schedule, open_runs, now)
     if draft.schedule.state != "deleted":
         draft.emit(ScheduleDeleted(ns=schedule.ns, schedule_id=schedule.id, reason=reason))
@@ -150,7 +167,8 @@ def delete(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str = "u
 def manual_run(schedule: Schedule, run_id: str, now: Ms, *, body: str | None, actor: str | None = None) -> RunScheduled:
     """Return the first event of a run that a person starts by hand, outside the plan.
 
-    The run must pass the schedule's gates, but ignores its time window.
+    The run must pass the schedule's gates, but ignores its time window. `body` is the id of its payload, `actor` the
+    person or API key behind the call.
     """
     options = schedule.spec.options
     if options is not None and options.window is not None:
@@ -175,9 +193,10 @@ def manual_run(schedule: Schedule, run_id: str, now: Ms, *, body: str | None, ac
 
 
 def rearm(schedule: Schedule, ended_at: Ms) -> ScheduleDraft:
-    """Set the next fire of a fixed-delay schedule: one interval after the end of its last run.
+    """Return the draft that sets the next fire of a fixed-delay schedule, one interval after `ended_at`.
 
-    No event carries it, because it can be computed from the run.
+    `ended_at` is the end of the schedule's last run. A later next fire stays; a next fire after the schedule's end
+    finishes the schedule. No event carries the next fire, because it can be computed from the run (ADR 2).
     """
     draft = ScheduleDraft(schedule)
     assert isinstance(schedule.spec.trigger, EverySpec)
@@ -193,12 +212,12 @@ def rearm(schedule: Schedule, ended_at: Ms) -> ScheduleDraft:
 
 
 def changed_fields(old: ScheduleSpec, new: ScheduleSpec) -> tuple[str, ...]:
-    """Return the names of the fields in which two specs differ."""
+    """Return the names of the fields in which two definitions differ."""
     return tuple(name for name in old.__struct_fields__ if getattr(old, name) != getattr(new, name))
 
 
 def _settle_first(schedule: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
-    """Return a draft that settles the fires that are due; if the schedule is paused, a span covers them."""
+    """Return a draft in which the fires due at `now` are settled; if the schedule is paused, a span covers them."""
     if schedule.state != "paused":
         return settle(schedule, open_runs, now, MAX_RUNS_PER_EDIT)
     draft = ScheduleDraft(schedule)
@@ -207,6 +226,7 @@ def _settle_first(schedule: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleD
 
 
 def _elide_pause(draft: ScheduleDraft, now: Ms) -> None:
+    """Add a span of the fires up to `now` that the pause left out, if there are any; a fixed delay has none."""
     schedule = draft.schedule
     if is_fixed_delay(schedule.spec):
         return
@@ -228,6 +248,10 @@ def _elide_pause(draft: ScheduleDraft, now: Ms) -> None:
 
 
 def _first_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
+    """Return the first instant after `after` at which the schedule must be planned, None if no fire is left.
+
+    With a fixed delay that is one interval after `after`, or after the schedule's start if that is later.
+    """
     if is_fixed_delay(spec):
         assert isinstance(spec.trigger, EverySpec)
         return max(after, (spec.start or after) - 1) + spec.trigger.interval
@@ -239,12 +263,14 @@ def _interval(spec: ScheduleSpec) -> Ms | None:
 
 
 def _add_gate(draft: ScheduleDraft) -> None:
+    """Add the gate that keeps the schedule's runs from overlapping, unless they may overlap."""
     schedule = draft.schedule
     if schedule.spec.overlap != "allow_parallel":
         draft.gates.append(schedule_gate_row(schedule.id))
 
 
 def _finish_if_nothing_owed(draft: ScheduleDraft) -> None:
+    """Finish the draft's schedule if `max_runs` is reached or no fire is left after its cursor."""
     schedule = draft.schedule
     reason = None
     if schedule.spec.max_runs is not None and schedule.fired >= schedule.spec.max_runs:

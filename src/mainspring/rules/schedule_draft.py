@@ -1,6 +1,6 @@
-"""Schedule drafts: a change of one schedule in the making, and the fold of its events into its row.
+"""Schedule drafts: collect the events of one change of a schedule, and fold them into the schedule's new row.
 
-A draft adds events only, and the row follows by the fold. So row and log cannot disagree.
+Rules add events to a draft, and `evolve_schedule` computes the row from them. So row and log cannot disagree (ADR 2).
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ from mainspring.rules.lifecycle import run_from_event
 
 
 def evolve_schedule(schedule: Schedule | None, event: Event) -> Schedule:
-    """Return a schedule after one more event: a move of its own, or the first event of a run of one of its fires."""
+    """Return the row of a schedule after one more event, with `schedule` the row before, None before ScheduleCreated.
+
+    The event is a move of the schedule, or the first event of a run of one of its fires. Any other event is a bug and
+    raises `AssertionError`.
+    """
     if type(event) is RunScheduled:  # a short cut for the most frequent event
         return _fired(schedule, event, event.fire_time, event.next_at)
     if isinstance(event, ScheduleCreated):
@@ -71,12 +75,14 @@ def _created(event: ScheduleCreated) -> Schedule:
 
 
 def _fired(schedule: Schedule | None, event: Event, at: Ms | None, next_at: Ms | None) -> Schedule:
+    """Return the schedule after its fire at `at` became a run. `n` stays: the event is a move of the run."""
     assert schedule is not None, f"{type(event).__name__} of a schedule that was never created"
     assert at is not None
     return replace(schedule, cursor=max(schedule.cursor, at), fired=schedule.fired + 1, next_at=next_at)
 
 
 def _fold_updated(schedule: Schedule, event: ScheduleUpdated) -> dict[str, Any]:
+    """Return the columns of a new revision. Empty text keeps the old value; a finished schedule becomes active."""
     return {
         "revision": event.revision,
         "spec": event.spec,
@@ -112,7 +118,7 @@ def _fold_elided(schedule: Schedule, event: FiresElided) -> dict[str, Any]:
     return {"cursor": max(schedule.cursor, event.through), "fired": fired, "next_at": event.next_at}
 
 
-#: How each move after the first changes the columns of a schedule.
+#: Move of a schedule after the first → function that returns the columns it changes, beside `n` and `updated_at`.
 _FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
     ScheduleUpdated: _fold_updated,
     SchedulePaused: _fold_paused,
@@ -124,17 +130,19 @@ _FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
 
 
 def is_fire_birth(event: Event) -> bool:
-    """Return True for the first event of a run that belongs to a fire of a schedule."""
+    """Return True if the event creates the run of a planned fire, also if that run is skipped at once."""
     if isinstance(event, RunScheduled):
         return event.origin == "fire"
     return isinstance(event, RunSkipped) and event.fire_time is not None
 
 
 class ScheduleDraft:
-    """A change in the making: it collects events, and derives runs, spans and the schedule's new row from them.
+    """Builder of one `Change` of a schedule: collects events, and derives runs, spans and the schedule's row from them.
 
-    `before` and `after` are the row without and with the events. `cancels_open`: the open runs are to be cancelled
-    (overlap policy). `more`: fires are left for a further change.
+    - `before`, `after`: the row without and with the events; `before` is None for a schedule that is to be created.
+    - `bodies`, `gates`: rows to insert with the change, appended by the caller.
+    - `cancels_open`: once the change is accepted, the caller must cancel the older open runs (overlap policy).
+    - `more`: fires are due that did not fit into this change.
     """
 
     __slots__ = ("after", "before", "bodies", "cancels_open", "events", "gates", "more", "runs", "spans")
@@ -152,12 +160,12 @@ class ScheduleDraft:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule after the events so far."""
+        """The row after the events so far; for a schedule that is to be created, only after its first event."""
         assert self.after is not None
         return self.after
 
     def emit(self, event: Event) -> None:
-        """Add an event, and what follows from it."""
+        """Add an event: fold it into the row, and add the run or the span that it creates."""
         self.events.append(event)
         self.after = evolve_schedule(self.after, event)
         if isinstance(event, RunEvent):
@@ -176,18 +184,18 @@ class ScheduleDraft:
             )
 
     def set(self, **values: Any) -> None:
-        """Set columns of the schedule that no event carries."""
+        """Set columns of the row that no event carries, such as the next fire after a fixed delay (ADR 2)."""
         self.after = replace(self.schedule, **values)
 
     @property
     def changed(self) -> bool:
-        """True if the draft has anything to write."""
+        """True if the draft has something to write: an event, or another value of a column."""
         return bool(self.events) or self.before != self.after
 
     def change(self, change_id: str, *, touched: int = 0) -> Change:
-        """Return the change with its guard: the schedule must be as it was before the draft.
+        """Return the change to apply, with the guard that the schedule's row is as it was before the draft, or absent.
 
-        `touched` is the touch mark that the settler read, which the change clears.
+        `touched` is the touch mark that the settler read with the row. The change clears the mark if it is unchanged.
         """
         guard: Guard
         before, schedule = self.before, self.schedule
@@ -208,13 +216,13 @@ class ScheduleDraft:
         )
 
     def _kind(self) -> ChangeKind:
-        """Return "new_schedule" for a creation and nothing else, "plan" for fires that all become runs."""
+        """Return "new_schedule" for a creation and nothing else, "plan" if all fires become runs, else "other"."""
         if self.before is None:
             return "new_schedule" if len(self.events) == 1 else "other"
         if self.spans or self.bodies or self.gates:
             return "other"
         finishes = bool(self.events) and type(self.events[-1]) is ScheduleFinished
         if finishes != (self.schedule.state == "finished"):
-            return "other"  # for example a schedule that had finished, and whose mark alone is cleared
+            return "other"  # for example a schedule that finished before, of which only the touch mark is cleared
         fires = self.events[:-1] if finishes else self.events
         return "plan" if all(type(event) is RunScheduled for event in fires) else "other"

@@ -1,8 +1,8 @@
-"""Typestate: the life of a run in types. Each state is a class with only its legal moves as methods.
+"""Typestate: the life of a run in types. Each state is a class that has only its legal moves as methods.
 
-So a type checker refuses an illegal move: `Waiting(run).dispatch(…)` returns a `Running`, which can `complete`, `fail`
-or `retry`; a `Retrying` can `reschedule`. At run time the table in `rules/lifecycle.py` decides, and a run in another
-state cannot be wrapped.
+So a type checker refuses an illegal move. `Waiting(run).dispatch("w1").state` is a `Running`, which can `complete`,
+`fail` or `retry`; only a `Retrying` can `reschedule`. A move writes nothing: it returns the run in its new state, and
+the event to store. At run time the table in `rules/lifecycle.py` decides what is legal.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ S_co = TypeVar("S_co", bound="RunState", covariant=True)
 
 
 class RunState:
-    """A run that is known to be in one of the `allowed` states.
+    """Base class: a run that is known to be in one of the `allowed` states.
 
-    Raises `IllegalTransition` for a run in another state.
+    The constructor raises `IllegalTransition` for a run in another state.
     """
 
     __slots__ = ("run",)
@@ -47,12 +47,13 @@ class RunState:
         self.run = run
 
     def _move(self, command: Command, now: Ms) -> tuple[Run, RunEvent]:
+        """Return the run after a command, and the event that carries the command out."""
         event = decide(self.run, command, now)[0]
         return evolve(self.run, event), event
 
 
 class Moved(Generic[S_co]):
-    """The result of a move: the run in its new state, and the event to store."""
+    """The result of a move: the run in its new state (`state.run`), and the event to store."""
 
     __slots__ = ("event", "state")
 
@@ -68,24 +69,24 @@ class Ended(RunState):
     allowed = ENDED
 
     def reopen(self, now: Ms, by: str = "") -> Moved[Waiting]:
-        """Open the run again, as `ms.retry` does."""
+        """Open the run again, as `ms.retry` does. Raises `IllegalTransition` if it succeeded or was skipped."""
         run, event = self._move(Reopen(by), now)
         return Moved(Waiting(run), event)
 
     def discard(self, now: Ms, by: str = "") -> Moved[Ended]:
-        """Dismiss a dead letter."""
+        """Dismiss a dead letter. Raises `IllegalTransition` unless the run failed or was lost."""
         run, event = self._move(Discard(by), now)
         return Moved(Ended(run), event)
 
 
 class Blocked(RunState):
-    """A run that waits for other runs to end."""
+    """A run that waits for other runs, its parents, to end. Reserved: nothing creates one yet."""
 
     __slots__ = ()
     allowed = frozenset({State.BLOCKED})
 
     def unblock(self, now: Ms) -> Moved[Waiting]:
-        """Let the run be claimed: its parents have ended."""
+        """Let the run be claimed from `now` on, because its parents have ended."""
         event = RunUnblocked(ns=self.run.ns, run_id=self.run.id, schedule_id=self.run.schedule_id, ready_at=now)
         return Moved(Waiting(evolve(self.run, event)), event)
 
@@ -96,7 +97,7 @@ class Blocked(RunState):
 
 
 class Waiting(RunState):
-    """A run that can be claimed once it is ready."""
+    """A run that a worker can claim from `ready_at` on."""
 
     __slots__ = ()
     allowed = frozenset({State.WAITING})
@@ -118,13 +119,13 @@ class Waiting(RunState):
 
 
 class Retrying(RunState):
-    """A run that failed and can be claimed again at the time of its next attempt."""
+    """A run whose last attempt failed, and that a worker can claim again from `ready_at` on."""
 
     __slots__ = ()
     allowed = frozenset({State.RETRYING})
 
     def reschedule(self, at: Ms) -> Moved[Waiting]:
-        """Move the next attempt to an instant."""
+        """Move the next attempt to the instant `at`."""
         run, event = self._move(SnoozeUntil(at), at)
         return Moved(Waiting(run), event)
 
@@ -151,21 +152,21 @@ class Running(RunState):
         return Moved(Ended(run), event)
 
     def fail(self, failure: Fail, now: Ms) -> Moved[Ended]:
-        """End the run as failed. Raises `IllegalTransition` if the failure has a time for a retry."""
+        """End the run as failed. Raises `IllegalTransition` if `failure.retry_at` is set."""
         if failure.retry_at is not None:
             raise IllegalTransition("a failure that will be tried again is a retry: call retry()")
         run, event = self._move(failure, now)
         return Moved(Ended(run), event)
 
     def retry(self, failure: Fail, now: Ms) -> Moved[Retrying]:
-        """Plan the next attempt. Raises `IllegalTransition` if the failure has no time for it."""
+        """Plan the next attempt at `failure.retry_at`. Raises `IllegalTransition` if that is None."""
         if failure.retry_at is None:
             raise IllegalTransition("a retry needs the time of the next attempt: set retry_at, or call fail()")
         run, event = self._move(failure, now)
         return Moved(Retrying(run), event)
 
     def snooze(self, until: Ms, now: Ms) -> Moved[Waiting]:
-        """Let the run be claimed again at an instant. Not a failure."""
+        """Let the run be claimed again from `until` on. This does not count as a failure."""
         run, event = self._move(SnoozeUntil(until), now)
         return Moved(Waiting(run), event)
 
@@ -185,17 +186,18 @@ class Running(RunState):
         return Moved(Ended(run), event)
 
     def request_cancel(self, reason: str, now: Ms) -> Moved[Running]:
-        """Ask the worker to stop the run."""
+        """Request that the worker stops the run; it reads the request with its next heartbeat."""
         run, event = self._move(RequestCancel(reason), now)
         return Moved(Running(run), event)
 
     def expire(self, rule: Expire, now: Ms) -> Moved[Waiting | Ended]:
-        """Count a crash: the lease ended without an outcome."""
+        """Count a crash, because the lease ended without an outcome: the run waits again, or ends by the rule."""
         run, event = self._move(rule, now)
         return Moved(Waiting(run) if run.state is State.WAITING else Ended(run), event)
 
 
 def _started(run: Run, owner: str) -> RunStarted:
+    """Return the event of a claim by the worker `owner`."""
     return RunStarted(
         ns=run.ns,
         run_id=run.id,

@@ -1,4 +1,4 @@
-"""Time windows: whether a run may begin at an instant, and when the window opens next."""
+"""Time windows: parse a window, check whether a run may begin at an instant, and find the next opening."""
 
 from __future__ import annotations
 
@@ -17,15 +17,23 @@ def Window(  # noqa: N802 - it reads as the value it makes
     weekdays: str | tuple[str, ...] | list[str] = (),
     tz: str = "UTC",
 ) -> WindowSpec:
-    """Return a checked time window; no segment means the whole day.
+    """Return the time window in which runs of a schedule may begin, from segments of the day and weekdays.
 
     `Window("09:00-12:00", "13:00-18:00", weekdays="mon-fri", tz="Asia/Shanghai")`
+
+    A segment does not contain its end. If it ends before it begins ("22:00-06:00"), it crosses midnight and belongs to
+    the weekday on which it begins. No segment means the whole day, no weekday every day. Raises `InvalidInput` or
+    `UnknownZone` for a value that cannot be read.
     """
     load_zone(tz, field="window.tz")
     return WindowSpec(tz=tz, weekdays=_weekdays(weekdays), segments=tuple(_segment(s) for s in segments))
 
 
 def _weekdays(value: str | tuple[str, ...] | list[str]) -> tuple[int, ...]:
+    """Return the weekdays (0 = Monday) that "mon-fri,sun" or a list of such parts names; all seven for an empty list.
+
+    A range may pass the end of the week: "sat-mon" is Saturday, Sunday and Monday.
+    """
     items = [part.strip() for part in value.split(",")] if isinstance(value, str) else list(value)
     days: set[int] = set()
     for item in items:
@@ -36,6 +44,7 @@ def _weekdays(value: str | tuple[str, ...] | list[str]) -> tuple[int, ...]:
 
 
 def _weekday(text: str) -> int:
+    """Return the weekday (0 = Monday) of a name, of which only the first three letters are read."""
     return _WEEKDAYS.index(check_choice(text.strip().lower()[:3], _WEEKDAYS, field="window.weekdays"))
 
 
@@ -53,6 +62,7 @@ def _segment(value: str | tuple[time, time]) -> Segment:
 
 
 def _seconds(text: str) -> int:
+    """Return the seconds from midnight to a time of day such as "09:00" or "24:00"."""
     if text.strip() in ("24:00", "24:00:00"):
         return _DAY_SECONDS
     try:
@@ -63,7 +73,7 @@ def _seconds(text: str) -> int:
 
 
 def is_open(window: WindowSpec, at: Ms) -> bool:
-    """Return True if an instant lies in a segment of an allowed weekday.
+    """Return True if a run may begin at an instant: it lies in a segment of an allowed weekday, in the window's zone.
 
     A segment that crosses midnight belongs to the weekday on which it begins.
     """
@@ -77,9 +87,9 @@ def is_open(window: WindowSpec, at: Ms) -> bool:
 
 
 def _is_inside(segment: Segment, second: int, today: bool, yesterday: bool) -> bool:
-    """Return True if a second of the day lies in a segment that belongs to an allowed weekday.
+    """Return True if a second of the day lies in a segment that begins on an allowed weekday.
 
-    `today` and `yesterday` say whether these weekdays are allowed.
+    `today` and `yesterday` are True if the weekday of that day is allowed.
     """
     if segment.start < segment.end:
         return today and segment.start <= second < segment.end
@@ -87,7 +97,11 @@ def _is_inside(segment: Segment, second: int, today: bool, yesterday: bool) -> b
 
 
 def next_opening(window: WindowSpec, after: Ms) -> Ms | None:
-    """Return the first instant at or after `after` at which the window is open, None if there is none in eight days."""
+    """Return the first instant at or after `after` at which the window is open, None if there is none in eight days.
+
+    Only midnight and the starts of segments are tried, as wall times. So on the day of a clock change, an opening in
+    the hour that is skipped or repeated may be found late or not at all.
+    """
     if is_open(window, after):
         return after
     tz = load_zone(window.tz)

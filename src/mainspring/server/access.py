@@ -1,7 +1,7 @@
-"""Access control before every route: the Host allow-list, API keys, cross-site requests, the rate limit.
+"""Access control: pass or refuse each request before any route, by its Host header, API key, origin and rate.
 
-Bound to loopback, the service answers requests of its own machine without a key, if they name a host of that machine. A
-request for another host name or by a proxy needs a key, and so does every request on another address.
+While the service is bound to loopback, a request needs no key if its Host header names this machine and no proxy sent
+it. Every other request needs a key, except on the routes of `PUBLIC` and `OWN_TOKEN`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mainspring.api")
 
-#: Routes without a key. Which details a caller without one gets is decided in `api/routes/health.py`.
+#: Paths that need no key. `api/routes/health.py` leaves details out of the answer to a caller without one.
 PUBLIC = frozenset({"/health", "/ready", "/api/health"})
-#: Routes that check a token of their own.
+#: Prefixes of paths that need no key, because their routes check a token of their own.
 OWN_TOKEN = ("/api/callbacks/",)
-#: Headers that a proxy adds.
+#: Headers that a proxy adds: a request with one of them may come from another machine.
 _PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+#: Methods that change nothing: pages of other sites may use them.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+#: A Host header: an IPv6 address in brackets, or a name or IPv4 address; then a port, if any.
 _HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}))?")
+#: Status of a refusal → `title` of the problem document.
 _TITLES = {
     400: "The request is not valid",
     401: "A key is needed",
@@ -47,6 +50,7 @@ _TITLES = {
     429: "Too many requests",
     503: "The store cannot be reached",
 }
+#: Status of a refusal → end of the URI in `type` of the problem document.
 _KINDS = {
     400: "invalid",
     401: "unauthorized",
@@ -58,14 +62,15 @@ _KINDS = {
 
 
 class Refusal(Struct, frozen=True):
-    """Answer to a request that may not pass."""
+    """Answer to a request that may not pass: status, `detail` of the problem document, further headers."""
 
     status: int
     detail: str
     headers: Mapping[str, str] = {}
 
 
-#: Answer to every wrong token, whatever is wrong with it: a difference would help to guess tokens.
+#: Answer to every request without a valid key. Malformed, unknown, expired and revoked keys get an equal answer: a
+#: difference would help to guess keys.
 UNAUTHORIZED = Refusal(
     401,
     "Send a valid API key as `Authorization: Bearer msk_…`. `mainspring key create` makes one",
@@ -74,16 +79,17 @@ UNAUTHORIZED = Refusal(
 
 
 class Access:
-    """ASGI middleware that refuses requests or passes them on.
+    """ASGI middleware that passes a request on to `app`, or answers it with a refusal.
 
-    A request that passes has `caller` in its state: the name of its key, "local" for this machine without a key, or ""
-    for a caller without a key on a public route.
+    Every request gets a `request_id` in its state. A request that passes also gets a `caller`: the name of its key,
+    "local" for a request that needs no key, or "" for a request without a key on a route of `PUBLIC` or `OWN_TOKEN`.
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, keys: KeyRing, monotonic: Callable[[], float]) -> None:
         self._app = app
         self._keys = keys
         self._rate_limit = RateLimit(monotonic)
+        #: The settings in force; the service replaces them when the configuration is reloaded.
         self.settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,7 +111,11 @@ class Access:
             await self._run_while_valid(_token(headers["authorization"]), scope, receive, send)
 
     async def _run_while_valid(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app, but end a long answer, such as an event stream, when its key is revoked or expires."""
+        """Run the app, and end its answer when the key in `token` is revoked or expires.
+
+        Why: an answer such as an event stream may last longer than its key. The key is checked every `KEY_CACHE_MS`;
+        while the store cannot be reached, the answer goes on.
+        """
         started = ended = False
 
         async def send_noted(message: Message) -> None:
@@ -134,7 +144,7 @@ class Access:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _check(self, scope: Scope, headers: Mapping[str, str]) -> str | Refusal:
-        """Return the caller of a request that may pass, else the refusal."""
+        """Return the `caller` of a request that may pass (see the class), else the refusal."""
         host_header = _host_header(scope)
         if host_header is None:
             return Refusal(400, "Send one Host header with a name or an address")
@@ -154,13 +164,14 @@ class Access:
         return self._limited(_address(scope), path) or "local"
 
     def _without_key(self, scope: Scope, path: str) -> str | Refusal:
-        """Let a caller without a valid key pass to the public routes only."""
+        """Return "" for a route that needs no key, else the refusal of a request without a valid key."""
         return "" if path in PUBLIC else self._limited(_address(scope), path) or UNAUTHORIZED
 
     def _is_served(self, host: str) -> bool:
-        """Return True for a host name of the service.
+        """Return True if the service answers to this host name.
 
-        On loopback another name is an attack (DNS rebinding): a web page whose own name was made to mean this machine.
+        Why: a web page can have its own domain name resolved to this machine's address (DNS rebinding). On loopback its
+        requests would need no key, so there any name is refused that is not the service's own or in `allow_hosts`.
         """
         server = self.settings.server
         named = server.allow_hosts
@@ -171,12 +182,13 @@ class Access:
         return any(host == name.lower() or (name.startswith(".") and host.endswith(name.lower())) for name in named)
 
     def _own_names(self) -> set[str]:
+        """Return the host that the service is bound to and that of its public URL, in lower case."""
         server = self.settings.server
         public = None if server.public_url is None else urlsplit(server.public_url).hostname
         return {name.lower() for name in (server.host, public) if name}
 
     def _is_local(self, host: str, headers: Mapping[str, str]) -> bool:
-        """Return True if the request needs no key."""
+        """Return True if the request needs no key: by configuration, or because it was sent on this machine."""
         server = self.settings.server
         if server.insecure_no_auth:
             return True
@@ -186,6 +198,10 @@ class Access:
         return is_own_name and not any(name in headers for name in _PROXY_HEADERS)
 
     async def _check_key(self, authorization: str, scope: Scope, path: str) -> str | Refusal:
+        """Return the name of the key in an Authorization header; if it is not valid, what `_without_key` returns.
+
+        If the store cannot be reached, the refusal has status 503.
+        """
         try:
             key = await self._keys.judge(_token(authorization))
         except StoreError:
@@ -195,6 +211,7 @@ class Access:
         return self._without_key(scope, path)
 
     def _limited(self, caller: str, path: str) -> Refusal | None:
+        """Return the refusal (429) if `caller`, a key or an address, exceeds its rate limit; else count the request."""
         limits = self.settings.limits
         rate = limits.requests_per_second
         if rate is None or path in PUBLIC:
@@ -220,6 +237,7 @@ def _host_name(host_header: str) -> str:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request by their names in lower case; of a repeated header, the last value."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
@@ -230,17 +248,22 @@ def _token(authorization: str) -> str:
 
 
 def _address(scope: Scope) -> str:
+    """Return the name under which the rate limit counts requests from the client's address."""
     client = scope.get("client")
     return f"address {client[0]}" if client else "address"
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
+    """Return the client's `X-Request-Id` if it is harmless in a log line, else a new random id."""
     given = headers.get("x-request-id", "")
     return given if re.fullmatch(r"[\w.:-]{1,64}", given, re.ASCII) else f"req_{secrets.token_hex(6)}"
 
 
 def _cross_site(headers: Mapping[str, str], host: str) -> bool:
-    """Return True if a browser reports that a page of another site sends the request; programs send no such header."""
+    """Return True if a browser reports that a page of another site sent the request.
+
+    Programs send neither of the two headers. `host` is the Host header, with the port.
+    """
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True
     origin = headers.get("origin")
@@ -248,6 +271,7 @@ def _cross_site(headers: Mapping[str, str], host: str) -> bool:
 
 
 async def _refuse(refusal: Refusal, request_id: str, scope: Scope, send: Send) -> None:
+    """Send a refusal as a problem document (RFC 9457), without the body for HEAD."""
     body = msgspec.json.encode(
         {
             "type": f"/api/errors/{_KINDS[refusal.status]}",

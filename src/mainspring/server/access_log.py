@@ -16,7 +16,10 @@ log = logging.getLogger("mainspring.access")
 
 
 class AccessLog:
-    """ASGI middleware that logs every request; the outermost one, so that refusals by other middleware are logged."""
+    """ASGI middleware that logs every request; the outermost one, so that refusals by other middleware are logged.
+
+    The service sets `enabled` anew when the configuration is reloaded.
+    """
 
     def __init__(self, app: ASGIApp, monotonic: Callable[[], float], *, enabled: bool = True) -> None:
         self._app = app
@@ -28,7 +31,7 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         began = self._monotonic()
-        status, size = 0, 0
+        status, size = 0, 0  # status 0 is logged if the app sent no answer
 
         async def send_counted(message: Message) -> None:
             nonlocal status, size

@@ -26,25 +26,31 @@ from mainspring.service.api_keys import KeyRing
 if TYPE_CHECKING:
     from mainspring.app.mainspring import Mainspring
 
-#: Bytes of a request before its body: 64 headers of one KiB, or fewer longer ones.
+#: Most bytes of a request before its body: 64 headers of one KiB, or fewer longer ones.
 MAX_HEAD_BYTES = 64 * 1024
+#: Most headers of a request.
 MAX_HEADERS = 100
-#: Bytes of one header's value, and of the URL.
+#: Most bytes of one header's value, and of the URL.
 MAX_HEADER_BYTES = MAX_HEAD_BYTES // 4
-#: Time that requests under way have to end after `stop`.
+#: Requests under way have this long to end after `stop`; then their connections are closed.
 STOP_GRACE_SECONDS = 4
 #: Connections that the system holds until the server accepts them.
 _SOCKET_BACKLOG = 1_024
 
 
 class HttpService:
-    """ASGI app of a serving process: the API or a role's probes, behind the access check and the access log."""
+    """ASGI app of a serving process: the API, behind the access check and the access log.
+
+    For the roles planner and worker it has only the probes, `/health` and `/ready`, in place of the API.
+    """
 
     def __init__(self, ms: Mainspring, settings: ServeSettings) -> None:
         self._inner = build(ms, settings)
         self._api: Api = self._inner.state.api
 
         def with_store(question: Callable[[Store], Awaitable[Any]]) -> Awaitable[Any]:
+            """Return what `question(store)` returns; it is called on the engine's loop."""
+
             async def ask(runtime: Any) -> Any:
                 return await question(runtime.store)
 
@@ -53,6 +59,7 @@ class HttpService:
         self.keys = KeyRing(with_store, host_of(ms).now)
         self._access = Access(self._inner, settings, self.keys, ms.clock.monotonic)
         self._log = AccessLog(self._access, ms.clock.monotonic, enabled=settings.server.access_log)
+        #: The app to serve, with all middleware.
         self.app = self._log
 
     def adopt(self, settings: ServeSettings) -> None:
@@ -62,18 +69,22 @@ class HttpService:
         self._log.enabled = settings.server.access_log
 
     def close_streams(self) -> None:
-        """Report not ready from now on, and end the event streams, which would not end by themselves."""
+        """Report "not ready" from now on, and end the event streams: the server would wait for them when it stops."""
         self._api.health.mark_stopping()
         self._api.closing.set()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """HTTP protocol that cuts off clients that send too slowly, and refuses a head that is too large."""
+    """HTTP protocol of one connection, with limits on the time in which a request arrives and the size of its head.
+
+    A connection whose request arrives too slowly is closed. A head (request line and headers) that is too large is
+    answered with 400.
+    """
 
     #: Seconds that a client has to send a request, head and body.
-
     request_timeout = 10.0
     _deadline: asyncio.TimerHandle | None = None
+    #: Bytes received of the present request while its head was not complete.
     _head = 0
     _in_head = True
 
@@ -86,6 +97,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Parse received bytes; answer 400 if too many have arrived and the head is not parsed yet.
+
+        Bytes of a body that arrive in one read with the head are counted, too.
+        """
         if self._in_head:
             self._head += len(data)
             if self._head > MAX_HEAD_BYTES + 16 * 1024 and self.parser is not None:
@@ -99,11 +114,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._start_deadline()
 
     def on_url(self, url: bytes) -> None:
+        """Take a part of the URL. Raises: ValueError, which uvicorn answers with 400, if the URL is too long."""
         super().on_url(url)
         if len(self.url) > MAX_HEADER_BYTES:
             raise ValueError("the URL is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header. Raises: ValueError, which uvicorn answers with 400, for too many or too long a header."""
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS or len(value) > MAX_HEADER_BYTES:
             raise ValueError("too many headers, or one that is too long")
@@ -118,6 +135,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head, self._head = True, 0
 
     def _start_deadline(self) -> None:
+        """Close the connection in `request_timeout` seconds, unless `_cancel_deadline` is called before."""
         self._cancel_deadline()
         self._deadline = self.loop.call_later(self.request_timeout, self.transport.close)
 
@@ -128,7 +146,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class EmbeddedServer(uvicorn.Server):
-    """uvicorn server without signal handlers of its own; the process that runs it installs them."""
+    """uvicorn server that installs no signal handlers: the process that runs it does, and calls `stop`."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -147,7 +165,10 @@ class EmbeddedServer(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        """Wake once a second for the Date header, where uvicorn wakes ten times: an idle service costs less CPU."""
+        """Renew the Date header once a second until the server is stopped.
+
+        Why: the method of uvicorn wakes ten times a second, which costs an idle service CPU.
+        """
         while not self.should_exit:
             await self.on_tick(0)
             with contextlib.suppress(TimeoutError):
@@ -161,7 +182,7 @@ class EmbeddedServer(uvicorn.Server):
 
 
 def make_server(app: Any, settings: ServeSettings) -> EmbeddedServer:
-    """Return a server for sockets that are bound already."""
+    """Return a server for `app`, not started; its `serve` takes sockets that are bound already, see `bind`."""
     timeout = settings.server.request_timeout / 1000
     protocol = type("ConfiguredHttpProtocol", (BoundedHttpProtocol,), {"request_timeout": timeout})
     config = uvicorn.Config(
@@ -181,7 +202,7 @@ def make_server(app: Any, settings: ServeSettings) -> EmbeddedServer:
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Return listening sockets on every address of a host.
+    """Return one listening socket for each address of a host; port 0 stands for any free port, one for all of them.
 
     Raises: InvalidInput for an unknown host, MainspringError with the fix if an address or port cannot be had.
     """
@@ -209,6 +230,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def _bind_problem(host: str, port: int, error: OSError) -> str:
+    """Return the error text for a socket that could not be bound, with the fix."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is in use. Stop the program that uses it, or give another: --port {port + 1}"
     if error.errno == errno.EACCES:

@@ -1,27 +1,28 @@
-"""Rate limit: one token bucket for each caller."""
+"""Rate limit of requests: one token bucket for each caller."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Callers whose buckets are stored.
+#: Most buckets in memory.
 _MAX_BUCKETS = 10_000
 
 
 class RateLimit:
-    """Token buckets by caller.
+    """Token buckets, one for each caller; the bucket of a new caller is full.
 
-    Beyond `_MAX_BUCKETS` callers, full buckets are dropped, which changes nothing: a new bucket is full, too.
+    With `_MAX_BUCKETS` in memory, full ones are dropped, which changes nothing for their callers.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
+        #: Caller → tokens in its bucket, and when that was, in seconds of `monotonic`.
         self._levels: dict[str, tuple[float, float]] = {}
 
     def take(self, name: str, rate: float, burst: int) -> float:
-        """Take a token from the bucket of caller `name`; return 0, or the seconds to wait if there is none.
+        """Take a token from the bucket of caller `name` and return 0, or the seconds until there is one to take.
 
-        `rate`: tokens a second. `burst`: tokens in a full bucket.
+        `rate`: tokens added each second. `burst`: tokens in a full bucket.
         """
         now = self._monotonic()
         level, at = self._levels.get(name, (float(burst), now))
@@ -34,7 +35,7 @@ class RateLimit:
         return 0.0
 
     def _drop_full(self, now: float, rate: float, burst: int) -> None:
-        """Drop full buckets; if there is none, drop a tenth of all, the oldest first."""
+        """Make room for a bucket: drop all full ones; if there is none, drop the tenth of all that was made first."""
         full = [name for name, (level, at) in self._levels.items() if level + (now - at) * rate >= burst]
         for name in full or list(self._levels)[: _MAX_BUCKETS // 10]:
             del self._levels[name]

@@ -29,12 +29,15 @@ from mainspring.telemetry.log_format import set_level
 
 log = logging.getLogger("mainspring")
 
-#: Interval of the warning that the service runs without keys on an address that others reach.
+#: Interval of the warning that the service needs no keys on an address that other machines reach.
 INSECURE_WARNING_SECONDS = 60.0
 
 
 def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
-    """Return the app to serve: `program` with the settings that were given explicitly, or a new app without tasks."""
+    """Return the app to serve: `program` with settings of the service, or a new app without tasks if it is None.
+
+    Settings at their defaults leave those of the program as they are. Of the two shutdown time-outs the shorter counts.
+    """
     settings, origins = resolved.settings, resolved.origins
     scheduler = settings.scheduler
     if program is not None:
@@ -65,7 +68,10 @@ def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
 
 
 def agent_settings(settings: ServeSettings) -> AgentSettings:
-    """Return how agents are called. By default private addresses are allowed while the service is on loopback."""
+    """Return the settings for calls of HTTP agents, with `allow_private` and `public_url` filled in.
+
+    Unless configured, agents at private addresses may be called only if the service is bound to loopback.
+    """
     private = settings.agents.allow_private
     return replace(
         settings.agents,
@@ -75,9 +81,10 @@ def agent_settings(settings: ServeSettings) -> AgentSettings:
 
 
 def run(app: Mainspring, sources: Sources, resolved: Resolved, print_line: Callable[[str], Any]) -> None:
-    """Serve until SIGTERM or SIGINT; errors of the start are raised unchanged.
+    """Serve `app` in the calling thread until SIGTERM or SIGINT; errors of the start are raised unchanged.
 
-    `sources` is read again when the configuration is reloaded. `print_line` prints the address for the user.
+    `resolved` are the settings at the start; `sources` is read again when the configuration is reloaded. `print_line`
+    prints a line for the user: the address, and what to try next.
     """
     settings = resolved.settings
     sockets = bind(settings.server.host, settings.server.port)
@@ -93,6 +100,7 @@ def run(app: Mainspring, sources: Sources, resolved: Resolved, print_line: Calla
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the function that makes a uvloop event loop; None, for asyncio's own, if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -107,6 +115,7 @@ async def _serve(
     resolved: Resolved,
     print_line: Callable[[str], Any],
 ) -> None:
+    """Open the store, check the keys, start the engine, serve until a signal, and close the store."""
     settings = resolved.settings
     stopper = Stopper()
     reloader = Reloader(sources, resolved)
@@ -134,7 +143,10 @@ async def _serve(
 
 
 async def _check_keys(service: HttpService, settings: ServeSettings) -> None:
-    """Refuse to serve other machines while there is no API key. This is also the first query of the store."""
+    """Raise InvalidInput if the API would require a key of every caller, and there is no key.
+
+    For every role this makes the first query of the store, whose errors end the start.
+    """
     server = settings.server
     any_key = await service.keys.any()
     if any_key or settings.role not in ("all", "api"):
@@ -159,6 +171,10 @@ async def _until_stopped(
     reloader: Reloader,
     print_line: Callable[[str], Any],
 ) -> None:
+    """Serve until the first signal or the end of the server; then end the streams, the server and the engine.
+
+    The engine drains; a second signal makes it hand back its runs at once. Raises: the error of the server or engine.
+    """
     settings = reloader.settings
     stop = asyncio.Event()
     serving = asyncio.create_task(server.serve(sockets))
@@ -185,7 +201,7 @@ async def _until_stopped(
 
 
 async def _wait_while_serving(wait: Coroutine[Any, Any, Any], serving: asyncio.Task[None]) -> None:
-    """Wait for `wait`, or for the end of the server if that comes first."""
+    """Wait until the coroutine `wait` returns, or until the server ends if that comes first."""
     waiting = asyncio.create_task(wait)
     await asyncio.wait([waiting, serving], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -204,7 +220,7 @@ def _print_address(settings: ServeSettings, print_line: Callable[[str], Any]) ->
 
 
 def notify_systemd(message: str) -> None:
-    """Send a state to systemd (`Type=notify`), if systemd started this process."""
+    """Send a state such as "READY=1" to systemd, if systemd started this process with `Type=notify`."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return
@@ -213,6 +229,7 @@ def notify_systemd(message: str) -> None:
 
 
 async def _warn_insecure(settings: ServeSettings) -> None:
+    """Log every `INSECURE_WARNING_SECONDS` that the service needs no keys, until cancelled."""
     while True:
         log.warning(
             "INSECURE: any caller that reaches %s can do anything (--insecure-no-auth). "

@@ -15,17 +15,21 @@ from mainspring.rules.autoscale import STABLE_AFTER_SECONDS, Bounds, Demand, Poo
 
 log = logging.getLogger("mainspring.supervisor")
 
-#: A worker is killed when it still runs this long after its own shutdown time-out.
+#: A worker process that still runs this long after its own shutdown time-out is killed.
 KILL_GRACE_SECONDS = 10.0
 
 
 class WorkerPlace:
-    """One place in the pool: a worker process, replaced by a new one when it dies, until the place is closed."""
+    """One place in the pool: a worker process, replaced by a new one when it dies, until the place is closed.
+
+    `command` starts the process.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._closing = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
+        #: True once a process of this place did not end and was killed.
         self.killed = False
 
     @property
@@ -34,7 +38,10 @@ class WorkerPlace:
         return None if self._process is None else self._process.pid
 
     async def keep_running(self) -> None:
-        """Start a process and replace it when it dies; return when the place is closed and its process has ended."""
+        """Start a process and replace it when it dies; return when the place is closed and its process has ended.
+
+        The delay before a restart grows with each death in a row (`restart_delay`).
+        """
         loop, deaths = asyncio.get_running_loop(), 0
         while not self._closing.is_set():
             began = loop.time()
@@ -49,7 +56,7 @@ class WorkerPlace:
                 await asyncio.wait_for(self._closing.wait(), delay)
 
     async def _run_process(self) -> str:
-        """Start one process and wait for its end; return for the log how it ended."""
+        """Start one process, wait for its end, and return a line for the log: how it ended, or why it did not start."""
         try:
             # Its own session: Ctrl-C then reaches the worker once, through the supervisor. Its standard input is a pipe
             # that closes when the supervisor dies: the worker stops then.
@@ -66,7 +73,7 @@ class WorkerPlace:
         return f"worker {process.pid} has ended" if code == 0 else f"worker {process.pid} died ({_format_exit(code)})"
 
     def close(self) -> None:
-        """Have the worker drain and end. A second call has it hand back its runs at once."""
+        """Send the worker SIGTERM: it drains and ends. A second call makes it hand back its runs at once."""
         self._closing.set()
         self._signal(signal.SIGTERM)
 
@@ -81,16 +88,19 @@ class WorkerPlace:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if there is one."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
 
 class Supervisor:
-    """Pool of worker processes; lives on the asyncio loop on which `run` is called.
+    """Pool of worker processes: restarts dead ones, and follows the backlog with its size within `bounds`.
 
-    `demand(pids, enough)` returns the load of the workers with these ids and the backlog, counted up to `enough` runs.
-    It is called every `poll` seconds, and only if the bounds allow the pool to change its size.
+    `command` starts one worker, which executes up to `slots` runs at a time and drains within `shutdown_timeout`
+    seconds. `demand(pids, enough)` returns the number of runs that the workers with these process ids hold, and the
+    backlog, counted up to `enough` runs. It is called every `poll` seconds, and only if the bounds allow the pool to
+    change its size.
     """
 
     def __init__(
@@ -116,9 +126,9 @@ class Supervisor:
         self._places: dict[asyncio.Task[None], WorkerPlace] = {}
 
     async def run(self) -> int:
-        """Keep the pool until a signal and return the exit code: 0 if every worker ended in order, else 1.
+        """Run the pool until SIGTERM or SIGINT, stop it, and return the exit code: 1 if a worker was killed, else 0.
 
-        The first and the second signal are passed on to the workers, the third one kills them.
+        The first signal makes the workers drain, the second one hand back their runs at once; the third one kills them.
         """
         stopper = Stopper()
         with stopper.on_signals(signal.SIGTERM, signal.SIGINT):
@@ -135,7 +145,10 @@ class Supervisor:
             return await self._wait_for_all()
 
     async def _wait_for_all(self) -> int:
-        """Wait for the end of every worker and kill those that are late; return the exit code."""
+        """Wait until every worker has ended, and return the exit code of `run`.
+
+        Workers that still run `KILL_GRACE_SECONDS` after their shutdown time-out are killed.
+        """
         places = list(self._places.values())
         if self._places:
             await asyncio.wait(self._places, timeout=self._shutdown + KILL_GRACE_SECONDS)
@@ -145,7 +158,7 @@ class Supervisor:
         return 1 if any(place.killed for place in places) else 0
 
     async def _scale(self) -> None:
-        """Read the backlog every `poll` seconds and adapt the size of the pool."""
+        """Read the backlog every `poll` seconds and resize the pool, until cancelled; an error changes nothing."""
         while True:
             await asyncio.sleep(self._poll)
             pids = {place.pid for place in self._open if place.pid is not None}
@@ -165,7 +178,7 @@ class Supervisor:
                 self._resize()
 
     def _resize(self) -> None:
-        """Open or close places, the newest first, until the pool has its size."""
+        """Open places, or close the newest ones, until the pool has the size in `_pool`."""
         while len(self._open) > self._pool.size:
             self._open.pop().close()
         while len(self._open) < self._pool.size:
@@ -176,11 +189,13 @@ class Supervisor:
             task.add_done_callback(self._places.pop)
 
     def _for_each(self, action: Callable[[WorkerPlace], None]) -> None:
+        """Call `action` with each place whose process has not ended, closed places included."""
         for place in list(self._places.values()):
             action(place)
 
 
 def _format_exit(code: int) -> str:
+    """Return an exit code in words; a negative one is the number of the signal that ended the process."""
     if code >= 0:
         return f"exit code {code}"
     with contextlib.suppress(ValueError):

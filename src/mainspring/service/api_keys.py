@@ -1,4 +1,7 @@
-"""API keys: 256 random bits, shown once, stored as a hash; a revocation takes effect within seconds."""
+"""API keys of the service: create, list and revoke them, and check the key of a request.
+
+A key is a token, `msk_<id>_<secret>`, with 256 random bits. It is shown once: the store holds a hash of the secret.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +24,36 @@ from mainspring.ports.store import KeyValues, Store
 
 #: A key is cached for this long: a revocation must take effect in every instance within five seconds.
 KEY_CACHE_MS: Ms = 2_000
-#: Keyvalue kind of the last use of a key. It is not part of the key, so that writing it cannot restore a revoked key.
+#: Kind of the key-value entry with the last use of a key. The key has another entry, so that noting a use cannot
+#: restore a revoked key.
 KEY_USE_KIND = "key_use"
-#: At most one write of the last use of a key in this time.
+#: An instance writes the last use of a key at most once in this time.
 USE_INTERVAL_MS: Ms = 60_000
+#: A token: the id of its key, and the secret.
 _TOKEN = re.compile(r"msk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _MAX_CACHED_KEYS = 10_000
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):
-    """A key without its secret: name, hash, scope, expiry and last use."""
+    """An API key without its secret."""
 
     id: str
     name: str
+    #: SHA-256 of the secret, as hexadecimal digits.
     digest: str
     #: Reserved for roles: today every key may do everything.
     scope: str = "all"
+    #: 0 in a key that was not read from the store.
     created_at: Ms = 0
+    #: None: never.
     expires_at: Ms | None = None
+    #: None: never; only `list_keys` fills it in.
     last_used: Ms | None = None
 
 
 class _Data(Struct):
+    """The content of a key's entry in the store."""
+
     name: str
     digest: str
     scope: str = "all"
@@ -54,9 +65,9 @@ def _digest(secret: str) -> str:
 
 
 async def create_key(store: Store, name: str, expires_at: Ms | None = None) -> tuple[ApiKey, str]:
-    """Store a new key. Return it with its token, which cannot be shown again.
+    """Store a new key and return it with its token, which cannot be shown again.
 
-    Raises: InvalidInput for a name that is taken.
+    `expires_at` None: it never expires. Raises: InvalidInput for a name that is not valid, or is taken.
     """
     check_name(name, field="name")
     taken = {key.name for key in await list_keys(store)}
@@ -70,7 +81,7 @@ async def create_key(store: Store, name: str, expires_at: Ms | None = None) -> t
 
 
 async def list_keys(store: Store) -> list[ApiKey]:
-    """Return every key that has not expired, oldest first."""
+    """Return every key that has not expired, with its last use, oldest key first."""
     keys = [_key(row) async for row in iterate_rows(store, KeyValues(kind=API_KEY_KIND, limit=500), lambda row: row.id)]
     used = {row.id: row.created_at for row in await store.find(KeyValues(kind=KEY_USE_KIND, limit=10_000))}
     return sorted(
@@ -80,7 +91,7 @@ async def list_keys(store: Store) -> list[ApiKey]:
 
 
 async def revoke_key(store: Store, name_or_id: str) -> ApiKey:
-    """Remove a key by id or name, and return it. Raises: InvalidInput, with the nearest name."""
+    """Delete the key with this id or name, and return it. Raises: InvalidInput, with the nearest name or id."""
     from mainspring.model.errors import suggest_nearest
 
     keys = await list_keys(store)
@@ -96,6 +107,7 @@ async def revoke_key(store: Store, name_or_id: str) -> ApiKey:
 
 
 def _key(row: KeyValue) -> ApiKey:
+    """Return the key in an entry of the store, without its last use."""
     data = msgspec.json.decode(row.data, type=_Data)
     return ApiKey(
         id=row.id,
@@ -108,18 +120,27 @@ def _key(row: KeyValue) -> ApiKey:
 
 
 class KeyRing:
-    """Checks the tokens of requests against stored keys, which are cached for `KEY_CACHE_MS`."""
+    """Checks the tokens of requests against stored keys, which are cached for `KEY_CACHE_MS`.
+
+    `ask(question)` calls `question(store)` where the store may be used, on the engine's loop, and returns its answer.
+    `now` returns the present time.
+    """
 
     def __init__(
         self, ask: Callable[[Callable[[Store], Awaitable[Any]]], Awaitable[Any]], now: Callable[[], Ms]
     ) -> None:
         self._ask = ask
         self._now = now
+        #: Key id → when the store was read, and the key; None if there was none.
         self._seen: dict[str, tuple[Ms, ApiKey | None]] = {}
+        #: Key id → when its last use was written.
         self._used: dict[str, Ms] = {}
 
     async def judge(self, token: str) -> ApiKey | None:
-        """Return the key of a token; None if the token is wrong, or its key was revoked or has expired."""
+        """Return the key of a token, and store that it was used; None if the token is wrong, or the key is not valid.
+
+        A revoked or expired key is not valid. Raises: StoreError if the store cannot be reached.
+        """
         parts = _TOKEN.fullmatch(token)
         if parts is None:
             return None
@@ -133,10 +154,11 @@ class KeyRing:
         return key
 
     async def any(self) -> bool:
-        """Return whether there is any key."""
+        """Return True if the store holds a key that has not expired."""
         return bool(await self._ask(lambda store: store.find(KeyValues(kind=API_KEY_KIND, limit=1))))
 
     async def _known(self, key_id: str) -> ApiKey | None:
+        """Return the key with this id, from the cache or the store; None if there is none."""
         now = self._now()
         at, key = self._seen.get(key_id, (-KEY_CACHE_MS, None))
         if not 0 <= now - at < KEY_CACHE_MS:
@@ -148,6 +170,7 @@ class KeyRing:
         return key
 
     async def _note_use(self, key: ApiKey, now: Ms) -> None:
+        """Write to the store that a key was used at `now`, unless this was done within `USE_INTERVAL_MS`."""
         if now - self._used.get(key.id, -USE_INTERVAL_MS) >= USE_INTERVAL_MS:
             self._used[key.id] = now
             use = KeyValue(kind=KEY_USE_KIND, id=key.id, data="{}", created_at=now)

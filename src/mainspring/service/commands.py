@@ -1,4 +1,4 @@
-"""Commands and queries on schedules and runs, for every door: Python API, CLI, REST. Thread: engine loop."""
+"""Commands and queries on schedules and runs, called by the Python API and the REST API. Thread: engine loop."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mainspring")
 
-#: A write that is refused because the row changed meanwhile is decided again at most this often.
+#: Most attempts of a command. A write that the store refuses, as the row changed meanwhile, is decided on the new row.
 MAX_WRITE_ATTEMPTS = 20
-#: An event may commit after others that have greater numbers, but not after more than this many.
+#: An event may be committed after events with greater numbers, but not after more than this many of them.
 LATE_EVENTS = 1_000
 #: Most runs or schedules in one commit.
 MAX_ROWS_PER_COMMIT = 1_000
 
 
 class RevisionConflict(Exception):
-    """Another edit of the schedule came first."""
+    """Raised if another edit of the schedule came first, so that it no longer has the revision to be edited."""
 
 
 class NewRun(Struct, frozen=True, gc=False):
-    """A run to be enqueued: its first event, its payload, its gates."""
+    """A run to enqueue: its first event, the payload that the event names, and the gates to create for it."""
 
     event: RunScheduled
     bodies: tuple[Body, ...] = ()
@@ -75,33 +75,31 @@ class NewRun(Struct, frozen=True, gc=False):
 
 
 class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """A schedule as a caller requests it: its definition, payload and gates, and its origin."""
+    """A schedule that a caller wants: its definition and name, the payload and gates to store with it, its origin."""
 
     ns: str
     name: str
     spec: ScheduleSpec
-    digest: str
+    digest: str  # hash of the definition that code declares, else of `spec`
     bodies: tuple[Body, ...] = ()
     gates: tuple[Gate, ...] = ()
     origin: Origin = "api"
     by: str = ""
-    app: str = ""
+    app: str = ""  # application that declares the schedule, and `version` of its code; "" if no code does
     version: str = ""
-    delay: Ms | None = None
-    #: Reason for a schedule that is created paused, in one commit; None creates an active one.
-    paused: str | None = None
-    #: The HTTP agent, with header values that are not stored yet; see `Commands.with_stored_headers`.
-    agent: HttpAgent | None = None
+    delay: Ms | None = None  # time from the creation to the only fire; replaces the trigger
+    paused: str | None = None  # reason for which the schedule is created paused, in one commit; None: it is active
+    agent: HttpAgent | None = None  # its header values must not get into the log: see `with_stored_headers`
 
     def spec_at(self, now: Ms) -> ScheduleSpec:
-        """Return the definition to store at `now`: a delay counts from there, so that its one fire lies ahead."""
+        """Return the definition to store at the instant `now`; a delay becomes one fire that long after `now`."""
         if self.delay is None:
             return self.spec
         return replace(self.spec, trigger=AtSpec((now + max(1, self.delay),)))
 
 
 class Commands:
-    """Queries, and commands that the rules decide and the store guards against concurrent changes."""
+    """Queries and commands. A command reads a row, lets the rules decide, and writes only if the row is unchanged."""
 
     def __init__(
         self,
@@ -124,7 +122,7 @@ class Commands:
     # ── reading ────────────────────────────────────────────────────────────
 
     async def schedule(self, ns: str, key: str) -> Schedule:
-        """Return a schedule by name or id. Raises: UnknownSchedule, with the nearest name."""
+        """Return the schedule of a name or id (deleted: id only). Raises `UnknownSchedule` with the nearest name."""
         found = await self._store.find(Schedules(ns=ns, name=key, limit=1))
         if not found:
             found = await self._store.find(Schedules(id=key, limit=1))
@@ -134,7 +132,7 @@ class Commands:
         return found[0]
 
     async def schedules(self, query: Schedules) -> list[Schedule]:
-        """Return the schedules that a query selects."""
+        """Return one page of the schedules that a query selects."""
         return await self._store.find(query)
 
     async def run(self, run_id: str) -> Run:
@@ -145,15 +143,15 @@ class Commands:
         return found[0]
 
     async def runs(self, query: Runs) -> list[Run]:
-        """Return the runs that a query selects."""
+        """Return one page of the runs that a query selects."""
         return await self._store.find(query)
 
     async def events(self, query: Events) -> list[Event]:
-        """Return the events that a query selects."""
+        """Return one page of the events that a query selects."""
         return await self._store.find(query)
 
     async def open_cursor(self, place: str | None) -> LogCursor:
-        """Return a cursor that reads the event log from a place, or from its present end if `place` is None."""
+        """Return a cursor on the event log behind `place`, a position of `LogCursor.read`; None: at the log's end."""
         if place is not None:
             return open_cursor(self._store, place)
         # The last events are read and dropped, so that events that commit late among them are not missed.
@@ -163,7 +161,7 @@ class Commands:
         return found
 
     async def bodies(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Return payloads by their ids; those that are gone are left out."""
+        """Return payloads as JSON text, by id; None among the ids is ignored, ids without a payload are left out."""
         wanted = tuple({name for name in ids if name is not None})
         found = await self._store.find(Bodies(ids=wanted, limit=len(wanted))) if wanted else []
         return {body.id: body.data for body in found}
@@ -171,20 +169,21 @@ class Commands:
     # ── beside the log ─────────────────────────────────────────────────────
 
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False) -> list[bool]:
-        """Store keyvalue entries. The result is False for each entry that existed and was not to be replaced."""
+        """Store key-value entries. Return for each: True if written, False if it exists and `replace` is False."""
         return await self._store.put(items, replace=replace)
 
     async def find_values(self, kind: str, ids: Iterable[str]) -> dict[str, KeyValue]:
-        """Return keyvalue entries by id; those that are gone are left out."""
+        """Return the key-value entries of a kind by id; ids without an entry are left out."""
         wanted = tuple(dict.fromkeys(ids))
         found = await self._store.find(KeyValues(kind=kind, ids=wanted, limit=len(wanted))) if wanted else []
         return {one.id: one for one in found}
 
     async def remove(self, kind: str, ids: Sequence[str]) -> int:
-        """Remove keyvalue entries and return how many there were."""
+        """Remove key-value entries of a kind and return how many of the ids existed."""
         return await self._store.remove(kind, ids)
 
     async def _count_open(self, schedule_id: str) -> OpenRuns:
+        """Return how many runs of a schedule are open, and which is the oldest; at most 10,000 are counted."""
         runs = await self._store.find(
             Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=10_000, oldest_first=True)
         )
@@ -194,7 +193,7 @@ class Commands:
     # ── schedules ──────────────────────────────────────────────────────────
 
     async def with_stored_headers(self, want: ScheduleRequest) -> ScheduleRequest:
-        """Store the header values of the request's agent, and return the request with a reference to them."""
+        """Store the header values of the request's agent; return the request with a reference in their place."""
         agent, options = want.agent, want.spec.options
         if agent is None or agent.headers is None or options is None or options.http is None:
             return want
@@ -206,9 +205,10 @@ class Commands:
     async def create(
         self, want: ScheduleRequest, on_conflict: OnConflict = "error", *, fresh: bool = False
     ) -> Schedule:
-        """Create a schedule and return it. An existing one with an equal definition is returned unchanged.
+        """Create a schedule and return it; if its name exists with an equal definition, return the existing one.
 
-        Raises: ScheduleConflict for another definition, unless `on_conflict` allows it, and always with `fresh`.
+        Raises: ScheduleConflict if the definitions differ and `on_conflict` is "error", and for any existing name if
+        `fresh` is True.
         """
         want = await self.with_stored_headers(want)
         for _ in range(MAX_WRITE_ATTEMPTS):
@@ -227,7 +227,7 @@ class Commands:
         raise StoreError(f"schedule {want.name!r} kept changing while it was created")
 
     async def _resolve_conflict(self, existing: Schedule, want: ScheduleRequest, on_conflict: OnConflict) -> Schedule:
-        """Return the existing schedule if its definition is equal, else do what `on_conflict` says."""
+        """Return the existing schedule, edited if its definition differs and `on_conflict` is "replace"."""
         is_equal = existing.spec == want.spec or (existing.digest == want.digest and existing.revision == 1)
         if is_equal or on_conflict == "keep":
             return existing
@@ -241,7 +241,7 @@ class Commands:
         )
 
     async def create_many(self, wants: list[ScheduleRequest], on_conflict: OnConflict = "error") -> int:
-        """Create schedules in one commit and return how many are new; existing names are then handled by `create`."""
+        """Create schedules in one commit, then call `create` for those whose names exist. Return how many are new."""
         wants = [want if want.agent is None else await self.with_stored_headers(want) for want in wants]
         now = self._time.now()
         changes = [self._change(self._new_schedule(want, now), want.bodies, want.gates) for want in wants]
@@ -269,9 +269,9 @@ class Commands:
         return draft
 
     async def replace(self, schedule: Schedule, want: ScheduleRequest, *, exactly: bool = False) -> Schedule:
-        """Write a new revision of a schedule and return it.
+        """Write `want` as a new revision of a schedule and return the schedule.
 
-        If the row changed meanwhile, the edit is applied to the new row; with `exactly` it raises `RevisionConflict`.
+        If another edit came first, the new one follows it; with `exactly` it is refused: RevisionConflict is raised.
         """
         want = await self.with_stored_headers(want)
 
@@ -297,9 +297,10 @@ class Commands:
     async def declare(
         self, want: ScheduleRequest, live: tuple[LiveDeclaration, ...], on_drift: Literal["keep", "code"] = "keep"
     ) -> str:
-        """Create or update a schedule that code declares, and return the verdict of `judge_declaration`.
+        """Create or update a schedule that code declares, as `judge_declaration` decides; return its verdict.
 
-        `live` are the declarations of other live instances: a newer version's wins, and the conflict is logged.
+        `live`: declarations by other live instances. If one by newer code differs, the schedule stays as it is, and an
+        event records the conflict. `on_drift`: "keep" a person's edit of the schedule, or replace it by the "code".
         """
         want = await self.with_stored_headers(want)
         found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
@@ -324,7 +325,7 @@ class Commands:
         return verdict
 
     async def pause(self, schedule: Schedule, *, reason: str = "paused", until: Ms | None = None) -> Schedule:
-        """Pause a schedule, or pause it until an instant, and return it. Raises: InvalidInput if it has finished."""
+        """Pause a schedule, until resumed or until an instant; return it. Raises: InvalidInput if it has finished."""
         if until is not None and until <= self._time.now():
             raise InvalidInput("until", "lies in the past", "Give an instant in the future, or none")
         if schedule.state == "finished":
@@ -335,11 +336,11 @@ class Commands:
         )
 
     async def resume(self, schedule: Schedule, *, reason: str = "") -> Schedule:
-        """Resume a paused schedule and return it."""
+        """Resume a paused schedule and return it; one that is not paused is returned unchanged."""
         return await self._edit(schedule, lambda row, _, now: resume(row, now, reason=reason))
 
     async def delete(self, schedule: Schedule, *, reason: str = "user", exactly: bool = False) -> Schedule:
-        """Delete a schedule, cancel its waiting runs with the reason, let running ones end; return the deleted row."""
+        """Delete a schedule, cancel its waiting runs, let running ones end; return it. `exactly`: as in `replace`."""
 
         def decide_on(row: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
             if exactly and row.revision != schedule.revision:
@@ -373,6 +374,7 @@ class Commands:
         bodies: tuple[Body, ...] = (),
         gates: tuple[Gate, ...] = (),
     ) -> Schedule:
+        """Write `decide_on(row, open_runs, now)` and return the new row; decide again if the row changed meanwhile."""
         row = schedule
         for _ in range(MAX_WRITE_ATTEMPTS):
             if row.state == "deleted":
@@ -389,12 +391,12 @@ class Commands:
         raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
 
     async def _stored(self, schedule: Schedule) -> Schedule:
-        """Return the row as stored, with the fields that the store sets; as it was written if it has changed since."""
+        """Read a written row again, for the columns that the store sets; if it changed since, return it as written."""
         found = await self._store.find(Schedules(id=schedule.id, limit=1))
         return found[0] if found and found[0].n == schedule.n else schedule
 
     async def cancel_older(self, draft: ScheduleDraft) -> None:
-        """For `cancel_running`: cancel older open runs of a schedule; its new fire waits at the gate until they end."""
+        """Cancel the open runs older than a draft of their schedule (`cancel_running`): its run waits for their end."""
         new = {run.id for run in draft.runs}
         for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
             if run.cancel is None and run.id not in new:
@@ -411,7 +413,7 @@ class Commands:
     # ── runs ───────────────────────────────────────────────────────────────
 
     async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
-        """Store a run. Return it, or the open run that has its unique key, and whether it is new."""
+        """Store a run and return it with True; if an open run has its unique key, return that one with False."""
         run, change = self.make_run(new)
         return stored_run(run, await self._apply(change))
 
@@ -441,21 +443,22 @@ class Commands:
         )
 
     async def cancel(self, run_id: str, *, reason: str, by: str = "") -> Run:
-        """Cancel a waiting run, or ask a running one to stop, and return it; an ended run is returned unchanged."""
+        """Cancel a waiting run, or ask a running one to stop, and return it; return an ended run unchanged."""
         run = await self.run(run_id)
         if run.state not in OPEN:
             return run
         return await self._command(run, RequestCancel(storable_text(reason), by))
 
     async def reopen(self, run_id: str, *, by: str = "") -> Run:
-        """Run an ended run again, with its row and fire time and with fresh retry budgets; return it."""
+        """Open an ended run again and return it: row and fire time stay, the retry budgets begin anew."""
         return await self._command(await self.run(run_id), Reopen(by))
 
     async def discard(self, run_id: str, *, by: str = "") -> Run:
-        """Discard a dead letter and return its run."""
+        """Dismiss the dead letter with this run id, and return its run, which is then no dead letter any more."""
         return await self._command(await self.run(run_id), Discard(by))
 
     async def _command(self, run: Run, command: Command) -> Run:
+        """Apply a command to a run and return its new row; decide again if the row changed meanwhile."""
         for _ in range(MAX_WRITE_ATTEMPTS):
             events: tuple[RunEvent, ...] = decide(run, command, self._time.now())
             after = evolve(run, events[0])
@@ -485,12 +488,12 @@ def _headers_ref(schedule: Schedule) -> str | None:
 
 
 def _is_undeclared(schedule: Schedule) -> bool:
-    """True while a schedule is paused because no code declared it."""
+    """Return True for a schedule that is paused because no running code declared it."""
     return schedule.state == "paused" and schedule.reason == "not_declared"
 
 
 def stored_run(run: Run, result: Result) -> tuple[Run, bool]:
-    """Return the stored run and whether it is `run`: else the result holds the run that has its unique key."""
+    """Return `run` and True if the result accepts it, else the open run that has its unique key, and False."""
     if result.ok:
         return run, True
     assert isinstance(result.current, Run)

@@ -1,4 +1,4 @@
-"""Unresolved runs: waiting runs that no live instance can execute."""
+"""Unresolved runs: waiting runs that no live instance can execute, for example because their task was renamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triggers: the fire times of a schedule, by `Cron`, `Every` and `At`."""
+"""Triggers compute the fire times of a schedule: `Cron` by an expression, `Every` by an interval, `At` by a list."""
 
 from mainspring.rules.triggers.at import At
 from mainspring.rules.triggers.base import Finding, Trigger

@@ -13,7 +13,7 @@ from mainspring.rules.triggers.base import Finding, Trigger
 
 
 class At(Trigger):
-    """A trigger that fires at each of the given instants, once. An empty list is valid and never fires."""
+    """A trigger that fires once at each of the given aware datetimes. An empty list is valid and never fires."""
 
     __slots__ = ()
 

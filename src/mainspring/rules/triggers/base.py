@@ -1,4 +1,4 @@
-"""The base class of triggers: fire times as milliseconds and as datetimes, a description, and lint findings."""
+"""Base class of triggers, which compute the fire times of a schedule, describe them, and find probable mistakes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ LAST_MS: Ms = LAST_SECOND * 1000
 
 
 class Finding(Struct, frozen=True):
-    """A remark of the linter: a stable code, and a message with what to write instead."""
+    """A probable mistake in a trigger: a stable code such as "L004", and a message with what to write instead."""
 
     code: str
     message: str
 
 
 class Trigger(ABC):
-    """A set of instants in whole milliseconds. Immutable; equality and hash are those of the spec."""
+    """When a schedule fires: a set of instants in whole milliseconds, the fires.
+
+    A trigger is immutable and computes from its `spec`, which is its stored form; equal specs make equal triggers.
+    """
 
     __slots__ = ("spec",)
 
@@ -47,25 +50,28 @@ class Trigger(ABC):
 
     @abstractmethod
     def fires_ms(self, after: Ms, through: Ms, limit: int) -> list[Ms]:
-        """Return the first `limit` fires in (after, through], strictly increasing."""
+        """Return the first `limit` fires in (after, through], or all if there are fewer, strictly increasing."""
 
     @abstractmethod
     def last_ms(self, after: Ms, through: Ms, n: int) -> list[Ms]:
-        """Return the last `n` fires in (after, through], strictly increasing."""
+        """Return the last `n` fires in (after, through], or all if there are fewer, strictly increasing."""
 
     def dropped_ms(self, after: Ms, through: Ms) -> list[Ms]:
-        """Return the ends of the gaps in (after, through] by which a clock change dropped a fire."""
+        """Return the instants in (after, through] at which a clock change skipped a fire that is dropped (ADR 4).
+
+        Only `Cron` with `gap="skip"` drops fires.
+        """
         return []
 
     # -- datetimes, for users ---------------------------------------------------------------------------
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first fire strictly after an instant, None if there is none."""
+        """Return the first fire strictly after an instant, None if there is none; in the trigger's zone, else UTC."""
         found = self.next_ms(instant_ms(instant, field="instant"))
         return None if found is None else to_datetime(found, self._zone())
 
     def upcoming(self, after: datetime, n: int) -> list[datetime]:
-        """Return the next `n` fires after an instant."""
+        """Return the next `n` fires after an instant, or all if there are fewer, in the trigger's zone, else UTC."""
         if n < 0:
             raise InvalidInput("n", f"{n} is negative", "Ask for 0 fires or more")
         zone = self._zone()
@@ -81,17 +87,20 @@ class Trigger(ABC):
 
     @abstractmethod
     def lint(self, *, zone_given: bool | None = None, around: datetime | None = None) -> list[Finding]:
-        """Return findings about what is probably a mistake.
+        """Return a finding for each probable mistake in the trigger.
 
-        `zone_given`: whether the user named a zone. `around`: the time from which to judge, where that matters.
+        `zone_given` is True if the user named a zone; None: as the trigger was made. `around` is the time from which to
+        judge where that matters, for example whether a fire is still to come.
         """
 
     # -- an immutable value -----------------------------------------------------------------------------
 
     def _zone(self) -> ZoneInfo | None:
+        """Return the zone of the datetimes for users, None for UTC."""
         return None
 
     def _set(self, **values: Any) -> None:
+        """Set attributes of a trigger that is being made, which `__setattr__` refuses."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

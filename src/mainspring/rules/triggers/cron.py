@@ -1,6 +1,7 @@
-"""`Cron`: a trigger at the wall times of an expression, mapped to instants of a zone.
+"""`Cron`: a trigger that fires at the wall times of a cron expression, by the clock of a time zone.
 
-The mapping follows an explicit policy for clock changes, `gap` and `overlap`.
+`cron_wall.py` finds matching wall times, `zone_table.py` maps wall times to instants. This module combines them by
+the policies `gap` and `overlap` for wall times that a clock change skips or repeats.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from mainspring.rules.triggers.zone_table import BLOCK_BITS, DAY_SECONDS, Piece,
 
 
 class Cron(Trigger):
-    """A trigger by a cron expression in a zone, by default UTC, which lint remarks.
+    """A trigger that fires when the clock of a time zone matches a cron expression.
 
-    When the clock changes, expressions that name times of day follow `gap` and `overlap`. Expressions whose minute or
-    hour begins with `*` fire whenever the wall clock matches.
+    Without `tz` the zone is UTC, and `lint` reports that. If a clock change skips the wall time of a fire, `gap` moves
+    the fire to the end of the gap ("shift") or drops it ("skip"). `overlap` selects the fires of a time that occurs
+    twice. Both apply only to expressions that name times of day: if the minute or hour begins with `*`, the trigger
+    fires whenever the clock matches. `hash_id` is the text from which the values of `H` are derived.
     """
 
     __slots__ = ("_repeats", "_wall", "_zone_given", "_zone_info", "fields")
@@ -111,7 +114,7 @@ class Cron(Trigger):
         return found[::-1]
 
     def dropped_ms(self, after: Ms, through: Ms) -> list[Ms]:
-        """Return the ends of the gaps that dropped a fire and at which nothing fires. Only with `gap="skip"`."""
+        """Return the ends of the gaps in (after, through] that dropped a fire and at which nothing fires anyway."""
         if self.spec.gap != "skip" or not self.fields.fixed_time:
             return []
         return [
@@ -121,27 +124,28 @@ class Cron(Trigger):
         ]
 
     def _has_shifted_fire(self, piece: Piece) -> bool:
-        """Return True if fires in the gap before a piece are moved to one fire at the piece's start."""
+        """Return True if the fires in the gap before a piece become one fire at the piece's start (`gap="shift"`)."""
         return piece.gap_low < piece.gap_high and self.spec.gap == "shift" and self._has_lost_fire(piece)
 
     def _has_lost_fire(self, piece: Piece) -> bool:
-        """Return True if a time of day fell into the gap before a piece, and nothing fires at the gap's end anyway."""
+        """Return True if a match lies in the gap before a piece, and the end of the gap is no match itself."""
         if piece.gap_low >= piece.gap_high or not self.fields.fixed_time:
             return False
         return self._wall.next(piece.gap_low) < piece.gap_high != self._wall.next(piece.gap_high)
 
     def _skip(self, at: int) -> int:
-        """Return an instant at or after `at` before which nothing can fire.
+        """Return the instant from which the search for fires at or after `at` may go on: nothing fires before it.
 
         A day of margin is enough, because wall time and UTC never differ by a day.
         """
         return max(at, self._wall.next(at - DAY_SECONDS) - DAY_SECONDS)
 
     def _skip_back(self, at: int) -> int:
+        """Return the instant from which the search for fires at or before `at` may go back: nothing fires after it."""
         return min(at, self._wall.prev(at + DAY_SECONDS) + DAY_SECONDS)
 
     def _stretches(self, after: Ms, through: Ms) -> Iterator[tuple[Piece, int, int]]:
-        """Yield the pieces of (after, through] in order, each with the wall times [low, high) that count in it."""
+        """Yield the pieces of (after, through] in order, each with the bounds [low, high) of the wall times."""
         at, last = max(after // 1000 + 1, FIRST_SECOND), min(through // 1000, LAST_SECOND)
         at = self._skip(at)
         while at <= last:
@@ -151,7 +155,7 @@ class Cron(Trigger):
             at = self._skip(piece.end)
 
     def _stretches_back(self, after: Ms, through: Ms) -> Iterator[tuple[Piece, int, int]]:
-        """Yield the pieces of (after, through] from the last to the first, with the wall times that count in each."""
+        """Yield what `_stretches` yields, from the last piece to the first."""
         first, at = max(after // 1000 + 1, FIRST_SECOND), min(through // 1000, LAST_SECOND)
         at = self._skip_back(at)
         while at >= first:
@@ -168,14 +172,14 @@ class Cron(Trigger):
         return describe_cron(self.fields, self.spec.tz)
 
     def lint(self, *, zone_given: bool | None = None, around: datetime | None = None) -> list[Finding]:
-        """Return findings about probable mistakes. Clock changes are judged over six years from `around` or 2025."""
+        """Return a finding for each probable mistake. It checks clock changes of six years from `around` or 2025."""
         from mainspring.rules.triggers.lint import lint_cron
 
         return lint_cron(self, self._zone_given if zone_given is None else zone_given, around)
 
     @property
     def never(self) -> bool:
-        """True if no day can ever match, as with 30 February."""
+        """True if no day can ever match, as with 30 February: the trigger never fires."""
         return self._wall.days.never
 
     def walls(self, low: int, high: int) -> int:
@@ -187,11 +191,12 @@ class Cron(Trigger):
 
 
 def _window(piece: Piece, first: int, last: int) -> tuple[int, int]:
-    """Return the wall times [low, high) of a piece that count and whose instants lie in [first, last]."""
+    """Return the bounds [low, high) of the wall times of a piece that count and whose instants lie in [first, last]."""
     return max(first + piece.offset, piece.low), min(last + 1 + piece.offset, piece.high)
 
 
 def _check_one_of(field: str, value: object, choices: Any) -> None:
+    """Raise `InvalidInput` unless the value is one of `choices`, a `Literal` type."""
     known = get_args(choices)
     if value not in known:
         fix = (

@@ -1,7 +1,8 @@
-"""The days that a cron expression names, in closed form over the 28 kinds of month.
+"""Days that match a cron expression: found and counted month by month, with bit masks.
 
-A month's kind is its length (28 to 31) and the weekday it begins on; a kind's matching days are one bit mask.
-Days are counted from 1970-01-01; weekdays from Sunday, as cron does.
+There are 28 kinds of month: four lengths (28 to 31 days) and seven weekdays on which a month can begin. The matching
+days of a kind are one bit mask, bit 1 for the first day, computed once. Days are numbers counted from 1970-01-01;
+weekdays count from Sunday = 0, as in cron.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from datetime import date
 
 from mainspring.rules.triggers.cron_parse import CronFields
 
-#: NEVER and -NEVER stand for "no such day" (or second): greater and smaller than any real one.
+#: NEVER stands for "no such day (or second) follows", -NEVER for "none precedes": beyond any real one.
 NEVER = 1 << 60
+#: `date.toordinal()` of 1970-01-01.
 _EPOCH_ORDINAL = 719_163
 _FIRST_DAY = 1 - _EPOCH_ORDINAL
 _LAST_DAY = date.max.toordinal() - _EPOCH_ORDINAL
+#: _LENGTHS[is_leap_year][month]: days of the month, from 1.
 _LENGTHS = (
     (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31),
     (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31),
@@ -27,7 +30,7 @@ _WEEKS = tuple(
 
 
 class CronDays:
-    """The days that match one expression: searched and counted month by month."""
+    """The days that match one expression. `every_day` is True if all days match, `never` if no day ever does."""
 
     __slots__ = ("_fields", "_masks", "_months", "every_day", "never")
 
@@ -45,7 +48,7 @@ class CronDays:
         return {lengths[month] for lengths in _LENGTHS for month in self._fields.months}
 
     def next_day(self, day: int) -> int:
-        """Return the first matching day at or after a day, NEVER if there is none."""
+        """Return the first matching day at or after a day, NEVER if there is none up to the year 9999."""
         if day > _LAST_DAY or self.never:
             return NEVER
         day = max(day, _FIRST_DAY)
@@ -110,7 +113,7 @@ class CronDays:
             rest = self._month(first, year, month)
 
     def _month(self, first: int, year: int, month: int) -> int:
-        """Return the matching days of a month as bits 1 to 31. `first` is the day number of its first day."""
+        """Return the matching days of a month as bits 1 to 31. `first` numbers its first day from 1970-01-01."""
         if not self._months[month]:
             return 0
         begin = (first + 4) % 7
@@ -119,6 +122,7 @@ class CronDays:
         return self._kind(begin, length) if mask is None else mask
 
     def _kind(self, begin: int, length: int) -> int:
+        """Compute, cache and return the mask of a kind of month; `begin` is the weekday of its first day."""
         fields = self._fields
         by_day = _by_day(fields, begin, length)
         by_weekday = _by_weekday(fields, begin, length)
@@ -129,6 +133,7 @@ class CronDays:
 
 
 def _by_day(fields: CronFields, begin: int, length: int) -> int:
+    """Return the mask of the days that the day-of-month field matches in a kind of month."""
     mask = sum(1 << day for day in fields.days.values)
     for kind, number, _ in fields.days.specials:
         if kind == "last" and number < length:
@@ -141,6 +146,7 @@ def _by_day(fields: CronFields, begin: int, length: int) -> int:
 
 
 def _by_weekday(fields: CronFields, begin: int, length: int) -> int:
+    """Return the mask of the days that the day-of-week field matches in a kind of month."""
     weeks = _WEEKS[begin]
     mask = sum(weeks[weekday] for weekday in fields.weekdays.values)
     for kind, number, weekday in fields.weekdays.specials:
@@ -153,7 +159,7 @@ def _by_weekday(fields: CronFields, begin: int, length: int) -> int:
 
 
 def _nearest_weekday(day: int, begin: int, length: int) -> int:
-    """Return the day from Monday to Friday that is nearest to a day and in the same month."""
+    """Return the day of the month, from Monday to Friday, that is nearest to `day` without leaving the month."""
     weekday = (begin + day - 1) % 7
     if weekday == 6:
         return day - 1 if day > 1 else day + 2

@@ -1,4 +1,7 @@
-"""The wall times that a cron expression names, as seconds from 1970-01-01T00:00 on a clock without zone."""
+"""Wall times that match a cron expression.
+
+A wall time is a number of seconds from 1970-01-01T00:00 on a clock without zone and clock changes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ _DAY = 86_400
 
 
 class CronWall:
-    """The product of the matching days and a day's matching times: searched and counted without enumerating it."""
+    """The wall times that match one expression: each matching day combined with each matching time of day.
+
+    They are searched and counted without listing them. `per_day` is the number of matching times in a day.
+    """
 
     __slots__ = ("_last", "_minutes", "_seconds", "days", "per_day")
 
@@ -24,7 +30,7 @@ class CronWall:
         self.per_day = len(self._minutes) * len(self._seconds)
 
     def next(self, wall: int) -> int:
-        """Return the first match at or after a wall time, NEVER if there is none."""
+        """Return the first matching wall time at or after `wall`, NEVER if there is none."""
         day, second = divmod(wall, _DAY)
         if second <= self._last:
             found = self.days.next_day(day)
@@ -35,7 +41,7 @@ class CronWall:
         return NEVER if found == NEVER else found * _DAY + self._minutes[0] * 60 + self._seconds[0]
 
     def prev(self, wall: int) -> int:
-        """Return the last match at or before a wall time, -NEVER if there is none."""
+        """Return the last matching wall time at or before `wall`, -NEVER if there is none."""
         day, second = divmod(wall, _DAY)
         rank = self._rank(second + 1)
         if rank:
@@ -47,7 +53,7 @@ class CronWall:
         return -NEVER if found == -NEVER else found * _DAY + self._last
 
     def count(self, low: int, high: int) -> int:
-        """Return the number of matches in [low, high)."""
+        """Return the number of matching wall times in [low, high)."""
         if low >= high:
             return 0
         low_day, low_second = divmod(low, _DAY)
@@ -60,7 +66,7 @@ class CronWall:
         return total
 
     def forward(self, low: int, high: int, limit: int) -> list[int]:
-        """Return the first `limit` matches in [low, high), increasing."""
+        """Return the first `limit` matching wall times in [low, high), or all if there are fewer, increasing."""
         found: list[int] = []
         day, second = divmod(low, _DAY)
         rank = self._rank(second)
@@ -77,7 +83,7 @@ class CronWall:
         return found
 
     def backward(self, low: int, high: int, limit: int) -> list[int]:
-        """Return the last `limit` matches in [low, high), decreasing."""
+        """Return the last `limit` matching wall times in [low, high), or all if there are fewer, decreasing."""
         found: list[int] = []
         day, second = divmod(high, _DAY)
         rank = self._rank(second)
@@ -94,7 +100,7 @@ class CronWall:
         return found
 
     def _rank(self, second: int) -> int:
-        """Return the number of a day's matching times before a second of the day."""
+        """Return how many of a day's matching times lie before a second of the day."""
         minute, rest = divmod(second, 60)
         index = bisect_left(self._minutes, minute)
         rank = index * len(self._seconds)
@@ -103,17 +109,18 @@ class CronWall:
         return rank
 
     def _time(self, rank: int) -> int:
-        """Return the second of the day of the matching time with this rank, from 0."""
+        """Return the matching time number `rank` of a day, from 0, as a second of the day."""
         index, rest = divmod(rank, len(self._seconds))
         return self._minutes[index] * 60 + self._seconds[rest]
 
 
 @lru_cache(maxsize=4096)
 def cron_wall(fields: CronFields) -> CronWall:
-    """Return the wall times of an expression; schedules with equal expressions share one object."""
+    """Return the wall times of an expression, from a cache: schedules with equal expressions share one object."""
     return CronWall(fields)
 
 
 @lru_cache(maxsize=1024)
 def _minutes_of_day(hours: tuple[int, ...], minutes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return each combination of hour and minute as minutes from midnight, increasing."""
     return tuple(hour * 60 + minute for hour in hours for minute in minutes)

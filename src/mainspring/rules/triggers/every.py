@@ -11,7 +11,11 @@ from mainspring.rules.triggers.base import LAST_MS, Finding, Trigger
 
 
 class Every(Trigger):
-    """A trigger at anchor + n × interval for n ≥ 1. Without an anchor, the `after` of a query is the anchor."""
+    """A trigger that fires at anchor + n × interval for n ≥ 1; the shortest interval is 1 ms.
+
+    Without an anchor, the `after` of a query is the anchor; a schedule gives its creation. With `fixed_delay`, a
+    schedule counts the interval from the end of its last run, so only the settler can compute its next fire.
+    """
 
     __slots__ = ()
 
@@ -55,11 +59,12 @@ class Every(Trigger):
         return after if self.spec.anchor is None else self.spec.anchor
 
     def _numbers(self, after: Ms, through: Ms) -> tuple[int, int]:
-        """Return the first and the last multiple n with a fire in (after, through]; first > last if there is none."""
+        """Return the first and the last n with a fire in (after, through]; without one, the first is the greater."""
         anchor, interval = self._anchor(after), self.spec.interval
         return max(1, (after - anchor) // interval + 1), (min(through, LAST_MS) - anchor) // interval
 
     def _instants(self, after: Ms, first: int, last: int) -> list[Ms]:
+        """Return the fires number `first` to `last`."""
         anchor, interval = self._anchor(after), self.spec.interval
         return [anchor + n * interval for n in range(first, last + 1)]
 
