@@ -67,6 +67,7 @@ class Wire:
         self._free: list[WireConnection] = []
         self._used: list[WireConnection] = []
         self._tables: list[str] = []
+        self._awaited: asyncio.Task[Any] | None = None
         self._do(self._open())
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -91,13 +92,16 @@ class Wire:
         """Run the real loop until the answer arrives, for at most `_ANSWER_SECONDS`; return True if it arrived."""
         late = self._loop.call_later(_ANSWER_SECONDS, self._loop.stop)
         answer.add_done_callback(self._stop)
+        self._awaited = answer
         self._loop.run_forever()
+        self._awaited = None
         answer.remove_done_callback(self._stop)
         late.cancel()
         return answer.done()
 
-    def _stop(self, _: asyncio.Task[Any]) -> None:
-        self._loop.stop()
+    def _stop(self, answer: asyncio.Task[Any]) -> None:
+        if answer is self._awaited:  # else the time-out came in the same turn, and the loop runs another call by now
+            self._loop.stop()
 
     # ── for the world, which stands still meanwhile ────────────────────────
 
