@@ -14,7 +14,7 @@ from mainspring.ports.store import Agenda, Offer, Runs, Schedules, Store
 from mainspring.rules import lifecycle, schedule_commands
 from mainspring.rules.planning import OpenRuns, settle
 from mainspring.rules.schedule_draft import ScheduleDraft
-from mainspring.testing.contract.factories import Ids
+from mainspring.testing.contract.factories import Ids, with_kind
 
 _STATES: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
 
@@ -113,7 +113,7 @@ class Scenario:
         run = lifecycle.run_from_event(event)
         guard = RunAbsent(run.id)
         change = Change(id=self.ids.change(), guard=guard, run=run, bodies=bodies, gates=gates, events=(event,))
-        await self.apply(change, now)
+        await self.apply(with_kind(change), now)
         return run.id
 
     async def claim(self, now: Ms, limit: int = 1_000, ids: tuple[str, ...] = ()) -> list[Run]:
@@ -129,7 +129,7 @@ class Scenario:
         guard = RunLease(run.id, run.epoch)
         releases = run.gates if after.state is not State.RUNNING else ()
         change = Change(id=self.ids.change(), guard=guard, run=after, releases=releases, events=(event,))
-        await self.apply(change, now)
+        await self.apply(with_kind(change), now)
 
     async def command(self, run_id: str, command: lifecycle.Command, now: Ms) -> None:
         """Cancel, reopen or discard a run, guarded by the event number of its row."""

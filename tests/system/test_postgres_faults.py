@@ -31,6 +31,7 @@ from mainspring.testing.contract.factories import (
 )
 from servers.for_tests import database_url, fresh_url
 from servers.proxy import Proxy
+from tests.backends.bulks import bulk_change
 from tests.system.lost_answers import LostAnswers
 
 #: The proxy is gone when a test is over: `events verify` goes past it, in the fixture.
@@ -198,7 +199,7 @@ async def test_a_commit_whose_answer_is_lost_is_found_by_its_ids(proxy: Proxy, s
     (row,) = await store.find(Schedules())
     note = Change(id=ids.change(), events=(InstanceJoined(instance="i"),))
     loose = make_run(ids)
-    bulk = Change(id=ids.change(), runs=(loose,), events=enqueue_change(ids, loose).events)
+    bulk = bulk_change(ids, (loose,))
     paused = SchedulePaused(schedule_id=row.id, reason="user")
     pause = schedule_change(ids, row, paused, state="paused", reason="user", next_at=None)
     proxy.lose_answer(is_commit)

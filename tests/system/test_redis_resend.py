@@ -27,6 +27,7 @@ from mainspring.testing.contract.factories import (
 )
 from servers.for_tests_redis import fresh_url
 from servers.proxy import Proxy
+from tests.backends.bulks import bulk_change
 from tests.system.lost_answers import OFFER, LostAnswers
 
 Loss = Callable[[Proxy, Callable[[bytes], bool]], None]
@@ -101,7 +102,7 @@ async def test_a_resent_change_is_recognised_by_its_id_whatever_its_guard(
     one, two = await store.find(Schedules())
     note = Change(id=ids.change(), events=(InstanceJoined(instance="i"),))
     loose = make_run(ids)
-    bulk = Change(id=ids.change(), runs=(loose,), events=enqueue_change(ids, loose).events)
+    bulk = bulk_change(ids, (loose,))
     paused = SchedulePaused(schedule_id=one.id, reason="user")
     pause = schedule_change(ids, one, paused, state="paused", reason="user", next_at=None)
     plan = plan_change(ids, two, [T0 + 1_000], next_at=T0 + 2_000)

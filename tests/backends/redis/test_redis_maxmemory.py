@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mainspring.backends.redis import RedisStore
-from mainspring.model.change import Change
 from mainspring.model.errors import StoreFull
 from mainspring.ports.store import Agenda, Events, Gates, Offer, Runs, Schedules
 from mainspring.testing.contract.factories import (
@@ -20,10 +19,10 @@ from mainspring.testing.contract.factories import (
     make_run,
     make_schedule,
     plan_change,
-    scheduled,
 )
 from servers.for_tests_redis import skipping
 from servers.redis import Kind, RedisServer
+from tests.backends.bulks import bulk_change
 
 OFFER = Offer("w", ("default/default",), ("t",), 30_000)
 
@@ -64,7 +63,7 @@ async def test_at_maxmemory_new_work_is_refused_whole_and_running_work_may_end(o
         before = await read_everything(store)
         set_memory_limit(own_server)
         many = tuple(make_run(ids) for _ in range(3))
-        bulk = Change(id=ids.change(), runs=many, events=tuple(map(scheduled, many)))
+        bulk = bulk_change(ids, many)
         for batch in (
             [enqueue_change(ids, make_run(ids))],
             [enqueue_change(ids, make_run(ids, unique_key="k"), body="1"), enqueue_change(ids, make_run(ids))],

@@ -33,6 +33,7 @@ from mainspring.model.retention import Retention
 from mainspring.model.run import Run, State
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Agenda, Leases, Offer, Runs
+from mainspring.testing.contract.factories import with_kind
 
 SPAWN = multiprocessing.get_context("spawn")
 OFFER = Offer("w", ("default/default",), ("t",), 30_000)
@@ -43,13 +44,13 @@ def enqueue(ids: IdFactory, *, at: int = 1_000, body: str | None = None, key: st
     bodies = () if body is None else (Body(body_id(body.encode()), body),)
     run = Run(id=run_id, task="t", due_at=at, ready_at=at, body=bodies[0].id if bodies else None, unique_key=key)
     event = RunScheduled(run_id=run_id, task="t", due_at=at, body=run.body, unique_key=key)
-    return Change(id=ids.uuid7(at), guard=RunAbsent(run_id, key), run=run, bodies=bodies, events=(event,))
+    return with_kind(Change(id=ids.uuid7(at), guard=RunAbsent(run_id, key), run=run, bodies=bodies, events=(event,)))
 
 
 def finish(run: Run, change: str) -> Change:
     event = RunSucceeded(run_id=run.id, epoch=run.epoch, attempt=run.attempt, owner=run.owner)
     ended = replace(run, state=State.SUCCEEDED)
-    return Change(id=change, guard=RunLease(run.id, run.epoch), run=ended, events=(event,))
+    return with_kind(Change(id=change, guard=RunLease(run.id, run.epoch), run=ended, events=(event,)))
 
 
 def filled(path: Path, count: int = 500) -> None:
@@ -434,7 +435,7 @@ async def test_event_rows_are_small(tmp_path: Path) -> None:
     for n in range(0, 2_000, 100):
         part = changes[n : n + 100]
         planned = (replace(c.run, schedule_id=schedule, fire_key=c.id) for c in part if c.run is not None)
-        await store.apply([replace(c, run=r) for c, r in zip(part, planned, strict=True)])
+        await store.apply([with_kind(replace(c, run=r)) for c, r in zip(part, planned, strict=True)])
     store._db.run("DELETE FROM event")
     offer = replace(OFFER, owner="worker-host.example-12345-9f3a")
     while claims := (await store.claim(offer, 100)).claims:

@@ -19,6 +19,7 @@ from mainspring.model.ids import IdFactory
 from mainspring.ports.store import Applied, ClaimRequest, Runs
 from mainspring.rules.lifecycle import run_from_event
 from mainspring.testing import travel
+from mainspring.testing.contract.factories import with_kind
 
 ids = IdFactory(random.Random(1))
 
@@ -47,7 +48,8 @@ class Recording(MemoryStore):
 
 def enqueue(task: str = "t") -> Change:
     event = RunScheduled(run_id=ids.uuid7(1), task=task, due_at=1)
-    return Change(id=ids.uuid7(1), guard=RunAbsent(event.run_id or ""), run=run_from_event(event), events=(event,))
+    guard = RunAbsent(event.run_id or "")
+    return with_kind(Change(id=ids.uuid7(1), guard=guard, run=run_from_event(event), events=(event,)))
 
 
 class Sink:
