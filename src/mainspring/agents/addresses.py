@@ -9,7 +9,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Verdict = Literal["public", "private", "never"]
 
-#: Cloud metadata services, link-local networks and addresses of no host. No setting allows them.
+#: Cloud metadata services; link-local, multicast and reserved networks. No setting allows them.
 _NEVER = (
     "0.0.0.0/8",
     "100.100.100.200/32",  # Alibaba's metadata
@@ -29,7 +29,7 @@ _NEVER = (
     "fec0::/10",
     "ff00::/8",
 )
-#: Loopback and private networks: the settings decide.
+#: Loopback, private and shared networks: the settings decide (`AgentSettings.allow_private` and `allow_hosts`).
 _PRIVATE = (
     "10.0.0.0/8",
     "100.64.0.0/10",
@@ -42,7 +42,7 @@ _PRIVATE = (
 )
 NEVER: tuple[Network, ...] = tuple(ip_network(text) for text in _NEVER)
 PRIVATE: tuple[Network, ...] = tuple(ip_network(text) for text in _PRIVATE)
-#: Names of metadata services, refused before they are resolved.
+#: Names of metadata services, in lower case: they are refused before they are resolved.
 NEVER_NAMES = frozenset({"metadata.google.internal", "metadata", "instance-data", "metadata.azure.internal"})
 
 
@@ -65,7 +65,10 @@ def embedded_ipv4(address: Address) -> Address:
 
 
 def judge_address(address: Address) -> Verdict:
-    """Return whether an address is public, in a private network, or never to be called."""
+    """Return "never" or "private" if an address is in one of the networks above, else "public".
+
+    Of an IPv6 address that embeds an IPv4 address, the IPv4 address is judged.
+    """
     real = embedded_ipv4(address)
     if any(real in network for network in NEVER):
         return "never"

@@ -40,7 +40,10 @@ class CallbackStale(MainspringError):
 
 
 class CallbackReply(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Answer to a callback: how long the agent may now be silent, and why it should stop, if it should."""
+    """Answer to a callback: the run's state, how long the agent may be silent now, and why it should stop.
+
+    The time is in milliseconds; it is left out once the attempt has ended, the reason while the work may go on.
+    """
 
     state: str
     lease_ms: Ms = 0
@@ -48,7 +51,7 @@ class CallbackReply(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class ChangeOf(Protocol):
-    """The part of the recorder that callbacks use: it turns the outcome of an attempt into a change."""
+    """The part of the recorder that callbacks use: it turns the outcome of an attempt, at `now`, into a change."""
 
     def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change: ...
 
@@ -57,12 +60,16 @@ def _no_call(*_: object) -> None:
     raise AssertionError("a callback calls no handler")
 
 
-#: Handler of the built-in task: its retry policy applies to runs that have none.
+#: Handler of the built-in task, for the recorder only: its retry policy applies to runs that have none.
 _HANDLER = Handler(name=HTTP_TASK, kind="http", call=_no_call, call_blocking=_no_call, encode=_no_call)  # type: ignore[arg-type]  # never called
 
 
 class Callbacks:
-    """Carries out callbacks; each is valid for the token and the epoch of one attempt."""
+    """Carries out callbacks. The token of a callback names the attempt, by run and epoch, for which it is valid.
+
+    Every method raises UnknownRun, CallbackDenied for a wrong or expired token, or CallbackStale if the attempt of the
+    token has ended. `apply` commits a change.
+    """
 
     def __init__(
         self,
@@ -79,17 +86,20 @@ class Callbacks:
         self._clock = clock
 
     async def heartbeat(self, run_id: str, token: str) -> CallbackReply:
-        """Renew the lease of the attempt, at most until the token expires."""
+        """Renew the lease of the attempt for the agent's `silence`, at most until the token expires."""
         return await self._renew(await self._find_running(run_id, token), token)
 
     async def progress(self, run_id: str, token: str, text: str) -> CallbackReply:
-        """Renew the lease and store a progress line."""
+        """Store the progress line `text`, redacted and cut to `MAX_PROGRESS_CHARS`, and renew the lease."""
         run = await self._find_running(run_id, token)
         await self._store.progress(run.id, run.epoch, storable_text(redact(text))[:MAX_PROGRESS_CHARS])
         return await self._renew(run, token)
 
     async def complete(self, run_id: str, token: str, data: bytes, content_type: str = "") -> CallbackReply:
-        """End the run as a success, with the request body as its response; repeated, it changes nothing."""
+        """End the run as a success, with the request body as its response; repeated, it changes nothing.
+
+        Of the body `data`, the first `MAX_RESULT_BYTES` are stored, as redacted text.
+        """
         run = await self._find_run(run_id, token)
         if run.state is State.SUCCEEDED:
             return CallbackReply(run.state)  # the agent repeats itself
@@ -100,7 +110,11 @@ class Callbacks:
     async def fail(
         self, run_id: str, token: str, error: str, *, retry: bool = True, retry_after: Ms | None = None
     ) -> CallbackReply:
-        """End the attempt as a failure; the retry policy decides what follows, unless `retry` is False."""
+        """End the attempt as a failure with the text `error`; repeated, it changes nothing.
+
+        The retry policy decides what follows; with `retry` False, no attempt follows. `retry_after`: the shortest delay
+        before the next attempt.
+        """
         run = await self._find_run(run_id, token)
         if run.state in (State.FAILED, State.RETRYING):
             return CallbackReply(run.state)
@@ -129,14 +143,17 @@ class Callbacks:
 
     @staticmethod
     def _check_running(run: Run) -> Run:
+        """Return the run. Raises: CallbackStale unless it is running."""
         if run.state is not State.RUNNING:
             raise CallbackStale(f"the run is {run.state}: this attempt has ended")
         return run
 
     async def _find_running(self, run_id: str, token: str) -> Run:
+        """Return the run like `_find_run`. Raises: CallbackStale also if it is not running."""
         return self._check_running(await self._find_run(run_id, token))
 
     async def _renew(self, run: Run, token: str) -> CallbackReply:
+        """Extend the lease from now on, but not beyond the expiry in `token`. Raises: CallbackStale if it is lost."""
         target = run.options.http if run.options is not None else None
         silence = 60_000 if target is None else target.silence
         left = int(token.split(".")[1]) - self._clock.now()
@@ -147,6 +164,7 @@ class Callbacks:
         return CallbackReply(run.state, ttl, answer.cancel.get(run.id))
 
     async def _end(self, run: Run, outcome: Outcome) -> CallbackReply:
+        """Commit the outcome of a run, with the agent as actor. Raises: CallbackStale if the store refuses it."""
         now = self._clock.now()
         attempt = Attempt(run, None, _HANDLER, None)
         execution = Execution(began_at=run.started_at, ms=max(0, now - (run.started_at or now)))

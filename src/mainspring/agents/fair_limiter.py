@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-#: Give up waiting for a slot when no call of the same schedule has ended for this many seconds.
+#: A caller gives up waiting for a slot when no call of its schedule has ended for this many seconds.
 STALL_SECONDS = 0.25
 
 
@@ -15,7 +15,11 @@ def with_reserve(limit: int) -> int:
 
 
 class FairLimiter:
-    """Grants up to `limit` concurrent calls and a reserve; above half of the limit, schedules get equal shares."""
+    """Grants up to `limit` concurrent calls and a reserve; above half of the limit, schedules get equal shares.
+
+    `now` returns monotonic seconds. Calls of runs without a schedule count as one schedule, None.
+    Thread: the one event loop.
+    """
 
     __slots__ = ("_by_schedule", "_limit", "_moved", "_now", "_used", "_waiting")
 
@@ -26,6 +30,7 @@ class FairLimiter:
         self._by_schedule: dict[str | None, int] = {}
         #: Schedule → when one of its calls last ended, or its first one started, in seconds of `now`.
         self._moved: dict[str | None, float] = {}
+        #: Each waiting caller → its schedule, the longest waiting caller first.
         self._waiting: dict[asyncio.Future[None], str | None] = {}
 
     @property
@@ -43,9 +48,10 @@ class FairLimiter:
         return self._used < self._limit and mine < self._limit / len(self._by_schedule)
 
     async def acquire(self, schedule: str | None) -> bool:
-        """Take a slot for a call of `schedule`, waiting for one if needed.
+        """Take a slot for a call of `schedule`, waiting for one if needed. Return False if the call got none.
 
-        Return False once no call of that schedule has ended for STALL_SECONDS.
+        The wait ends once no call of that schedule has ended for STALL_SECONDS. A schedule without a call under way
+        does not wait at all.
         """
         if self._free(schedule):
             self._grant(schedule)
@@ -82,7 +88,7 @@ class FairLimiter:
             pass
 
     def _hand_on(self) -> bool:
-        """Give a slot to the longest waiting caller that may have it. Return False if there is none."""
+        """Give a slot to the longest waiting caller that may have one now. Return False if no caller may."""
         for turn, waiting in self._waiting.items():
             if not turn.done() and self._free(waiting):
                 del self._waiting[turn]

@@ -17,21 +17,23 @@ from mainspring.model.http import AgentSettings, host_and_port
 #: (host, port) → the addresses, as text.
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
+#: Time-out of resolving a host name.
 RESOLVE_SECONDS = 3.0
 
 
 class Forbidden(MainspringError):
-    """The settings of this instance do not allow the address to be called."""
+    """The guard does not allow the call, because of its port, its host name or an address of the host."""
 
 
 class Unresolved(MainspringError):
-    """The host name has no address."""
+    """The host name has no address, or it could not be found in time."""
 
 
 class AddressGuard:
     """Checks hosts, ports and addresses of HTTP agents against the settings of this instance.
 
     `on_loopback` is True if the instance listens on loopback only: private addresses are then allowed by default.
+    `resolve` returns the addresses of a host; None: the system's resolver. Raises: InvalidInput for `allow_hosts`.
     """
 
     def __init__(self, settings: AgentSettings, *, on_loopback: bool = True, resolve: Resolve | None = None) -> None:
@@ -41,16 +43,21 @@ class AddressGuard:
         self._resolve = resolve or system_resolve
 
     def check_port(self, port: int) -> None:
+        """Raise Forbidden unless the settings allow the port."""
         if self._ports is not None and port not in self._ports:
             known = ", ".join(str(one) for one in sorted(self._ports))
             raise Forbidden(f"port {port} is not among agents.allow_ports ({known})")
 
     def check_name(self, host: str) -> None:
+        """Raise Forbidden if the host name is that of a metadata service."""
         if host.lower().rstrip(".") in NEVER_NAMES:
             raise Forbidden(f"{host} is a metadata service, which is never called")
 
     def check_address(self, text: str, host: str = "") -> str:
-        """Return the address if it may be called. Raises: Forbidden, with `host` in the message."""
+        """Return the address in `text` if it may be called. Raises: Forbidden.
+
+        `host` is the name that was resolved to it: a name in `allow_hosts` allows its private addresses, too.
+        """
         address = parse_address(text)
         if address is None:
             raise Forbidden(f"{text!r} is not an address")
@@ -65,11 +72,15 @@ class AddressGuard:
         return text
 
     def _listed(self, host: str, address: Address) -> bool:
+        """Return True if `allow_hosts` has the host name, or a network with the address."""
         real = embedded_ipv4(address)
         return host.lower().rstrip(".") in self._names or any(real in network for network in self._networks)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Resolve a host once and return its addresses, if all of them may be called. Raises: Forbidden, Unresolved."""
+        """Resolve a host once and return its addresses, if port, name and all addresses may be called.
+
+        Raises: Forbidden, Unresolved.
+        """
         self.check_port(port)
         self.check_name(host)
         literal = parse_address(host)
@@ -79,7 +90,10 @@ class AddressGuard:
         return [self.check_address(text, host) for text in found]
 
     async def check_url(self, url: str, *, field: str = "url") -> list[str]:
-        """Refuse a URL that this instance may not call. Return warnings: one if the host name has no address yet."""
+        """Return warnings about a URL that may be called: one if its host name has no address yet, else none.
+
+        Raises: InvalidInput, which names `field`, for a URL that this instance may not call.
+        """
         host, port = host_and_port(url)
         try:
             await self.addresses(host, port)
@@ -93,7 +107,7 @@ class AddressGuard:
 async def system_resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host by the system's resolver. Raises: Unresolved.
 
-    It turns odd spellings (0x7f000001, 127.1) into plain addresses, which the guard then checks.
+    The resolver turns odd spellings (0x7f000001, 127.1) into plain addresses, which the guard then checks.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -105,6 +119,7 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 
 def _allow_list(given: tuple[str, ...]) -> tuple[frozenset[str], tuple[Network, ...]]:
+    """Return the names and the networks in `allow_hosts`; one address counts as a network. Raises: InvalidInput."""
     names: set[str] = set()
     networks: list[Network] = []
     for one in given:

@@ -11,15 +11,17 @@ from msgspec import Struct
 from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms, instant_ms
 
-#: A compressed response is not read further once it has grown by this factor.
+#: A compressed response is not read further once decompressing has made it larger by this factor.
 MAX_COMPRESSION_RATIO = 20
-#: Up to this many bytes a compressed response may grow by any factor.
+#: Up to this size in bytes, a compressed response may grow by any factor.
 RATIO_FREE_BYTES = 16 * 1024
 #: Longest wait that an agent may request with Retry-After, in milliseconds.
 MAX_RETRY_AFTER: Ms = 86_400_000
 REDACTED = "[redacted]"
 
+#: Content-Encoding → zlib's parameter `wbits`, which selects the format.
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+#: A JSON string that is the value of a name such as "apiKey"; group 1 is all before the value.
 _NAMED = re.compile(
     r'(?i)("[^"]*(?:password|passwd|secret|token|api[_-]?key|authorization|credential|cookie)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"?'
 )
@@ -32,11 +34,16 @@ class Answer(Struct, frozen=True):
 
     data: bytes
     read: int
+    #: True if reading stopped at a limit, or at bytes that cannot be decompressed.
     truncated: bool
 
 
 async def read_bounded(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> Answer:
-    """Read and decompress at most `limit` bytes of a body; stop early at `MAX_COMPRESSION_RATIO`."""
+    """Read a body and return it decompressed: at most `limit` bytes, both as received and as decompressed.
+
+    `encoding` is the Content-Encoding in lower case; a body in an unknown one is returned as it was received. A
+    compressed body that grows too much is cut at `MAX_COMPRESSION_RATIO`.
+    """
     inflate = zlib.decompressobj(_WINDOW[encoding]) if encoding in _WINDOW else None
     found = bytearray()
     read = 0
@@ -58,7 +65,7 @@ async def read_bounded(chunks: AsyncIterator[bytes], encoding: str, limit: int) 
 
 
 def decode_text(data: bytes, charset: str | None, limit: int) -> str:
-    """Decode at most `limit` bytes to text that every store can keep; an unknown charset is read as UTF-8."""
+    """Decode at most `limit` bytes to text that every store can keep; no or an unknown charset counts as UTF-8."""
     try:
         text = data[:limit].decode(charset or "utf-8", "replace")
     except LookupError:
@@ -67,7 +74,11 @@ def decode_text(data: bytes, charset: str | None, limit: int) -> str:
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
-    """Return a text without the `known` header values that were sent, and without what looks like a secret."""
+    """Return a text with `[redacted]` in place of the `known` secrets and of all that looks like a secret.
+
+    Of a known secret such as "Bearer abcd", the part after the last space is redacted by itself, too. Secrets of fewer
+    than four characters stay.
+    """
     for value in known:
         for part in {value, value.rpartition(" ")[2]}:
             if len(part) >= 4:
@@ -78,7 +89,10 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
 
 
 def parse_retry_after(value: str | None, now: Ms) -> Ms | None:
-    """Return the milliseconds to wait by a Retry-After header, in seconds or as a date; None if it is neither."""
+    """Return the milliseconds to wait by the value of a Retry-After header, which has seconds or a date.
+
+    At most `MAX_RETRY_AFTER`. None without a header, or if the value is neither.
+    """
     if value is None:
         return None
     text = value.strip()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from mainspring.model.instant import Ms
 
+#: Every signing secret begins with this.
 PREFIX = "whsec_"
 #: Largest difference between a signature's timestamp and the time of its check.
 TIMESTAMP_TOLERANCE_SECONDS = 300
@@ -27,12 +28,12 @@ def decode_secret(secret: str) -> bytes:
 
 
 def make_reference(key: bytes, data: bytes) -> str:
-    """Return a name for `data` that equal data share and that reveals nothing without the key."""
+    """Return a name for `data`: equal data have equal names, and without the key a name reveals nothing."""
     return hmac.new(key, data, "sha256").hexdigest()[:40]
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """Return `v1,` and the base64 of HMAC-SHA256 over id, timestamp and body."""
+    """Return one signature of a call: `v1,` and the base64 of HMAC-SHA256 over id, timestamp (in seconds) and body."""
     text = f"{message_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.digest(decode_secret(secret), text, "sha256")).decode()
 

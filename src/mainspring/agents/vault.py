@@ -1,4 +1,4 @@
-"""Vault: header values and signing secrets of HTTP agents, stored as keyvalue entries. Thread: engine loop."""
+"""Vault: header values and signing secrets of HTTP agents, stored as key-value entries. Thread: engine loop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ ROTATION_OVERLAP_MS: Ms = 86_400_000
 RETIRED_TTL_MS: Ms = 30 * 86_400_000
 #: Secrets are cached for this long, so that a rotation by another instance takes effect afterwards.
 SECRET_CACHE_MS: Ms = 5_000
+#: Upper bound of each cache: that of header values and that of signing secrets.
 MAX_CACHED_ENTRIES = 10_000
-#: Entry with the key that references are made with, so that they reveal nothing of the values.
+#: Id of the entry with the key of `make_reference`: without that key, a reference reveals nothing of the values.
 REFERENCES = "references"
 
 
 class Secret(Struct, frozen=True, omit_defaults=True):
-    """One signing secret; `until` is when it stops signing, None if it was not rotated."""
+    """One signing secret. `until`: the instant at which it stops signing; None if it was not rotated."""
 
     secret: str
     until: Ms | None = None
@@ -41,7 +42,7 @@ class Signing(Struct, frozen=True, omit_defaults=True):
 
 
 class CallSecrets(Struct, frozen=True):
-    """Header values and signing secrets of a call; `headers` is None if the stored values are gone."""
+    """Header values of a call, None if the stored values are gone, and the secrets that sign it, newest first."""
 
     headers: Mapping[str, str] | None
     secrets: tuple[str, ...]
@@ -51,21 +52,23 @@ class CallSecrets(Struct, frozen=True):
 
 
 class Vault:
-    """Reads and writes header values and signing secrets; no other module does."""
+    """Reads and writes header values and signing secrets; no other module does. `now` returns the present time."""
 
     def __init__(self, store: Store, now: Callable[[], Ms]) -> None:
         self._store = store
         self._now = now
         self._key: bytes | None = None
+        #: Reference → header values.
         self._headers: dict[str, dict[str, str]] = {}
+        #: Schedule id → when the store was read, and the secrets.
         self._signing: dict[str, tuple[Ms, Signing]] = {}
 
     # ── header values ──────────────────────────────────────────────────────
 
     async def store_headers(self, owner: str, headers: Mapping[str, str]) -> str | None:
-        """Store the header values of a schedule and return their reference; equal values have equal references.
+        """Store the header values of a schedule and return their reference; None if there are no headers.
 
-        `owner` is the schedule's name with its namespace. None is returned if there are no headers.
+        `owner` is the schedule's name with its namespace: equal values of one owner have one reference.
         """
         if not headers:
             return None
@@ -79,7 +82,7 @@ class Vault:
         return ref
 
     async def headers(self, ref: str | None) -> dict[str, str] | None:
-        """Return the header values that a reference names; None if they are gone."""
+        """Return the header values of a reference: {} for None, and None if the store has them no longer."""
         if ref is None:
             return {}
         known = self._headers.get(ref)
@@ -102,13 +105,17 @@ class Vault:
         return CallSecrets(headers, _in_force(signing, now))
 
     async def load(self, ref: str | None, schedule_id: str) -> CallSecrets:
-        """Return the header values and signing secrets of a call, from the store unless they are cached."""
+        """Return the header values and signing secrets of a call, from the store unless they are cached.
+
+        `ref` is the reference from `store_headers`; None: the call has no such headers. A schedule without a secret
+        gets one.
+        """
         return CallSecrets(await self.headers(ref), await self.secrets(schedule_id))
 
     async def retire(self, *, ref: str | None = None, schedule_id: str | None = None) -> None:
-        """Let header values and signing secrets that no schedule uses any more expire after `RETIRED_TTL_MS`.
+        """Let the header values `ref` and the signing secrets of `schedule_id` expire after `RETIRED_TTL_MS`.
 
-        Runs that wait now may still need them; these runs must have ended by then.
+        No schedule uses them any more, but runs that wait now may still need them. An argument None is ignored.
         """
         for kind, name in ((HEADERS_KIND, ref), (SIGNING_KIND, schedule_id)):
             found = [] if name is None else await self._store.find(KeyValues(kind=kind, ids=(name,)))
@@ -117,6 +124,7 @@ class Vault:
                 await self._store.put([ends], replace=True)
 
     async def _reference_key(self) -> bytes:
+        """Return the key of this store's references; the first call on a store makes and stores it."""
         if self._key is None:
             made = KeyValue(kind=SIGNING_KIND, id=REFERENCES, data=_new_secret())
             await self._store.put([made])
@@ -126,7 +134,7 @@ class Vault:
     # ── signing secrets ────────────────────────────────────────────────────
 
     async def secrets(self, schedule_id: str) -> tuple[str, ...]:
-        """Return the secrets that sign now, newest first; a schedule without a secret gets one."""
+        """Return the secrets that sign now, newest first; a schedule without a secret gets one, which is stored."""
         now = self._now()
         read_at, signing = self._signing.get(schedule_id, (0, None))
         if signing is None or not now - SECRET_CACHE_MS <= read_at <= now:
@@ -135,7 +143,7 @@ class Vault:
         return _in_force(signing, now)
 
     async def show(self, schedule_id: str) -> str:
-        """Return the newest secret. Raises: InvalidInput if it was shown before."""
+        """Return the newest secret and store that it was shown. Raises: InvalidInput if it was shown before."""
         signing = await self._read(schedule_id)
         if signing.shown:
             raise InvalidInput(
@@ -145,7 +153,7 @@ class Vault:
         return signing.secrets[0].secret
 
     async def rotate(self, schedule_id: str, overlap: Ms = ROTATION_OVERLAP_MS) -> str:
-        """Replace the newest secret and return the new one; for `overlap` ms calls are signed with the old one, too."""
+        """Store and return a new secret, which counts as shown; for `overlap` ms the one before it signs, too."""
         until = self._now() + overlap
         old = (await self._read(schedule_id)).secrets
         kept = tuple(Secret(one.secret, until if one.until is None else one.until) for one in old[:1])
@@ -154,6 +162,7 @@ class Vault:
         return fresh
 
     async def _read(self, schedule_id: str) -> Signing:
+        """Return the stored secrets of a schedule; if there are none, store a first one."""
         for _ in range(3):
             found = await self._store.find(KeyValues(kind=SIGNING_KIND, ids=(schedule_id,)))
             if found:
@@ -170,6 +179,7 @@ class Vault:
         self._remember(schedule_id, signing)
 
     def _remember(self, schedule_id: str, signing: Signing) -> None:
+        """Put the secrets of a schedule into the cache, as read or written now."""
         self._signing.pop(schedule_id, None)
         self._signing[schedule_id] = (self._now(), signing)
         if len(self._signing) > MAX_CACHED_ENTRIES:
@@ -183,4 +193,5 @@ def _new_secret() -> str:
 
 
 def _in_force(signing: Signing, now: Ms) -> tuple[str, ...]:
+    """Return the secrets that sign at `now`, newest first."""
     return tuple(one.secret for one in signing.secrets if one.until is None or one.until > now)

@@ -18,9 +18,10 @@ T = TypeVar("T", bound=Struct)
 
 
 async def run_action(request: Request, kind: type[T], action: Callable[[Api, T], Awaitable[Response]]) -> Response:
-    """Parse the body as `kind` and return what `action` answers to it.
+    """Parse the body, which may be left out, as `kind`, and return what `action(api, body)` answers to it.
 
-    If the idempotency key was used before, return the stored answer of that request instead.
+    If the idempotency key was used before, return the stored answer of that request instead. Raises: Refused for a
+    wrong request, and what `action` raises.
     """
     api = api_of(request)
     parse_query(request, NoQuery)

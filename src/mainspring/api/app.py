@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 def build(ms: Mainspring, settings: ServeSettings | None = None) -> Starlette:
     """Return the ASGI app that serves `ms`; the caller starts and stops its engine.
 
-    `settings.role` decides the routes: a planner or a worker serves its probes only. Before the server is stopped, set
-    `app.state.api.closing`: it ends the event streams.
+    `settings.role` decides the routes: a planner or a worker serves its probes only. Without `settings`, the app is
+    embedded in another program and has all routes. Before the server is stopped, set `app.state.api.closing`: it ends
+    the event streams.
     """
     has_api = settings is None or settings.role in ("all", "api")
     app = Starlette(routes=_routes((*ENDPOINTS, *PAGES) if has_api else PROBES))
@@ -73,6 +74,11 @@ def _routes(endpoints: Iterable[Endpoint]) -> list[BaseRoute]:
 
 
 def _by_method(handlers: dict[str, Handler]) -> Handler:
+    """Return a handler that calls the one of `handlers` for the request's method: that of GET also for HEAD.
+
+    What a handler raises is answered with a problem document.
+    """
+
     async def handle(request: Request) -> Response:
         handler = handlers["GET" if request.method == "HEAD" else request.method]
         try:

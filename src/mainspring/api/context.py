@@ -40,6 +40,7 @@ class Api:
         self.health = HealthReporter(ms, settings)
         #: Set before the server stops: event streams end then, as the server waits for open answers.
         self.closing = asyncio.Event()
+        #: Number of event streams that are open now, and the largest number that may be.
         self.streams = 0
         self.max_streams = MAX_STREAMS
         self.adopt(settings)
@@ -48,7 +49,9 @@ class Api:
         """Use new settings for the requests that follow."""
         self.settings = settings
         self.health.adopt(settings)
+        #: The retry policy of HTTP agents that name none.
         self.http_retry: RetryPolicy = HTTP_RETRY if settings is None else settings.retry
+        #: The shortest interval between two fires of a schedule; None: no limit.
         self.min_interval: Ms | None = None if settings is None else settings.limits.min_interval
 
     @property
@@ -57,7 +60,7 @@ class Api:
         return self.ms.settings.payload_limit + BODY_MARGIN_BYTES
 
     async def body(self, request: Request) -> bytes:
-        """Read the raw body of a request; refuse with 413 what exceeds `body_limit`."""
+        """Return the raw body of a request. Raises: Refused, with 413 for a body larger than `body_limit`."""
         return await read_body(request, self.body_limit)
 
 

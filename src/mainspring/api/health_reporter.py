@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 #: Probes within this time share one report, so that frequent probing costs the store nothing.
 REPORT_LIFETIME_SECONDS = 0.5
-#: A store, or an engine thread, that needs longer counts as away.
+#: A store or an engine's thread that needs longer for an answer counts as away.
 PROBE_TIMEOUT_SECONDS = 2.0
 _BEST_TO_WORST: tuple[HealthStatus, ...] = ("healthy", "degraded", "unhealthy")
 _REDIS_SCHEMES = ("redis", "valkey")
@@ -41,7 +41,10 @@ class Liveness(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """Status of every part of an instance; `ready` is True when the instance should receive work."""
+    """Status of every part of an instance; `ready` is True when the instance should receive work.
+
+    `status` is the worst of them, but "unhealthy" only if the store is. `last_updated` is RFC 3339.
+    """
 
     status: HealthStatus
     ready: bool
@@ -55,7 +58,7 @@ class HealthReporter:
     """Makes the reports behind `/health`, `/ready` and `/api/health`, each at most twice a second.
 
     Without `settings` the app is embedded in another program: its engine may run elsewhere or not at all, so a stopped
-    engine is no fault. With `settings`, `mainspring serve` runs the engine, and a stopped one is.
+    engine is no fault. With `settings`, `mainspring serve` runs the engine, and a stopped engine is a fault.
     """
 
     def __init__(self, ms: Mainspring, settings: ServeSettings | None = None) -> None:
@@ -67,7 +70,7 @@ class HealthReporter:
         self.adopt(settings)
 
     def adopt(self, settings: ServeSettings | None) -> None:
-        """Use new settings from the next report on."""
+        """Use new settings from the next report on; None: the app is embedded in another program."""
         self._embedded = settings is None
         self._role: ServeRole = "all" if settings is None else settings.role
         self._max_lag: Ms = (SchedulerSettings() if settings is None else settings.scheduler).max_lag
@@ -86,9 +89,10 @@ class HealthReporter:
         return await self._readiness.get()
 
     async def dependencies(self) -> Readiness:
-        """Return the readiness report with the parts outside this process as its components: `database`, and `broker`
-        and `redis` if used. `redis` is the one of store and broker that is a Redis or Valkey server; if both are, the
-        one in worse health.
+        """Return the readiness report with the parts outside this process as its only components.
+
+        These are `database`, and `broker` and `redis` if used. `redis` is the one of store and broker that is a Redis
+        or Valkey server; if both are, the one in worse health.
         """
         report = await self.readiness()
         database, broker = report.components["store"], report.components.get("broker")
@@ -105,6 +109,7 @@ class HealthReporter:
     # ── liveness ───────────────────────────────────────────────────────────
 
     async def _look_at_engine(self) -> Liveness:
+        """Have the engine's thread run an empty call, and return whether it did in time."""
         at = isoformat(self._ms.clock.now())
         engine = ComponentView("healthy", at)
         try:
@@ -117,6 +122,7 @@ class HealthReporter:
     # ── readiness ──────────────────────────────────────────────────────────
 
     async def _look_at_all(self) -> Readiness:
+        """Ask the store and the engine, and return a new report."""
         at = isoformat(self._ms.clock.now())
         store, lag = await self._look_at_store(at)
         api = ComponentView("degraded", at, "stopping") if self._stopping else ComponentView("healthy", at)
@@ -130,7 +136,10 @@ class HealthReporter:
         return Readiness(status, ready, parts, at, self._role, version("mainspring"))
 
     async def _look_at_store(self, at: str) -> tuple[ComponentView, Ms | None]:
-        """Ask the store for overdue schedules. Return its status, and by how many ms planning is late, or None."""
+        """Ask the store for overdue schedules. Return its status, and by how many ms planning is late.
+
+        None for the latter if planning is not late, or the store does not answer. `at`: the time of the report.
+        """
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 lag = await self._host.call(self._planning_lag)
@@ -141,7 +150,7 @@ class HealthReporter:
         return ComponentView("healthy", at, "; ".join(self._ms.health().warnings)), lag
 
     async def _planning_lag(self, runtime: Runtime) -> Ms | None:
-        """Return how many ms the oldest due schedule has waited to be planned, if that is more than allowed.
+        """Return how many ms the oldest due schedule has waited to be planned; None if that is not more than allowed.
 
         A schedule that cannot be planned at all does not count: it must not take the whole instance out of service.
         An instance that does not plan asks for a schedule that does not exist, to see whether the store answers.
@@ -159,7 +168,8 @@ class HealthReporter:
     def _engine_parts(self, at: str, lag: Ms | None) -> dict[str, ComponentView]:
         """Return the status of planner, worker and broker by what the engine reports; parts not run here are left out.
 
-        An engine that has stopped is listed as a part only if `mainspring serve` runs it.
+        `lag` is what `_planning_lag` returned. An engine that has stopped is a part, "engine", only if
+        `mainspring serve` runs it.
         """
         if self._role == "api":
             return {}
@@ -179,9 +189,11 @@ class HealthReporter:
         return parts
 
     def _runs_elsewhere(self, health: Health) -> bool:
+        """Return True if the app is embedded and its engine does not run in this process."""
         return self._embedded and health.status == "stopped"
 
     def _planner_part(self, at: str, trouble: str, lag: Ms | None) -> ComponentView:
+        """Return the planner's status: unhealthy if planning is late. `trouble`: what keeps its loop from working."""
         if lag is not None and lag > self._max_lag:
             behind = f"schedules have waited to be planned for {format_duration(lag - lag % 1_000)}"
             return ComponentView("unhealthy", at, trouble or behind)
@@ -189,7 +201,7 @@ class HealthReporter:
 
 
 class _SharedReport(Generic[T]):
-    """Report that concurrent callers share: it is made once and reused for `REPORT_LIFETIME_SECONDS`."""
+    """Report that concurrent callers share: `look` makes it once, and it is reused for `REPORT_LIFETIME_SECONDS`."""
 
     def __init__(self, monotonic: Callable[[], float], look: Callable[[], Awaitable[T]]) -> None:
         self._monotonic = monotonic
@@ -210,6 +222,7 @@ class _SharedReport(Generic[T]):
         return await asyncio.shield(self._looking)
 
     async def _renew(self) -> T:
+        """Make a new report, keep it for later callers, and return it."""
         found = await self._look()
         if self._looking is asyncio.current_task():  # else dropped meanwhile: this report is outdated already
             self._last = (self._monotonic(), found)
@@ -221,6 +234,7 @@ async def _do_nothing() -> None:
 
 
 def _part(at: str, trouble: str) -> ComponentView:
+    """Return the status of a part: degraded if there is `trouble`, healthy if that is ""."""
     return ComponentView("degraded" if trouble else "healthy", at, trouble)
 
 

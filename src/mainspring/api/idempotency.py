@@ -29,7 +29,10 @@ IN_FLIGHT_TTL_MS = 60_000
 
 
 class Record(Struct, omit_defaults=True):
-    """What is stored for an idempotency key: the digest of the first request, and its answer (`status` 0: none yet)."""
+    """What is stored for an idempotency key: the digest of the first request, and its answer.
+
+    `status` 0: there is no answer yet. `headers`: those of the answer that are sent again. `body`: in base64.
+    """
 
     request: str
     status: int = 0
@@ -42,8 +45,9 @@ async def with_idempotency_key(
 ) -> Response:
     """Return `answer()`, or the stored answer if the request's idempotency key was used before.
 
-    `data` is the raw body: another request with the same key is refused with 422. Answers of refused requests are not
-    stored, as these requests changed nothing.
+    `data` is the raw body. If `answer` raises, nothing is stored and the key can be used again: a refused request
+    changed nothing. Raises: Refused, with 422 for a malformed key or the key of another request, with 409 while the
+    first request with this key has no answer.
     """
     given = request.headers.get(HEADER)
     if given is None:
@@ -71,7 +75,10 @@ async def with_idempotency_key(
 
 
 async def _claim(host: EngineHost, name: str, record: Record) -> bool:
-    """Store `record`, which has no answer yet, under `name`; return False if a record is there already."""
+    """Store `record`, which has no answer yet, under `name`; return False if a record is there already.
+
+    The record expires after `IN_FLIGHT_TTL_MS`.
+    """
     item = KeyValue(kind=IDEMPOTENCY_KIND, id=name, data=_text(record), expires_at=host.now() + IN_FLIGHT_TTL_MS)
     return (await host.call(lambda runtime: runtime.commands.put([item])))[0]
 
@@ -82,6 +89,7 @@ async def _find(host: EngineHost, name: str) -> Record | None:
 
 
 async def _store(host: EngineHost, name: str, digest: str, response: Response) -> None:
+    """Replace the record under `name` by one with the answer, which is kept for `ANSWER_TTL_MS`."""
     headers = {key: response.headers[key] for key in ("content-type", "location", "etag") if key in response.headers}
     body = base64.b64encode(bytes(response.body)).decode()
     record = Record(digest, response.status_code, headers, body)
@@ -90,7 +98,7 @@ async def _store(host: EngineHost, name: str, digest: str, response: Response) -
 
 
 def _replay(stored: Record, mine: Record) -> Response:
-    """Return the stored answer. Raises: Refused if the key belongs to another request, or has no answer yet."""
+    """Return the stored answer. Raises: Refused if the key belongs to another request than `mine`, or has no answer."""
     if stored.request != mine.request:
         fault = Fault("was used for another request", parameter=HEADER, suggestion="Use a new key for a new request")
         raise Refused(422, "idempotency-mismatch", f"{HEADER}: {fault.detail}", [fault])
@@ -100,6 +108,7 @@ def _replay(stored: Record, mine: Record) -> Response:
 
 
 def _in_flight() -> Refused:
+    """Return the refusal of a request that repeats one which is still under way."""
     return Refused(
         409, "idempotency-in-flight", "The first request with this key has no answer yet", headers={"Retry-After": "1"}
     )

@@ -13,6 +13,7 @@ from msgspec import Struct
 from mainspring.api.problems import MEDIA_TYPE, Problem
 from mainspring.api.route_table import ENDPOINTS, Endpoint
 
+#: Reference to the schema of a struct.
 REF = "#/components/schemas/{name}"
 #: Fields of a new schedule of which exactly one says when it fires, and exactly one what it calls.
 WHEN_FIELDS = ("cronExpression", "intervalMs", "at", "delayMs")
@@ -75,7 +76,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the document as JSON types; it is made once."""
+    """Return the document as JSON types; it is made once, so callers must not change it."""
     kinds = _body_types()
     schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
     by_kind = dict(zip([str(kind) for kind in kinds], schemas, strict=True))
@@ -116,7 +117,7 @@ def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _body_types() -> list[Any]:
-    """Return every type that a route reads or answers, each once."""
+    """Return the problem document's type and every type that a route reads or answers, each once."""
     found: dict[str, Any] = {str(Problem): Problem}
     for endpoint in ENDPOINTS:
         for kind in (endpoint.body, endpoint.answer):
@@ -126,6 +127,7 @@ def _body_types() -> list[Any]:
 
 
 def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of a route, with the docstring of its handler. `schemas`: name of a type → its schema."""
     operation: dict[str, Any] = {
         "operationId": endpoint.operation_id,
         "summary": endpoint.summary,
@@ -153,6 +155,7 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """Return the description of each parameter in a route's path."""
     return [
         {
             "name": name,
@@ -165,6 +168,7 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
+    """Return the description of each field of a query struct."""
     found: list[dict[str, Any]] = []
     for field in msgspec.structs.fields(kind):
         schema = msgspec.json.schema(field.type)
@@ -180,6 +184,7 @@ def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
 
 
 def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """Return the description of each header that a route accepts by its flags."""
     found: list[tuple[str, str, dict[str, Any]]] = []
     if endpoint.idempotent:
         text = "For a day, the same request with the same key gets the first answer again"
@@ -195,6 +200,7 @@ def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return status → description of the answer, for the route's own status and for its problem documents."""
     good: dict[str, Any] = {"description": endpoint.summary}
     if endpoint.answer is not None:
         good["content"] = {endpoint.media_type: {"schema": schemas[str(endpoint.answer)]}}
@@ -214,6 +220,7 @@ def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer_headers(endpoint: Endpoint) -> dict[str, str]:
+    """Return name → description of the headers that a successful answer of the route has."""
     found: dict[str, str] = {}
     if endpoint.status == 201:
         found["Location"] = "Path of the new schedule or execution"

@@ -1,6 +1,6 @@
 """Parser of requests: body size, content type, JSON, unknown names and types of fields.
 
-Every mistake is reported as a `Fault` with its place in the request, not only the first one.
+Of fields and parameters, every mistake is reported as a `Fault` with its place in the request, not only the first one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the raw body; refuse it with 413 as soon as it is longer than `limit` bytes."""
+    """Return the raw body. Raises: Refused, as soon as the body is longer than `limit` bytes, or if it ends early."""
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit:
         raise _too_large(limit)
@@ -57,7 +57,7 @@ def _too_large(limit: int) -> Refused:
 def parse_json_object(
     request: Request, data: bytes, *, optional: bool = False, from_agent: bool = False
 ) -> dict[str, Any]:
-    """Parse a body as a JSON object.
+    """Parse a body as a JSON object. Raises: Refused.
 
     `optional`: an empty body counts as an empty object. `from_agent`: neither the Content-Type header nor the texts are
     checked; the texts of agents are cleaned before they are stored.
@@ -78,6 +78,7 @@ def parse_json_object(
 
 
 def _check_media_type(request: Request) -> None:
+    """Refuse with 415 a request whose Content-Type is not JSON."""
     media = request.headers.get("content-type", "").partition(";")[0].strip()
     if not _JSON.fullmatch(media):
         shown = repr(media) if media else "none"
@@ -86,6 +87,7 @@ def _check_media_type(request: Request) -> None:
 
 
 def _decode_json(data: bytes) -> Any:
+    """Decode JSON. Raises: Refused (400), with line and column of the mistake where msgspec tells the place."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as error:
@@ -107,18 +109,20 @@ def _format_position(data: bytes, message: str) -> str:
 
 
 def _is_deeper(value: Any, left: int) -> bool:
+    """Return True if objects and arrays are nested more than `left` levels deep below `value`."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return any(left == 0 or _is_deeper(item, left - 1) for item in items if isinstance(item, dict | list))
 
 
 def _check_text(value: Mapping[str, Any]) -> None:
-    """Refuse a NUL character in any field but the payload: no store can hold it. The payload stays escaped JSON."""
+    """Refuse a NUL character in any name or value but the payload: no store can hold it. The payload stays escaped."""
     for path, text in _iter_texts({key: item for key, item in value.items() if key != "payload"}, "#"):
         if "\0" in text:
             raise invalid_request([Fault("holds a NUL character", pointer=path, suggestion="Leave it out")])
 
 
 def _iter_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield every text in a JSON value, names of fields included, with its JSON pointer. `path`: that of `value`."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
@@ -131,9 +135,9 @@ def _iter_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozenset[str] = frozenset()) -> T:
-    """Convert a JSON object to a struct of type `kind`; report every unknown name, missing field and wrong type.
+    """Convert a JSON object to a struct of type `kind`. Names in `read_only` are ignored: the caller checks them.
 
-    Names in `read_only` are accepted and left out; the caller checks their values.
+    Raises: Refused, with a fault for every unknown name, missing field and wrong type.
     """
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     faults: list[Fault] = []
@@ -156,7 +160,10 @@ def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozen
 
 
 def parse_query(request: Request, kind: type[T]) -> T:
-    """Parse the query parameters into a struct of type `kind`; report every unknown, repeated or wrong one."""
+    """Parse the query parameters into a struct of type `kind`.
+
+    Raises: Refused, with a fault for every unknown, repeated or wrong parameter.
+    """
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     faults: list[Fault] = []
     values: dict[str, Any] = {}
@@ -178,6 +185,7 @@ def parse_query(request: Request, kind: type[T]) -> T:
 
 
 def _convert_parameter(value: str, kind: Any) -> Any:
+    """Convert the text of a query parameter to type `kind`. Raises: Refused, with a fault that names no place."""
     if "\0" in value:
         raise invalid_request([Fault("holds a NUL character")])
     try:
@@ -195,7 +203,7 @@ def _without_none(kind: Any) -> Any:
 
 
 def _block_loose_match(value: str) -> str:
-    """Return a value, changed if it has spaces around it so that msgspec refuses it: it would read " 5 " as 5."""
+    """Return a value; one with spaces around it is changed so that msgspec, which reads " 5 " as 5, refuses it."""
     return value if value == value.strip() else f"{value}\u2028"
 
 
@@ -233,6 +241,7 @@ def describe_type_error(error: msgspec.ValidationError, kind: Any, base: str, va
 
 
 def _fault_for_word(value: Any, words: tuple[str, ...], pointer: str) -> Fault:
+    """Return the fault of a value that is none of the allowed words, with the nearest of them."""
     hint = suggest_nearest(value, words) if isinstance(value, str) else ""
     return Fault(f"{value!r} is not one of {', '.join(words)}", pointer=pointer, suggestion=hint or UNSET)
 
@@ -247,6 +256,7 @@ def _iter_types(kind: Any) -> Iterator[Any]:
 
 
 def _field_names(kind: Any) -> list[str]:
+    """Return the JSON names of the fields of a struct, or of the first struct in a union; empty if there is none."""
     for part in _iter_types(kind):
         if isinstance(part, type) and issubclass(part, Struct):
             return [field.encode_name for field in msgspec.structs.fields(part)]
@@ -254,6 +264,7 @@ def _field_names(kind: Any) -> list[str]:
 
 
 def _literals(kind: Any) -> tuple[str, ...]:
+    """Return the words of a `Literal`, or of the first one in a union; empty if there is none."""
     for part in _iter_types(kind):
         if typing.get_origin(part) is typing.Literal:
             return typing.get_args(part)
@@ -266,4 +277,5 @@ def escape_pointer(name: str) -> str:
 
 
 def _type_name(value: Any) -> str:
+    """Return the JSON type of a value that is no object, with its article."""
     return {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")

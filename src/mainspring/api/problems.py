@@ -29,6 +29,7 @@ from mainspring.model.errors import (
 log = logging.getLogger("mainspring.api")
 
 MEDIA_TYPE = "application/problem+json"
+#: Start of `type`, before the kind of the problem.
 TYPES = "/api/errors/"
 #: Title by kind of problem; the kind is also the last part of `type`.
 TITLES = {
@@ -53,7 +54,8 @@ TITLES = {
     "refused": "The request was refused",
 }
 
-#: JSON pointer in a request body, by the name of the field in the core's errors.
+#: Name of a field in an `InvalidInput` → JSON pointer to it in a request body, without "#/". For names that are not
+#: listed see `_fault_from`.
 _POINTERS = {
     "tz": "timezone",
     "trigger": "cronExpression",
@@ -112,7 +114,7 @@ class Problem(Struct, kw_only=True, rename="camel"):
 
 
 class Refused(Exception):
-    """Raised to answer a request with a problem document; `kind` is a key of `TITLES`."""
+    """Raised to answer a request with a problem document. `kind` is a key of `TITLES`, `headers` are of the answer."""
 
     def __init__(
         self,
@@ -131,12 +133,12 @@ class Refused(Exception):
 
 
 def invalid_field(pointer: str, detail: str, suggestion: str = "") -> Refused:
-    """Return the refusal of a request for one wrong value in its body."""
+    """Return the refusal (422) of a request for one wrong value in its body, at the place `pointer` ("#/name")."""
     return invalid_request([Fault(detail, pointer=pointer, suggestion=suggestion or UNSET)])
 
 
 def invalid_request(faults: list[Fault]) -> Refused:
-    """Return the refusal of a request for these mistakes; there is at least one."""
+    """Return the refusal (422) of a request for these mistakes; there is at least one."""
     return Refused(422, "invalid", summarize(faults), faults)
 
 
@@ -150,7 +152,10 @@ def summarize(faults: list[Fault]) -> str:
 
 
 def request_id(request: Request) -> str:
-    """Return the id of a request in answers and logs: its X-Request-Id if that is a plain word, else a new id."""
+    """Return the id of a request in answers and logs: its X-Request-Id if that is a plain word, else a new id.
+
+    The id is kept in the request's state, so each call for a request returns the same one.
+    """
     known: str | None = request.scope.setdefault("state", {}).get("request_id")
     if known is None:
         given = request.headers.get("x-request-id", "")
@@ -178,7 +183,10 @@ def problem_response(request: Request, refused: Refused) -> Response:
 
 
 def refusal_for(error: Exception) -> Refused:
-    """Translate an exception into a refusal; an unexpected one is logged, and its answer reveals nothing of it."""
+    """Translate an exception into a refusal: by its type, else 500.
+
+    A failure of the store (503) and an unexpected exception (500) are logged; the answer reveals nothing of them.
+    """
     match error:
         case Refused():
             return error
@@ -229,6 +237,7 @@ def _refusal_for_input(error: InvalidInput) -> Refused:
 
 
 def _fault_from(error: InvalidInput) -> Fault:
+    """Return the fault of an `InvalidInput`, its fix as suggestion. The field "a.b[0]" gets the pointer "#/a/b/0"."""
     name = error.field
     wire = _POINTERS.get(name) or name.replace(".", "/").replace("[", "/").replace("]", "")
     return Fault(error.problem, pointer=f"#/{wire}", suggestion=error.fix or UNSET)

@@ -47,6 +47,7 @@ def changed_fields(view: ScheduleView, wanted: ScheduleUpdate) -> ScheduleUpdate
 
 
 def _is_same(name: str, value: Any, shown: Any) -> bool:
+    """Return True if the value that a request gives to the field `name` means what the view shows."""
     try:
         plain = _normalize(name, value)
     except InvalidInput:
@@ -59,7 +60,10 @@ def _is_same(name: str, value: Any, shown: Any) -> bool:
 
 
 def _normalize(name: str, value: Any) -> Any:
-    """Return the value that a request gives to the field `name` in the form in which a GET shows it."""
+    """Return the value that a request gives to the field `name` in the form in which a GET shows it.
+
+    Raises: InvalidInput for a value that cannot be parsed.
+    """
     if value is None:
         return None
     if name in _INSTANT_FIELDS:
@@ -91,7 +95,10 @@ def to_plain(shown: Any) -> Any:
 
 
 def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozenset[str]) -> None:
-    """Refuse the read-only fields (`names`) of a request that differ from the view; equal ones may be sent back."""
+    """Refuse a request with read-only fields (`names`) whose values differ from the view; equal ones may be sent back.
+
+    Fields that advance by themselves may also have an earlier value, as the caller read it. Raises: Refused.
+    """
     shown = msgspec.json.decode(msgspec.json.encode(view))
     faults: list[Fault] = []
     for name in names & given.keys():
@@ -105,6 +112,7 @@ def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozens
 
 
 def _is_earlier(value: Any, present: Any) -> bool:
+    """Return True if `value`, a number or an instant, is not after `present`; any instant is before `present` None."""
     if isinstance(value, bool):
         return False
     if isinstance(value, int) and isinstance(present, int):

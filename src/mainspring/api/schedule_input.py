@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from mainspring.api.context import Api
     from mainspring.app.mainspring import Mainspring
 
-#: Field of the request → its name in JSON.
+#: Attribute of `ScheduleUpdate` → its name in JSON.
 _TRIGGER_FIELDS = {"cron_expression": "cronExpression", "interval_ms": "intervalMs", "at": "at", "delay_ms": "delayMs"}
 _CRON_FIELDS = {"dst_gap": "dstGap", "dst_overlap": "dstOverlap"}
 _INTERVAL_FIELDS = {"anchor": "anchor", "fixed_delay": "fixedDelay"}
 _AGENT_FIELDS = {"agent_id": "agentId", "http_method": "httpMethod", "headers": "headers"}
-#: Field of the request → option of `rules.definition`, where the names or the units differ.
+#: Attribute of `ScheduleUpdate` → option of `rules.definition`, where the names or the units differ.
 _DURATION_OPTIONS = {
     "grace_ms": "grace",
     "replay_age_ms": "replay_age",
@@ -59,7 +59,7 @@ _DURATION_OPTIONS = {
     "timeout_ms": "timeout",
 }
 _INSTANT_OPTIONS = {"start_at": "start", "end_at": "end"}
-#: Fields of the request that are options of `rules.definition` as they are.
+#: Attributes of `ScheduleUpdate` that are options of `rules.definition` as they are.
 _PLAIN_OPTIONS = tuple(
     name for name in ScheduleUpdate.__struct_fields__ if name in PolicyOptions.__annotations__ and name != "window"
 )
@@ -107,7 +107,7 @@ def parse_schedule(
     """Return the definition of a new schedule, or `current` with the fields of `given` laid over it.
 
     `payload` is the exact JSON text of the payload. `http_retry` is the retry policy of HTTP agents that name none.
-    Raises: InvalidInput and refusals of the API, with the field at fault; UnknownTask.
+    Raises: InvalidInput and Refused, with the field at fault; UnknownTask.
     """
     old = None if current is None else current.spec
     full_name, now = registry_of(ms).full_name(name), host_of(ms).now()
@@ -137,7 +137,7 @@ def parse_schedule(
 def _resolve_target(
     ms: Mainspring, call: _Call, given: ScheduleUpdate, payload: bytes | None, old: ScheduleSpec | None
 ) -> tuple[SpecTarget, tuple[Body, ...], tuple[Gate, ...]]:
-    """Return what the definition calls, and the payload and gates to store with it.
+    """Return what the definition calls, and the payload and gates to store with it: an HTTP agent has no gates.
 
     An edit that keeps the task keeps its gates, and its payload unless the request has one.
     """
@@ -185,7 +185,7 @@ def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | No
 
 
 def _named_kind(given: ScheduleUpdate) -> str | None:
-    """Return the field of the request that says when; None if there is none. Raises: a refusal if there are two."""
+    """Return the attribute by which the request says when, None without one. Raises: Refused if it says so twice."""
     named = [field for field in _TRIGGER_FIELDS if getattr(given, field) is not UNSET]
     if len(named) > 1:
         fields = " and ".join(_TRIGGER_FIELDS[field] for field in named)
@@ -194,6 +194,10 @@ def _named_kind(given: ScheduleUpdate) -> str | None:
 
 
 def _parse_cron(given: ScheduleUpdate, old: TriggerSpec | None, full_name: str, tz: str) -> Cron:
+    """Return the cron trigger of a request; `old`, if it is one, gives what the request leaves out.
+
+    `full_name`, the schedule's name with its namespace, is the hash id of a new cron trigger.
+    """
     before = old if isinstance(old, CronSpec) else CronSpec("", hash_id=full_name)
     return Cron(
         _or_default(given.cron_expression, before.expr),
@@ -205,6 +209,7 @@ def _parse_cron(given: ScheduleUpdate, old: TriggerSpec | None, full_name: str, 
 
 
 def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
+    """Return the interval trigger of a request; `old`, if it is one, gives what the request leaves out."""
     before = old if isinstance(old, EverySpec) else EverySpec(0)
     kept = timedelta(milliseconds=before.interval)
     interval = kept if given.interval_ms is UNSET else _parse_duration(given.interval_ms)
@@ -215,7 +220,7 @@ def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
 
 
 def _kind_of(trigger: TriggerSpec | None) -> str:
-    """Return the request field that gives a trigger of this kind. Raises: a refusal if there is no trigger."""
+    """Return the attribute of `ScheduleUpdate` that gives a trigger of this kind. Raises: Refused without a trigger."""
     match trigger:
         case None:
             fields = ", ".join(_TRIGGER_FIELDS.values())
@@ -228,7 +233,7 @@ def _kind_of(trigger: TriggerSpec | None) -> str:
 
 
 def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str], kind: str) -> None:
-    """Refuse a request that has one of `fields`, which belong to triggers of `kind`, unless `fits` is True."""
+    """Refuse a request with one of `fields`, unless `fits` is True. `kind`: JSON name of the field they belong to."""
     for field, wire in fields.items():
         if getattr(given, field) is not UNSET and not fits:
             raise invalid_field(f"#/{wire}", f"belongs to {kind}", f"Leave it out, or give {kind}")
@@ -238,7 +243,7 @@ def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str],
 
 
 def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
-    """Return what the schedule calls: what the request names, else what it called before."""
+    """Return what the schedule calls: what the request names, else what it called before. Raises: Refused."""
     before = old.options.http if old is not None and old.options is not None else None
     if given.task is not UNSET and given.agent_url is not UNSET:
         raise invalid_field("#/task", "agentUrl and task are both given", "Give the one that is meant")
@@ -250,6 +255,7 @@ def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
 
 
 def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None) -> _Call:
+    """Return the call of an HTTP agent; `before` gives what the request leaves out, but no headers to another host."""
     target = before or HttpTarget("")
     url = check_url(_or_default(given.agent_url, target.url), field="agentUrl")
     moved = before is not None and _origin(url) != _origin(before.url)
@@ -267,6 +273,7 @@ def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None) -> _Call:
 
 
 def _parse_task(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
+    """Return the call of a task: the one that the request names, else the old one. Raises: Refused."""
     for field, wire in _AGENT_FIELDS.items():
         if getattr(given, field) is not UNSET:
             raise invalid_field(f"#/{wire}", "belongs to an HTTP agent", "Give agentUrl as well")
@@ -297,13 +304,17 @@ def _parse_headers(given: dict[str, str], target: HttpTarget, *, moved: bool) ->
 
 
 def _parse_body(ms: Mainspring, task: str, given: ScheduleUpdate, payload: bytes | None) -> Body | None:
+    """Return the payload of a request as it is stored for an HTTP agent or a task; None if there is none."""
     if task == HTTP_TASK:
         return http_body(ms, payload)
     return task_body(ms, task, None if given.payload is UNSET else given.payload)
 
 
 def http_body(ms: Mainspring, payload: bytes | None) -> Body | None:
-    """Return the request body of an agent: the JSON text of the payload as it was written, None for `null`."""
+    """Return the request body of an agent: the JSON text of the payload as it was written; None for `null` or none.
+
+    Raises: PayloadTooLarge.
+    """
     if payload is None or payload == b"null":
         return None
     limit = ms.settings.payload_limit
@@ -313,7 +324,10 @@ def http_body(ms: Mainspring, payload: bytes | None) -> Body | None:
 
 
 def task_body(ms: Mainspring, task: str, payload: Any) -> Body | None:
-    """Return the encoded arguments of a task: a JSON object gives them by name, an array by position."""
+    """Return the encoded arguments of a task, None if there are none. Raises: Refused, InvalidInput, UnknownTask.
+
+    A JSON object as payload gives arguments by name, an array gives them by position.
+    """
     if payload is not None and not isinstance(payload, dict | list):
         raise invalid_field("#/payload", "is neither an object nor an array", "Give arguments by name or by place")
     args = tuple(payload) if isinstance(payload, list) else ()
@@ -348,7 +362,7 @@ def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
 def _parse_retry(
     ms: Mainspring, given: ScheduleUpdate, old: ScheduleSpec | None, task: str, http_retry: RetryPolicy | None
 ) -> dict[str, Any]:
-    """Return the `retry` option, or nothing if the policy stays as it is.
+    """Return the `retry` option, or no option if the policy stays as it is.
 
     The service's policy is written into a schedule of an HTTP agent that names none. A schedule of a task may have no
     policy: its runs then follow the task's.
@@ -370,7 +384,10 @@ def default_retry(ms: Mainspring, task: str) -> RetryPolicy | None:
 
 
 def amend_retry(base: RetryPolicy, body: RetryBody) -> RetryPolicy:
-    """Return a retry policy with the fields of a request laid over it."""
+    """Return a retry policy with the fields of a request laid over it.
+
+    `backoffMultiplier` is its `multiplier` for linear backoff, else its `base`.
+    """
     backoff = _or_default(body.backoff, base.backoff)
     linear = backoff == "linear"
     return Retry(
@@ -414,6 +431,7 @@ class _WithPayload(Struct):
 
 
 def _origin(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of a URL."""
     return url.partition(":")[0].lower(), *host_and_port(url)
 
 

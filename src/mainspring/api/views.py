@@ -56,7 +56,10 @@ def states_for(status: Status) -> tuple[State, ...]:
 
 
 def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | None = None) -> ScheduleView:
-    """Return the view of a schedule. `retry` is its task's policy, shown if the schedule has none of its own."""
+    """Return the view of a schedule. `payload` is the stored text of its payload, None if it has none.
+
+    `retry` is its task's policy, shown if the schedule has none of its own; None: the default policy.
+    """
     spec = schedule.spec
     options = spec.options or RunOptions()
     view = ScheduleView(
@@ -121,7 +124,10 @@ def _add_target(view: ScheduleView, task: str, target: HttpTarget | None) -> Non
 
 
 def decode_payload(task: str, text: str | None) -> Any:
-    """Return the payload as the caller wrote it: the body of an agent's request, or the arguments of a task."""
+    """Return a payload for people: the body of an agent's request, or the arguments of a task. `text`: as stored.
+
+    The arguments are an array if some are stored by position, and those by name are then left out; else an object.
+    """
     if text is None:
         return None
     if task == HTTP_TASK:
@@ -167,6 +173,7 @@ def window_view(window: WindowSpec) -> WindowView:
 
 
 def _format_time(seconds: int) -> str:
+    """Return a time of day as `HH:MM`, or as `HH:MM:SS` if it has seconds."""
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}"
     return f"{text}:{seconds % 60:02}" if seconds % 60 else text
 
@@ -224,6 +231,7 @@ def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
 
 
 def _end_attempt(attempt: AttemptView, event: Event) -> None:
+    """Write into the view of a running attempt how it ended, if the event ends it."""
     match event:
         case RunSucceeded():
             attempt.status, attempt.duration_ms = "success", event.ms

@@ -31,7 +31,10 @@ def block_on(work: Coroutine[Any, Any, T], instead: str) -> T:
 
 
 def refuse_on_loop(instead: str) -> None:
-    """Raise `SyncOnLoop` if this thread runs an event loop: a blocking call would stop it."""
+    """Raise `SyncOnLoop` if this thread runs an event loop, which a blocking call would stop.
+
+    The error quotes `instead` as the call to await.
+    """
     if runs_loop():
         raise SyncOnLoop(f"this thread runs an event loop, a blocking call would stop it; write: await {instead}")
 

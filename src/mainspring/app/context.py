@@ -22,6 +22,7 @@ class Context:
     __slots__ = ("_held", "_report", "deps")
 
     def __init__(self, held: HeldRun, deps: Any = None, report: Report | None = None) -> None:
+        """`report` stores a progress line; None: progress is dropped."""
         self._held = held
         self._report = report
         #: The value of `Mainspring(deps=…)`.
@@ -55,7 +56,7 @@ class Context:
 
     @property
     def fire_time(self) -> datetime:
-        """The planned instant of this run, in the schedule's zone; for an enqueued run, the instant it was due."""
+        """The planned instant of this run in the zone `tz`; for an enqueued or triggered run, when it was first due."""
         run = self._held.attempt.run
         return to_datetime(run.due_at if run.fire_time is None else run.fire_time, self.tz)
 
@@ -81,14 +82,20 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True if the run was cancelled, timed out or lost its lease; handlers in threads should test it and stop."""
+        """True once the attempt should stop; handlers in threads should test it and return.
+
+        It should stop if the run was cancelled, timed out or lost its lease, or if the instance stops at once.
+        """
         return self._held.cancelled.is_set()
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Store how far the run is: a fraction from 0 to 1, and a text; shown while the run runs."""
+        """Store soon how far the run is: a fraction from 0 to 1 and a text, shown while the run runs.
+
+        In a process handler, progress is dropped.
+        """
         if self._report is not None:
             self._report(self._held, f"{max(0.0, min(1.0, fraction)):.0%} {text}".strip())
 
     def log(self, message: str, *args: object) -> None:
-        """Write a log line with the run's id, task and attempt."""
+        """Log a line to `mainspring.run` at level INFO, with `args` put into it, and the run's id, task and attempt."""
         log.info(message, *args, extra={"run_id": self.run_id, "task": self.task, "attempt": self.attempt})

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Dependency:
-    """Default value of a handler's parameter: the function whose result becomes the argument."""
+    """Default value of a parameter of a handler, or of another dependency: `make` returns or yields the argument."""
 
     __slots__ = ("make",)
 
@@ -32,7 +32,10 @@ def Depends(make: Callable[..., Awaitable[T]]) -> T: ...
 @overload
 def Depends(make: Callable[..., T]) -> T: ...
 def Depends(make: Callable[..., Any]) -> Any:  # noqa: N802 - it stands where a value stands
-    """Declare that a parameter receives what `make` returns or yields; a generator is closed after the run."""
+    """Declare that a parameter receives what `make` returns or yields; a generator is closed after the attempt.
+
+    `make` may have dependencies of its own. Raises: InvalidInput if it cannot be called.
+    """
     return Dependency(make)
 
 
@@ -43,13 +46,17 @@ def dependencies_of(function: Callable[..., Any]) -> dict[str, Dependency]:
 
 
 async def resolve(needs: dict[str, Dependency], stack: contextlib.AsyncExitStack) -> dict[str, Any]:
-    """Return a value for each needed parameter; a dependency that is needed twice is made once. `stack` closes them."""
+    """Return a value for each needed parameter, by its name, made on the running event loop.
+
+    A dependency that is needed twice is made once. Generators are closed when the caller closes `stack`.
+    """
     return await _resolve(needs, stack, {})
 
 
 async def _resolve(
     needs: dict[str, Dependency], stack: contextlib.AsyncExitStack, made: dict[Callable[..., Any], Any]
 ) -> dict[str, Any]:
+    """Do what `resolve` does; `made` holds the values made so far, by the function that made them, and is filled."""
     values: dict[str, Any] = {}
     for name, dependency in needs.items():
         make = dependency.make
@@ -71,10 +78,11 @@ def resolve_blocking(
     stack: contextlib.ExitStack,
     hop: Callable[[Coroutine[Any, Any, Any]], Any] | None,
 ) -> dict[str, Any]:
-    """Return a value for each needed parameter, on a thread without an event loop; `stack` closes them.
+    """Return a value for each needed parameter, by its name, on a thread without an event loop.
 
-    If any dependency is asynchronous, `hop` resolves all of them on the handlers' loop. `hop` is None in a process
-    handler. Raises: InvalidInput if a dependency is asynchronous there.
+    `hop` runs a coroutine on the handlers' loop and waits for its value; if any dependency is asynchronous, all of them
+    are made there. In a process handler `hop` is None. Raises: InvalidInput if a dependency is asynchronous there.
+    Generators are closed when the caller closes `stack`.
     """
     if hop is not None and any(_needs_loop(dependency.make) for dependency in needs.values()):
         outer = contextlib.AsyncExitStack()
@@ -88,6 +96,7 @@ def resolve_blocking(
 def _resolve_blocking(
     needs: dict[str, Dependency], stack: contextlib.ExitStack, made: dict[Callable[..., Any], Any]
 ) -> dict[str, Any]:
+    """Do what `resolve_blocking` does on this thread; `made` holds the values so far, by function, and is filled."""
     values: dict[str, Any] = {}
     for name, dependency in needs.items():
         make = dependency.make
@@ -106,6 +115,7 @@ def _resolve_blocking(
 
 
 def _needs_loop(make: Callable[..., Any]) -> bool:
+    """Return True if `make`, or a dependency of it, is a coroutine function or an asynchronous generator."""
     if inspect.iscoroutinefunction(make) or inspect.isasyncgenfunction(make):
         return True
     return any(_needs_loop(inner.make) for inner in dependencies_of(make).values())

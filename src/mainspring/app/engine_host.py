@@ -39,13 +39,15 @@ MAX_CHUNKS_IN_FLIGHT = 2
 
 
 class HostEnvironment(Struct, frozen=True, kw_only=True):
-    """The clock, engine, settings and store given to an engine host. Tests replace all: see `EngineHost.move_to`."""
+    """The parts that an engine host is given from outside. A test replaces them all: see `EngineHost.move_to`."""
 
     clock: Clock
+    #: The event loop on which the engine runs.
     engine: EngineLoop
     settings: Settings
     #: A store object to use; None opens the store that the app's URL names.
     store: Store | None = None
+    #: The broker or its URL; None: no broker.
     broker: str | Broker | None = None
     #: Runs a coroutine for the blocking methods: `ms.sync`, `task.sync`, `with ms.sync.lock(…)`.
     block_on: BlockOn = block_on
@@ -77,9 +79,10 @@ class RunIds:
             return self._ids.uuid7s(now, count)
 
     def check_fork(self) -> None:
-        """Seed the generator anew in a forked child: with their parent's random state, siblings would make equal ids.
+        """Seed the generator anew and replace the lock, once in each forked child; in other processes do nothing.
 
-        A generator that the caller gave is not seeded.
+        Why: with their parent's random state, siblings would make equal ids. A generator that the caller gave is not
+        seeded.
         """
         if self._pid != os.getpid():
             if self._reseed:
@@ -94,7 +97,7 @@ class RunIds:
 class EngineHost:
     """Owner of an app's runtime: opens it at the first `call`, closes it, and opens it again after a fork or a close.
 
-    Everything that runs on the engine's loop goes through `call`; short writes may bypass it, see `enqueue`.
+    `call` runs coroutines on the engine's loop. New runs may be stored from the caller's own thread: see `enqueue`.
     """
 
     def __init__(
@@ -106,15 +109,16 @@ class EngineHost:
         rng: random.Random | None = None,
         agents: AgentSettings | None = None,
     ) -> None:
-        """Check the URLs of store and broker and take over the environment; nothing is opened.
+        """Check `url` (unless the environment has a store) and the broker's URL; nothing is opened.
 
-        Raises: InvalidInput for a URL that no backend knows.
+        `rng` makes run ids and random delays; None: a new one. Raises: InvalidInput for a URL that no backend knows;
+        MissingExtra if a backend's package is not installed.
         """
         if environment.store is None:
             open_store(url, SystemClock())
         _check_broker(environment.broker)
         self.url = url
-        #: Settings for calls of HTTP agents. None until the program schedules such a call: it then calls no agents.
+        #: Settings for calls of HTTP agents; `enable_agents` sets them. None: no agent is called.
         self.agents = agents
         self.threads = threads
         self.ids = RunIds(rng)
@@ -154,9 +158,9 @@ class EngineHost:
         )
 
     def move_to(self, environment: HostEnvironment) -> HostEnvironment:
-        """Use another environment from the next call on, and return the one before.
+        """Use another environment from the next call on, and return the one before. The runtime must be closed.
 
-        Tests use this: virtual time, a store in memory, an engine on the test's own loop. The runtime should be closed.
+        Tests use this: virtual time, a store in memory, an engine on the test's own loop.
         """
         before = self.environment
         self._adopt(environment)
@@ -169,9 +173,9 @@ class EngineHost:
         broker: str | Broker | UnsetType | None = UNSET,
         settings: Settings | None = None,
     ) -> None:
-        """Override the program's store URL, broker or settings from the next start on; what is not named stays.
+        """Use another store URL, broker or settings from the next opening of the store on; what is not given stays.
 
-        Raises: InvalidInput for a broker's URL that no backend knows.
+        `broker` None: no broker. Raises: InvalidInput for a broker's URL that no backend knows.
         """
         if broker is not UNSET:
             _check_broker(broker)
@@ -191,13 +195,20 @@ class EngineHost:
     # ── calls ──────────────────────────────────────────────────────────────
 
     async def call(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` on the engine's loop with the store open, and return its result."""
+        """Open the store if it is not open, run `work(runtime)` on the engine's loop, and return its result.
+
+        Raises: StoreError if the store cannot be opened; ProgramLoaded in a child process that only looks for functions
+        (see `end_of_loading`).
+        """
         if self._runtime is None:
             end_of_loading()
         return await self.engine.call(self._with_runtime(work))
 
     async def open_runtime(self) -> Runtime:
-        """Return the open runtime, from any loop. The caller must know what may be used outside the engine's loop."""
+        """Return the runtime, after opening it if it is not open. Thread: any event loop.
+
+        The caller must know which of its methods may be used outside the engine's loop.
+        """
         runtime = self._direct_runtime()
         return runtime if runtime is not None else await self.call(_return_runtime)
 
@@ -207,7 +218,7 @@ class EngineHost:
         return self._runtime
 
     def _direct_runtime(self) -> Runtime | None:
-        """Return the runtime if it is open in this process and may be used on the caller's own thread."""
+        """Return the runtime if it is open in this process and callers' threads may write by it, else None."""
         runtime = self._runtime
         if runtime is None or self._runtime_pid != os.getpid():
             return None
@@ -216,9 +227,10 @@ class EngineHost:
     # ── runs ───────────────────────────────────────────────────────────────
 
     async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
-        """Store a run. Return it, or the open run with its unique key, and whether it is new.
+        """Store a run and return it with True; if an open run has its unique key, return that one with False.
 
-        The first run opens the store through the engine's loop; later ones take the quickest writer of the runtime.
+        If the store is not open, or callers' threads may not write, the engine's loop stores the run; else the quickest
+        writer of the runtime does.
         """
         runtime = self._direct_runtime()
         if runtime is None:
@@ -227,7 +239,10 @@ class EngineHost:
         return stored_run(run, await runtime.writer().apply(change))
 
     def enqueue_blocking(self, new: NewRun) -> tuple[Run, bool] | None:
-        """Store a run from a thread without an event loop, as `enqueue` does; None if the store is not open yet."""
+        """Do what `enqueue` does, on a thread without an event loop.
+
+        Return None, and store nothing, if the store is not open or callers' threads may not write.
+        """
         runtime = self._direct_runtime()
         if runtime is None:
             return None
@@ -237,7 +252,7 @@ class EngineHost:
     async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
         """Store runs without unique keys in commits of up to `MAX_ROWS_PER_COMMIT`, and return their ids.
 
-        While one chunk is stored, the next is made.
+        While one chunk is stored, the next is made. After an error, earlier chunks stay stored.
         """
         runtime = await self.open_runtime()
         if runtime.store.capabilities.remote:
@@ -250,6 +265,7 @@ class EngineHost:
     async def _store_chunks(
         self, runtime: Runtime, many: Iterable[NewRun], apply: Callable[[Change], Coroutine[Any, Any, Result]]
     ) -> list[str]:
+        """Store the runs by `apply`, one change for each chunk, and return their ids; stop at the first error."""
         ids: list[str] = []
         pending: list[asyncio.Task[Result]] = []
         left = iter(many)
@@ -272,11 +288,14 @@ class EngineHost:
         return self.clock.now() if self._runtime is None else self._runtime.time.now()
 
     def report_progress(self, held: HeldRun, text: str) -> None:
-        """Store a progress line of an attempt soon, without blocking; only the newest is written. Thread: any."""
+        """Store a progress line of an attempt soon, without blocking, if the engine's loop runs. Thread: any."""
         self.engine.post(self._progress.put, held, text)
 
     def subscribe(self, types: tuple[type[Event], ...], subscriber: Subscriber, *, everywhere: bool) -> None:
-        """Call `subscriber` with events of these types; with `everywhere` also with those of other instances."""
+        """Call `subscriber` with events of these types that this process commits, while the engine runs.
+
+        `everywhere`: with those that any instance in the app's namespace commits.
+        """
         self.bus.subscribe(types, subscriber, everywhere=everywhere)
         if self._runtime is not None:
             self._runtime.follow_log_if_needed()
@@ -287,9 +306,10 @@ class EngineHost:
         return await work(await self.open_here())
 
     async def open_here(self) -> Runtime:
-        """Return the runtime of this process, opened on the running loop if needed; a forked child opens its own.
+        """Return the runtime of this process, opened if needed; a forked child opens its own. Thread: engine loop.
 
-        Concurrent callers share one attempt. It goes on when one of them is cancelled, until `close` cancels it.
+        Concurrent callers share one attempt to open it. The attempt goes on when one of them is cancelled. Raises:
+        StoreError if it fails; StoreUnavailable if `close` cancels it.
         """
         if self._runtime is not None and self._runtime_pid == os.getpid():
             return self._runtime
@@ -308,6 +328,10 @@ class EngineHost:
                 self._opening = None
 
     async def _open(self) -> Runtime:
+        """Make a runtime, open it and keep it; if opening fails, close the store and raise the error.
+
+        A store or broker that lives only in memory is kept as an object, so that the next opening uses it again.
+        """
         self.ids.check_fork()
         is_own_store = self.store is None
         store = self.store or open_store(self.url, self.clock)
@@ -337,7 +361,10 @@ class EngineHost:
         return runtime
 
     async def close(self) -> None:
-        """Close the store, also one that is being opened, and end the engine's thread; the next call opens it again."""
+        """Close the store, also one that is being opened, and end the engine's thread; the next call starts both again.
+
+        Progress lines that are not written yet are dropped.
+        """
         if self.engine.begun:
             await self.engine.call(self._cancel_opening())
         runtime, self._runtime = self._runtime, None
@@ -349,11 +376,14 @@ class EngineHost:
         await self.engine.rest(lambda: self._runtime is None)  # another thread may have opened it again
 
     def forget_runtime(self) -> None:
-        """Drop the runtime, which its owner has closed or abandoned; the next call opens another."""
+        """Drop the runtime without closing it: the caller has closed or abandoned it. The next call opens another."""
         self._runtime = self._opening = None
 
     async def _cancel_opening(self) -> None:
-        """Give up on a store that is being opened: a server that does not answer is waited for no longer."""
+        """Cancel the opening of the store, if it is under way, and drop unwritten progress lines. Thread: engine loop.
+
+        Why: `close` must not wait for a server that does not answer.
+        """
         self._progress.cancel()
         opening, self._opening = self._opening, None
         if opening is not None and opening.get_loop() is asyncio.get_running_loop():

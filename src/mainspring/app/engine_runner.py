@@ -24,7 +24,7 @@ class EngineRunner:
     """Runs the engine in this process: stores the declared schedules, starts the loops, drains and stops them."""
 
     def __init__(self, host: EngineHost, registry: Registry, on_drift: Literal["keep", "code"]) -> None:
-        """`on_drift` decides for a declared schedule that a person edited: keep the edit, or write the code's."""
+        """`on_drift`: "keep" a person's edit of a declared schedule, or write the "code" over it."""
         self._host = host
         self._registry = registry
         self._on_drift: Literal["keep", "code"] = on_drift
@@ -37,14 +37,15 @@ class EngineRunner:
 
     @property
     def is_running(self) -> bool:
-        """True between start and stop of the engine in this process."""
+        """True from the start of the engine in this process until it has stopped."""
         runtime = self._host.runtime
         return runtime is not None and runtime.worker is not None
 
     async def run(self, *, until_idle: bool, signals: bool, role: Role) -> None:
-        """Run the engine until a stop is requested or, with `until_idle`, until nothing is due any more.
+        """Run the engine until a stop is requested or, with `until_idle`, until nothing is due; then close the store.
 
-        With `signals`, the first SIGTERM or SIGINT drains and the second hands every run back at once.
+        With `signals`, the first SIGTERM or SIGINT drains and the second hands every run back at once. Raises:
+        RunsAlready if this app's engine runs; InvalidInput for an unknown role.
         """
         check_choice(role, ROLES, field="role")
         stopper = Stopper()
@@ -70,9 +71,10 @@ class EngineRunner:
         await self._host.open_runtime()
 
     async def start(self, role: Role = "all") -> None:
-        """Store the declared schedules and start the engine beside other code, which later calls `drain` and `close`.
+        """Store the declared schedules and start the engine. The caller later calls `stop`, or `drain`.
 
-        Raises: RunsAlready if this app's engine runs.
+        Role "worker" stores and plans no schedules; role "planner" claims no runs. If the environment starts the engine
+        itself, only the store is opened. Raises: RunsAlready if this app's engine runs.
         """
         host = self._host
         if host.is_engine_managed:
@@ -97,7 +99,7 @@ class EngineRunner:
 
     @contextlib.asynccontextmanager
     async def run_in_block(self) -> AsyncIterator[None]:
-        """Run the engine beside other code on this loop, inside the block."""
+        """Run the engine beside other code on this loop, inside the block; at its end drain and close the store."""
         await self.start()
         try:
             yield
@@ -105,7 +107,11 @@ class EngineRunner:
             await self.stop(Stopper())
 
     async def drain(self, stopper: Stopper) -> None:
-        """Stop claiming and let attempts finish; a second request to stop hands them back. The store stays open."""
+        """Stop claiming, let attempts end within `shutdown_timeout`, hand the rest back, and stop the engine's loops.
+
+        A second request to `stopper` hands every attempt back at once. Return when subscribers have handled the events
+        that are queued for them. The store stays open.
+        """
         timeout = self._host.settings.shutdown_timeout / 1000
         draining = asyncio.ensure_future(self._host.call(lambda runtime: runtime.stop(timeout)))
         stopper.on_second(lambda: self._host.engine.post(self._abort))
@@ -113,7 +119,7 @@ class EngineRunner:
         await self._host.bus.settle()
 
     async def stop(self, stopper: Stopper) -> None:
-        """Drain, then close the store."""
+        """Drain, then close the store; do nothing if the environment stops the engine. `stopper`: see `drain`."""
         if self._host.is_engine_managed:
             return
         await self.drain(stopper)
@@ -126,7 +132,7 @@ class EngineRunner:
             self._aborting = asyncio.get_running_loop().create_task(runtime.stop_now())
 
     def stop_claiming(self) -> None:
-        """Leave waiting runs to other instances from now on; does not block. Thread: any."""
+        """Have the workers claim and begin nothing more, soon; does not block. Thread: any."""
         self._host.engine.post(self._stop_claiming)
 
     def _stop_claiming(self) -> None:
@@ -163,9 +169,10 @@ class EngineRunner:
                 self._sharers -= 1
 
     async def declare(self, runtime: Runtime, *, write: bool = True) -> None:
-        """Bring the schedules that the code declares into the store. Without `write`, only announce their digests.
+        """Store the schedules that the code declares, and announce their digests to other instances.
 
-        Other live instances of the app are considered: an older version does not overwrite a newer one's declaration.
+        Without `write`, store only the header values of their HTTP agents. A schedule that a live instance of a newer
+        version declares differently stays as it is.
         """
         requests = {
             name: await runtime.commands.with_stored_headers(request)

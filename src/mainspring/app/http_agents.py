@@ -1,4 +1,4 @@
-"""HTTP agents of an app: check their addresses before a schedule is stored, and keep the secrets that sign calls."""
+"""HTTP agents of an app: check their URLs before a schedule is stored, show and rotate the secrets that sign calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class HttpAgents:
         self._host = host
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Use `settings` for all calls of agents from now on. Thread: the handlers' loop."""
+        """Use `settings` for calls of agents from now on, but for what a running client keeps until its next start.
+
+        It keeps its address guard, its limit of all calls and its time-outs. Thread: the handlers' loop.
+        """
         self._host.enable_agents(settings)
         runtime = self._host.runtime
         executor: HttpExecutor | None = None if runtime is None else runtime.workers.executors.get("http")  # type: ignore[assignment]  # this kind is made by `start_agents`
@@ -33,7 +36,7 @@ class HttpAgents:
             executor.adopt(settings)
 
     async def check_url(self, url: str, *, field: str = "url") -> list[str]:
-        """Return warnings about a URL, for example a host that has no address yet.
+        """Return warnings about a URL, for example that its host has no address yet; empty if there are none.
 
         Raises: InvalidInput, which names `field`, for a URL that this instance would never call.
         """
@@ -42,7 +45,7 @@ class HttpAgents:
         return await AddressGuard(self._host.agents or AgentSettings()).check_url(url, field=field)
 
     async def check_target(self, task: object) -> None:
-        """Check the agent of a schedule that will be stored, and log warnings about its URL; other tasks pass.
+        """Check the URL of an agent whose schedule will be stored, and log warnings about it; other tasks pass.
 
         Raises: InvalidInput for a URL that this instance would never call.
         """
@@ -51,9 +54,9 @@ class HttpAgents:
                 log.warning("%s", warning)
 
     async def start_calling(self, task: object) -> None:
-        """Enable calls of agents in this process's open runtime, after a schedule that calls an agent was stored.
+        """Have the engine of this process call agents, after a schedule was stored whose `task` is an agent.
 
-        Nothing happens for other tasks, or if the store is not open.
+        Nothing happens for other tasks, or if the engine does not run.
         """
         settings = self._host.agents
         if not isinstance(task, HttpAgent) or self._host.runtime is None or settings is None:
@@ -65,17 +68,25 @@ class HttpAgents:
         await self._host.call(start)
 
     async def signing_secret(self, key: str) -> str:
-        """Return the secret that signs the calls of a schedule."""
+        """Return the newest secret that signs a schedule's calls, and mark it as shown.
+
+        Raises: InvalidInput if it was shown before, or if the schedule calls no agent; UnknownSchedule.
+        """
         schedule = await self._find_schedule(key)
         return await self._host.call(lambda runtime: runtime.vault.show(schedule.id))
 
     async def rotate_secret(self, key: str, overlap: Duration) -> str:
-        """Return a new signing secret; for the duration `overlap`, calls are signed with the old one, too."""
+        """Replace the secret that signs a schedule's calls, and return the new one.
+
+        For the duration `overlap`, calls are signed with the old one, too. Raises: InvalidInput if the schedule calls
+        no agent; UnknownSchedule.
+        """
         schedule = await self._find_schedule(key)
         overlap_ms = duration_ms(overlap, field="overlap")
         return await self._host.call(lambda runtime: runtime.vault.rotate(schedule.id, overlap_ms))
 
     async def _find_schedule(self, key: str) -> Schedule:
+        """Return a schedule by name or id. Raises: InvalidInput if it calls no agent; UnknownSchedule."""
         namespace = self._host.settings.namespace
         schedule = await self._host.call(lambda runtime: runtime.commands.schedule(namespace, key))
         if schedule.spec.task != HTTP_TASK:

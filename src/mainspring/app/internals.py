@@ -35,12 +35,12 @@ def registry_of(ms: Mainspring) -> Registry:
 
 
 def http_agents_of(ms: Mainspring) -> HttpAgents:
-    """Return the part that checks the addresses of HTTP agents and keeps their secrets."""
+    """Return the part that checks the URLs of HTTP agents, and shows and rotates the secrets that sign their calls."""
     return ms._agents
 
 
 def runtime_of(ms: Mainspring) -> Runtime:
-    """Return the runtime while the store is open; raise `MainspringError` else."""
+    """Return the runtime. Raises: MainspringError if the store is not open."""
     runtime = ms._host.runtime
     if runtime is None:
         raise MainspringError("the store is not open: call any coroutine method of the Mainspring first")

@@ -44,7 +44,7 @@ class BaseLockGuard:
 
     def __init__(self, name: str, hold: HeldLock) -> None:
         self.name = name
-        #: Greater than the token of every earlier holder of this name: send it along with what you write.
+        #: The fencing token, greater than that of every earlier holder of this name: send it along with what you write.
         self.token = hold.token
         self._hold = hold
 
@@ -89,9 +89,10 @@ class LockRequest:
         kind: LockKind = "lease",
         remember: Ms = 0,
     ) -> None:
-        """`key` names the lease in the store. `wait_seconds` bounds the wait for another holder; None means no bound.
+        """`key` is the name of the lease in the store, `name` that of the lock in errors.
 
-        After a block that ended without an error, the name stays taken for `remember` milliseconds.
+        `wait_seconds` limits the wait for another holder; None: no limit. After a block that ended without an error,
+        the name stays taken for `remember` milliseconds.
         """
         self.locks = locks
         self.name = name
@@ -102,9 +103,9 @@ class LockRequest:
         self.remember = remember
 
     async def acquire(self, on_lost: Callable[[str], None]) -> HeldLock:
-        """Return the held lock; `on_lost` is called with the reason, on the engine's loop, if it is lost later.
+        """Acquire the lock and return it. If it is lost later, the engine's loop calls `on_lost` with the reason.
 
-        Raises: LockTaken, which names the holder.
+        Raises: LockTaken, which names the holder; InvalidInput if the store has no locks of this kind.
         """
         locks, host = self.locks, self.locks.host
         backend, owner = await host.call(lambda runtime: locks.open_backend(runtime, self.kind))
@@ -120,18 +121,22 @@ class LockRequest:
         return hold
 
     async def make_taken_error(self, backend: LockBackend) -> LockTaken:
-        """Return the error for a caller that did not get the lock."""
+        """Return the error for a caller that did not get the lock, with the name of its holder if that is known."""
         holder = await self._find_holder(backend)
         return LockTaken(self.name, "" if holder is None else holder.owner)
 
     async def _find_holder(self, backend: LockBackend) -> LockHolder | None:
+        """Return the present holder; None if there is none any more, or if the store fails."""
         with contextlib.suppress(StoreError):  # the holder only completes the message
             holder = await self.locks.host.call(lambda _: backend.find_holder(self.key))
             return holder if holder is not None and holder.live else None
         return None
 
     async def release(self, hold: HeldLock, *, succeeded: bool) -> LockLost | None:
-        """Release the lock. Return an error if the block was not protected to its end."""
+        """Release the lock. Return None, or the error to raise if the lock was lost before the block ended.
+
+        `succeeded`: the block ended without an error. The name then stays taken for `remember` milliseconds.
+        """
         lost = hold.lost_reason
         data = TermData(hold.term.since, done=True) if succeeded and self.remember and lost is None else None
         releasing = self.locks.host.call(lambda _: hold.release(data, self.remember))
@@ -143,9 +148,10 @@ class LockRequest:
 
 
 class ExecutionRequest(LockRequest):
-    """A requested lock on one fire of another scheduler; it stays taken after the fire was executed."""
+    """A requested lock on one fire of another scheduler; it stays taken for `remember` after the fire was executed."""
 
     async def make_taken_error(self, backend: LockBackend) -> LockTaken:
+        """Return an `ExecutionTaken`, which states whether the fire is being executed or has been."""
         holder = await self._find_holder(backend)
         owner = "" if holder is None else holder.owner
         done = holder is not None and TermData.read(holder.data).done
@@ -169,10 +175,11 @@ class Lock:
         self._cancelled = False
 
     def blocking(self) -> SyncLock:
-        """Return the lock for a `with` block in a thread without an event loop."""
+        """Return this lock for a `with` block in a thread without an event loop."""
         return SyncLock(self._request)
 
     async def __aenter__(self) -> LockGuard:
+        """Acquire the lock and return its guard. Raises: LockTaken; MainspringError if the lock was used before."""
         if self._hold is not None:
             raise MainspringError("a lock is for one block: call ms.lock() again")
         task = asyncio.current_task()
@@ -191,6 +198,7 @@ class Lock:
         return self._guard
 
     def _cancel_block(self) -> None:
+        """Set `guard.lost` and cancel the block's task, once, as the lock is lost. Thread: the block's event loop."""
         if self._guard is not None:
             self._guard.lost.set()
         if self._task is not None and not self._cancelled:
@@ -200,6 +208,7 @@ class Lock:
     async def __aexit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        """Release the lock. Raises: LockLost if it was lost and the block has no error of its own."""
         task, self._task = self._task, None
         assert task is not None
         assert self._hold is not None
@@ -209,13 +218,20 @@ class Lock:
 
 
 class SyncLock:
-    """A lock for one `with` in a thread without an event loop; it is renewed in the background, like `Lock`."""
+    """A lock for one `with` in a thread without an event loop. The engine's loop renews it, like a `Lock`.
+
+    The block is not stopped when the lock is lost; if it has no error of its own, it ends with `LockLost`.
+    """
 
     def __init__(self, request: LockRequest) -> None:
         self._request = request
         self._hold: HeldLock | None = None
 
     def __enter__(self) -> SyncLockGuard:
+        """Acquire the lock and return its guard.
+
+        Raises: LockTaken; SyncOnLoop on a thread that runs an event loop; MainspringError if the lock was used before.
+        """
         if self._hold is not None:
             raise MainspringError("a lock is for one block: call ms.sync.lock() again")
         if runs_loop():
@@ -229,6 +245,7 @@ class SyncLock:
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        """Release the lock. Raises: LockLost if it was lost and the block has no error of its own."""
         assert self._hold is not None
         block_on = self._request.locks.host.block_on
         _raise_lost(block_on(self._request.release(self._hold, succeeded=error is None), ""), error)
@@ -257,14 +274,14 @@ class Locks:
         self._acquisitions = itertools.count(1)
 
     def lock(self, name: str, ttl: Duration, wait: bool | Duration, kind: LockKind) -> Lock:
-        """Return a lock on a name in the app's namespace; see `Mainspring.lock`."""
+        """Return a lock on a name in the app's namespace; see `Mainspring.lock`. Raises: InvalidInput."""
         check_name(name)
         check_choice(kind, LOCK_KINDS, field="kind")
         key = f"{LOCK_PREFIX}{escape_name_part(self.host.settings.namespace)}:{name}"
         return Lock(LockRequest(self, name, key, _parse_ttl(ttl), _parse_wait(wait), kind))
 
     def execution_lease(self, schedule: str, fire_time: datetime, ttl: Duration, remember: Duration) -> Lock:
-        """Return a lock on one fire of another scheduler; see `Mainspring.execution_lease`."""
+        """Return a lock on one fire of another scheduler; see `Mainspring.execution_lease`. Raises: InvalidInput."""
         check_name(schedule, field="schedule")
         at = instant_ms(fire_time, field="fire_time")
         key = f"{EXECUTION_PREFIX}{escape_name_part(self.host.settings.namespace)}:{escape_name_part(schedule)}:{at}"
@@ -273,7 +290,7 @@ class Locks:
         return Lock(ExecutionRequest(self, name, key, _parse_ttl(ttl), 0.0, remember=remember_ms))
 
     async def leader(self) -> Leadership | None:
-        """Return the leader of the app's instances; None if there never was one."""
+        """Return the present or last leader of the app's instances; None if there never was one."""
         return await self.host.call(lambda runtime: find_leadership(runtime.store, self.host.settings))
 
     async def open_backend(self, runtime: Runtime, kind: LockKind) -> tuple[LockBackend, str]:
@@ -325,13 +342,14 @@ class HostClock:
 
 
 def _parse_wait(wait: bool | Duration) -> float | None:
-    """Return how long to wait for another holder, in seconds; None means without a bound."""
+    """Return how long to wait for another holder, in seconds: None (no limit) for True, 0 for False."""
     if wait is True:
         return None
     return 0.0 if wait is False else duration_ms(wait, field="wait") / 1000
 
 
 def _parse_ttl(value: Duration) -> Ms:
+    """Return the length of a lease. Raises: LeaseTooShort below `MIN_LEASE_MS`."""
     ttl = duration_ms(value, field="ttl")
     if ttl < MIN_LEASE_MS:
         raise LeaseTooShort("ttl", f"{format_duration(ttl)} is too short", "Use at least 300ms; 30s is the default")

@@ -53,7 +53,12 @@ DEFAULT_URL = "sqlite:///mainspring.db"
 
 
 class Mainspring:
-    """A scheduler and a queue on one store. Nothing starts on import, and nothing is opened before the first call."""
+    """A scheduler and a queue on one store. Nothing starts on import, and nothing is opened before the first call.
+
+    Without `url` and `store`, $MAINSPRING_URL or `DEFAULT_URL` names the store; without `broker`, $MAINSPRING_BROKER
+    the broker. `tz`: the zone of schedules that name none. `deps`: what handlers get as `ctx.deps`. `on_drift`: "keep"
+    a person's edit of a declared schedule, or write the "code" over it. `make_settings` explains the other settings.
+    """
 
     def __init__(
         self,
@@ -107,7 +112,6 @@ class Mainspring:
         self._host = EngineHost(url, environment, threads=threads, rng=rng, agents=agents)
         load_zone(tz, field="tz")
         self.tz = tz
-        #: The object that handlers receive as `ctx.deps`.
         self.deps = deps
         check_choice(on_drift, ("keep", "code"), field="on_drift")
         self.on_drift: Literal["keep", "code"] = on_drift
@@ -129,7 +133,7 @@ class Mainspring:
 
     @property
     def broker(self) -> str | Broker | None:
-        """The broker that carries hints of work between processes, or its URL."""
+        """The broker that carries hints of work between processes, or its URL; None if there is none."""
         return self._host.broker
 
     @property
@@ -149,7 +153,7 @@ class Mainspring:
 
     @property
     def declared(self) -> tuple[str, ...]:
-        """The names of the schedules that code declares."""
+        """The names of the schedules that this program declares; the start of the engine stores them."""
         return tuple(self._registry.declared)
 
     @property
@@ -174,7 +178,7 @@ class Mainspring:
     @overload
     def task(self, **options: Unpack[TaskSettings]) -> TaskDecorator: ...
     def task(self, *functions: Any, **options: Any) -> Any:
-        """Register a function as a task; with or without parentheses.
+        """Register a function as a task and return the task; given only options, return a decorator that does so.
 
         Options: name, executor ("auto", "loop", "thread", "process"), retry (3 attempts), timeout ("300s"), recovery
         ("retry", "fail"), max_crashes (3), limit (of runs at once), priority, queue, overrun ("60s").
@@ -185,19 +189,19 @@ class Mainspring:
         return self._registry.register(functions[0], **options)
 
     def cron(self, expression: str, *, name: str | None = None, **options: Unpack[DeclareOptions]) -> TaskDecorator:
-        """Run the function at the times of a cron expression; options are those of `schedule` and `task`."""
+        """Return a decorator that makes a function a task and declares a schedule `name` (None: the task's name)."""
         return self._registry.schedule_decorator(name, {"cron": expression}, dict(options))
 
     def every(
         self, interval: Duration | Every, *, name: str | None = None, **options: Unpack[DeclareOptions]
     ) -> TaskDecorator:
-        """Run the function at an interval, the first time one interval from now."""
+        """Do what `cron` does, with an interval; the first fire is one interval after the schedule is first stored."""
         return self._registry.schedule_decorator(name, {"every": interval}, dict(options))
 
     def at(
         self, times: datetime | Iterable[datetime] | At, *, name: str | None = None, **options: Unpack[DeclareOptions]
     ) -> TaskDecorator:
-        """Run the function at an instant or a list of instants."""
+        """Do what `cron` does, with an instant or several, as datetimes with a time zone."""
         return self._registry.schedule_decorator(name, {"at": times}, dict(options))
 
     def http(
@@ -213,10 +217,7 @@ class Mainspring:
         within: Duration = "1h",
         **when_and_how: Unpack[WhenAndHow],
     ) -> HttpAgent:
-        """Declare a schedule that calls an HTTP agent; it is stored when the program runs, like a decorated one.
-
-        The payload is sent as the body, unchanged. Header values are stored apart and never shown again.
-        """
+        """Declare a schedule that calls an HTTP agent (see `Http`), with `payload` as JSON body; return the agent."""
         agent = Http(url, method=method, headers=headers, agent_id=agent_id, silence=silence, within=within)
         self._registry.declare_schedule(name, task=agent, payload=payload, **when_and_how)
         return agent
@@ -234,10 +235,10 @@ class Mainspring:
         on_conflict: OnConflict = "error",
         **when_and_how: Unpack[WhenAndHow],
     ) -> Schedule:
-        """Create a schedule: exactly one of cron, every, at, delay or trigger, and any policy.
+        """Create a schedule and return it; give exactly one of cron, every, at, delay or trigger, and any policy.
 
-        It runs a task with arguments, or calls `Http("https://…")` with a payload. The same definition again changes
-        nothing; another one under the same name is a conflict.
+        It runs a task with arguments, or calls `Http("https://…")` with a payload. An equal schedule of this name is
+        returned unchanged; a different one raises ScheduleConflict, is kept or is replaced, as `on_conflict` says.
         """
         check_choice(on_conflict, ON_CONFLICT, field="on_conflict")
         request = self._registry.make_request(
@@ -255,10 +256,10 @@ class Mainspring:
         *,
         on_conflict: OnConflict = "error",
     ) -> int:
-        """Create schedules in bulk, a thousand in a commit, and return how many are new.
+        """Create schedules in bulk, up to a thousand in a commit, and return how many are new.
 
         Each item holds a name and options of `schedule()`. Items are read as they are stored; a million need no memory.
-        A wrong item raises InvalidInput with its number; commits before it stay, also when the call is repeated.
+        InvalidInput names a wrong item by its number. After an error, stored schedules stay: repeat the call to go on.
         """
         check_choice(on_conflict, ON_CONFLICT, field="on_conflict")
         return await create_many(self._host, BulkReader(self._registry.make_request, task), items, on_conflict)
@@ -273,7 +274,7 @@ class Mainspring:
         payload: Any = UNSET,
         **changes: Unpack[EditOptions],
     ) -> Schedule:
-        """Change a schedule's definition; only later fires are affected. What is not named stays as it is."""
+        """Edit a schedule for later fires, return it. What is not given stays, but a `task` drops the old arguments."""
         await self._agents.check_target(task)
         edit = ScheduleEdit(task=task, args=args, kwargs=kwargs, payload=payload, options=changes)
         schedule = await edit.apply(self._host, self._registry, key, self.tz)
@@ -281,28 +282,28 @@ class Mainspring:
         return schedule
 
     async def get(self, key: str) -> Schedule:
-        """Return a schedule by name or id."""
+        """Return a schedule by name or id. Raises: UnknownSchedule, with the nearest name."""
         return await self._queries.find_schedule(key)
 
     async def schedules(
         self, *, enabled: bool | None = None, limit: int = 1_000, after: str | None = None
     ) -> list[Schedule]:
-        """Return schedules that are not deleted; `enabled` selects those that plan runs, or those that do not."""
+        """Return schedules behind the id `after`; `enabled` True: active, False: paused or finished, None: both."""
         return await self._queries.find_schedules(enabled, limit, after)
 
     async def pause(self, key: str, *, reason: str = "paused", until: datetime | None = None) -> Schedule:
-        """Plan no more runs of a schedule until it is resumed, or until an instant."""
+        """Plan no runs of a schedule until `resume` or, if given, the instant `until`; return the schedule."""
         end = None if until is None else instant_ms(until, field="until")
         schedule = await self.get(key)
         return await self._host.call(lambda runtime: runtime.commands.pause(schedule, reason=reason, until=end))
 
     async def resume(self, key: str) -> Schedule:
-        """Plan runs of a paused schedule again; the fires it would have had meanwhile become one span."""
+        """Plan runs of a paused schedule again and return it. The fires during the pause become one span, not runs."""
         schedule = await self.get(key)
         return await self._host.call(lambda runtime: runtime.commands.resume(schedule))
 
     async def delete(self, key: str, *, reason: str = "user") -> None:
-        """Delete a schedule; waiting runs are cancelled, running ones end, the event log stays."""
+        """Delete a schedule and cancel its waiting runs; running ones go on to their end, and the event log stays."""
         schedule = await self.get(key)
         await self._host.call(lambda runtime: runtime.commands.delete(schedule, reason=reason))
 
@@ -314,10 +315,7 @@ class Mainspring:
         kwargs: dict[str, Any] | None = None,
         payload: Any = UNSET,
     ) -> Any:
-        """Start one run now, outside the plan, and return its handle.
-
-        Arguments, or the payload of an agent, replace the schedule's own.
-        """
+        """Start one run now, outside the plan; return its handle. Arguments or a payload replace the stored ones."""
         schedule = await self.get(key)
         body, decode = self._registry.prepare_trigger(schedule, args, kwargs, payload)
         run = await self._host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
@@ -326,7 +324,7 @@ class Mainspring:
     # ── runs and events ────────────────────────────────────────────────────
 
     async def find_by_id(self, run_id: str) -> Run:
-        """Return a run by its id."""
+        """Return a run by its id. Raises: UnknownRun."""
         return await self._queries.find_run(run_id)
 
     async def find_by_status(self, state: State | str, *, limit: int = 100) -> list[Run]:
@@ -334,16 +332,16 @@ class Mainspring:
         return await self.runs(state=state, limit=limit)
 
     async def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
-        """Return waiting runs that are due at an instant (by default now), oldest first."""
+        """Return waiting and retrying runs that are due by the instant `before` (None: now), oldest first."""
         due_before = self._host.now() if before is None else instant_ms(before, field="before")
         return await self._queries.find_waiting(due_before, limit)
 
     async def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:
-        """Return waiting runs that should have started at least the duration `by` ago, oldest first."""
+        """Return waiting and retrying runs that have been due for at least the duration `by`, oldest first."""
         return await self._queries.find_waiting(self._host.now() - duration_ms(by, field="by"), limit)
 
     async def unresolved(self, *, limit: int = 100) -> list[Run]:
-        """Return waiting runs whose task no live instance has, oldest first; they wait until an instance has it."""
+        """Return waiting and retrying runs whose task no live instance has, oldest first; they wait for one."""
         return await self._queries.find_unresolved(limit)
 
     async def runs(
@@ -357,15 +355,18 @@ class Mainspring:
         limit: int = 100,
         after: str | None = None,
     ) -> list[Run]:
-        """Return runs, newest first; `state` may be several states, `after` is the id of the last run of a page."""
+        """Return a page of runs behind the run id `after`, newest first. A condition that is None is not applied.
+
+        `schedule`: its name or id. `state`: one or several. `since`: created then or later. `due_before`: due by then.
+        """
         return await self._queries.find_runs(schedule, state, since, task, due_before, limit, after)
 
     async def cancel(self, run_id: str, *, reason: str = "cancelled") -> Run:
-        """Cancel a waiting run, or ask a running one to stop; return the run."""
+        """Cancel a waiting run, or ask a running one to stop; return the run. An ended run stays as it is."""
         return await self._host.call(lambda runtime: runtime.commands.cancel(run_id, reason=reason, by="api"))
 
     async def retry(self, run_id: str) -> Run:
-        """Run an ended run again, with its row and fire time and with fresh budgets; return the run."""
+        """Open a failed, lost or cancelled run again and return it: same row and fire time, new retry budgets."""
         return await self._host.call(lambda runtime: runtime.commands.reopen(run_id, by="api"))
 
     async def events(
@@ -378,7 +379,10 @@ class Mainspring:
         until: datetime | None = None,
         limit: int = 1_000,
     ) -> list[Event]:
-        """Return events of the log, oldest first."""
+        """Return events of the log, oldest first. A condition that is None is not applied.
+
+        `run`: a run id. `schedule`: a name or id. `types`: classes or their names. Times: `since` ≤ time < `until`.
+        """
         return await self._queries.find_events(run, schedule, types, since, until, limit)
 
     @overload
@@ -402,43 +406,42 @@ class Mainspring:
     def on_event(
         self, event: type[Any] | tuple[type[Any], ...], handler: Callable[[Any], Any], *, everywhere: bool = False
     ) -> None:
-        """Call `handler` with every event of a type that this process commits; at most once for each.
+        """Call `handler` with events of these types that this process commits while its engine runs; once at most.
 
-        With `everywhere`, also with events that other instances commit from now on, in log order, while this one runs.
+        `everywhere`: with events that any instance in this namespace commits from now on, in log order.
         """
         self._host.subscribe(event if isinstance(event, tuple) else (event,), handler, everywhere=everywhere)
 
     # ── agents and locks ───────────────────────────────────────────────────
 
     async def signing_secret(self, key: str) -> str:
-        """Return the secret that signs the calls of a schedule. Raises: InvalidInput if it was shown before."""
+        """Return a schedule's signing secret and mark it as shown. Raises: InvalidInput if it was shown before."""
         return await self._agents.signing_secret(key)
 
     async def rotate_secret(self, key: str, *, overlap: Duration = "24h") -> str:
-        """Return a new signing secret; for the duration `overlap`, calls are signed with the old one, too."""
+        """Replace a signing secret, return the new one; for the time `overlap` the old one signs calls, too."""
         return await self._agents.rotate_secret(key, overlap)
 
     def lock(self, name: str, *, ttl: Duration = "30s", wait: bool | Duration = True, kind: LockKind = "lease") -> Lock:
         """Return a lock with one holder among all processes on this store: `async with ms.lock("import") as guard:`.
 
-        It is renewed until the block ends. `wait` bounds the wait for another holder: True waits without a bound, False
-        raises `LockTaken` at once, a duration is the bound. `guard.token` grows with every holder of the name.
+        It is renewed until the block ends; after a crash it is free within `ttl`. `wait`: the longest wait for another
+        holder (True: no limit), after which `LockTaken` is raised. `guard.token` grows with every holder of the name.
         """
         return self._locks.lock(name, ttl, wait, kind)
 
     def execution_lease(
         self, schedule: str, fire_time: datetime, *, ttl: Duration = "30s", remember: Duration = "1d"
     ) -> Lock:
-        """Return a lock on one fire of a schedule; entering it raises `ExecutionTaken` if the fire is or was executed.
+        """Return a lock on one fire of another scheduler; entering it raises `ExecutionTaken` if the fire is taken.
 
-        For work that Mainspring does not run itself; its own runs are always protected. After a block that ended
-        without an error the fire stays taken for `remember`; after one that failed it is free at once, after a crash
-        within `ttl`.
+        The fire is taken while the lock is held, and for `remember` after a block without an error. After a block with
+        an error it is free at once, after a crash within `ttl`. Runs of Mainspring need no such lock.
         """
         return self._locks.execution_lease(schedule, fire_time, ttl, remember)
 
     async def leader(self) -> Leadership | None:
-        """Return the instance that does housekeeping for this app, and its term; None if there never was one."""
+        """Return the present or last instance that does housekeeping for this app; None if there never was one."""
         return await self._locks.leader()
 
     # ── running ────────────────────────────────────────────────────────────
@@ -446,8 +449,8 @@ class Mainspring:
     def run(self, *, until_idle: bool = False, role: Role = "all") -> None:
         """Plan schedules and run tasks until SIGTERM or SIGINT; with `until_idle` until nothing is due any more.
 
-        `role="worker"` plans and declares nothing: it runs what other instances plan. `role="planner"` plans and claims
-        no runs.
+        Role "worker": plan no schedules and store no declared ones, but run what others plan. Role "planner": plan, but
+        claim no runs. In a process that only imports this program, `run` returns at once.
         """
         end_of_loading()
         if os.environ.get(CHILD) or os.environ.get(LOADING):
@@ -456,7 +459,7 @@ class Mainspring:
             asyncio.run(self.run_async(until_idle=until_idle, role=role))
 
     async def run_async(self, *, until_idle: bool = False, signals: bool = True, role: Role = "all") -> None:
-        """Do what `run` does, on the running loop; the first signal drains, the second stops at once."""
+        """Do what `run` does, on this loop. With `signals`, the first signal drains, the second hands all runs back."""
         await self._runner.run(until_idle=until_idle, signals=signals, role=role)
 
     @property
@@ -469,30 +472,27 @@ class Mainspring:
         return Health("stopped") if self._host.runtime is None else self._host.runtime.health()
 
     def metrics(self) -> dict[str, float]:
-        """Return the counters of this instance, without asking the store; empty when stopped. Thread: any."""
+        """Return counters and present values by name, without asking the store; empty when stopped. Thread: any."""
         return {} if self._host.runtime is None else self._host.runtime.metrics()
 
     def stop(self) -> None:
-        """Ask a running `run()` to drain and return. Thread: any."""
+        """Ask the `run` or `run_async` under way, if any, to drain and return. Thread: any."""
         self._runner.request_stop()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Mainspring]:
-        """Run the engine beside other code on this loop, inside the block."""
+        """Run the engine beside other code on this loop, inside the block; at its end drain and close the store."""
         async with self._runner.run_in_block():
             yield self
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
-        """Keep the engine running inside the block: use the running one, or start one that the last block stops.
-
-        Yields a function that returns True if leaving the block now would stop the engine.
-        """
+        """Keep the engine running inside the block, started if needed; yields a function: True if leaving stops it."""
         async with self._runner.sharing() as is_last:
             yield is_last
 
     def lifespan(self) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
-        """Return a lifespan for FastAPI, Starlette and other ASGI apps: `FastAPI(lifespan=ms.lifespan())`."""
+        """Return a lifespan that runs the engine beside an ASGI app: `FastAPI(lifespan=ms.lifespan())`."""
         return lambda _app: self._runner.run_in_block()
 
     async def close(self) -> None:

@@ -24,7 +24,7 @@ class ProgressWriter:
         self._writing: asyncio.Task[None] | None = None
 
     def put(self, held: HeldRun, text: str) -> None:
-        """Store `text` as the progress of an attempt soon. Thread: engine loop."""
+        """Store `text` as the progress line of an attempt soon, unless the attempt ends before. Thread: engine loop."""
         idle = not self._lines
         self._lines[held] = text
         if idle:
@@ -37,6 +37,7 @@ class ProgressWriter:
             self._writing.cancel()
 
     async def _write(self) -> None:
+        """Write the queued lines, each interval, until there are none. If the store fails, a line is lost."""
         while self._lines:
             for held, text in list(self._lines.items()):
                 if self._lines.get(held) == text:

@@ -17,7 +17,10 @@ from mainspring.service.unresolved_runs import find_unresolved
 
 
 class Queries:
-    """Reads schedules, runs and events of the app's namespace. `Mainspring` documents the arguments."""
+    """Reads schedules and runs of the app's namespace, and events. `Mainspring` explains the arguments.
+
+    A run or schedule that is named by its id, and events, may belong to any namespace.
+    """
 
     def __init__(self, host: EngineHost) -> None:
         self._host = host
@@ -28,10 +31,14 @@ class Queries:
         return await self._host.call(lambda runtime: runtime.commands.schedule(namespace, key))
 
     async def _find_schedule_id(self, key: str | None) -> str | None:
+        """Return the id of a schedule, given its name or id; None for None. Raises: UnknownSchedule."""
         return None if key is None else (await self.find_schedule(key)).id
 
     async def find_schedules(self, enabled: bool | None, limit: int, after: str | None) -> list[Schedule]:
-        """Return schedules that are not deleted."""
+        """Return up to `limit` schedules behind the id `after`, in the order of their ids, but no deleted ones.
+
+        `enabled` True: those that are active; False: those that are paused or finished; None: both.
+        """
         states: tuple[Any, ...] = ("active", "paused", "finished")
         if enabled is not None:
             states = ("active",) if enabled else ("paused", "finished")
@@ -52,7 +59,11 @@ class Queries:
         limit: int,
         after: str | None,
     ) -> list[Run]:
-        """Return runs, newest first."""
+        """Return up to `limit` runs behind the run id `after`, newest first. A condition that is None is not applied.
+
+        `schedule` is a name or id, `state` one or several states or their names. `since`: created at that instant or
+        later. `due_before`: due by that instant. Raises: UnknownSchedule; InvalidInput.
+        """
         query = Runs(
             ns=self._host.settings.namespace,
             schedule_id=await self._find_schedule_id(schedule),
@@ -66,14 +77,14 @@ class Queries:
         return await self._host.call(lambda runtime: runtime.commands.runs(query))
 
     async def find_waiting(self, due_before: Ms, limit: int) -> list[Run]:
-        """Return runs that wait to be claimed and are due before an instant, oldest first."""
+        """Return waiting and retrying runs that are due by the instant `due_before`, oldest first."""
         states = tuple(sorted(CLAIMABLE))
         namespace = self._host.settings.namespace
         query = Runs(ns=namespace, states=states, due_before=due_before, limit=limit, oldest_first=True)
         return await self._host.call(lambda runtime: runtime.commands.runs(query))
 
     async def find_unresolved(self, limit: int) -> list[Run]:
-        """Return waiting runs whose task no live instance has, oldest first."""
+        """Return waiting and retrying runs whose task no live instance has, oldest first."""
         namespace = self._host.settings.namespace
         return await self._host.call(lambda runtime: find_unresolved(runtime.store, namespace, limit))
 
@@ -86,7 +97,12 @@ class Queries:
         until: datetime | None,
         limit: int,
     ) -> list[Event]:
-        """Return events of the log, oldest first."""
+        """Return up to `limit` events of the log, oldest first, of every namespace.
+
+        `run` is a run id, `schedule` a name or id, `types` holds event classes or their names. Only events with
+        `since` ≤ time < `until` are returned. A condition that is None is not applied. Raises: UnknownSchedule;
+        InvalidInput.
+        """
         query = Events(
             run_id=run,
             schedule_id=await self._find_schedule_id(schedule),
@@ -99,5 +115,6 @@ class Queries:
 
 
 def _parse_states(state: State | str | Iterable[State | str]) -> tuple[State, ...]:
+    """Return the states that one or several states or names stand for. Raises: InvalidInput for an unknown name."""
     several = (state,) if isinstance(state, str) else tuple(state)
     return tuple(State(check_choice(str(one), tuple(State), field="state")) for one in several)

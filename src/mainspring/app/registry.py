@@ -44,20 +44,28 @@ Executor = Literal["auto", "loop", "thread", "process"]
 class TaskSettings(TypedDict, total=False):
     """Options of `@ms.task(…)`."""
 
+    #: Name of the task; None: the name of the function.
     name: str | None
+    #: Where the function runs: on the event loop, in a thread, or in a process. "auto": a coroutine function on the
+    #: loop, another one in a thread.
     executor: Executor
     retry: RetryPolicy | None
+    #: Time limit of one attempt; None: no limit.
     timeout: Duration | None
+    #: Whether a run whose worker crashed is run again ("retry") or lost ("fail").
     recovery: Recovery
+    #: A run fails for good after this number of crashes.
     max_crashes: int
+    #: Upper bound of runs that execute at once, in all instances; None: no bound.
     limit: int | None
     priority: Priority | PriorityName | int
     queue: str
+    #: Time that a function has to stop after its time-out, before the worker abandons it.
     overrun: Duration
 
 
 class DeclareOptions(PolicyOptions, total=False):
-    """Options of a schedule's decorator beside its trigger: policies, settings of the task, arguments."""
+    """Options of a schedule's decorator beside its trigger: policies, settings of the task, arguments of its runs."""
 
     executor: Executor
     limit: int | None
@@ -68,8 +76,9 @@ class DeclareOptions(PolicyOptions, total=False):
 
 
 TASK_OPTIONS = tuple(TaskSettings.__annotations__)
-#: Options of a schedule's decorator that task and schedule both take, and those that only the task takes.
+#: The options of a task that a schedule takes, too: a decorator passes them to both.
 _SHARED_OPTIONS = tuple(name for name in TASK_OPTIONS if name in PolicyOptions.__annotations__)
+#: The options of a schedule's decorator that only the task takes.
 _TASK_ONLY_OPTIONS = tuple(name for name in TASK_OPTIONS if name not in ("name", *_SHARED_OPTIONS))
 
 
@@ -93,12 +102,17 @@ class ScheduleTarget(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Registry:
-    """Tables of tasks, handlers and declared schedules. Decorators only fill them; a start stores what they hold."""
+    """Tables of tasks, handlers and declared schedules. Decorators only fill them.
+
+    The start of the engine stores the declared schedules.
+    """
 
     def __init__(self, app: Mainspring, host: EngineHost) -> None:
         self._app = app
         self._host = host
+        #: Tasks by name.
         self.tasks: dict[str, BaseTask[Any, Any]] = {}
+        #: Handlers by task name: the table that the host gives to each runtime.
         self.handlers = host.handlers
         #: The options of each declared schedule, by its name.
         self.declared: dict[str, dict[str, Any]] = {}
@@ -127,9 +141,10 @@ class Registry:
         queue: str = "default",
         overrun: Duration = "60s",
     ) -> BaseTask[Any, Any]:
-        """Make a task of a function and add it to the tables; return a function that is a task already as it is.
+        """Make a task of a function, add it to the tables and return it.
 
-        Raises: InvalidInput for a wrong option; DuplicateTask for a name that is taken.
+        A `function` that is a task already is returned as it is, and the options are ignored. Raises: InvalidInput for
+        a wrong option; DuplicateTask for a name that is taken.
         """
         if isinstance(function, BaseTask):
             return function
@@ -154,6 +169,7 @@ class Registry:
         return task
 
     def _check_task_name(self, name: str) -> str:
+        """Return the name. Raises: InvalidInput if it is no name or reserved; DuplicateTask if it is taken."""
         name = check_name(name, field="task name")
         if name == HTTP_TASK:
             raise InvalidInput("name", f"{name!r} is the built-in task of HTTP agents", "Choose another name")
@@ -162,6 +178,7 @@ class Registry:
         return name
 
     def _make_task(self, function: Callable[..., Any], name: str, options: TaskOptions) -> BaseTask[Any, Any]:
+        """Return a task of the class whose direct call fits: asynchronous or not, and with a context first or not."""
         is_async = options.kind == "async"
         task: BaseTask[Any, Any] = (AsyncTask if is_async else Task)(self._app, self._host, function, name, options)
         parameters = list(inspect.signature(function).parameters)
@@ -171,7 +188,10 @@ class Registry:
         return task
 
     def find_task(self, task: BaseTask[Any, Any] | Callable[..., Any] | str) -> BaseTask[Any, Any]:
-        """Return the task that a task, a function or a name stands for; raise `UnknownTask` with the nearest name."""
+        """Return the task that a task, a function (by its `__name__`) or a task's name stands for.
+
+        Raises: UnknownTask, with the nearest name; InvalidInput for the built-in task of HTTP agents.
+        """
         if isinstance(task, BaseTask):
             return task
         name = task if isinstance(task, str) else getattr(task, "__name__", repr(task))
@@ -186,9 +206,10 @@ class Registry:
     # ── declared schedules ─────────────────────────────────────────────────
 
     def declare_schedule(self, name: str, **options: Any) -> None:
-        """Add a schedule to the table; its options are checked now and read again when it is stored.
+        """Add a schedule to the table. `options` are parameters of `make_request`.
 
-        Raises: InvalidInput for a wrong option; DuplicateTask for a name that is taken.
+        They are checked now, and read again when the schedule is stored. Raises: InvalidInput for a wrong option;
+        UnknownTask; DuplicateTask for a name that is taken.
         """
         check_name(name)
         if name in self.declared:
@@ -197,9 +218,11 @@ class Registry:
         self.declared[name] = options
 
     def schedule_decorator(self, name: str | None, trigger: dict[str, Any], options: dict[str, Any]) -> TaskDecorator:
-        """Return a decorator that registers a function as a task and declares a schedule of it.
+        """Return a decorator that registers a function as a task, declares a schedule of it, and returns the task.
 
-        `options` are `DeclareOptions`: some of them belong to the task, the others to the schedule.
+        `name` is the schedule's; None: the task's name. `trigger` holds the one option that states when, such as
+        `{"cron": "0 9 * * *"}`. `options` are `DeclareOptions`; those that only the task takes are removed from it. The
+        decorator raises what `register` and `declare_schedule` raise, and then removes the task that it made.
         """
         own = {key: options.pop(key) for key in _TASK_ONLY_OPTIONS if key in options}
         own |= {key: options[key] for key in _SHARED_OPTIONS if key in options}
@@ -236,7 +259,8 @@ class Registry:
     ) -> ScheduleRequest:
         """Return the checked definition of a schedule, with its payload and gates, ready to be stored.
 
-        Raises: InvalidInput for a wrong option or argument; UnknownTask.
+        `origin` "code": this program declares the schedule, and the request carries its app and version. A schedule of
+        an HTTP agent enables calls of agents. Raises: InvalidInput for a wrong option or argument; UnknownTask.
         """
         settings = self._host.settings
         target = self.resolve_target(task, args, kwargs, payload)
@@ -277,8 +301,8 @@ class Registry:
     ) -> ScheduleTarget:
         """Return what a schedule calls, with its encoded payload unless `with_payload` is False.
 
-        A task takes `args` and `kwargs`, an HTTP agent takes `payload`. Scheduling an agent makes this instance call
-        agents. Raises: InvalidInput for arguments of the wrong kind; UnknownTask.
+        A task takes `args` and `kwargs`, an HTTP agent takes `payload`. An agent enables calls of agents by this app,
+        from the next start of its engine on. Raises: InvalidInput for arguments of the wrong kind; UnknownTask.
         """
         if isinstance(args, str | bytes):
             raise InvalidInput("args", f"{args!r} is one value, not a list of arguments", f"Write args=({args!r},)")
@@ -302,9 +326,10 @@ class Registry:
     def prepare_trigger(
         self, schedule: Schedule, args: Iterable[Any] | None, kwargs: dict[str, Any] | None, payload: Any
     ) -> tuple[Body | None, Callable[[str | None], Any]]:
-        """Return the payload of a triggered run and the decoder of its result; payload None means the schedule's own.
+        """Return the payload of a triggered run, None for the schedule's own, and the decoder of its result.
 
-        Raises: InvalidInput for arguments of the wrong kind; UnknownTask for arguments of a task that is not here.
+        The decoder returns JSON text if the task is not registered here. Raises: InvalidInput for arguments of the
+        wrong kind; UnknownTask for arguments of a task that is not registered here.
         """
         limit = self._host.settings.payload_limit
         has_arguments = args is not None or kwargs is not None
@@ -322,7 +347,7 @@ class Registry:
         return body, task.signature.result if task is not None else _return_text
 
     def full_name(self, name: str) -> str:
-        """Return a schedule's name with the app's namespace."""
+        """Return a schedule's name with the app's namespace before it: `default/nightly`."""
         return f"{self._host.settings.namespace}/{name}"
 
     # ── test kits ──────────────────────────────────────────────────────────
@@ -361,6 +386,7 @@ def _check_max_crashes(value: Any) -> int:
 
 
 def _handler_kind(function: Callable[..., Any], executor: Executor) -> Kind:
+    """Return how the function is executed. Raises: InvalidInput if `executor` does not fit an `async def`."""
     check_choice(executor, ("auto", "loop", "thread", "process"), field="executor")
     is_async = inspect.iscoroutinefunction(function)
     if is_async and executor in ("thread", "process"):

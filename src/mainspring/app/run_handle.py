@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: A caller that waits for a run reads it again after this time, or a poll if that is longer, should its end be missed.
+#: A caller that waits for a run reads it again after this time, or after a poll interval if that is longer, in case the
+#: notice of its end was missed.
 REREAD_SECONDS = 60.0
 
 
@@ -45,7 +46,8 @@ class RunHandle(Generic[R]):
     async def result(self, timeout: Duration | None = None) -> R:
         """Wait until the run has ended, and return the handler's return value.
 
-        Raises: RunNotSuccessful if the run did not succeed; ResultTimeout if it did not end within `timeout`.
+        `timeout` None: without a limit. Raises: RunNotSuccessful if the run did not succeed; ResultTimeout if it did
+        not end within `timeout`.
         """
         seconds = None if timeout is None else duration_ms(timeout, field="timeout") / 1000
         run = await self._host.call(lambda runtime: _wait_for_end(runtime, self.id, seconds))
@@ -61,9 +63,9 @@ class RunHandle(Generic[R]):
 
 
 async def _wait_for_end(runtime: Runtime, run_id: str, seconds: float | None) -> Run | None:
-    """Return the run once it has ended, or None after `seconds`.
+    """Return the run once it has ended, or None after `seconds`, which may be None for no limit. Thread: engine loop.
 
-    The engine wakes the wait: see `RunWaiters`.
+    `RunWaiters` wakes this wait when the run ends.
     """
     deadline = None if seconds is None else runtime.clock.monotonic() + seconds
     reread = max(REREAD_SECONDS, runtime.settings.poll / 1000)

@@ -17,21 +17,26 @@ from mainspring.rules.definition import digest_of
 from mainspring.rules.triggers.every import Every
 from mainspring.service.commands import MAX_ROWS_PER_COMMIT, ScheduleRequest
 
-#: Options whose value may be another object each time, or whose meaning depends on the name or the moment.
+#: Options that keep an item from being derived from the last one: their value may be an object that the caller changes,
+#: or their meaning depends on the schedule's name or on the moment.
 _NEVER_SHARED = frozenset({"args", "kwargs", "payload", "cron", "delay", "at"})
 
 
 class BulkReader:
-    """Turns items into schedule definitions; derives an item that only changes name and interval from the last one."""
+    """Turns items into schedule definitions.
+
+    An item that differs from the last one only in name and interval gets a copy of the last definition, which is
+    quicker than parsing its options.
+    """
 
     def __init__(self, make_request: Callable[..., ScheduleRequest], task: Any) -> None:
-        """`make_request` parses an item's options; `task` is the task of items that name none."""
+        """`make_request` parses an item's options; `task` is the task, or HTTP agent, of items that name none."""
         self._make_request = make_request
         self._task = task
         self._last: tuple[Mapping[str, Any], ScheduleRequest] | None = None
 
     def read(self, number: int, item: Mapping[str, Any]) -> ScheduleRequest:
-        """Return the definition of an item. Raises: InvalidInput with the item's number."""
+        """Return the definition of the item with this number. Raises: InvalidInput with the number; UnknownTask."""
         if not isinstance(item, (dict, Mapping)) or not isinstance(item.get("name"), str):
             raise InvalidInput(f"items[{number}]", f"{item!r:.80} has no name", 'Write {"name": "…", "cron": "…"}')
         try:
@@ -43,7 +48,7 @@ class BulkReader:
         return request
 
     def _vary_last(self, item: Mapping[str, Any]) -> ScheduleRequest | None:
-        """Return the last definition with this item's name and interval; None if the items differ in other options."""
+        """Return the last definition with this item's name and interval; None if anything else differs."""
         if self._last is None:
             return None
         before, last = self._last
@@ -62,6 +67,7 @@ class BulkReader:
 
 
 def _is_same_kind_of_interval(value: Any, other: Any) -> bool:
+    """Return True if both are `Every` triggers, either both with a fixed delay or both without."""
     return type(value) is Every and type(other) is Every and value.spec.fixed_delay == other.spec.fixed_delay
 
 
@@ -70,7 +76,8 @@ async def create_many(
 ) -> int:
     """Create a schedule for each item, `MAX_ROWS_PER_COMMIT` in a commit, and return how many are new.
 
-    While one chunk is stored, the next is read.
+    While one chunk is stored, the next is read. An error raised by an item, or by the store, ends the work; schedules
+    stored before stay.
     """
 
     async def store(requests: list[ScheduleRequest]) -> int:

@@ -27,19 +27,24 @@ class EditOptions(WhenAndHow, total=False):
 
 
 class ScheduleEdit(Struct, frozen=True, kw_only=True):
-    """Changes to a schedule. None or UNSET leaves the task, its arguments or the payload as they are."""
+    """Changes to a schedule. None or UNSET leaves the task, its arguments or the payload as they are.
+
+    A new task gets only the arguments that the edit gives: see `_resolve_target`.
+    """
 
     task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str | None = None
     args: Iterable[Any] | None = None
     kwargs: dict[str, Any] | None = None
     payload: Any = UNSET
-    #: Options by name; an option that is not named stays as it is.
+    #: Options by name. An option that is not named stays as it is; None: the task's own value, else the default.
     options: Mapping[str, Any] = {}
 
     async def apply(self, host: EngineHost, registry: Registry, key: str, default_tz: str) -> Schedule:
-        """Write a new revision of the schedule that `key` names, and return it; unchanged if nothing differs.
+        """Write a new revision of the schedule `key` (a name or id) unless it changes nothing; return the schedule.
 
-        When another edit comes first, the changes are laid over its result.
+        When another edit comes first, the changes are laid over its result. New header values of an agent are stored in
+        any case. `default_tz` is the zone if the schedule loses its own. Raises: UnknownSchedule; UnknownTask;
+        InvalidInput; StoreError if other edits came first too often.
         """
         namespace = host.settings.namespace
         for _ in range(MAX_WRITE_ATTEMPTS):
@@ -54,7 +59,10 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
         raise StoreError(f"schedule {key!r} kept changing while it was edited")
 
     def amend(self, schedule: Schedule, registry: Registry, host: EngineHost, default_tz: str) -> ScheduleRequest:
-        """Return the definition of `schedule` with the changes laid over it."""
+        """Return the request that `schedule` becomes with the changes laid over its definition; nothing is stored.
+
+        A schedule that code declares keeps the digest of its declaration, so that the edit is seen as a person's.
+        """
         target, spec_target = self._resolve_target(schedule, registry)
         options = {name: target.policies.get(name) if value is None else value for name, value in self.options.items()}
         spec = amend(
@@ -98,4 +106,5 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
 
 
 async def _replace(host: EngineHost, schedule: Schedule, request: ScheduleRequest) -> Schedule:
+    """Write the request as a new revision. Raises: RevisionConflict if another edit came first."""
     return await host.call(lambda runtime: runtime.commands.replace(schedule, request, exactly=True))

@@ -11,13 +11,14 @@ from typing import Any
 
 
 class Stopper:
-    """Counts requests to stop, on the event loop on which it was made."""
+    """Counts requests to stop on the event loop on which it was made, and lets tasks of that loop wait for one."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._first = asyncio.Event()
         self._second: Callable[[], object] | None = None
         self._at_once: Callable[[], object] | None = None
+        #: Number of requests so far.
         self.requests = 0
 
     def request(self) -> None:
@@ -37,9 +38,9 @@ class Stopper:
             call()
 
     def at_once(self, call: Callable[[], object]) -> None:
-        """Set a function that each signal calls before the event loop is notified, which a blocking handler may delay.
+        """Set a function that each signal calls inside the signal handler; it must not block.
 
-        It runs inside the signal handler and must not block.
+        Why: the event loop counts the request, and a handler that blocks the loop may delay that.
         """
         self._at_once = call
 
@@ -48,7 +49,7 @@ class Stopper:
         await self._first.wait()
 
     async def first_of(self, work: Coroutine[Any, Any, None]) -> None:
-        """Return when `work` is done, or cancel it at the first request and return."""
+        """Return when `work` is done, or cancel it at the first request and return. Raises what `work` raises."""
         done = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._first.wait())
         try:
@@ -64,7 +65,7 @@ class Stopper:
 
     @contextlib.contextmanager
     def on_signals(self, *numbers: signal.Signals) -> Iterator[None]:
-        """Let signals request a stop inside the block; in a thread other than the main one, change nothing."""
+        """Let each of these signals request a stop inside the block; outside the main thread, change nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

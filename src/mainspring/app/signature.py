@@ -24,14 +24,17 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITION
 
 
 class Signature:
-    """Parameters of a handler, divided into payload, context and dependencies."""
+    """Parameters of a handler, divided into payload, context and dependencies. Encodes and decodes the payload."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        """Raises: InvalidInput if a parameter that is neither first nor called `ctx` is annotated as `Context`."""
         self._function = function
         self._full = inspect.signature(function)
         hints = _hints(function)
         parameters = list(self._full.parameters.values())
+        #: The name of the parameter that receives the `Context`; None: there is none.
         self.context = _context_parameter(parameters, hints)
+        #: The dependencies, by parameter name.
         self.needs: dict[str, Dependency] = dependencies_of(function)
         self._payload = self._full.replace(
             parameters=[p for p in parameters if p.name != self.context and p.name not in self.needs]
@@ -39,6 +42,7 @@ class Signature:
         self._decoders = {name: _decoder(hints.get(name)) for name in self._payload.parameters}
         self._result = _decoder(hints.get("return"))
         self._classify_parameters()
+        #: True if the function has no parameters.
         self.plain = not self._full.parameters
         # A wrapper shows the parameters of the wrapped function, but may accept them by position only.
         self._by_keyword = not hasattr(function, "__wrapped__") and all(p.kind in _BY_NAME for p in parameters)
@@ -61,7 +65,8 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Body | None:
         """Return arguments as a payload, None for no arguments.
 
-        Raises: WrongArguments; PayloadTooLarge above `limit` bytes; PayloadNotSerialisable.
+        Raises: WrongArguments if they do not fit the parameters or their annotations; PayloadTooLarge above `limit`
+        bytes; PayloadNotSerialisable.
         """
         wire = self._wire(args, kwargs) if args or kwargs or not self._optional else None
         if wire is None:
@@ -72,6 +77,11 @@ class Signature:
         return Body(body_id(data), data.decode())
 
     def _wire(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Return arguments as the object to encode: "k" holds those by name, "a" those by position; None for none.
+
+        Arguments are encoded by name, unless the function has positional-only parameters or `*args`. Raises:
+        WrongArguments if they do not fit the parameters.
+        """
         simple = self._by_name(args, kwargs)
         if simple is not None:
             return {"k": simple} if simple else None
@@ -93,7 +103,10 @@ class Signature:
         return {"k": named}
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """Bind arguments to plain parameters, as `inspect` would; None if `inspect` has to bind or refuse them."""
+        """Return arguments by parameter name, as `inspect` would bind them; None if `inspect` must bind or refuse them.
+
+        It is quicker than `inspect`, and can bind only to plain parameters.
+        """
         if not self._simple or len(args) > len(self._names):
             return None
         named = dict(zip(self._names, args, strict=False))
@@ -106,7 +119,10 @@ class Signature:
     # ── reading ────────────────────────────────────────────────────────────
 
     def decode(self, data: str | bytes | None) -> dict[str, Any]:
-        """Return the arguments in a payload, by parameter name, in the annotated types. Raises: WrongArguments."""
+        """Return the arguments in a payload, by parameter name, in the annotated types; empty for no payload.
+
+        `*args` is one entry with a tuple, `**kwargs` one with a dictionary. Raises: WrongArguments.
+        """
         if not data:
             return {}
         wire = msgspec.json.decode(data)
@@ -128,6 +144,7 @@ class Signature:
         return dict(bound.arguments)
 
     def _typed(self, name: str, value: Any) -> Any:
+        """Return a decoded value in the annotated type of the parameter `name`. Raises: WrongArguments."""
         hint = self._decoders[name]
         if hint is None or type(value) is hint:  # never true for `list[int]`: the items are checked, too
             return value
@@ -137,7 +154,10 @@ class Signature:
             raise WrongArguments(name, f"{error}", f"Got {_short(value)}") from None
 
     def call(self, values: dict[str, Any], context: Context, resolved: dict[str, Any]) -> Any:
-        """Call the function and return its result, which is a coroutine for a coroutine function."""
+        """Call the function and return its result, which is a coroutine for a coroutine function.
+
+        `values`: the decoded arguments; `resolved`: the values of its dependencies; both by parameter name.
+        """
         if self.plain:
             return self._function()
         arguments: dict[str, Any] = {}
@@ -154,7 +174,7 @@ class Signature:
         return self._function(*bound.args, **bound.kwargs)
 
     def result(self, text: str | None) -> Any:
-        """Decode a stored result, to the annotated return type if it fits."""
+        """Return the value of a stored result, in the annotated return type if it fits that; None for None."""
         if text is None:
             return None
         value = msgspec.json.decode(text)
@@ -167,7 +187,10 @@ class Signature:
 
 
 def payload_body(payload: Any, limit: int) -> Body | None:
-    """Return the request body for an HTTP agent: the payload as JSON, None for None. Raises: PayloadTooLarge."""
+    """Return the request body for an HTTP agent: the payload as JSON, None for None.
+
+    Raises: PayloadTooLarge above `limit` bytes; PayloadNotSerialisable.
+    """
     if payload is None:
         return None
     data = encode_json(payload, "payload")
@@ -181,7 +204,10 @@ def _check_size(data: bytes, limit: int, field: str, fix: str) -> None:
 
 
 def encode_json(value: Any, field: str) -> bytes:
-    """Encode a value as JSON. Raises: PayloadNotSerialisable, with the path of the value at fault."""
+    """Return a value as JSON text. Raises: PayloadNotSerialisable, with the path of the part at fault.
+
+    `field` is the name of the value in errors.
+    """
     try:
         data = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -199,6 +225,10 @@ def encode_json(value: Any, field: str) -> bytes:
 
 
 def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield a value and, down to 65 levels, all values inside it, each with its path for errors.
+
+    The path of a named argument begins with the parameter's name.
+    """
     yield path, value
     if depth > 64:
         return
@@ -212,7 +242,7 @@ def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def _culprit(value: Any, field: str) -> tuple[str, str] | None:
-    """Return the path of the first single value that cannot be encoded, and a text that names its type."""
+    """Return the path of the first single value that cannot be encoded, and a text with its type; None: each can."""
     found: tuple[str, str] | None = None
     for path, item in _walk(value, field):
         if isinstance(item, dict | list | tuple | set):
@@ -231,6 +261,7 @@ def _short(value: Any) -> str:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function as types, by parameter name; those that cannot be resolved are left out."""
     try:
         return get_type_hints(function)
     except Exception:  # an annotation that only type checkers can resolve must not lose the others
@@ -243,6 +274,10 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str | None:
+    """Return the name of the parameter for the context: the first if annotated as `Context`, else `ctx`; or None.
+
+    Raises: InvalidInput if only another parameter is annotated as `Context`.
+    """
     if parameters and hints.get(parameters[0].name) is Context:
         return parameters[0].name
     if any(p.name == "ctx" for p in parameters):

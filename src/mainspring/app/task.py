@@ -52,8 +52,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class TaskOptions(Struct, frozen=True, kw_only=True):
-    """Settings of a task, for all of its runs; `using(…)` overrides some of them for single calls."""
+    """Settings of a task, for all of its runs; `using(…)` overrides some of them for single calls.
 
+    Durations in milliseconds. `TaskSettings` explains the options from which these settings are made.
+    """
+
+    #: How the function is executed.
     kind: Kind
     timeout: Ms | None = 300_000
     retry: RetryPolicy = RetryPolicy()
@@ -66,16 +70,19 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
 
 
 class CallOptions(Struct, frozen=True, kw_only=True):
-    """Settings of single calls, made by `using(…)`; None leaves the task's own."""
+    """Settings of single calls, made by `using(…)`; None leaves the task's own. Durations in milliseconds."""
 
     priority: Priority | None = None
     queue: str | None = None
+    #: The run is due this long after the call, or at this instant; with neither, at once.
     delay: Ms | None = None
     at: Ms | None = None
+    #: Key of the run among the task's runs: while a run with it is open, a call returns that run.
     unique: str | None = None
     timeout: Ms | None = None
     retry: RetryPolicy | None = None
     recovery: Recovery | None = None
+    #: The caller's connection, in whose open transaction the run is stored.
     connection: Any = None
 
     def for_run(self) -> RunOptions | None:
@@ -88,7 +95,7 @@ _NO_OPTIONS = CallOptions()
 
 
 class BaseTask(Generic[P, R]):
-    """A registered function: enqueues runs and executes them. Subclasses add the direct call."""
+    """A registered function: enqueues runs of it and executes them. Subclasses can be called like the function."""
 
     def __init__(
         self, app: Mainspring, host: EngineHost, function: Callable[..., Any], name: str, options: TaskOptions
@@ -109,7 +116,7 @@ class BaseTask(Generic[P, R]):
     @overload
     async def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> RunHandle[R]: ...
     async def enqueue(self, *args: Any, **kwargs: Any) -> RunHandle[R]:
-        """Store a run for this call; wrong arguments are refused before anything is stored.
+        """Store a run for this call and return its handle. Raises: WrongArguments, before anything is stored.
 
         With `connection` the run is part of the caller's own transaction there: it exists if and only if that commits.
         """
@@ -122,9 +129,9 @@ class BaseTask(Generic[P, R]):
         return RunHandle(run.id, self._host, self.signature.result, created=created)
 
     def connection_of(self, kwargs: dict[str, Any]) -> Any:
-        """Remove the caller's connection from the arguments and return it, or the one set by `using`.
+        """Remove `connection` from the arguments and return it; without it, return that of `using`, which may be None.
 
-        A parameter `connection` of the function itself is left in the arguments.
+        If the function itself has a parameter `connection`, that argument is left where it is.
         """
         if "connection" in kwargs and "connection" not in self.signature.names:
             given = kwargs.pop("connection")
@@ -132,7 +139,10 @@ class BaseTask(Generic[P, R]):
         return self._call_options.connection
 
     def enqueue_blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunHandle[R] | None:
-        """Store a run from a thread without an event loop; return None if the store is not open yet."""
+        """Do what `enqueue` does, on a thread without an event loop.
+
+        Return None, and store nothing, if only the engine's loop can store the run: see `EngineHost.enqueue_blocking`.
+        """
         connection = self.connection_of(kwargs)
         if connection is not None:
             ((run, created),) = join_blocking(self._host, connection, [self.new_run(args, kwargs)])
@@ -143,11 +153,11 @@ class BaseTask(Generic[P, R]):
     async def enqueue_many(
         self, items: Iterable[tuple[Any, ...] | dict[str, Any]], *, connection: Any = None
     ) -> list[RunHandle[R]]:
-        """Store a run for each item, up to a thousand in one commit, and return their handles.
+        """Store a run for each item, up to a thousand in one commit, and return their handles in the order of items.
 
-        Each item is a tuple of arguments or a dictionary of named ones. A wrong item refuses all of them.
-
-        With `connection` all of them are part of the caller's own transaction.
+        Each item is a tuple of arguments or a dictionary of named ones. A wrong item refuses all of them. With
+        `connection`, all are part of the caller's own transaction there. With `using(unique=…)` each run has a change
+        of its own, and all have the same key.
         """
         bodies = self._bodies(items)
         host, decode = self._host, self.signature.result
@@ -164,7 +174,10 @@ class BaseTask(Generic[P, R]):
     def enqueue_many_blocking(
         self, items: Iterable[tuple[Any, ...] | dict[str, Any]], connection: Any
     ) -> list[RunHandle[R]] | None:
-        """Store a run for each item on a caller's blocking connection; return None if there is no connection."""
+        """Store a run for each item on a caller's blocking connection, and return their handles.
+
+        Return None, and store nothing, if there is no connection, neither here nor from `using`.
+        """
         connection = self._call_options.connection if connection is None else connection
         if connection is None:
             return None
@@ -172,7 +185,7 @@ class BaseTask(Generic[P, R]):
         return [RunHandle(run.id, self._host, self.signature.result, created=created) for run, created in joined]
 
     def _bodies(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[Body | None]:
-        """Return the payloads of all items, encoded before the first run is stored: one wrong item refuses all."""
+        """Return the payload of each item. Raises: WrongArguments for a wrong item, before any run is stored."""
         encode, limit = self.signature.encode, self._host.settings.payload_limit
         return [encode((), i, limit) if isinstance(i, dict) else encode(tuple(i), {}, limit) for i in items]
 
@@ -196,8 +209,9 @@ class BaseTask(Generic[P, R]):
     ) -> BaseTask[P, R]:
         """Return this task with other options for its calls: `send.using(delay="10m").enqueue("acme")`.
 
-        Options that are not named stay as an earlier `using` set them. `connection` joins a transaction, as in
-        `enqueue`; given here, mypy still checks the arguments.
+        Options that are not named stay as an earlier `using` set them. `unique`: while a run of this task with that key
+        is open, `enqueue` returns its handle and stores nothing. `connection` joins a transaction, as in `enqueue`;
+        given here, mypy still checks the arguments. Raises: InvalidInput.
         """
         if delay is not None and at is not None:
             raise InvalidInput("delay", "delay and at are both given", "Give one of them")
@@ -223,11 +237,14 @@ class BaseTask(Generic[P, R]):
         return other
 
     def new_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
-        """Return a new run of this task, with its payload and gates. Raises: WrongArguments."""
+        """Return a new run of this task for these arguments, not yet stored. Raises: WrongArguments."""
         return self._new_run(self.signature.encode(args, kwargs, self._host.settings.payload_limit))
 
     def _new_runs(self, bodies: Sequence[Body | None]) -> Iterator[NewRun]:
-        """Yield a new run for each payload; those of one commit are due at one instant, to share one notification."""
+        """Yield a new run for each payload, without unique keys; those of one commit are due at one instant.
+
+        Why: they then share one notification.
+        """
         gates = self.gates()
         for start in range(0, len(bodies), MAX_ROWS_PER_COMMIT):
             now, chunk = self._host.now(), bodies[start : start + MAX_ROWS_PER_COMMIT]
@@ -240,11 +257,13 @@ class BaseTask(Generic[P, R]):
                     yield NewRun(replace(event, run_id=run_id, body=body.id), (body,), gates)
 
     def _new_run(self, body: Body | None) -> NewRun:
+        """Return a new run with this payload, not yet stored."""
         now, gates = self._host.now(), self.gates()
         event = self._scheduled(self._host.ids.new(now), now, gates, None if body is None else body.id)
         return NewRun(event, () if body is None else (body,), gates)
 
     def _scheduled(self, run_id: str, now: Ms, gates: tuple[Gate, ...], body: str | None) -> RunScheduled:
+        """Return the first event of a run that is enqueued at `now`; `body` is the id of its payload."""
         settings = self._host.settings
         own, call = self.options, self._call_options
         return RunScheduled(
@@ -261,7 +280,7 @@ class BaseTask(Generic[P, R]):
         )
 
     def gates(self) -> tuple[Gate, ...]:
-        """Return the gate of this task's concurrency limit, if it has one."""
+        """Return the gate of this task's concurrency limit; empty if it has none."""
         if self.options.limit is None:
             return ()
         return (Gate(task_gate(self._host.settings.namespace, self.name), self.options.limit),)
@@ -288,6 +307,7 @@ class BaseTask(Generic[P, R]):
         )
 
     async def _call(self, held: HeldRun) -> Any:
+        """Call the function for an attempt, with its dependencies, and return its value. Thread: handlers' loop."""
         values = self.signature.decode(held.attempt.body)
         context = Context(held, self.app.deps, self._host.report_progress)
         if not self.signature.needs:
@@ -298,6 +318,7 @@ class BaseTask(Generic[P, R]):
             return await value if inspect.isawaitable(value) else value
 
     def _call_blocking(self, held: HeldRun) -> Any:
+        """Do what `_call` does, on a thread, or in a child process, without an event loop."""
         values = self.signature.decode(held.attempt.body)
         context = Context(held, self.app.deps, self._host.report_progress)
         with contextlib.ExitStack() as stack:
@@ -305,7 +326,10 @@ class BaseTask(Generic[P, R]):
             return self.signature.call(values, context, resolved)
 
     def with_options(self, **changes: Any) -> None:
-        """Change settings of the task; call it before the engine starts."""
+        """Change fields of `options`; `priority`, `queue` and `limit` hold for runs that are enqueued from now on.
+
+        The other fields have no effect: the handler that workers use was made when the task was registered.
+        """
         self.options = replace(self.options, **changes)
 
     def __repr__(self) -> str:
@@ -362,6 +386,7 @@ class TaskDecorator(Protocol):
 
 
 def _encode_result(value: Any) -> str | None:
+    """Return a handler's return value as JSON text. Raises: PayloadNotSerialisable; PayloadTooLarge."""
     data = encode_json(value, "result")
     if len(data) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(

@@ -19,13 +19,15 @@ from mainspring.service.commands import MAX_ROWS_PER_COMMIT, NewRun, stored_run
 if TYPE_CHECKING:
     from mainspring.app.engine_host import EngineHost
 
+#: Each run with True; or with False the open run that has its unique key.
 Stored = list[tuple[Run, bool]]
 
 
 async def join(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
-    """Insert runs on the caller's connection; return each with whether it is new. Thread: the caller's.
+    """Insert runs in the open transaction of `connection`, and return each as `Stored` states. Thread: the caller's.
 
-    Raises: InvalidInput if the store cannot join a caller's transaction.
+    If the store needs it, the runs' gates are stored before, in a commit of its own. Raises: InvalidInput if the store
+    cannot join a caller's transaction.
     """
     runtime = await host.open_runtime()
     store = _joinable(runtime)
@@ -39,7 +41,7 @@ async def join(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
 
 
 def join_blocking(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
-    """Blocking variant of `join`, for a connection that blocks, on a thread without an event loop."""
+    """Do what `join` does with a connection whose driver blocks, on a thread without an event loop."""
     runtime = host.block_on(host.open_runtime(), "task.enqueue(…)")
     store = _joinable(runtime)
     if (gates := _gate_change(store, news)) is not None:
@@ -53,6 +55,7 @@ def join_blocking(host: EngineHost, connection: Any, news: list[NewRun]) -> Stor
 
 
 def _joinable(runtime: Runtime) -> TransactionalStore:
+    """Return the runtime's store. Raises: InvalidInput if it cannot join a caller's transaction."""
     store = runtime.store
     if not isinstance(store, TransactionalStore):
         raise InvalidInput(
@@ -64,10 +67,10 @@ def _joinable(runtime: Runtime) -> TransactionalStore:
 
 
 def _gate_change(store: TransactionalStore, news: list[NewRun]) -> Change | None:
-    """Return a change that stores the runs' gates before the caller's transaction; None if the store needs none.
+    """Return a change, without an id yet, that stores the runs' gates; None without gates or if the store needs none.
 
-    A gate inserted in the caller's transaction would block other connections. An existing gate with the
-    right limit is only read.
+    Why: a gate inserted in the caller's transaction would block other connections. An existing gate with the right
+    limit is only read.
     """
     gates = {gate.name: gate for new in news for gate in new.gates}
     return Change(id="", gates=tuple(gates.values())) if gates and store.others_write else None
@@ -76,7 +79,7 @@ def _gate_change(store: TransactionalStore, news: list[NewRun]) -> Change | None
 def _changes(
     runtime: Runtime, store: TransactionalStore, news: list[NewRun]
 ) -> Iterable[tuple[list[Run], list[Change]]]:
-    """Yield runs in chunks, each with its inserting changes: one per run, or one for a chunk without unique keys."""
+    """Yield the runs in chunks, each with the changes that insert it: one per run, or one if it has no unique keys."""
     if store.others_write:
         news = _with_unshared_bodies(news)
     for start in range(0, len(news), MAX_ROWS_PER_COMMIT):
@@ -92,8 +95,8 @@ def _changes(
 def _with_unshared_bodies(news: list[NewRun]) -> list[NewRun]:
     """Return the runs without their gates, and with payload ids that no run outside `news` uses.
 
-    Equal payloads in `news` share one. Else other connections that store an equal payload would wait for the caller's
-    commit.
+    Equal payloads in `news` share an id. Why: other connections that store an equal payload under the same id would
+    wait for the caller's commit.
     """
     own: dict[str, Body] = {}
     answer: list[NewRun] = []
@@ -108,6 +111,7 @@ def _with_unshared_bodies(news: list[NewRun]) -> list[NewRun]:
 
 
 def _pair_results(runs: list[Run], changes: list[Change], results: list[Result]) -> Stored:
+    """Return each run of a chunk as `Stored` states, by the results of the chunk's changes."""
     if len(changes) < len(runs):  # one change inserted all of them, and it has no guard
         return [(run, True) for run in runs]
     return [stored_run(run, result) for run, result in zip(runs, results, strict=True)]

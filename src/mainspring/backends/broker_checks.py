@@ -1,4 +1,4 @@
-"""Checks of a broker's arguments, with the same error texts in every broker."""
+"""Checks of the arguments of broker methods, with the same error texts in every broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mainspring.ports.broker import DEAD_LETTER_TOPIC, MAX_BROKER_NAME_CHARS, Br
 
 
 def check_topic(topic: str) -> None:
-    """Refuse a topic that is no name, or that holds the dead letters: these have verbs of their own."""
+    """Raise `InvalidInput` if `topic` is no valid name, or the topic of dead letters, which has methods of its own."""
     check_name(topic, "topic")
     if topic == DEAD_LETTER_TOPIC:
         raise InvalidInput(
@@ -18,7 +18,10 @@ def check_topic(topic: str) -> None:
 
 
 def check_name(name: str, field: str) -> None:
-    """Refuse a name of a topic, group or consumer that is empty, too long or not printable; `field`: for the error."""
+    """Raise `InvalidInput` if the name of a topic, group or consumer is no text, empty, too long or not printable.
+
+    `field`: the name of the argument, for the error text.
+    """
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_BROKER_NAME_CHARS or not name.isprintable():
         raise InvalidInput(
             field, f"{name!r:.40} is not a name", f"Use 1 to {MAX_BROKER_NAME_CHARS} printable characters"
@@ -26,7 +29,7 @@ def check_name(name: str, field: str) -> None:
 
 
 def check_bodies(bodies: Sequence[str], limits: BrokerLimits) -> None:
-    """Refuse messages that are no text, or longer than the limit."""
+    """Check the bodies of messages. Raises: `InvalidInput` if one is no text, `PayloadTooLarge` if one is too long."""
     for body in bodies:
         if not isinstance(body, str):
             raise InvalidInput("bodies", f"{type(body).__name__} is not text", "Encode it as JSON first")
@@ -37,6 +40,6 @@ def check_bodies(bodies: Sequence[str], limits: BrokerLimits) -> None:
 
 
 def check_limit(limit: int) -> None:
-    """Refuse a number of messages for one batch that is out of range."""
+    """Raise `InvalidInput` unless `limit`, the most messages that a consumer gets at a time, is 1 to 10000."""
     if not 1 <= limit <= 10_000:
         raise InvalidInput("limit", f"{limit!r} is out of range", "Use 1 to 10000")

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator
 
 from mainspring.model.change import Change, RunAbsent
 
-#: Changes with their place in the batch.
+#: Changes, each with its index in the batch.
 IndexedChanges = list[tuple[int, Change]]
 
 
 def split_independent(changes: Iterable[tuple[int, Change]]) -> Iterator[IndexedChanges]:
-    """Yield the changes in as few parts as possible, nearly always one.
+    """Yield the changes, given with their indexes, in consecutive parts: as few as possible, nearly always one.
 
-    A change whose guard may hold or fail depending on another change comes in a later part than that change.
+    A change comes in a later part than an earlier change that may decide whether its guard holds, or that writes a
+    schedule which it touches.
     """
     part = _Part()
     for index, change in changes:
@@ -33,12 +34,12 @@ class _Part:
         #: Ids of rows that are guarded or inserted, and of schedules that are touched.
         self._rows: set[str] = set()
         self._touched: set[str] = set()
-        #: Keys that new runs claim, and keys of rows that may give theirs up.
+        #: Keys, as `contested_key` returns them: of new runs, and of all other changes, which may give a key up.
         self._claimed_keys: set[tuple[str, str]] = set()
         self._freed_keys: set[tuple[str, str]] = set()
 
     def try_add(self, index: int, change: Change) -> bool:
-        """Add the change and return True; return False if it depends on a change that is in the part already."""
+        """Add the change with its index in the batch; return False, without adding it, if it depends on the part."""
         guard = change.guard
         key = contested_key(change)
         inserts = isinstance(guard, RunAbsent)
@@ -54,22 +55,27 @@ class _Part:
         return True
 
     def _has_rows_of(self, change: Change) -> bool:
+        """Return True if the part writes the row that the change guards, or a schedule that the change touches."""
         guard = change.guard
         return (guard is not None and (guard.id in self._rows or guard.id in self._touched)) or (
             bool(change.touches) and not self._rows.isdisjoint(change.touches)
         )
 
     def _has_key(self, key: tuple[str, str], inserts: bool) -> bool:
-        """Return True if a new change with this key must go into a later part.
+        """Return True if a further change with this key must go into a later part.
 
-        That is so if a change of this part may give the key up, or if one claims it and the new change may give it up.
-        Two inserts (`inserts`) may share a part: the statement accepts the first.
+        That is so if a change of this part may give the key up, or if a new run of this part takes the key and the
+        further change may give it up. `inserts`: the further change guards a new run. Two new runs with one key may
+        share a part: the statement that inserts them accepts the first.
         """
         return key in self._freed_keys or (not inserts and key in self._claimed_keys)
 
 
 def contested_key(change: Change) -> tuple[str, str] | None:
-    """Return (namespace, unique key or schedule name) that the change takes or may give up, None without one."""
+    """Return the unique key or schedule name that a change takes or may give up, with its namespace; None without one.
+
+    "schedule " stands before the namespace of a schedule name, so that no such name equals a unique key.
+    """
     guard = change.guard
     if change.run is not None:
         key = guard.unique_key if isinstance(guard, RunAbsent) else change.run.unique_key

@@ -12,16 +12,20 @@ E = TypeVar("E")
 
 
 class EventHandler(Protocol[E_contra]):
-    """An object that receives events; `handle` may be a coroutine function."""
+    """An object whose method `handle` is called with each event; `handle` may be a coroutine function."""
 
     def handle(self, event: E_contra, /) -> Awaitable[None] | None: ...
 
 
+#: An `EventHandler`, or a function of one event.
 Listener = EventHandler[E] | Callable[[E], Any]
 
 
 def as_function(listener: Listener[E]) -> Callable[[E], Any]:
-    """Return a listener as a function: itself, or its method `handle`. Raises: InvalidInput if it is neither."""
+    """Return the function to call with events: the listener's method `handle`, else the listener itself.
+
+    Raises: InvalidInput if it has no `handle` and cannot be called.
+    """
     handle: Callable[[E], Any] | None = getattr(listener, "handle", None)
     if handle is not None:
         return handle

@@ -1,4 +1,4 @@
-"""API of source 001: TaskHandlers turn a payload into an event, and EventHandlers receive that event.
+"""API of Azoth Scheduler, source 001: TaskHandlers turn a payload into an event, and EventHandlers receive that event.
 
 A task is a schedule whose name is the caller's task id. Its result is a `TaskEvent`, stored in the log with the run.
 """
@@ -35,12 +35,12 @@ __all__ = [
 
 P_contra = TypeVar("P_contra", contravariant=True)
 
-#: Wait after the first failure; it doubles with each further failure.
+#: Wait after the first failure; it doubles with each further failure, up to the longest.
 FIRST_BACKOFF = "1m"
 LONGEST_BACKOFF = "30d"
 
 
-#: States of runs that were started at least once: the newest of them shows the task's failures.
+#: States of runs that were claimed at least once: the newest such run of a task shows the task's failures.
 BEGUN = (State.RUNNING, State.RETRYING, State.SUCCEEDED, State.FAILED, State.LOST)
 
 
@@ -49,41 +49,48 @@ class InvalidTask(InvalidInput):
 
 
 class TaskEvent(Struct, frozen=True, tag="task_event", tag_field="kind"):
-    """Result of an execution, passed to the event handlers and stored in the log."""
+    """Result of an execution, passed to the event handlers and stored in the log. Handlers choose both fields."""
 
     event_type: str
     payload: Any = None
 
 
 class TaskHandler(ABC, Generic[P_contra]):
-    """Handler of one task type. The payload is a JSON value, converted to the type parameter."""
+    """Handler of the task type `task_type`. The payload is a JSON value, converted to the type parameter."""
 
     task_type: str
 
     @abstractmethod
     def execute(self, ctx: Context, payload: P_contra) -> TaskEvent | Awaitable[TaskEvent]:
-        """Execute one run and return its event; a plain `def` runs in a thread, an `async def` on the loop."""
+        """Execute one run and return its event; a plain `def` runs in a thread, an `async def` on the event loop.
+
+        An exception means failure: the run is tried again, up to `max_retries` executions in all.
+        """
 
     def validate(self, payload: P_contra) -> None:
         """Raise an exception to refuse a payload before anything is stored."""
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
-    """Selection of tasks for `list_tasks`; None selects all."""
+    """Selection of tasks for `list_tasks`: only enabled or disabled ones, only those of a type; None: all."""
 
     enabled: bool | None = None
     task_type: str | None = None
 
 
 class ScheduledTask(Struct, frozen=True, kw_only=True):
-    """A stored task. One that is not enabled has finished, or was disabled for the `reason`."""
+    """A stored task: the schedule of Mainspring whose name is the task's id."""
 
     task_id: str
     task_type: str
+    #: False if the task has finished, or was disabled for the `reason`.
     enabled: bool
+    #: The state of the schedule: active, paused, finished or deleted.
     state: str
     reason: str | None
+    #: None if no run is planned.
     next_run_at: datetime | None
+    #: Failures of the newest run that was claimed, and the error of the last one.
     retry_count: int
     last_error: str | None
 
@@ -92,16 +99,22 @@ class TaskExecuted(Struct, frozen=True, kw_only=True):
     """One execution, read from the event log."""
 
     task_id: str
+    #: Id of the run; its retries have the same id.
     execution_id: str
     started_at: datetime
     completed_at: datetime
     success: bool
+    #: None after a success.
     error: str | None = None
+    #: The event that the handler returned; None after a failure.
     event: TaskEvent | None = None
 
 
 class Scheduler:
-    """Source 001's methods on a `Mainspring`; poll interval and concurrency are the app's settings."""
+    """Source 001's methods on a `Mainspring`; poll interval and concurrency are the app's settings.
+
+    `default_max_retries` (see `retry_policy`) and `default_timeout_secs` apply to tasks that set none.
+    """
 
     def __init__(
         self,
@@ -121,7 +134,7 @@ class Scheduler:
     # ── handlers ───────────────────────────────────────────────────────────
 
     def with_task_handler(self, handler: TaskHandler[Any]) -> Scheduler:
-        """Register the handler of a task type, and return the scheduler."""
+        """Register a handler as the task with the name `task_type` of its class, and return this scheduler."""
         given: object = handler
         if not isinstance(given, TaskHandler) or not isinstance(getattr(given, "task_type", None), str):
             raise InvalidInput(
@@ -132,9 +145,10 @@ class Scheduler:
         return self
 
     def with_event_handler(self, handler: Listener[TaskEvent], event_type: str | None = None) -> Scheduler:
-        """Call a handler with the events of executions, of one type or of all; return the scheduler.
+        """Call `handler` with the event of each execution that succeeds, and return this scheduler.
 
-        Each event is delivered at most once, in the process that stored the result; see also `result_events`.
+        `event_type` None: events of all types. Each event is delivered at most once, in the process that stored the
+        result; `result_events` returns those that were missed.
         """
         call = as_function(handler)
 
@@ -163,7 +177,9 @@ class Scheduler:
     ) -> ScheduledTask:
         """Store a task with exactly one of cron (6 fields), interval (seconds), one_time (unix time) and immediate.
 
-        Storing an equal task again changes nothing; another one under its id is a conflict.
+        `max_retries`, `timeout_secs` None: the scheduler's defaults. Storing an equal task again changes nothing; for
+        another task under its id, `on_conflict` decides. Raises: InvalidTask if `validate` refuses the payload;
+        ScheduleConflict; InvalidInput for any other wrong argument; UnknownTask.
         """
         check_name(task_id, field="task_id")
         task = self.app.tasks.get(task_type)
@@ -192,7 +208,10 @@ class Scheduler:
         return await self._read_task(made)
 
     def _check(self, task: BaseTask[Any, Any], task_type: str, payload: Any) -> None:
-        """Raise `InvalidTask` if the handler's `validate` refuses the payload."""
+        """Raise an error if the payload does not have the handler's type, and `InvalidTask` if `validate` refuses it.
+
+        A task that has no `TaskHandler`, but is another task of the app, has no `validate`.
+        """
         body = task.new_run((payload,), {}).bodies[0]
         handler = self._handlers.get(task_type)
         if handler is None:
@@ -205,6 +224,10 @@ class Scheduler:
             raise InvalidTask("payload", f"{task_type!r} refuses it: {error}") from error
 
     def _instant(self, one_time: datetime | float) -> datetime:
+        """Return an instant, given as datetime or as unix time in seconds, as a datetime in UTC.
+
+        Raises: InvalidInput if it is not in the future.
+        """
         at: Any = one_time
         if isinstance(at, int | float) and not isinstance(at, bool):
             try:
@@ -218,21 +241,21 @@ class Scheduler:
     # ── managing ───────────────────────────────────────────────────────────
 
     async def cancel_task(self, task_id: str, reason: str) -> None:
-        """Delete a task: no run of it starts any more, and running ones are asked to stop."""
+        """Delete the task with this id: no run of it starts any more, and running ones are asked to stop.
+
+        Raises: UnknownSchedule, with the nearest id.
+        """
         schedule = await self.app.get(task_id)
         await self.app.delete(schedule.id, reason=reason)
         for run in await self.app.runs(schedule=schedule.id, state="running"):
             await self.app.cancel(run.id, reason=reason)
 
     async def get_task(self, task_id: str) -> ScheduledTask:
-        """Return the `ScheduledTask` with this id, which is a schedule of Mainspring.
-
-        Raises: UnknownSchedule, with the nearest id.
-        """
+        """Return the task with this id. Raises: UnknownSchedule, with the nearest id."""
         return await self._read_task(await self.app.get(task_id))
 
     async def list_tasks(self, which: TaskFilter | None = None) -> list[ScheduledTask]:
-        """Return all tasks, or those that a filter selects, oldest first."""
+        """Return the tasks that a filter selects, oldest first; None: all tasks that are not deleted."""
         wanted = which or TaskFilter()
         found: list[ScheduledTask] = []
         page: list[Schedule] = []
@@ -244,6 +267,7 @@ class Scheduler:
             found += [await self._read_task(one) for one in fitting]
 
     async def _read_task(self, schedule: Schedule) -> ScheduledTask:
+        """Return a schedule as a task, with the failures of its newest claimed run, which is read from the store."""
         begun = await self.app.runs(schedule=schedule.id, state=BEGUN, limit=1)
         failed = begun[0] if begun and begun[0].failures else None
         return ScheduledTask(
@@ -260,7 +284,10 @@ class Scheduler:
     # ── what happened ──────────────────────────────────────────────────────
 
     async def history(self, task_id: str, *, limit: int = 1_000) -> list[TaskExecuted]:
-        """Return the executions of a task, successful or not, oldest first."""
+        """Return the first `limit` executions of a task, successful or not, oldest first.
+
+        Raises: UnknownSchedule, with the nearest id.
+        """
         schedule = await self.app.get(task_id)
         events = await self.app.events(schedule=schedule.id, types=["TaskExecuted"], limit=limit)
         return [
@@ -278,7 +305,10 @@ class Scheduler:
         ]
 
     async def result_events(self, *, since: datetime | None = None, limit: int = 1_000) -> list[TaskEvent]:
-        """Return the events of executions from the log, oldest first, for handlers that did not run at the time."""
+        """Return the events of executions from the log, oldest first, for event handlers that did not run at the time.
+
+        They come from the first `limit` runs, of any task, that succeeded since the instant `since`.
+        """
         ended = await self.app.events(types=[RunSucceeded], since=since, limit=limit)
         found = (_event_in(one.result) for one in ended if isinstance(one, RunSucceeded))
         return [event for event in found if event is not None]
@@ -295,9 +325,10 @@ class Scheduler:
 
 
 def retry_policy(max_retries: int, *, field: str = "max_retries") -> RetryPolicy:
-    """Return a policy with waits of 1, 2, 4… minutes, and `max_retries` executions in all.
+    """Return a policy with waits of 1, 2, 4… minutes, and `max_retries` executions in all, at least one.
 
-    The source counts a failure before it compares the count, so its retries include the first execution.
+    Why: source 001 counts a failure before it compares the count, so its retries include the first execution. `field`
+    names the parameter in errors. Raises: InvalidInput.
     """
     if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
         raise InvalidInput(field, f"{max_retries!r} is not a whole number of at least 0", "3 means three executions")
@@ -307,7 +338,8 @@ def retry_policy(max_retries: int, *, field: str = "max_retries") -> RetryPolicy
 def _function_of(handler: TaskHandler[Any]) -> Any:
     """Return the function that the app registers as a handler's task.
 
-    It calls `execute` with the payload converted to the handler's type.
+    It calls `execute` with the payload converted to the handler's type, and raises a TypeError unless `execute` returns
+    a `TaskEvent`.
     """
 
     def checked(event: object) -> TaskEvent:
@@ -332,7 +364,10 @@ def _function_of(handler: TaskHandler[Any]) -> Any:
 
 
 def _payload_type(handler: TaskHandler[Any]) -> Any:
-    """Return the payload type of a handler: the parameter of `TaskHandler[…]`, else the annotation in `execute`."""
+    """Return the payload type of a handler: the parameter of `TaskHandler[…]`, else the annotation in `execute`.
+
+    Any if neither can be read.
+    """
     for cls in type(handler).__mro__:
         for base in cls.__dict__.get("__orig_bases__", ()):
             if get_origin(base) is TaskHandler and not isinstance(get_args(base)[0], TypeVar):

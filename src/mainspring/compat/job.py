@@ -1,4 +1,4 @@
-"""Jobs of source 003: schedule, task, dependencies and policies."""
+"""Jobs of cloudiful-scheduler, source 003: schedule, task, dependencies and policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ D_co = TypeVar("D_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a job runs: `Schedule.interval(5)`, `Schedule.at_times([…])` or `Schedule.cron("…")`."""
+    """When a job runs: `Schedule.interval(5)`, `Schedule.at_times([…])` or `Schedule.cron("…")`.
+
+    `kind` is the name of the parameter of `Mainspring.schedule` that takes `value`.
+    """
 
     kind: Literal["every", "at", "cron"]
     value: Any
@@ -43,18 +46,21 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The occurrence that a task executes; all of its attempts have one `run_id`."""
+    """The fire that a task executes."""
 
     job_id: str
+    #: The fire time, in the job's zone.
     scheduled_at: datetime
+    #: True if the run makes up for a missed fire.
     catch_up: bool
     timezone: ZoneInfo
+    #: Equal in all attempts of the run.
     run_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskContext(Generic[D_co]):
-    """Argument of a task: the occurrence and the job's dependencies."""
+    """Argument of a task's function: the fire that it executes, and the job's dependencies."""
 
     run: RunContext
     deps: D_co
@@ -79,7 +85,7 @@ class Task(Generic[D]):
 
     @staticmethod
     def from_blocking(function: Callable[[TaskContext[D]], None]) -> Task[D]:
-        """Return a task that runs in a thread a plain function, which may block or compute."""
+        """Return a task that runs a plain function in a thread, so that it may block or compute."""
         return Task("blocking", _callable(function))
 
 
@@ -115,8 +121,10 @@ class Job(Generic[D]):
 
     job_id: str
     schedule: Schedule
+    #: Any value; the task's function receives it. It is not stored.
     deps: D
     task: Task[D]
+    #: The job ends after this number of fires. None: no limit.
     max_runs: int | None = None
     missed_run_policy: Missed = "catch_up_once"
     overlap_policy: Overlap = "forbid"
@@ -140,15 +148,15 @@ class Job(Generic[D]):
         return Job(job_id, schedule, None, task)
 
     def with_max_runs(self, max_runs: int) -> Job[D]:
-        """Return the job with a maximum of fires in all; 0 ends it at once."""
+        """Return the job with a maximum of fires in all, also those of earlier processes; 0 ends it at once."""
         return replace(self, max_runs=max_runs)
 
     def with_missed_run_policy(self, policy: Missed) -> Job[D]:
-        """Return the job with a policy for fires that were due while no instance ran."""
+        """Return the job with a policy for missed fires, for example those that were due while no instance ran."""
         return replace(self, missed_run_policy=policy)
 
     def with_overlap_policy(self, policy: Overlap) -> Job[D]:
-        """Return the job with a policy for fires while a run is active."""
+        """Return the job with a policy for fires whose time comes while a run of the job is open."""
         return replace(self, overlap_policy=policy)
 
     def with_time_window(self, window: JobTimeWindow) -> Job[D]:
@@ -156,5 +164,5 @@ class Job(Generic[D]):
         return replace(self, time_window=window)
 
     def context(self, ctx: Context) -> TaskContext[D]:
-        """Return the argument of this job's task for a run."""
+        """Return the argument of this job's task for the run whose context is `ctx`."""
         return TaskContext(RunContext(self.job_id, ctx.fire_time, ctx.catch_up, ctx.tz, ctx.run_id), self.deps)

@@ -11,6 +11,7 @@ from mainspring import Mainspring, Run, Schedule, State
 from mainspring.model.events import FiresElided
 from mainspring.model.instant import Ms, to_datetime
 
+#: State of an ended run → its status in a report. Skipped runs are not reported.
 _STATUS: dict[State, Literal["success", "failed", "cancelled", "lost"]] = {
     State.SUCCEEDED: "success",
     State.FAILED: "failed",
@@ -20,9 +21,10 @@ _STATUS: dict[State, Literal["success", "failed", "cancelled", "lost"]] = {
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """One ended run; `started_at` is None if it was cancelled before it started."""
+    """One ended run; `started_at` is None if no attempt of it succeeded or failed, for example if it was cancelled."""
 
     run_id: str
+    #: The fire time.
     scheduled_at: datetime
     started_at: datetime | None
     finished_at: datetime
@@ -35,15 +37,19 @@ class JobState(Struct, frozen=True, kw_only=True):
     """State of a job; without `next_run_at` it has ended or was stopped."""
 
     job_id: str
+    #: Fires that count against the job's `max_runs`, also those of earlier processes.
     trigger_count: int
+    #: `started_at` of the newest ended run; None if there is none.
     last_run_at: datetime | None = None
+    #: When the newest successful run ended.
     last_success_at: datetime | None = None
     next_run_at: datetime | None = None
+    #: Error of the newest ended run; None if it has none.
     last_error: str | None = None
 
 
 class SchedulerReport(Struct, frozen=True, kw_only=True):
-    """State of a job, its newest runs in order of time, and the reason of the newest skipped fire."""
+    """State of a job, its newest ended runs in order of time, and the reason of the newest skipped fire."""
 
     job_id: str
     state: JobState
@@ -52,7 +58,10 @@ class SchedulerReport(Struct, frozen=True, kw_only=True):
 
 
 async def report_of(app: Mainspring, schedule_id: str, history_limit: int) -> SchedulerReport:
-    """Return the report of a job, read from the store, so that it includes earlier processes."""
+    """Return the report of the job with this schedule, with up to `history_limit` runs.
+
+    It is read from the store, so that it includes runs of earlier processes.
+    """
     schedule = await app.get(schedule_id)
     ended = await app.runs(schedule=schedule.id, state=_STATUS, limit=max(1, history_limit))
     succeeded = await app.runs(schedule=schedule.id, state="succeeded", limit=1)
@@ -73,7 +82,7 @@ async def report_of(app: Mainspring, schedule_id: str, history_limit: int) -> Sc
 
 
 async def _last_skip(app: Mainspring, schedule: Schedule) -> str | None:
-    """Return the reason of the newest skipped fire, which is either a run of its own or part of a span."""
+    """Return the reason of the newest skipped fire, which is a run of its own or part of a span; None without any."""
     skipped = await app.runs(schedule=schedule.id, state="skipped", limit=1)
     spans = await app.events(schedule=schedule.id, types=[FiresElided], limit=10_000)
     found = [(run.fire_time or 0, run.reason) for run in skipped]
@@ -82,6 +91,7 @@ async def _last_skip(app: Mainspring, schedule: Schedule) -> str | None:
 
 
 def _record(run: Run) -> RunRecord:
+    """Return an ended run as the report shows it."""
     return RunRecord(
         run_id=run.id,
         scheduled_at=to_datetime(run.due_at if run.fire_time is None else run.fire_time),

@@ -1,4 +1,4 @@
-"""API of source 003: run one job until its schedule ends, and return a report of it.
+"""API of cloudiful-scheduler, source 003: run one job until its schedule ends, and return a report of it.
 
 A job is a schedule whose name is the job's id: its state is the schedule's row, and its history is in the event log.
 """
@@ -47,21 +47,26 @@ __all__ = [
     "TimeWindowSegment",
 ]
 
+#: How a handle stops its scheduler: running runs are cancelled, or may end.
 Stop = Literal["cancel", "shutdown"]
 
-#: Writes every event as a log line.
+#: Observer that writes every event as a log line.
 LogObserver = LoggingHandler
 
-#: Pause reason of a job that its handle stopped while the engine runs on for others.
+#: Reason for which a job is paused if its handle stops it while the engine runs on for other users of the app.
 STOPPED = "stopped by its handle"
 
 
 class SchedulerConfig(Struct, frozen=True, kw_only=True):
-    """Settings for jobs. A fire that is planned later than `grace` counts as missed."""
+    """Settings that apply to every job of a scheduler."""
 
+    #: Zone of cron expressions, of the times that a task receives, and of time windows without a zone of their own.
     timezone: str = "UTC"
+    #: The most runs in a report.
     history_limit: int = 100
+    #: What becomes of a job's schedule once it has finished. A job whose schedule was deleted can start anew.
     terminal_state_policy: Literal["keep", "delete"] = "keep"
+    #: A fire that is planned more than this after its time counts as missed.
     grace: Duration = "1s"
 
     def __post_init__(self) -> None:
@@ -77,12 +82,14 @@ class SchedulerHandle:
     """Stops a scheduler, which then stays stopped: make another one to continue. Thread: any."""
 
     def __init__(self) -> None:
+        #: How the scheduler was stopped; None while it was not.
         self.stopping: Stop | None = None
         self._lock = threading.Lock()
+        #: The events to set at the next `wake`, each with its loop.
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def cancel(self) -> None:
-        """Stop the scheduler now, and cancel the runs that this process executes."""
+        """Stop the scheduler now, and cancel the runs of its jobs that this process executes."""
         self._stop("cancel")
 
     def shutdown(self) -> None:
@@ -90,6 +97,7 @@ class SchedulerHandle:
         self._stop("shutdown")
 
     def _stop(self, how: Stop) -> None:
+        """Note how to stop, and wake every waiting `run`. A cancel overrides a shutdown, not the reverse."""
         with self._lock:
             self.stopping = how if self.stopping is None or how == "cancel" else self.stopping
         self.wake()
@@ -102,7 +110,7 @@ class SchedulerHandle:
 
     @contextlib.contextmanager
     def waker(self) -> Iterator[asyncio.Event]:
-        """Yield an event of the running loop that each `wake` sets."""
+        """Yield an event of the running loop that each `wake` sets while the block runs."""
         event = asyncio.Event()
         with self._lock:
             self._waiting[event] = asyncio.get_running_loop()
@@ -114,19 +122,22 @@ class SchedulerHandle:
 
 
 class _Slot:
-    """Function registered as a job's task: it calls the newest job with this id, and knows which runs execute here."""
+    """The functions to register as a job's task: they call `job`, which is the newest job with this id."""
 
     def __init__(self, job: Job[Any]) -> None:
         self.job = job
+        #: Ids of the runs that this process executes now.
         self.running: set[str] = set()
 
     async def on_loop(self, ctx: Context) -> None:
+        """Execute a run of a job of the kind async or sync. Thread: handlers' loop."""
         with self._track(ctx):
             answer = self.job.task.function(self.job.context(ctx))
             if self.job.task.kind == "async":
                 await answer
 
     def in_thread(self, ctx: Context) -> None:
+        """Execute a run of a job of the kind blocking. Thread: one of the handlers' threads."""
         with self._track(ctx):
             self.job.task.function(self.job.context(ctx))
 
@@ -140,7 +151,10 @@ class _Slot:
 
 
 class Scheduler:
-    """Runs jobs on a `Mainspring`, which stores their state; an app whose engine runs already is used as it is."""
+    """Runs jobs on a `Mainspring`, which stores their state; an app whose engine runs already is used as it is.
+
+    `observer` is called with every event that this process commits, also with those of other work of the app.
+    """
 
     def __init__(
         self,
@@ -158,13 +172,14 @@ class Scheduler:
             app.on_event(Event, observer)
 
     def handle(self) -> SchedulerHandle:
-        """Return the handle that stops this scheduler."""
+        """Return the handle that stops this scheduler; each call returns the same one."""
         return self._handle
 
     async def run(self, job: Job[Any]) -> SchedulerReport:
-        """Run a job until its schedule ends, the handle stops it or the app stops; return its report.
+        """Run a job until its schedule ends, the handle stops this scheduler, or the app stops; return its report.
 
-        A known job id continues from its stored state; another definition under it is a new revision.
+        A job whose id is in the store continues from its stored state; if its definition differs, the schedule gets a
+        new revision. Unless other code runs the engine, `run` starts it, and stops and closes the app at the end.
         """
         slot = self._slot(job)
         async with contextlib.AsyncExitStack() as stack:
@@ -184,6 +199,10 @@ class Scheduler:
     # ── the job's schedule ─────────────────────────────────────────────────
 
     def _slot(self, job: Job[Any]) -> _Slot:
+        """Return the slot of the job's id, which now calls this job; a new one is registered with the app as a task.
+
+        Raises: InvalidInput if a job with this id ran here in a thread and this one does not, or the reverse.
+        """
         known = self.app.tasks.get(job.job_id)
         slot = getattr(known.function, "__self__", None) if known is not None else None
         if not isinstance(slot, _Slot):
@@ -196,6 +215,7 @@ class Scheduler:
         return slot
 
     async def _store(self, job: Job[Any]) -> Stored:
+        """Create or replace the job's schedule and return it; resume it if a handle had stopped it."""
         config = self.config
         when: dict[str, Any] = {job.schedule.kind: job.schedule.value}
         schedule = await self.app.schedule(
@@ -218,9 +238,9 @@ class Scheduler:
         return schedule
 
     async def _stop_job(self, schedule: Stored, slot: _Slot) -> None:
-        """Stop this job on an engine that others use, too: pause it, cancel waiting runs, wait for running ones.
+        """Stop a job on an engine that other code uses, too: pause it, cancel its waiting runs, wait for running ones.
 
-        An engine that only this job uses needs none of this: it drains when `run` leaves it.
+        Waited for are the runs in this process. An engine that only this job uses drains when `run` ends its use.
         """
         if (await self.app.get(schedule.id)).state == "active":
             await self.app.pause(schedule.id, reason=STOPPED)
@@ -230,7 +250,7 @@ class Scheduler:
         await self._until(lambda: self._is_quiet(slot, seen), stoppable=False)
 
     async def _cancel_on_request(self, slot: _Slot) -> None:
-        """Wait for the handle's `cancel`, and then cancel the job's runs in this process."""
+        """Once the handle's `cancel` is called, cancel the job's runs in this process. Returns only if cancelled."""
         cancelled: set[str] = set()
         with self._handle.waker() as woken:
             while True:
@@ -244,18 +264,24 @@ class Scheduler:
     # ── waiting ────────────────────────────────────────────────────────────
 
     async def _is_over(self, schedule_id: str) -> bool:
+        """Return True if the schedule is finished or deleted and no run of it is open."""
         ended = (await self.app.get(schedule_id)).state in ("finished", "deleted")
         return ended and not await self.app.runs(schedule=schedule_id, state=OPEN, limit=1)
 
     async def _is_quiet(self, slot: _Slot, seen: set[str]) -> bool:
-        """Return True if no run of the job that executed here is stored as running; `seen` collects their ids."""
+        """Return True if none of the job's runs in `seen` is running according to the store.
+
+        Before, the runs that this process executes now are added to `seen`. Why: a run leaves `slot.running` before its
+        outcome is stored.
+        """
         seen |= slot.running
         return all([(await self.app.find_by_id(run_id)).state is not State.RUNNING for run_id in seen])
 
     async def _until(self, done: Callable[[], Awaitable[bool]], *, stoppable: bool = True) -> None:
         """Wait until `done` returns True, the app stops or, if `stoppable`, the handle stops the scheduler.
 
-        `done` is called after each event of this process, and every poll interval because of other processes.
+        `done` is called after events of the scheduler's jobs that this process commits, and every poll interval, since
+        other processes commit events, too.
         """
         with self._handle.waker() as woken:
             while self.app.is_running and not (stoppable and self._handle.stopping) and not await done():
@@ -265,5 +291,6 @@ class Scheduler:
                 woken.clear()
 
     def _on_event(self, event: Event) -> None:
+        """Wake the waiting `run` calls if an event concerns a job of this scheduler."""
         if event.schedule_id in self._ids:
             self._handle.wake()

@@ -1,4 +1,4 @@
-"""API of source 000: schedule_once, schedule_recurring, schedule_delayed, cancel, on_event.
+"""API of scheduler-rs, source 000: schedule_once, schedule_recurring, schedule_delayed, cancel, on_event.
 
 A task is a function of the app with its arguments. A task that runs once is a run, and has the run's id; a recurring
 task is a schedule, and has the schedule's id.
@@ -52,7 +52,10 @@ class Scheduler:
     # ── scheduling ─────────────────────────────────────────────────────────
 
     async def schedule_once(self, task: BaseTask[P, Any], at: datetime, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Run a task at an instant in the future, and return its id. Raises: InvalidInput for one in the past."""
+        """Enqueue a task with its arguments for the instant `at`, and return the run's id.
+
+        Raises: InvalidInput if `at` lies in the past; UnknownTask; WrongArguments.
+        """
         when = instant_ms(at, field="at")
         if when < self.app.clock.now():
             raise InvalidInput(
@@ -61,17 +64,18 @@ class Scheduler:
         return (await self._known(task).using(at=at).enqueue(*args, **kwargs)).id
 
     async def schedule_delayed(self, task: BaseTask[P, Any], delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Run a task after a delay, and return its id."""
+        """Enqueue a task with its arguments, due after a delay, and return the run's id."""
         return (await self._known(task).using(delay=delay).enqueue(*args, **kwargs)).id
 
     async def schedule_immediate(self, task: BaseTask[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
-        """Run a task as soon as possible, and return its id."""
+        """Enqueue a task with its arguments, due at once, and return the run's id."""
         return (await self._known(task).using(delay=0).enqueue(*args, **kwargs)).id
 
     async def schedule_recurring(self, task: BaseTask[P, Any], cron: str, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Run a task at the times of a cron expression, and return its id.
+        """Create a schedule that runs a task with its arguments by a cron expression, and return the schedule's id.
 
-        An equal task, expression and arguments are one schedule, so that a program can repeat the call at every start.
+        The schedule's name is made of task, expression and arguments. A call with equal ones returns the schedule that
+        exists, so a program can repeat the call at every start.
         """
         known = self._known(task)
         payload = known.new_run(args, kwargs).event.body
@@ -80,6 +84,7 @@ class Scheduler:
         return made.id
 
     def _known(self, task: BaseTask[P, Any]) -> BaseTask[P, Any]:
+        """Return the task unchanged if it is a task of this app. Raises: UnknownTask, with the nearest name."""
         given: object = task
         if isinstance(given, BaseTask) and given.app is self.app:
             return task
@@ -90,7 +95,10 @@ class Scheduler:
     # ── cancelling ─────────────────────────────────────────────────────────
 
     async def cancel(self, task_id: str, *, reason: str = "cancelled") -> None:
-        """Cancel a task: no run of it starts any more, and running ones are asked to stop. Raises: UnknownTask."""
+        """Cancel the run, or delete the schedule, with the id `task_id`: no run of it starts any more.
+
+        Runs that are running are asked to stop. A second call has no effect. Raises: UnknownTask if there is neither.
+        """
         try:
             await self.app.cancel(str(task_id), reason=reason)
             return
@@ -108,7 +116,11 @@ class Scheduler:
     # ── events ─────────────────────────────────────────────────────────────
 
     def on_event(self, event: type[E], handler: Listener[E]) -> None:
-        """Call a handler with events of a type that this process commits: `on_event(TaskFailed, AlertHandler())`."""
+        """Call a handler with each event of a type that this process commits: `on_event(TaskFailed, AlertHandler())`.
+
+        `TaskEvent` stands for all types. Raises: InvalidInput if `event` is no such type, or `handler` no function or
+        object with `handle`.
+        """
         subscribe(self.app, event, handler)
 
     # ── running ────────────────────────────────────────────────────────────

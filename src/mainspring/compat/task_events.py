@@ -1,4 +1,4 @@
-"""Events with the names and fields of source 000, translated from Mainspring's events."""
+"""Events with the names and fields of scheduler-rs, source 000: they are translated from Mainspring's events."""
 
 from __future__ import annotations
 
@@ -29,29 +29,34 @@ from mainspring.model.instant import to_datetime
 
 
 class TaskEvent(Struct, frozen=True, kw_only=True):
-    """Base of the events of a task: `task_id` as the scheduling method returned it, and the execution's `run_id`."""
+    """Base class of the events of a task."""
 
+    #: The id that the scheduling method returned: of the schedule of a recurring task, else of the run.
     task_id: str
+    #: None for an event of the schedule itself.
     run_id: str | None
 
 
 class TaskScheduled(TaskEvent, frozen=True, kw_only=True):
-    """An execution was planned."""
+    """A run was created."""
 
+    #: Name of the task.
     task_type: str
+    #: When the run was created.
     scheduled_at: datetime
+    #: When the run is due.
     run_at: datetime
 
 
 class TaskStarted(TaskEvent, frozen=True, kw_only=True):
-    """A worker started the execution."""
+    """A worker claimed the run."""
 
     worker_id: str
     started_at: datetime
 
 
 class TaskCompleted(TaskEvent, frozen=True, kw_only=True):
-    """The task returned."""
+    """The task's function returned `result`, which was read from JSON; None if nothing was stored."""
 
     worker_id: str
     completed_at: datetime
@@ -60,7 +65,10 @@ class TaskCompleted(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskFailed(TaskEvent, frozen=True, kw_only=True):
-    """The task raised, ran out of time or died. `retry_count` counts the attempts before this one."""
+    """An attempt failed: the task's function raised or ran out of time, or its worker died too often.
+
+    `retry_count` counts the attempts before this one. A run that is lost (recovery="fail") brings no event.
+    """
 
     worker_id: str
     failed_at: datetime
@@ -70,20 +78,23 @@ class TaskFailed(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskCancelled(TaskEvent, frozen=True, kw_only=True):
-    """The execution was cancelled, or a recurring task was deleted; `run_id` is None for a deleted task."""
+    """A run was cancelled, or the schedule of a recurring task was deleted; then `run_id` is None."""
 
     cancelled_at: datetime
     reason: str
 
 
 class TaskRetrying(TaskEvent, frozen=True, kw_only=True):
-    """The execution failed and will be attempted again."""
+    """An attempt failed, and the run will be tried again. `attempt` is the number of the failed attempt, from 1."""
 
     attempt: int
     next_attempt_at: datetime
 
 
 E = TypeVar("E", bound=TaskEvent)
+
+
+# Each maker returns the event of source 000 for one of Mainspring's; `head` has its `task_id` and `run_id`.
 
 
 def _scheduled(event: RunScheduled, head: dict[str, Any]) -> TaskEvent:
@@ -106,6 +117,7 @@ def _completed(event: RunSucceeded, head: dict[str, Any]) -> TaskEvent:
 
 
 def _failed(event: RunFailed | RunRetrying, head: dict[str, Any]) -> TaskEvent:
+    """Return the event of a failed attempt; after `RunRetrying`, `will_retry` is True."""
     return TaskFailed(
         **head,
         worker_id=event.owner or "",
@@ -121,11 +133,13 @@ def _retrying(event: RunRetrying, head: dict[str, Any]) -> TaskEvent:
 
 
 def _cancelled(event: RunCancelled | ScheduleDeleted, head: dict[str, Any]) -> TaskEvent | None:
+    """Return the event of a cancellation; None for a schedule that was deleted because it had finished."""
     if isinstance(event, ScheduleDeleted) and event.reason == "finished":
         return None  # the schedule has finished: it was not cancelled
     return TaskCancelled(**head, cancelled_at=to_datetime(event.at), reason=event.reason)
 
 
+#: Type of event of source 000 → the types of Mainspring's events that bring it, and its maker.
 _SOURCES: dict[type[TaskEvent], tuple[tuple[type[Event], ...], Callable[[Any, dict[str, Any]], TaskEvent | None]]] = {
     TaskScheduled: ((RunScheduled,), _scheduled),
     TaskStarted: ((RunStarted,), _started),
@@ -137,7 +151,11 @@ _SOURCES: dict[type[TaskEvent], tuple[tuple[type[Event], ...], Callable[[Any, di
 
 
 def subscribe(app: Mainspring, wanted: type[E], listener: Listener[E]) -> None:
-    """Call a listener with every event of a type; `TaskEvent` stands for all types."""
+    """Have `app` call a listener with each event of the type `wanted` that this process commits, at most once for each.
+
+    `TaskEvent` stands for all types. Raises: InvalidInput if `wanted` is no such type, or the listener no function or
+    object with `handle`.
+    """
     call = as_function(listener)
     chosen = [kind for kind in _SOURCES if isinstance(wanted, type) and issubclass(kind, wanted)]
     if not chosen:
@@ -157,13 +175,16 @@ def subscribe(app: Mainspring, wanted: type[E], listener: Listener[E]) -> None:
 
 
 class LoggingHandler:
-    """Logs each event as one line: final failures as errors, cancellations and failures with a retry as warnings."""
+    """Event handler that logs each event as one line, with the logger "mainspring.events" unless another is given.
+
+    Final failures are errors; cancellations and failures with a retry are warnings; all others are information.
+    """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("mainspring.events")
 
     def handle(self, event: TaskEvent) -> None:
-        """Log one event."""
+        """Log one event: the name of its type, its `task_id`, and its other fields as name=value."""
         level = logging.INFO
         if isinstance(event, TaskFailed):
             level = logging.WARNING if event.will_retry else logging.ERROR

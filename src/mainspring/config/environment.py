@@ -1,4 +1,7 @@
-"""Environment variables and `.env` files: Mainspring's own names, and the names that source 002 uses."""
+"""Read settings from environment variables and `.env` files.
+
+Variables have Mainspring's own names, or names that another scheduler uses, called source 002 (docs/serving.md).
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,34 @@ from mainspring.config.schema import KEYS, VARIABLE_PREFIX, VARIABLES, variable
 from mainspring.model.errors import InvalidInput, suggest_nearest
 
 MAX_DOTENV_BYTES = 64 * 1024
+#: A line of a `.env` file: name, and the rest behind `=`.
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)", re.DOTALL)
-#: Variables of source 002 without effect: it needs Redis, this service does not.
+#: Variables of source 002 that have no effect here: source 002 needs Redis, this service does not.
 _WITHOUT_EFFECT = ("REDIS_HOST", "REDIS_PORT")
 
 
 class VariableValues:
-    """Settings read from variables: values by key, the variable that each came from, and notes for the user."""
+    """Settings that were read from variables, with notes for the user."""
 
     def __init__(self) -> None:
+        #: Key → value.
         self.values: dict[str, Any] = {}
+        #: Key → name of the variable that its value came from.
         self.names: dict[str, str] = {}
         self.notes: list[str] = []
 
     def put(self, key: str, value: Any, name: str) -> None:
-        """Set the value of a key; `name` is its variable."""
+        """Set the value of a key, in place of an earlier one; `name` is the variable that the value came from."""
         self.values[key] = value
         self.names[key] = name
 
 
 def read_variables(variables: Mapping[str, str], where: str = "") -> VariableValues:
-    """Return the settings in these variables; errors put `where` before the name of the wrong variable."""
+    """Return the settings that these variables give; errors put `where` before the name of the wrong variable.
+
+    A variable whose name ends in _FILE names a file that holds the value. Variables of other programs are ignored.
+    Raises: InvalidInput for a wrong value, and for a name with MAINSPRING_ and `__` that is no setting.
+    """
     given = VariableValues()
     _read_source_002(given, variables, where)
     own = {variable(key): key for key in KEYS}
@@ -52,7 +62,10 @@ def read_variables(variables: Mapping[str, str], where: str = "") -> VariableVal
 
 
 def _read_source_002(given: VariableValues, variables: Mapping[str, str], where: str) -> None:
-    """Add the settings in the variables of source 002; Mainspring's own names are read later and override them."""
+    """Add to `given` the settings in `VARIABLES`, and the URL of the store if the database of source 002 is named.
+
+    Mainspring's own names are read later and override them. Errors put `where` before the name of a variable.
+    """
     url = _postgres_url(variables, where)
     if url is not None:
         given.put("store", url, "POSTGRES_HOST" if "POSTGRES_HOST" in variables else "POSTGRES_DB")
@@ -62,9 +75,10 @@ def _read_source_002(given: VariableValues, variables: Mapping[str, str], where:
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
-    """Return the NAME=value lines of a `.env` file by name; a missing file has none.
+    """Return the values of the NAME=value lines of a `.env` file, by name; a missing file has none.
 
-    `#` starts a comment, quotes around a value are removed, and nothing is executed or expanded.
+    `#` at the start of a line or behind white space starts a comment, quotes around a value are removed, and nothing is
+    executed or expanded. Raises: InvalidInput, with the number of the line if one is wrong.
     """
     try:
         if not path.is_file():
@@ -89,6 +103,7 @@ def read_dotenv(path: Path) -> dict[str, str]:
 
 
 def _unquoted(value: str, where: str) -> str:
+    """Return the value of a line without its quotes and the comment behind it; errors begin with `where`."""
     if value[:1] in ("'", '"'):
         end = value.find(value[0], 1)
         rest = value[end + 1 :].strip()
@@ -99,7 +114,10 @@ def _unquoted(value: str, where: str) -> str:
 
 
 def _postgres_url(variables: Mapping[str, str], where: str) -> str | None:
-    """Return the URL of source 002's database; None if neither POSTGRES_HOST nor POSTGRES_DB is set."""
+    """Return the store URL that the POSTGRES_ variables of source 002 give together.
+
+    None if neither POSTGRES_HOST nor POSTGRES_DB is set. Errors put `where` before the name of a variable.
+    """
     host, database = variables.get("POSTGRES_HOST", ""), variables.get("POSTGRES_DB", "")
     if not host and not database:
         return None
@@ -113,12 +131,13 @@ def _postgres_url(variables: Mapping[str, str], where: str) -> str | None:
 
 
 def _postgres_password(variables: Mapping[str, str], where: str) -> str:
+    """Return the password in POSTGRES_PASSWORD, else in the file that POSTGRES_PASSWORD_FILE names, else ""."""
     password, path = variables.get("POSTGRES_PASSWORD", ""), variables.get("POSTGRES_PASSWORD_FILE", "")
     return password if password or not path else _read_secret("POSTGRES_PASSWORD_FILE", path, where)
 
 
 def _read_secret(name: str, path: str, where: str) -> str:
-    """Return the content of the file that a variable ending in _FILE names."""
+    """Return the content of the file `path`, without white space around it; `name` is the variable that names it."""
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError, ValueError) as error:

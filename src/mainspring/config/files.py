@@ -1,6 +1,7 @@
-"""Configuration files: YAML or TOML as a flat table of keys.
+"""Read a configuration file, in YAML or TOML, into checked values by key, such as `server.port`.
 
-Every error is one line: where, what is wrong, and the fix.
+Every error is one line: where, what is wrong, and the fix. "Source 000" is scheduler-rs (docs/sources.md), whose
+configuration files are understood, too.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from mainspring.config import readers
 from mainspring.config.schema import ALIASES, KEYS
 from mainspring.model.errors import InvalidInput, MissingExtra, suggest_nearest
 
-#: Names under which the working directory is searched for a file.
+#: Names of the configuration file that `find_file` looks for.
 NAMES = ("mainspring.yaml", "mainspring.yml", "mainspring.toml")
 MAX_FILE_BYTES = 1024 * 1024
+#: ${NAME} or ${NAME:-default} in a text.
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-#: Sections and keys of source 000 for which Mainspring has other keys; see `_adopt_foreign`.
+#: Sections and keys of source 000 that `_adopt_foreign` translates into the keys `store` and `broker`.
 _FOREIGN_SECTIONS = ("storage", "broker")
 _FOREIGN_KEYS = (
     "broker.type",
@@ -37,7 +39,7 @@ _FOREIGN_KEYS = (
 
 
 class ConfigFile:
-    """Content of a configuration file: values by key, and notes for the user."""
+    """The checked content of a configuration file: values by key, and notes for the user."""
 
     def __init__(self, values: dict[str, Any], notes: list[str]) -> None:
         self.values = values
@@ -45,7 +47,7 @@ class ConfigFile:
 
 
 def find_file(folder: Path) -> Path | None:
-    """Return the configuration file in `folder`, or None; two of them are an error."""
+    """Return the configuration file in `folder`; None if there is none. Raises: InvalidInput if there are two."""
     found = [folder / name for name in NAMES if (folder / name).exists()]
     if len(found) > 1:
         raise InvalidInput(
@@ -55,7 +57,11 @@ def find_file(folder: Path) -> Path | None:
 
 
 def read_file(path: Path, variables: Mapping[str, str]) -> ConfigFile:
-    """Read and check a file; `variables` are the values for `${NAME}` in its texts."""
+    """Read a configuration file and return its checked content; `variables` are the values for `${NAME}` in its texts.
+
+    Raises: InvalidInput for the first mistake, with path, line or key, and the fix; MissingExtra if the file is YAML
+    and PyYAML is not installed.
+    """
     try:
         return _flatten(_parse(path, _read_text(path)), variables)
     except InvalidInput as error:
@@ -63,6 +69,7 @@ def read_file(path: Path, variables: Mapping[str, str]) -> ConfigFile:
 
 
 def _read_text(path: Path) -> str:
+    """Return the text of a file of at most `MAX_FILE_BYTES`. Raises: InvalidInput if it cannot be read."""
     try:
         if path.is_dir():
             raise InvalidInput("", "is a directory", f"Name a file in it, for example {path}/mainspring.yaml")
@@ -82,6 +89,7 @@ def _read_text(path: Path) -> str:
 
 
 def _parse(path: Path, text: str) -> Any:
+    """Return the data in `text`, the content of `path`; the file's suffix decides between YAML and TOML."""
     if path.suffix.lower() in (".yaml", ".yml"):
         return _yaml(text)
     if path.suffix.lower() == ".toml":
@@ -97,13 +105,14 @@ def _parse(path: Path, text: str) -> Any:
 
 
 def _yaml(text: str) -> Any:
+    """Return the data in a YAML text; None if it is empty. Raises: InvalidInput, with the line; MissingExtra."""
     try:
         import yaml
     except ModuleNotFoundError as error:
         raise MissingExtra("YAML needs PyYAML. Install it: pip install 'mainspring[serve]'") from error
 
     class StrictLoader(yaml.SafeLoader):
-        """Loads plain data from YAML; refuses a key that is given twice, and a reference (`*name`)."""
+        """Loader of plain data from YAML that refuses a key given twice in a mapping, and a reference (`*name`)."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
@@ -137,6 +146,7 @@ def _yaml(text: str) -> Any:
 
 
 def _flatten(data: Any, variables: Mapping[str, str]) -> ConfigFile:
+    """Return the checked values in the parsed data of a file, by key; None, from an empty file, gives no values."""
     if data is None:
         return ConfigFile({}, [])
     if not isinstance(data, dict):
@@ -151,11 +161,15 @@ def _flatten(data: Any, variables: Mapping[str, str]) -> ConfigFile:
 
 
 def _is_foreign(key: str) -> bool:
+    """Return True for a key in one of the sections of source 000 that `_adopt_foreign` translates."""
     return "." in key and key.partition(".")[0] in _FOREIGN_SECTIONS
 
 
 def _read_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked values by key, with aliases replaced by their keys; refuse two names of one key."""
+    """Return the values in `given`, each read by its key's reader; the name of an alias is replaced by its key.
+
+    Raises: InvalidInput for a wrong value, or if two names in `given` mean one key.
+    """
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, value in given.items():
@@ -169,7 +183,10 @@ def _read_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield each value with its full key, such as `server.port`; refuse an unknown key, with the nearest known one."""
+    """Yield each value in `data` with its full key: `prefix`, such as "server.", and the key in `data`.
+
+    Raises: InvalidInput for an unknown key, with the nearest known one.
+    """
     for name, value in data.items():
         if not isinstance(name, str):
             raise InvalidInput(f"{prefix}{name}", "is not a text", "Write the key as a word")
@@ -185,7 +202,10 @@ def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _section_leaves(section: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the full keys and values of a section; an empty section has none."""
+    """Yield the full keys and values in `value`, the content of a section; None, an empty section, has none.
+
+    Raises: InvalidInput if `value` is not a mapping.
+    """
     if isinstance(value, dict):
         yield from _leaves(value, f"{section}.")
     elif value is not None:
@@ -194,7 +214,7 @@ def _section_leaves(section: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _store_leaves(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the URL of a section `store: {url: …}`; refuse every other key in it."""
+    """Yield the key `store` with the URL in a section `store: {url: …}`. Raises: InvalidInput for any other key."""
     for name, value in section.items():
         if name != "url":
             _refuse(f"store.{name}")
@@ -202,10 +222,12 @@ def _store_leaves(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_key(key: str) -> bool:
+    """Return True if a file may hold a value under this full key."""
     return key in KEYS or key in ALIASES or key in _FOREIGN_KEYS
 
 
 def _is_section(key: str) -> bool:
+    """Return True if keys begin with this name and a dot."""
     return any(known.startswith(f"{key}.") for known in (*KEYS, *_FOREIGN_KEYS))
 
 
@@ -223,15 +245,19 @@ def _sections(keys: list[str]) -> set[str]:
 
 
 def _suggest_in_section(section: str, name: str, known: list[str]) -> str:
-    """Return the known key nearest to `section.name`, else the nearest name in that section, else all names in it."""
+    """Return a hint for an unknown key `name` in a section: "Did you mean …?", else the names that the section has.
+
+    The nearest of all keys is suggested, else the nearest name in the section.
+    """
     names = [key.rpartition(".")[2] for key in known if key.startswith(f"{section}.")]
     every = f"{section} has {', '.join(sorted(set(names)))}"
     return suggest_nearest(f"{section}.{name}", known) or suggest_nearest(name, names) or every
 
 
 def _suggest_section(name: str, known: list[str]) -> str:
-    """Return a hint for an unknown name at the top level of a file: the key that has this name inside a section, else
-    the nearest section, else the nearest key.
+    """Return a hint for an unknown name at the top level of a file, or "".
+
+    It is the key that has this name inside a section, else the nearest section, else the nearest key.
     """
     for key in known:
         if key.rpartition(".")[2] == name:
@@ -240,7 +266,10 @@ def _suggest_section(name: str, known: list[str]) -> str:
 
 
 def _expand(value: Any, key: str, variables: Mapping[str, str]) -> Any:
-    """Return a value with ${NAME} and ${NAME:-default} replaced, if it is a text or a list of texts."""
+    """Return a value with ${NAME} and ${NAME:-default} replaced in texts and in lists of texts.
+
+    Raises: InvalidInput, which names `key`, for a variable that is not set and has no default, or a broken ${…}.
+    """
     if isinstance(value, list):
         return [_expand(item, key, variables) for item in value]
     if not isinstance(value, str) or "${" not in value:
@@ -264,7 +293,11 @@ def _expand(value: Any, key: str, variables: Mapping[str, str]) -> Any:
 
 
 def _adopt_foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list[str]) -> None:
-    """Translate the sections of source 000 in `given` into `values`; add what the user should know to `notes`."""
+    """Set `store` and `broker` in `values` by the sections `storage` and `broker` of source 000, if `given` has them.
+
+    `given` holds the raw values of the whole file by key; what the user should know is added to `notes`. Raises:
+    InvalidInput for a wrong value, or if `store` is set already.
+    """
     broker = given.get("broker.type", "in_memory")
     readers.word("in_memory", "redis", "sqs")(broker, "broker.type")
     if broker == "sqs":
@@ -282,6 +315,7 @@ def _adopt_foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list
 
 
 def _redis_broker(given: Mapping[str, Any]) -> str:
+    """Return the URL of the broker that `broker.redis.url` and `broker.redis.stream_name` describe."""
     if "broker.redis.url" not in given:
         raise InvalidInput("broker.redis.url", "is missing", "Write redis://HOST:6379")
     url = readers.broker_url(given["broker.redis.url"], "broker.redis.url")
@@ -293,6 +327,7 @@ def _redis_broker(given: Mapping[str, Any]) -> str:
 
 
 def _json_file(given: Mapping[str, Any], notes: list[str]) -> str:
+    """Return the URL of a SQLite store beside the JSON file, with the suffix .db; add a note that says so."""
     path = Path(readers.text(given.get("storage.json_file.path", "./data/tasks.json"), "storage.json_file.path"))
     if "storage.json_file.auto_save_interval_secs" in given:
         key = "storage.json_file.auto_save_interval_secs"
@@ -313,6 +348,7 @@ def _postgres(given: Mapping[str, Any], notes: list[str]) -> str:
     return readers.store_url(given["storage.postgres.url"], "storage.postgres.url")
 
 
+#: `storage.type` → function that returns the store's URL from the file's raw values, and may add notes for the user.
 _STORAGE: Mapping[str, Callable[[Mapping[str, Any], list[str]], str]] = {
     "in_memory": lambda given, notes: "memory://",
     "sqlite": _sqlite,

@@ -1,4 +1,7 @@
-"""Readers of single configuration values. A value from a file has a type; a value from a variable is text."""
+"""Readers: functions that check one configuration value and return it as the settings hold it.
+
+A value from a file has a type; a value from a variable is text. Each reader accepts both.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from mainspring.model.ids import check_name
 from mainspring.model.instant import Ms, duration_ms, format_duration
 from mainspring.model.policies import check_choice
 
-#: Takes a raw value and the name of its field for errors; returns the value as the settings hold it.
+#: Takes a raw value and the name of its key or variable; returns the value as the settings hold it. Raises
+#: InvalidInput, which begins with that name, if the value is not acceptable.
 Reader = Callable[[Any, str], Any]
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -22,7 +26,7 @@ _SIZES = {"": 1, "b": 1, "kib": 1024, "mib": 1024 * 1024, "kb": 1_000, "mb": 1_0
 
 
 def text(value: Any, field: str) -> str:
-    """Read a text of one line."""
+    """Read a text of one line; white space around it is removed. An empty text is refused."""
     if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 or ord(c) == 127 for c in value):
         hint = " (YAML reads yes, no, on and off as such)" if isinstance(value, bool) else ""
         raise InvalidInput(field, f"{_shown(value)} is not a text{hint}", "Put one line of text between quotes")
@@ -30,12 +34,12 @@ def text(value: Any, field: str) -> str:
 
 
 def name(value: Any, field: str) -> str:
-    """Read a name that the engine accepts."""
+    """Read a name of 1 to 255 printable characters, such as a namespace."""
     return check_name(text(value, field), field=field)
 
 
 def optional(read: Reader) -> Reader:
-    """Return a reader that accepts what `read` accepts, and reads null or an empty text as None."""
+    """Return a reader that reads None and an empty text as None, and anything else with `read`."""
     return lambda value, field: None if value is None or value == "" else read(value, field)
 
 
@@ -49,7 +53,7 @@ def boolean(value: Any, field: str) -> bool:
 
 
 def whole(low: int, high: int, unit: str = "") -> Reader:
-    """Return a reader of whole numbers from `low` to `high`; `unit` is named in errors."""
+    """Return a reader of whole numbers from `low` to `high`; errors name the unit, if one is given."""
 
     def read(value: Any, field: str) -> int:
         fix = f"Use a whole number from {low} to {high}" + (f", in {unit}" if unit else "")
@@ -86,7 +90,7 @@ def number(low: float, high: float) -> Reader:
 
 
 def duration(low: Ms, high: Ms) -> Reader:
-    """Return a reader of durations such as "30s", or as a number of seconds."""
+    """Return a reader of durations from `low` to `high`, written as "30s" or as a number of seconds."""
 
     def read(value: Any, field: str) -> Ms:
         if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip()):
@@ -104,7 +108,10 @@ def duration(low: Ms, high: Ms) -> Reader:
 
 
 def duration_count(unit: Ms, low: Ms, high: Ms) -> Reader:
-    """Return a reader of durations as whole numbers of `unit`, 1 ms or 1,000 ms, as other schedulers write them."""
+    """Return a reader of durations from `low` to `high` that are whole numbers of `unit`, which is 1 or 1,000 ms.
+
+    Other schedulers write durations so, without a unit. The reader returns milliseconds.
+    """
     read = whole(-(-low // unit), high // unit, "milliseconds" if unit == 1 else "seconds")
     return lambda value, field: read(value, field) * unit
 
@@ -126,7 +133,7 @@ def size(low: int, high: int) -> Reader:
 
 
 def word(*allowed: str) -> Reader:
-    """Return a reader of one of these words, in upper or lower case."""
+    """Return a reader of one of these words; it accepts upper case and returns lower case."""
 
     def read(value: Any, field: str) -> str:
         return check_choice(text(value, field).lower(), allowed, field=field)
@@ -135,7 +142,10 @@ def word(*allowed: str) -> Reader:
 
 
 def several(read: Reader) -> Reader:
-    """Return a reader of lists, also written as one text with commas; `read` reads each item."""
+    """Return a reader of lists of at most 1,000 items, also written as one text with commas; `read` reads each item.
+
+    The list is returned as a tuple.
+    """
 
     def read_all(value: Any, field: str) -> tuple[Any, ...]:
         if isinstance(value, str):
@@ -148,7 +158,7 @@ def several(read: Reader) -> Reader:
 
 
 def http_url(value: Any, field: str) -> str:
-    """Read an absolute http or https URL; a slash at its end is removed."""
+    """Read an absolute http or https URL without query, fragment and user; slashes at its end are removed."""
     given = text(value, field)
     fix = "Write for example https://scheduler.example.com"
     try:
@@ -162,7 +172,7 @@ def http_url(value: Any, field: str) -> str:
 
 
 def host(value: Any, field: str) -> str:
-    """Read an address, or the name of a host, to listen on."""
+    """Read the address or host name to listen on; brackets around an IPv6 address are removed."""
     given = text(value, field).strip("[]")
     if not re.fullmatch(r"[A-Za-z0-9.:_%-]{1,255}", given) or given.startswith("http:"):
         raise InvalidInput(field, f"{given!r} is not an address", "Write 127.0.0.1, 0.0.0.0, :: or the name of a host")
@@ -170,7 +180,7 @@ def host(value: Any, field: str) -> str:
 
 
 def store_url(value: Any, field: str) -> str:
-    """Read the URL of a store that this installation can open; it is not opened."""
+    """Read the URL of a store; the store is not opened. Raises: also MissingExtra, if its package is not installed."""
     from mainspring.ports.clock import SystemClock
     from mainspring.runtime.runtime import open_store
 
@@ -183,7 +193,7 @@ def store_url(value: Any, field: str) -> str:
 
 
 def broker_url(value: Any, field: str) -> str:
-    """Read the URL of a broker that this installation can use; it is not opened."""
+    """Read the URL of a broker; no connection is made. Raises: also MissingExtra, if its package is not installed."""
     from mainspring.ports.clock import SystemClock
     from mainspring.runtime.runtime import open_broker
 
@@ -196,7 +206,7 @@ def broker_url(value: Any, field: str) -> str:
 
 
 def program(value: Any, field: str) -> str:
-    """Read the name of a program: MODULE:APP."""
+    """Read the name of a Python program: MODULE:APP, or MODULE if it holds one app only."""
     given = text(value, field)
     if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", given):
         raise InvalidInput(field, f"{given!r} names no program", "Write MODULE:APP, for example app:ms")
@@ -204,5 +214,6 @@ def program(value: Any, field: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    """Return a value as Python text for an error, cut to 60 characters."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}…"

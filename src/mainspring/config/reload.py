@@ -1,6 +1,6 @@
-"""Reload of the configuration while the service runs: a changed file takes effect, or is refused as a whole.
+"""Reload the configuration while the service runs: a changed file takes effect, or is refused as a whole.
 
-The directory is watched, not the file: editors replace files, and Kubernetes swaps a symlink called `..data`.
+The directory of a file is watched, not the file: editors replace files, and Kubernetes swaps a symlink called `..data`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,37 @@ log = logging.getLogger("mainspring.config")
 
 #: Interval at which files are compared where the system does not report changes.
 FILE_POLL_SECONDS = 1.0
+#: Longest time in which changes of files are collected before the files are compared.
 _DEBOUNCE_MS = 50
 
 
 class Reloader:
-    """Holds the settings in force and replaces them when a file changes."""
+    """Holds the settings in force, and replaces them when the configuration file or `.env` changes.
+
+    Both files are watched; without a configuration file at the last reload, only `.env` is. `resolved` are the settings
+    at the start, and `sources` is read again at each reload.
+    """
 
     def __init__(self, sources: Sources, resolved: Resolved) -> None:
         self._sources = sources
         self._resolved = resolved
+        #: The state of the files at the last reload; see `_fingerprint`.
         self._seen = self._fingerprint()
+        #: The settings in force: live keys as of the last reload, all others as of the start.
         self.settings: ServeSettings = resolved.settings
-        #: Called in this order with the new settings.
+        #: Called in this order with the new settings, when a reload has changed a live key.
         self.listeners: list[Callable[[ServeSettings], object]] = []
+        #: Number of reloads that were not refused.
         self.reloads = 0
         #: Why the last reload was refused, or None.
         self.refused: str | None = None
 
     def reload(self) -> bool:
-        """Read the configuration and adopt its live keys. If it is wrong, change nothing and return False."""
+        """Read all sources again, adopt the live keys and return True; if a value is wrong, keep all and return False.
+
+        If a live key has changed, `settings` is replaced and the listeners are called. What changed, or what is wrong,
+        is logged; `refused` gets the error's text, or None.
+        """
         self._seen = self._fingerprint()
         try:
             resolved = resolve(self._sources)
@@ -59,6 +71,7 @@ class Reloader:
         return True
 
     def _log_changes(self, before: ServeSettings, new: ServeSettings, live: list[str], later: list[str]) -> None:
+        """Log old and new values of the changed keys in `live`, and the changed keys `later`, which need a restart."""
         from mainspring.config.schema import get_value
 
         for key in live:
@@ -73,7 +86,11 @@ class Reloader:
     # ── watching ───────────────────────────────────────────────────────────
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """Reload whenever the files change, until `stop` is set."""
+        """Reload whenever a file changes, until `stop` is set.
+
+        Where changes are not reported (`watchfiles` is not installed, or the directory cannot be watched), the files
+        are compared every `FILE_POLL_SECONDS`.
+        """
         folders = self._folders()
         try:
             import watchfiles
@@ -81,7 +98,7 @@ class Reloader:
             await self._poll(stop)
             return
         try:
-            # Every event of the directory is passed on: `look` itself compares the files.
+            # No event of the directories is filtered out: `look` itself compares the files.
             async for _ in watchfiles.awatch(
                 *folders,
                 watch_filter=None,
@@ -98,6 +115,7 @@ class Reloader:
             await self._poll(stop)
 
     async def _poll(self, stop: asyncio.Event) -> None:
+        """Look every `FILE_POLL_SECONDS`, and once more when `stop` is set; then return."""
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FILE_POLL_SECONDS):
@@ -105,7 +123,7 @@ class Reloader:
             self.look()
 
     def look(self) -> None:
-        """Reload if a file differs from its state at the last look."""
+        """Reload if a file differs from its state at the last reload."""
         if self._fingerprint() != self._seen:
             self.reload()
 
@@ -118,11 +136,12 @@ class Reloader:
         yield self._sources.folder / ".env"
 
     def _fingerprint(self) -> tuple[object, ...]:
-        """Return inode, time and size of each file; a swapped symlink leads to another inode."""
+        """Return the state of each file, to be compared with a later one; a swapped symlink leads to another inode."""
         return tuple(_file_state(path) for path in self._files())
 
 
 def _file_state(path: Path) -> object:
+    """Return inode, time of change and size of a file; the number of the error if they cannot be read."""
     try:
         found = os.stat(path)
     except OSError as error:

@@ -1,7 +1,4 @@
-"""Settings from all sources. The first that gives a value wins: flag, variable, `.env`, file, default.
-
-The origin of each value is recorded.
-"""
+"""Resolve the settings from all sources. The first that gives a value wins: flag, variable, `.env`, file, default."""
 
 from __future__ import annotations
 
@@ -19,32 +16,42 @@ from mainspring.model.errors import InvalidInput, LeaseTooShort
 from mainspring.model.policies import RetryPolicy
 from mainspring.model.settings import make_settings
 
+#: Origin of a value that no source gives.
 DEFAULT = "default"
+#: Variable with the path of the configuration file.
 CONFIG = "MAINSPRING_CONFIG"
 
 
 class Resolved(Struct, frozen=True):
-    """Settings in force, the origin of each by key, notes for the user, and the file that was read, if any."""
+    """The settings that all sources give together, and where each came from."""
 
     settings: ServeSettings
+    #: Key → its origin: `DEFAULT`, or the source and its name, such as "flag --port", "env PORT" or "file PATH".
     origins: dict[str, str]
+    #: Sentences for the user, for example about a setting without effect.
     notes: tuple[str, ...] = ()
+    #: The configuration file that was read; None if there is none.
     file: Path | None = None
 
 
 class Sources(Struct, frozen=True):
     """Where settings are read from, at the start and at each reload."""
 
+    #: Key → value that the command line gives for it.
     flags: Mapping[str, Any] = {}
+    #: The environment variables of the process.
     variables: Mapping[str, str] = {}
+    #: Where `.env` and, unless `config` or $MAINSPRING_CONFIG names one, the configuration file are looked for.
     folder: Path = Path()
+    #: Configuration file that the command line names, or None.
     config: Path | None = None
 
 
 def resolve(sources: Sources) -> Resolved:
-    """Read and check all sources and return the settings.
+    """Read and check all sources, and return the settings with the origin of each.
 
-    Raises: InvalidInput, with the place and the fix, for the first wrong value.
+    Raises: InvalidInput for the first wrong value, with the file, variable or flag that holds it; MissingExtra if the
+    file is YAML and PyYAML is not installed.
     """
     dotenv_path = sources.folder / ".env"
     dotenv = read_dotenv(dotenv_path)
@@ -75,7 +82,7 @@ def resolve(sources: Sources) -> Resolved:
 
 
 def _named_file(sources: Sources, dotenv: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that an option or a variable names, or None."""
+    """Return the configuration file that `--config`, else $MAINSPRING_CONFIG, names; None if neither does."""
     name = sources.variables.get(CONFIG) or dotenv.get(CONFIG)
     if sources.config is not None or not name:
         return sources.config
@@ -83,7 +90,7 @@ def _named_file(sources: Sources, dotenv: Mapping[str, str]) -> Path | None:
 
 
 def _check_together(settings: ServeSettings, origins: Mapping[str, str]) -> None:
-    """Refuse values that are valid alone and contradict each other."""
+    """Raise InvalidInput for values of which each is valid alone, but which contradict each other."""
     _check_lease(settings.scheduler)
     _check_retry(settings.retry, origins)
     if settings.agents.keep_response > settings.agents.max_response:
@@ -106,6 +113,7 @@ def _check_lease(scheduler: SchedulerSettings) -> None:
 
 
 def _check_retry(retry: RetryPolicy, origins: Mapping[str, str]) -> None:
+    """Raise InvalidInput if the first delay exceeds the longest; the error names a key that the user has given."""
     if retry.initial > retry.max_delay:
         given = [key for key in ("retry.initial_delay", "retry.max_delay") if origins[key] != DEFAULT]
         raise InvalidInput(
@@ -116,15 +124,15 @@ def _check_retry(retry: RetryPolicy, origins: Mapping[str, str]) -> None:
 
 
 def compare(old: ServeSettings, new: ServeSettings) -> dict[str, tuple[Any, Any]]:
-    """Return the keys whose values differ, with the old and the new value."""
+    """Return each key whose value differs, with its old and its new value."""
     pairs = {key: (get_value(old, key), get_value(new, key)) for key in KEYS}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def select_live(old: ServeSettings, new: ServeSettings) -> tuple[ServeSettings, list[str], list[str]]:
-    """Return the settings for a running service: live keys from `new`, the others from `old`.
+    """Return three things: settings with the live keys of `new` and all other keys of `old`, and two lists of keys.
 
-    Also return the live keys that changed, and the changed keys that take effect at the next start.
+    The first list holds the live keys that differ, the second the others that differ: they need a restart.
     """
     differences = compare(old, new)
     live = [key for key in differences if KEYS[key].live]

@@ -1,4 +1,4 @@
-"""Keys of the configuration: how each is read, and by which variables and other names it can be given."""
+"""The keys of the configuration: how the value of each is read, and which variables and other names set it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from mainspring.config.settings import LOG_FORMATS, LOG_LEVELS, SERVE_ROLES, Ser
 from mainspring.model.policies import BACKOFF
 from mainspring.model.settings import MAX_PAYLOAD_BYTES
 
+#: Durations in milliseconds.
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
 class Key(Struct, frozen=True):
-    """One key of the configuration. `live`: a reload changes it in a running service; others need a restart."""
+    """How one key of the configuration is read and where its value is kept."""
 
     read: read.Reader
+    #: A reload changes the value in a running service. Other keys take effect at the next start.
     live: bool = False
-    #: Path of the value in `ServeSettings`, if it differs from the name of the key.
+    #: Attributes, joined by dots, that lead to the value in `ServeSettings`; "" if they equal the name of the key.
     place: str = ""
 
 
@@ -73,13 +75,13 @@ KEYS: Mapping[str, Key] = {
 
 
 class Alias(Struct, frozen=True):
-    """What another name of a key stands for: the key it sets, and the reader of its values."""
+    """Another name of a key: the key that it sets, and the reader of values under this name."""
 
     key: str
     read: read.Reader
 
 
-#: Names of keys in the configuration file of source 000.
+#: Other name of a key → the key. The names are those of scheduler-rs, source 000 (docs/sources.md).
 ALIASES: Mapping[str, Alias] = {
     "scheduler.poll_interval_ms": Alias("scheduler.poll_interval", read.duration_count(1, 10, MINUTE)),
     "scheduler.shutdown_timeout_secs": Alias("scheduler.shutdown_timeout", read.duration_count(SECOND, 0, HOUR)),
@@ -87,7 +89,8 @@ ALIASES: Mapping[str, Alias] = {
     "retry.max_delay_ms": Alias("retry.max_delay", read.duration_count(1, 0, 365 * DAY)),
 }
 
-#: Keys by variables of source 002. `environment.py` joins the variables of its database to a URL.
+#: Variable → the key that it sets. Apart from MAINSPRING_URL, they are variables of another scheduler, source 002
+#: (docs/serving.md). `environment.py` makes a URL of its variables for the database.
 VARIABLES: Mapping[str, Alias] = {
     "MAINSPRING_URL": Alias("store", read.store_url),
     "PORT": Alias("server.port", read.whole(0, 65_535)),
@@ -97,11 +100,12 @@ VARIABLES: Mapping[str, Alias] = {
     "RETRY_BACKOFF_BASE": Alias("retry.initial_delay", read.duration_count(1, 0, DAY)),
 }
 
+#: The first characters of the name of each variable that `variable` returns.
 VARIABLE_PREFIX = "MAINSPRING_"
 
 
 def variable(key: str) -> str:
-    """Return the name of the variable that sets a key: MAINSPRING_SERVER__PORT for `server.port`."""
+    """Return the name of the environment variable that sets a key: MAINSPRING_SERVER__PORT for `server.port`."""
     return VARIABLE_PREFIX + key.replace(".", "__").upper()
 
 
@@ -119,7 +123,10 @@ def get_value(settings: ServeSettings, key: str) -> Any:
 
 
 def assemble(values: Mapping[str, Any]) -> ServeSettings:
-    """Return the settings with these values, by key, in place of the defaults."""
+    """Return settings with the value that `values` gives for a key; a key that is not in it has its default.
+
+    The values must have been read by the key's reader. `server.public_url` is also set in the settings for agents.
+    """
     changes: dict[str, dict[str, Any]] = {}
     top: dict[str, Any] = {}
     for key, value in values.items():

@@ -24,20 +24,21 @@ BODY_MARGIN_BYTES = 64 * 1024
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
-    """Address of the service, and which requests it answers."""
+    """The address on which the service listens, and which requests it answers."""
 
     host: str = "127.0.0.1"
     port: int = 3000
     #: URL under which browsers and agents reach the service, if that is not http://host:port.
     public_url: str | None = None
-    #: Further host names that the Host header of a request may have; a leading dot allows sub-domains.
+    #: Further host names that the Host header of a request may have; a name with a leading dot allows its sub-domains.
     allow_hosts: tuple[str, ...] = ()
     #: Serve every caller without a key, on any address.
     insecure_no_auth: bool = False
-    #: Require a key on loopback, too: a proxy on this machine passes requests of other machines on.
+    #: Require a key on loopback, too. Why: a proxy on this machine may pass on requests of other machines.
     require_key: bool = False
+    #: Write a line to the log for each request.
     access_log: bool = True
-    #: Time that a client has to send a request, head and body.
+    #: Time that a client has to send a request, head and body. After it the connection is closed.
     request_timeout: Ms = 10_000
 
     @property
@@ -47,27 +48,36 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerSettings(Struct, frozen=True, kw_only=True):
-    """Settings of the engine."""
+    """Settings of the engine. Those without a comment are as in `model.settings.Settings`.
 
+    A program that is served (`ServeSettings.app`) keeps its own; `server.serve.make_app` has the exceptions.
+    """
+
+    #: Name under which instances of one program share a leader (`app` in `Settings`).
     name: str = "mainspring"
     namespace: str = "default"
+    #: The most runs that the instance executes at once (`concurrency` in `Settings`).
     workers: int = 10
+    #: Longest time between two queries for due work (`poll` in `Settings`).
     poll_interval: Ms = 1_000
     shutdown_timeout: Ms = 20_000
     lease_ttl: Ms = 30_000
-    #: None: the store's default, 30 days, or one day on Redis.
+    #: How long ended runs stay. None: the store's default, which is 30 days, or one day on Redis.
     history: Ms | None = None
+    #: The most bytes of a run's arguments as JSON.
     payload_limit: int = 64 * 1024
     #: `/ready` answers 503 while planning is further behind than this.
     max_lag: Ms = 30_000
 
 
 class LimitSettings(Struct, frozen=True, kw_only=True):
-    """Limits on requests; None means no limit."""
+    """Limits on requests to the API; None means no limit, unless a comment says otherwise."""
 
+    #: Shortest time between two fires of a schedule that is created or changed over the API.
     min_interval: Ms | None = None
-    #: Limit for each API key, or for each address that sends no key.
+    #: Requests in a second of one API key, or of one address that sends no key.
     requests_per_second: float | None = None
+    #: Requests that one caller may send at once after a pause. None: twice `requests_per_second`.
     burst: int | None = None
 
 
@@ -85,7 +95,8 @@ class MetricsSettings(Struct, frozen=True, kw_only=True):
     port: int = 9090
 
 
-#: Default of source 002: three attempts, delays that double from one second up to thirty.
+#: Default of `ServeSettings.retry`: three attempts, delays that double from one second up to thirty. Another scheduler,
+#: source 002 (see `environment.py`), has the same default.
 HTTP_RETRY = RetryPolicy(max_attempts=3, backoff="exponential", initial=1_000, base=2.0, max_delay=30_000, jitter=0.0)
 
 
@@ -109,7 +120,10 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """URL of the service: `public_url`, or one made from host and port."""
+        """URL of the service without a slash at its end: `public_url`, or one made from host and port.
+
+        If the service listens on all addresses, the host is localhost.
+        """
         if self.server.public_url is not None:
             return self.server.public_url.rstrip("/")
         host = self.server.host
@@ -119,12 +133,12 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def body_limit(self) -> int:
-        """Largest request body in bytes."""
+        """Bytes that a request body may have: the payload limit and `BODY_MARGIN_BYTES`."""
         return self.scheduler.payload_limit + BODY_MARGIN_BYTES
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for an address or name that only this machine can reach."""
+    """Return True if `host` is "localhost" or a loopback address; False for any other name, which is not resolved."""
     if host.lower() == "localhost":
         return True
     try:

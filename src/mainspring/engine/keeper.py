@@ -20,7 +20,7 @@ from mainspring.ports.store import Schedules, Store
 
 log = logging.getLogger("mainspring.engine")
 
-#: Runs removed in one call to the store.
+#: The most runs that one call to the store removes.
 PURGE_BATCH = 500
 #: Milliseconds between two repairs; damage is rare.
 REPAIR_INTERVAL: Ms = 3_600_000
@@ -59,6 +59,7 @@ class Keeper(Loop):
         self._steady_since: float | None = None
 
     def degraded(self, error: StoreError) -> None:
+        """Log as every loop does, and wait anew before undeclared schedules are paused."""
         self._steady_since = None
         super().degraded(error)
 
@@ -78,7 +79,10 @@ class Keeper(Loop):
         return 0.0 if more else self.poll
 
     async def retain(self) -> bool:
-        """Remove a batch of ended runs, events and leases past the retention period. Return True if more remain."""
+        """Remove a batch of ended runs, events and leases past the retention period. Return True if more remain.
+
+        Without a configured period, the store's own period and its limit of ended runs apply.
+        """
         now = self._clock.now()
         history, max_ended_runs = self._settings.history, None
         if history is None:
@@ -119,7 +123,7 @@ class Keeper(Loop):
     async def pause_undeclared(self) -> int:
         """Pause the schedules of this app, unchanged lately, that no instance seen lately declares; never delete them.
 
-        Return the number of schedules paused.
+        "Lately" is the time `Settings.undeclared_after`. Return the number of schedules paused.
         """
         horizon = self._clock.now() - self._settings.undeclared_after
         declared = await self._find_declared(horizon)

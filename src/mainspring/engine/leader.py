@@ -1,9 +1,9 @@
 """The leader: the one instance of an app that keeps house. Nothing waits for it and no guarantee depends on it.
 
-A term is a lease row whose epoch only grows; (owner, epoch) identifies it. It is renewed every third of its TTL. An
-instance trusts its term until a little before another instance can take the row, counted by its own boot clock from
-before the request was sent. So after a pause, a lost answer or a cut cable it stops by itself before the next leader
-begins.
+A term is the time for which an instance holds one lease row. The row's epoch grows with each term; (owner, epoch)
+identifies the term. The leader renews it every third of its TTL. It trusts its term until a little before another
+instance can take the row, counted by its own boot clock from before the request was sent. So after a pause, a lost
+answer or a cut cable, it stops keeping house by itself before the next leader begins.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEADER_PREFIX = "leader:"
 
 
 class Leadership(Struct, frozen=True):
-    """Current leader: instance, start of its term, term number. `live` is False if the lease has expired."""
+    """The present leader, or the last one if `live` is False: its instance, the start and the number of its term."""
 
     instance: str
     since: Ms
@@ -47,7 +47,7 @@ def lease_name(settings: Settings) -> str:
 
 
 async def find_leadership(store: Store, settings: Settings) -> Leadership | None:
-    """Read the current or last leader from the store; None if there never was one."""
+    """Return the present or last leader of the app, read from the store; None if there never was one."""
     holder = await LeaseRows(store).find_holder(lease_name(settings))
     if holder is None:
         return None
@@ -62,7 +62,7 @@ class Leader(Loop):
     def __init__(
         self, store: Store, clock: Clock, settings: Settings, owner: str, note: Callable[[Event], None]
     ) -> None:
-        """`note` appends an event to the log soon."""
+        """`owner` names this instance; `note` appends an event to the event log soon."""
         super().__init__(settings.lease_ttl / 3000)
         self._term = LeaseTerm(LeaseRows(store), clock, lease_name(settings), owner, settings.lease_ttl)
         self._owner = owner
@@ -73,7 +73,7 @@ class Leader(Loop):
         self.terms = 0
 
     def on_elected(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on the engine loop each time this instance wins a term."""
+        """Have `callback` called, on the engine loop, each time this instance wins a term. There is one callback."""
         self._on_elected = callback
 
     @property
@@ -87,7 +87,10 @@ class Leader(Loop):
         return self._term.token
 
     async def run_once(self) -> float:
-        """Renew the term, or try to win one. Return the seconds to wait."""
+        """Renew the term, or try to win one if there is none or it was lost. Return the seconds to wait.
+
+        Raises: StoreError, after stepping down if the term can no longer be trusted.
+        """
         term = self._term
         try:
             if term.token is not None and not await term.renew():
@@ -106,6 +109,7 @@ class Leader(Loop):
         return min(super()._backoff(), self.poll)
 
     def _won(self) -> None:
+        """Log the new term, note it in the event log, and call the callback of `on_elected`."""
         self._leading = self._term.token
         self.terms += 1
         log.info("leader: %s won term %d", self._owner, self._leading)
@@ -113,6 +117,7 @@ class Leader(Loop):
         self._on_elected()
 
     def _stepped_down(self, reason: str) -> None:
+        """Log that the term is over, and note it in the event log; once per term."""
         term, self._leading = self._leading, None
         if term is not None:
             level = logging.INFO if reason == "stopped" else logging.WARNING
@@ -120,6 +125,9 @@ class Leader(Loop):
             self._note(LeaderLost(instance=self._owner, term=term, reason=reason))
 
     async def leave(self) -> None:
-        """Release the term, so that another instance wins the next one without waiting for this one to expire."""
+        """Release the term, if there is one, so that another instance need not wait until it expires to win the next.
+
+        Raises: StoreError.
+        """
         if self._term.token is not None and await self._term.release():
             self._stepped_down("stopped")

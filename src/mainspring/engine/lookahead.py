@@ -11,7 +11,7 @@ from mainspring.ports.clock import Clock
 
 #: Plan ahead from this many fires per second on.
 BUSY_FIRES_PER_SECOND = 20.0
-#: Plan this many milliseconds ahead. Pausing or editing a schedule within that time comes too late for one fire.
+#: Plan this many milliseconds ahead. To pause or edit a schedule within that time comes too late for one fire.
 PLAN_AHEAD: Ms = 500
 #: Percentage of `PLAN_AHEAD` after which to look again; the rest covers a look that is late.
 LOOK_INTERVAL_PERCENT = 80
@@ -30,7 +30,7 @@ class Lookahead:
         self.ms: Ms = 0
 
     def count(self, count: int) -> None:
-        """Count the fires or runs that one query found, and set `ms` by their rate.
+        """Add the number of fires or runs that one query found, and set `ms` by their rate.
 
         A rush is noticed at once, its end after the rate window.
         """
@@ -43,6 +43,7 @@ class Lookahead:
     def look_at(self, now: Ms, next_at: Ms) -> Ms:
         """Return when to query the store for the fire at `next_at`: up to `ms` ahead of it, never after it.
 
-        At least 80 % of `ms` lie between two queries ahead of time, so that one finds many fires.
+        `now` is the time of the present query. At least 80 % of `ms` lie between two queries ahead of time, so that one
+        query finds many fires.
         """
         return min(next_at, max(next_at - self.ms, now + self.ms * LOOK_INTERVAL_PERCENT // 100))

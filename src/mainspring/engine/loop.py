@@ -1,4 +1,4 @@
-"""The base of every engine loop: start, stop, wake, step by hand, and back off while the store fails."""
+"""The base of every engine loop: start, stop, wake, and back off while the store fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mainspring.model.errors import StoreError
 
 log = logging.getLogger("mainspring.engine")
 
-#: A store that answers again is noticed within this many seconds and the poll interval.
+#: The longest pause of a loop between two tries while the store fails, in seconds.
 MAX_STORE_BACKOFF_SECONDS = 2.0
 #: Added to sleeps on other event loops than asyncio's own (uvloop): their timers count whole milliseconds, so half of
 #: them end early, and `run_once` would be called in vain until the time has come.
@@ -18,7 +18,7 @@ TIMER_ROUNDING_SECONDS = 0.0005
 
 
 class Loop(ABC):
-    """Calls `run_once` again and again: one bounded piece of work, which returns how long to wait for the next.
+    """Calls `run_once` again and again; each call does one bounded piece of work and returns how long to wait.
 
     Thread: engine loop.
     """
@@ -39,7 +39,10 @@ class Loop(ABC):
 
     @abstractmethod
     async def run_once(self) -> float:
-        """Do one piece of work. Return the seconds until there may be more; at most `poll` seconds are waited."""
+        """Do one piece of work. Return the seconds until there may be more; the loop waits at most `poll` of them.
+
+        The loop catches an error that this raises, logs it, and calls again after a pause.
+        """
 
     def start(self) -> None:
         """Start the loop in a task of the running event loop; a second call changes nothing."""
@@ -47,7 +50,10 @@ class Loop(ABC):
             self._task = asyncio.get_running_loop().create_task(self._loop(), name=f"mainspring-{self.name}")
 
     async def stop(self) -> None:
-        """Cancel the loop, also in a piece of work, and return when it has ended; a second call changes nothing."""
+        """Cancel the loop, also in the middle of a piece of work, and return when its task has ended.
+
+        A loop that does not run stays as it is. An error that had ended the loop before is logged and not raised.
+        """
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -59,10 +65,14 @@ class Loop(ABC):
                 log.exception("%s: an error had ended this loop", self.name)
 
     def wake(self) -> None:
-        """Have `run_once` called now, or right after a piece of work that is under way: something changed."""
+        """Have `run_once` called now, or right after a piece of work that is under way: something changed.
+
+        A pause after an error is not cut short.
+        """
         self._wake.set()
 
     async def _loop(self) -> None:
+        """Call `run_once` until `stop`; wait in between as it says, or for a growing pause after an error."""
         loop, own = asyncio.get_running_loop(), asyncio.current_task()
         while (
             self._task is own
@@ -95,9 +105,11 @@ class Loop(ABC):
                 await asyncio.sleep(0)
 
     def _backoff(self) -> float:
+        """Return the seconds to pause after the present number of failures in a row."""
         return float(min(0.1 * 2 ** min(self.failures, 10), MAX_STORE_BACKOFF_SECONDS))
 
     async def _sleep(self, seconds: float) -> None:
+        """Return after `seconds`, or earlier when `wake` is called."""
         loop = asyncio.get_running_loop()
         if not isinstance(loop, asyncio.BaseEventLoop):
             seconds += TIMER_ROUNDING_SECONDS
@@ -108,10 +120,10 @@ class Loop(ABC):
             timer.cancel()
 
     def degraded(self, error: StoreError) -> None:
-        """Log a failure of the store if it is the first in a row or every tenth of them."""
+        """Log the first failure of the store in a row, and every tenth. Called after each failure of the store."""
         if self.failures == 1 or self.failures % 10 == 0:
             log.warning("%s: the store fails (%d times): %s", self.name, self.failures, error)
 
     def recovered(self) -> None:
-        """Log that the store answers again."""
+        """Log that the store answers again. Called when a piece of work succeeds after failures."""
         log.warning("%s: the store answers again", self.name)

@@ -1,4 +1,4 @@
-"""Presence: the lease row of an instance, which tells other instances what it runs and what it declares."""
+"""Presence: the lease row of an instance, which tells other instances what this one runs and declares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTANCE_PAGE = 1_000
 
 
 class Instance(Struct, frozen=True, omit_defaults=True):
-    """The content of a presence row."""
+    """The content of a presence row: what an instance says about itself, stored as JSON."""
 
     app: str
     version: str = ""
@@ -39,12 +39,12 @@ class Instance(Struct, frozen=True, omit_defaults=True):
 
 
 class Presence(Loop):
-    """Renews the presence row every heartbeat, and releases it when the instance stops in order."""
+    """Renews the instance's presence row every heartbeat; `leave` releases it when the instance stops in order."""
 
     name = "presence"
 
     def __init__(self, store: Store, settings: Settings, owner: str, describe: Callable[[], Instance]) -> None:
-        """`describe` returns the present content of the row."""
+        """`owner` names this instance; `describe` returns the present content of the row."""
         super().__init__(settings.heartbeat / 1000)
         self._store = store
         self._ttl: Ms = settings.lease_ttl
@@ -53,7 +53,7 @@ class Presence(Loop):
         self._epoch: int | None = None
 
     async def run_once(self) -> float:
-        """Take or renew the row with its present content. Return the seconds to wait."""
+        """Acquire or renew the row, with its present content. Return the seconds to wait."""
         data = msgspec.json.encode(self._describe()).decode()
         name = INSTANCE_PREFIX + self._owner
         lease: Lease | None = None

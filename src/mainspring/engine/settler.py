@@ -1,8 +1,8 @@
 """The settler: reads due rows, lets the rules decide, and commits the result.
 
 It works on four agendas: schedules whose time has come, schedules marked for another look, expired leases, and gates
-with room. Every instance settles. No lock is held while Python decides; if two instances decide the same thing, the
-guard of the change accepts the first and refuses the second.
+with room. Every instance has a settler. No lock is held while Python decides; if two instances decide the same thing,
+the guard of the change accepts the first and refuses the second.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ from mainspring.rules.schedule_draft import ScheduleDraft
 
 log = logging.getLogger("mainspring.engine")
 
-#: Rows read from the store for one step of an agenda.
+#: The most rows that one step of an agenda reads from the store.
 DUE_BATCH = 200
-#: A difference of this many milliseconds between the wall clock and boot time is a step of the wall clock…
+#: The wall clock has stepped if its distance from boot time changed by at least this many milliseconds.
 CLOCK_STEP: Ms = 60_000
-#: …after which planning waits this many seconds: the clock may step back.
+#: Planning waits for this many seconds after a step of the wall clock, because the clock may soon step back.
 STEADY_SECONDS = 5.0
 #: No timer is exact to this many seconds: an agenda due within them counts as due.
 DUE_SLACK_SECONDS = 1e-4
-#: After 5 gate checks that unparked no run, debounce further releases by 20 ms.
+#: After 5 gate checks in a row that unparked no run, a release leads to a check only 20 ms later, so that several
+#: releases share it.
 IDLE_GATE_CHECKS = 5
 GATE_DEBOUNCE_SECONDS = 0.02
 #: Later than any fire.
 AFTER_ANY_FIRE: Ms = 1 << 62
-#: A schedule that cannot be planned is tried whenever its hold ends, and logged every 10 minutes.
+#: A schedule that cannot be planned is tried again whenever its hold ends, and logged every 10 minutes.
 UNPLANNABLE_LOG_SECONDS = 600.0
 
 
 class Settler(Loop):
-    """Settles the four agendas in one loop. Thread: engine loop.
+    """Works on the four agendas in one loop. Thread: engine loop.
 
-    Each agenda can also be stepped by hand: `plan`, `look_again`, `rescue`, `open_gates`.
+    Each agenda has one method, which tests also call by itself: `plan`, `look_again`, `rescue`, `open_gates`.
     """
 
     name = "settler"
@@ -72,9 +73,10 @@ class Settler(Loop):
     ) -> None:
         """`cancel_older` cancels the open runs that a draft replaces. `on_unparked` is called when runs were unparked.
 
-        `observe_store_time` receives the store's time at each look. `drain_outcomes` records outcomes that still wait
-        in the workers' inboxes, so that they share the commit that plans. `ending` holds the ids of runs that ended
-        here and whose end is part of the next commit.
+        `change_id` returns a new id for a change. `handlers` supply crash budget and recovery of the tasks known here.
+        `observe_store_time` receives the store's time when schedules or ended leases were read. `drain_outcomes`
+        records outcomes that still wait in the workers' inboxes, so that they share the commit that plans. `ending`
+        holds the ids of runs that ended here and whose end is not stored yet, but is queued for a commit.
         """
         super().__init__(poll)
         self._cancel_older = cancel_older
@@ -82,7 +84,7 @@ class Settler(Loop):
         self._clock = clock
         self._wall_offset = clock.now() - clock.boot()
         self._steady_from = 0.0
-        #: By schedule that could not be planned here: when to log that again, in monotonic seconds.
+        #: By id of a schedule that could not be planned here: when to log that again, in monotonic seconds.
         self._unplannable: dict[str, float] = {}
         self._store = store
         self._batcher = batcher
@@ -91,7 +93,7 @@ class Settler(Loop):
         self._observe_store_time = observe_store_time
         self._drain_outcomes = drain_outcomes
         self._ending = ending
-        #: False for an instance with the role worker: it leaves schedules to others and settles the rest.
+        #: False for an instance with the role worker: it plans no schedules and works on the other three agendas.
         self.plans = True
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
             Agenda.SCHEDULES: self.plan,
@@ -104,8 +106,10 @@ class Settler(Loop):
         self._lookahead = Lookahead(clock)
         #: Gate checks since the last one that unparked a run.
         self._idle_gate_checks = 0
-        #: When the next look at schedules is planned, and when the first schedule known here is due: store's time.
+        #: When schedules are looked at next, in store time; 0 during a look.
         self._plans_at: Ms = 0
+        #: The first fire known here since the last look began, in store time: of schedules that were committed since,
+        #: and of those that the look found but must not plan early.
         self._soonest: Ms = AFTER_ANY_FIRE
 
     def enable_planning(self, *, enabled: bool) -> None:
@@ -113,13 +117,17 @@ class Settler(Loop):
         self.plans = enabled
 
     def wake(self, *agendas: Agenda) -> None:
-        """Look now at these agendas, or at all of them: something changed."""
+        """Look now at these agendas, or at all four if none is named: something changed."""
         for agenda in agendas or self._steps:
             self._next[agenda] = 0.0
         super().wake()
 
     def released(self) -> None:
-        """Check gates soon: a run left one. If the last few checks unparked no run, several releases share a check."""
+        """Have the gates checked, because a run gave back its slot of a gate.
+
+        If the last `IDLE_GATE_CHECKS` checks unparked no run, the check comes `GATE_DEBOUNCE_SECONDS` later, so that
+        several releases share it.
+        """
         if self.since is not None:  # a step is under way, and the gates are its last agenda
             self._next[Agenda.GATES] = 0.0
             return
@@ -130,13 +138,16 @@ class Settler(Loop):
             super().wake()
 
     def expect(self, next_at: Ms) -> None:
-        """Plan not later than at `next_at`, when a schedule that was just committed is due."""
+        """Plan no later than at `next_at`, in store time: a schedule that was just committed is due then."""
         self._soonest = min(self._soonest, next_at)
         if next_at < self._plans_at:
             self.wake(Agenda.SCHEDULES)
 
     async def run_once(self) -> float:
-        """Step every agenda whose time has come. Return the seconds until the first of them is due again."""
+        """Step every agenda whose time has come. Return the seconds until the next agenda is due; 0 if one is now.
+
+        Raises: the first error of a step, after all steps were tried.
+        """
         failed: Exception | None = None
         for agenda, step in self._steps.items():
             now = self._clock.monotonic()
@@ -157,7 +168,11 @@ class Settler(Loop):
     # ── schedules whose time has come ──────────────────────────────────────
 
     async def plan(self) -> float:
-        """Turn due schedules into runs and spans. Return the seconds until the next schedule is due."""
+        """Turn due fires of schedules into runs and spans, and commit them. Return the seconds until the next look.
+
+        One look covers up to `DUE_BATCH` schedules; if there may be more, return 0. Nothing is planned if `plans` is
+        False, or while planning waits after a step of the wall clock.
+        """
         if not self.plans:
             return self.poll
         unsteady = await self._seconds_until_steady()
@@ -179,7 +194,7 @@ class Settler(Loop):
         return (self._plans_at - due.now) / 1000 - (self._clock.monotonic() - looked)
 
     async def _commit_drafts(self, drafts: list[ScheduleDraft]) -> None:
-        """Commit drafts, then cancel the older runs that accepted drafts replace."""
+        """Commit drafts, then cancel the older runs that accepted drafts replace. Raises: StoreError."""
         if not drafts:
             return
         results = await self._batcher.submit_all([draft.change(self._change_id()) for draft in drafts])
@@ -188,7 +203,10 @@ class Settler(Loop):
                 await self._cancel_older(draft)
 
     def _settle_due(self, due: Due) -> list[ScheduleDraft]:
-        """Return the draft of each due schedule, but for those that cannot be planned or must not be planned early."""
+        """Return the draft of each due schedule, but for those that cannot be planned or must not be planned early.
+
+        The former are logged; `_soonest` is lowered to the fire time of the latter.
+        """
         drafts: list[ScheduleDraft] = []
         for row in due.schedules:
             next_at = row.schedule.next_at or 0
@@ -205,17 +223,21 @@ class Settler(Loop):
 
     @property
     def unplannable(self) -> frozenset[str]:
-        """Ids of schedules that could not be planned here."""
+        """Ids of schedules that could not be planned here at least once since this object was made."""
         return frozenset(self._unplannable)
 
     def _log_unplannable(self, schedule: Schedule) -> None:
+        """Log the error being handled, unless this schedule was logged in the last `UNPLANNABLE_LOG_SECONDS`."""
         now = self._clock.monotonic()
         if now >= self._unplannable.get(schedule.id, now):
             self._unplannable[schedule.id] = now + UNPLANNABLE_LOG_SECONDS
             log.exception("schedule %r cannot be planned; planning is tried again periodically", schedule.name)
 
     async def _seconds_until_steady(self) -> float:
-        """Return the seconds that planning still waits after a step of the wall clock, which may step back."""
+        """Return for how many seconds planning still waits after a step of the wall clock; 0 or less: plan now.
+
+        A new step is logged, noted in the event log, and begins the wait, because the clock may soon step back.
+        """
         step = self._clock.now() - self._clock.boot() - self._wall_offset
         if abs(step) >= CLOCK_STEP:
             log.warning("the wall clock stepped by %d s; planning waits %g s", step // 1000, STEADY_SECONDS)
@@ -226,6 +248,7 @@ class Settler(Loop):
         return self._steady_from - self._clock.monotonic()
 
     def _settle(self, row: DueSchedule, now: Ms) -> ScheduleDraft:
+        """Return the draft of a due schedule at `now`: resume it if its pause is over, else settle its due fires."""
         schedule = row.schedule
         if schedule.state == "paused":
             return resume(schedule, now, reason="until")
@@ -235,6 +258,10 @@ class Settler(Loop):
 
     @staticmethod
     def _delete_if_terminal(draft: ScheduleDraft, open_runs: int) -> None:
+        """Add the deletion to the draft of a finished schedule with `terminal="delete"`, if no run of it is open.
+
+        `open_runs` is the number of runs open before; runs of the draft are counted as well.
+        """
         schedule = draft.schedule
         ended = schedule.state == "finished" and schedule.spec.terminal == "delete"
         if ended and open_runs == 0 and not any(run.state in OPEN for run in draft.runs):
@@ -244,9 +271,9 @@ class Settler(Loop):
     # ── schedules marked for another look ──────────────────────────────────
 
     async def look_again(self) -> float:
-        """Update touched schedules: set the next fire of a fixed delay, pause when retries are spent, or delete.
+        """Commit what touched schedules need: the next fire of a fixed delay, a pause, a deletion, or nothing.
 
-        Return the seconds until the next look.
+        Each commit clears the touch mark that was read. Return the seconds until the next look. Raises: StoreError.
         """
         due = await self._store.due(Agenda.TOUCHED, DUE_BATCH)
         for row in due.schedules:
@@ -259,10 +286,10 @@ class Settler(Loop):
         return 0.0 if len(due.schedules) >= DUE_BATCH else self.poll
 
     async def _must_wait_for_open_runs(self, row: DueSchedule) -> bool:
-        """Return True if a finished schedule waits to be deleted, and no open run will touch it by ending.
+        """Return True if a finished schedule is to be deleted after its open runs, and none touches it by ending.
 
-        Its touch must then stay. Runs of an earlier revision do not touch the schedule if only the present revision
-        asks for the deletion.
+        Its touch mark must then stay. Runs of an earlier revision do not touch the schedule if only the present
+        revision asks for the deletion.
         """
         schedule = row.schedule
         if row.open == 0 or schedule.spec.terminal != "delete" or schedule.state != "finished":
@@ -273,7 +300,8 @@ class Settler(Loop):
     async def _look_again(self, row: DueSchedule, now: Ms) -> ScheduleDraft | None:
         """Return the draft for a touched schedule: pause it, set its next fire after a fixed delay, or delete it.
 
-        None if an open run must end first; the touch then stays.
+        An empty draft if nothing is to be done: its change only clears the touch mark. None if an open run must end
+        first; the touch mark then stays.
         """
         schedule = row.schedule
         last = await self._last(schedule.id, ENDED - {State.SKIPPED})
@@ -297,7 +325,7 @@ class Settler(Loop):
     async def _last(self, schedule_id: str, states: frozenset[State]) -> Run | None:
         """Return the newest run of a schedule in one of the states; None if there is none.
 
-        Skipped runs are asked for apart: those skipped while a run was open are newer than that run.
+        Callers ask for skipped runs apart: a run that was skipped while another was open is newer than that one.
         """
         found = await self._store.find(Runs(schedule_id=schedule_id, states=tuple(states), limit=1))
         return found[0] if found else None
@@ -305,9 +333,10 @@ class Settler(Loop):
     # ── leases that ended ──────────────────────────────────────────────────
 
     async def rescue(self) -> float:
-        """Give back the runs of workers whose leases expired, or end those whose crash budget is spent.
+        """Make running runs whose lease expired claimable again, and commit that. Return the seconds to the next look.
 
-        Return the seconds until the next lease expires.
+        A run ends instead if its crash budget is spent, if its cancellation was requested, or if it must not be
+        executed again. The next look comes when the next lease expires. Raises: StoreError.
         """
         due = await self._store.due(Agenda.EXPIRED, DUE_BATCH)
         self._observe_store_time(due.now)
@@ -316,6 +345,10 @@ class Settler(Loop):
         return 0.0 if len(due.runs) >= DUE_BATCH else self._seconds_until_due(due)
 
     def _expire(self, run: Run, now: Ms) -> Change:
+        """Return the change for a run whose lease expired, and log it.
+
+        Crash budget and recovery are those of the run, else those of its handler here, else the defaults.
+        """
         handler = self._handlers.get(run.task)
         recovery = run.options.recovery if run.options else None
         crashes = run.options.max_crashes if run.options else None
@@ -338,7 +371,7 @@ class Settler(Loop):
     # ── gates with room ────────────────────────────────────────────────────
 
     async def open_gates(self) -> float:
-        """Unpark the runs that fit through their gates again. Return the seconds until the next check."""
+        """Have the store unpark runs at gates with room, and report it. Return the seconds until the next check."""
         due = await self._store.due(Agenda.GATES, DUE_BATCH)
         self._idle_gate_checks = 0 if due.unparked else self._idle_gate_checks + 1
         if due.unparked:
@@ -350,7 +383,10 @@ class Settler(Loop):
 
 
 def _reason_to_pause(schedule: Schedule, last: Run | None) -> str | None:
-    """Return why a schedule pauses itself after its last run: retries exhausted, or the agent is gone. Else None."""
+    """Return why a schedule pauses itself: the retries of its last run are exhausted, or its agent is gone.
+
+    `last` is its newest run that ended without being skipped. Return None if the schedule does not pause.
+    """
     if last is None or last.state is not State.FAILED or not last.dead:
         return None
     if (last.ended_at or 0) < schedule.updated_at:  # a failure from before a resume does not count
@@ -369,15 +405,17 @@ def _max_crashes(task: str) -> int:
 def _may_be_early(row: DueSchedule, draft: ScheduleDraft) -> bool:
     """Return True if the draft may be committed before the fire time.
 
-    Its fires then become runs, and nothing that happens until their time can change that.
+    The schedule then has no open run, and each of its fires becomes a run: no end of a run can change that decision.
     """
     fires = row.open == 0 and row.schedule.state == "active" and draft.schedule.state == "active"
     return fires and not draft.spans and all(run.state is State.WAITING for run in draft.runs)
 
 
 def _open_runs(row: DueSchedule, ending: Container[str] = ()) -> OpenRuns:
-    """Count the open runs of a due schedule, leaving out those in `ending`, whose outcome is committed no later than
-    this fire. If that outcome is refused, the schedule's gate still holds the new run back.
+    """Return the counts of a schedule's open runs, without those of its two oldest that are in `ending`.
+
+    `ending`: runs whose end is committed no later than the fires to be settled. If the store refuses such an end, the
+    schedule's gate still holds the new run back.
     """
     open_still = [run for run in row.oldest if run.id not in ending]
     over = len(row.oldest) - len(open_still)

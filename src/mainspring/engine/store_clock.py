@@ -8,10 +8,10 @@ from mainspring.model.instant import Ms
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Agenda, Store
 
-#: A slow answer makes the store's time look at most this many milliseconds older than it is. If an answer differs by
-#: more, the store's clock was set back.
+#: A slow answer is assumed to make the store's time look at most this many milliseconds older than it is. If an answer
+#: is older by more, the store's clock was set back.
 MAX_ANSWER_DELAY: Ms = 50
-#: The quickest answer of this many milliseconds determines the offset.
+#: For this many milliseconds the quickest answer determines the offset; after them, the next answer does.
 OFFSET_TTL: Ms = 1_000
 
 
@@ -32,13 +32,14 @@ class StoreClock:
         self.monotonic: Callable[[], float] = clock.monotonic
 
     def now(self) -> Ms:
-        """Return the store's time as far as it is known here. Thread: any."""
+        """Return the store's time as far as it is known here; before `observe`, this machine's time. Thread: any."""
         return self._clock.now() if self._offset is None else self._clock.boot() + self._offset
 
     def observe(self, now: Ms) -> None:
         """Learn the store's time from an answer of the store, whose clock showed `now` when it answered.
 
-        Answers that took long are older, so the quickest recent one counts.
+        Answers that took long are older, so the quickest recent one counts. For a store without a clock of its own,
+        this changes nothing.
         """
         if self._own:
             boot = self._clock.boot()
@@ -52,7 +53,10 @@ class StoreClock:
             self._offset, self._observed_at = offset, boot
 
     async def read(self) -> Ms:
-        """Ask the store for its time, for decisions that must not be ahead of it by a millisecond."""
+        """Return the store's present time, asked of the store, for decisions that must not be ahead of it at all.
+
+        Raises: StoreError.
+        """
         if self._own:
             now = (await self._store.due(Agenda.TOUCHED, 0)).now
             self.observe(now)

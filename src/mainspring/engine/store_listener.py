@@ -10,7 +10,7 @@ from mainspring.ports.store import Store
 
 #: Seconds for which hints are collected after the first, so that together they cause one more wake-up.
 DEBOUNCE_SECONDS = 0.005
-#: Longest wait for a hint in one call to the store, in seconds.
+#: The wait for a hint in one call to the store, in seconds; the poll interval, if that is longer.
 MAX_WAIT_SECONDS = 60.0
 
 
@@ -26,7 +26,7 @@ class StoreListener(Loop):
         self._on_hint = on_hint
 
     async def run_once(self) -> float:
-        """Wait for a hint, then wake the loops. Return 0: wait for the next hint at once."""
+        """Wait for a hint, and wake the loops if one came. Return 0: wait for the next hint at once."""
         if await self._store.wait(max(MAX_WAIT_SECONDS, self.poll)):
             self._on_hint()
             await asyncio.sleep(DEBOUNCE_SECONDS)

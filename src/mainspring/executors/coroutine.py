@@ -32,7 +32,7 @@ class CoroutineExecutor:
         take_slot: Callable[[HeldRun], bool] = lambda held: True,
         on_no_slot: Callable[[HeldRun], None] = lambda held: None,
     ) -> None:
-        """Run attempts on `loop`; `done` receives each outcome there.
+        """Run attempts on `loop`; `done` receives each outcome there, or where `start` was called if `loop` is closed.
 
         For an attempt that was handed over ahead of its time, `take_slot` takes a slot when that time has come; if it
         returns False, the attempt does not begin and `on_no_slot` is called instead of `done`. Both run on `loop`.
@@ -47,6 +47,7 @@ class CoroutineExecutor:
         self._on_no_slot = on_no_slot
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
+        """Have the attempts begin on the handlers' loop soon; if it is closed, report them as handed back."""
         try:
             self._loop.call_soon_threadsafe(self._begin, held_runs)
         except RuntimeError:  # the handlers' loop is closed
@@ -54,6 +55,7 @@ class CoroutineExecutor:
                 self._done(held, HandedBack("loop_closed"))
 
     def stop(self, held: HeldRun) -> None:
+        """Cancel the task of an attempt soon, if it has begun; one that has not sees `held.stop` by itself."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel, held)
 
@@ -75,6 +77,7 @@ class CoroutineExecutor:
             execution.handle.cancel()
 
     async def _run(self, held: HeldRun) -> None:
+        """Carry out an attempt, and pass its outcome to `done`, or the attempt to `on_no_slot` if it got no slot."""
         CURRENT.set(held.attempt)
         outcome: Outcome | None
         try:
@@ -95,14 +98,17 @@ class CoroutineExecutor:
             self._done(held, outcome)
 
     async def _take_slot_at(self, time: float, held: HeldRun) -> bool:
-        """Wait until `time`, in monotonic seconds, and take a slot. Return False if there is none."""
+        """Wait until `time`, in monotonic seconds, and take a slot. Return False if no slot is free then."""
         wait = time - self._clock.monotonic()
         if wait > 0:
             await TimerFuture(self._loop, wait + self._timer_slack)
         return self._take_slot(held)
 
     async def _outcome(self, held: HeldRun) -> Outcome | None:
-        """Call the handler and return the outcome; None if the attempt's time has come and there is no slot for it."""
+        """Call the handler and return the outcome; None if the attempt's time has come and there is no slot for it.
+
+        Raises: CancelledError, unless the time-out alone cancelled the handler.
+        """
         if held.starts_at is not None and not await self._take_slot_at(held.starts_at, held):
             return None
         attempt, execution = held.attempt, held.execution
@@ -135,6 +141,6 @@ class CoroutineExecutor:
 
 
 def _was_cancelled_once() -> bool:
-    """Return True if the handler was ended by the cancellation of its time-out and no other one."""
+    """Take back the cancellation by the time-out. Return True if it was the only one of this task."""
     task = asyncio.current_task()
     return task is not None and task.uncancel() == 0

@@ -11,7 +11,8 @@ from mainspring.ports.executor import HeldRun
 class Deadlines:
     """The attempts that run, with their deadlines. Thread: the one event loop.
 
-    Nearly every attempt ends before its time-out, so entering and leaving must cost next to nothing.
+    `on_expired` is called with each attempt whose time is up. Nearly every attempt ends before its time-out, so
+    entering and leaving must cost next to nothing.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_expired: Callable[[HeldRun], None]) -> None:
@@ -27,15 +28,17 @@ class Deadlines:
             self._arm(until)
 
     def leave(self, held: HeldRun) -> bool:
-        """Remove the held run. Return False if its time was up."""
+        """Remove the held run. Return False if its time was up, so that `on_expired` was called."""
         return self._until.pop(held, None) is not None
 
     def _arm(self, until: float) -> None:
+        """Set the one timer to `until`, in the loop's time."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(until, self._expire_due)
 
     def _expire_due(self) -> None:
+        """Remove the attempts whose time is up and report them; set the timer for the next one."""
         self._timer = None
         now = self._loop.time()
         for held in [one for one, until in self._until.items() if until <= now]:

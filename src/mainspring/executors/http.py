@@ -30,12 +30,13 @@ from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Done, Handler, HeldRun
 
-#: A call that found no free slot is tried again after 1,000 ms, multiplied by the attempt's number up to 30 times.
+#: A call that found no free slot is tried again after 1,000 ms times the attempt's number, which counts as 30 at most,
+#: times a random factor from 1 to 2.
 RETRY_BASE: Ms = 1_000
 MAX_RETRY_FACTOR = 30
 #: Characters of a response that an error text shows.
 EXCERPT_CHARACTERS = 300
-#: Responses below 500 after which the call is tried again.
+#: Statuses below 500 after which the call is tried again, as after every status from 500 on.
 RETRIED_STATUSES = frozenset({408, 425, 429})
 
 #: The host that the present call names, for the check of the address that it resolves to.
@@ -56,6 +57,7 @@ def http_handler(settings: AgentSettings) -> Handler:
 
 
 def _unwired(*_: Any) -> Any:
+    """Stand in for a function that is never called."""
     raise AssertionError("HTTP agents are called by their client")
 
 
@@ -70,7 +72,10 @@ class HttpClient:
         look_up_secrets: Callable[[Run], Awaitable[CallSecrets]],
         rng: random.Random | None = None,
     ) -> None:
-        """`look_up_secrets` returns the headers and signing secrets for the call of a run."""
+        """`look_up_secrets` returns the headers and signing secrets for the call of a run; it may raise StoreError.
+
+        `rng` spreads the times at which calls without a slot are tried again.
+        """
         self._settings = settings
         self._guard = guard
         self._clock = clock
@@ -85,14 +90,18 @@ class HttpClient:
         self.under_way = 0
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Use other limits from now on: calls at once to a host, bytes read, bytes kept. The address guard stays."""
+        """Use other settings from now on: calls at once to a host, bytes read, bytes kept, the URL for callbacks.
+
+        The running client keeps its address guard, its limit of all calls and its time-outs.
+        """
         self._settings = settings
         for limiter in self._calls_of_host.values():
             limiter.resize(settings.per_host)
 
     async def call(self, held: HeldRun) -> Outcome:
-        """Call the agent of a run and return the outcome, after waiting for a slot in both limits: that of all calls
-        and that of its host.
+        """Call the agent of a run and return the outcome; `Snoozed` if the call got no slot in time.
+
+        A call needs a slot in two limits: that of all calls, and that of the agent's host.
         """
         run = held.attempt.run
         target = None if run.options is None else run.options.http
@@ -121,12 +130,14 @@ class HttpClient:
                 del self._calls_of_host[host]
 
     def _snooze(self, run: Run) -> Snoozed:
-        """Return the outcome that sends the run back to the queue, for longer at each attempt: the free slots belong to
-        other schedules.
+        """Return the outcome that sends the run back to the queue, for longer at each attempt.
+
+        Why: while no call of its schedule ends, the free slots belong to other schedules.
         """
         return Snoozed(int(RETRY_BASE * min(run.attempt, MAX_RETRY_FACTOR) * (1 + self._rng.random())))
 
     async def _call_now(self, attempt: Attempt, began_at: Ms | None, target: HttpTarget, host: str) -> Outcome:
+        """Call the agent without waiting for a slot. Return the outcome; errors of the network become a failure."""
         try:
             secrets = await self._look_up_secrets(attempt.run)
         except StoreError as error:
@@ -156,6 +167,11 @@ class HttpClient:
     async def _request(
         self, target: HttpTarget, body: bytes, headers: dict[str, str], redacted: tuple[str, ...], *, accepts: bool
     ) -> Outcome:
+        """Send the request and return the outcome of its response, without the texts in `redacted`.
+
+        `accepts`: the agent can call back, so a 202 leaves the run open. Raises: Forbidden, Unresolved, and what
+        aiohttp raises.
+        """
         async with self._opened().request(
             target.method, target.url, data=body or None, headers=headers, allow_redirects=False
         ) as response:
@@ -189,6 +205,7 @@ class HttpClient:
         return token
 
     def _opened(self) -> aiohttp.ClientSession:
+        """Return the session, which the first call opens."""
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 limit=0,
@@ -207,7 +224,7 @@ class HttpClient:
         return self._session
 
     def _socket(self, info: Any) -> socket.socket:
-        """Return a socket for an address, after the last check of that address and its port."""
+        """Return a socket for the address in `info`, after a last check of it and its port. Raises: Forbidden."""
         family, kind, protocol, _, address = info
         self._guard.check_port(address[1])
         self._guard.check_address(address[0], _HOST.get())
@@ -222,7 +239,7 @@ class HttpClient:
 
 
 class HttpExecutor(CoroutineExecutor):
-    """Runs calls of agents as coroutines; closing it closes the pooled connections on their own event loop."""
+    """Runs calls of agents as coroutines; closing it closes the pooled connections, on their event loop if it runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, done: Done, client: HttpClient) -> None:
         super().__init__(loop, clock, done)
@@ -250,6 +267,7 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
+        """Return the addresses of a host, if all of them may be called. Raises: Forbidden, Unresolved."""
         found = await self._guard.addresses(host, port)
         return [
             ResolveResult(
@@ -268,7 +286,10 @@ class _Resolver(AbstractResolver):
 
 
 def _own_headers(attempt: Attempt, secrets: CallSecrets, body: bytes, began_at: Ms | None, now: Ms) -> dict[str, str]:
-    """Return the schedule's headers with ours added: facts about the run, its deadline, and the signature."""
+    """Return the schedule's headers and those of Mainspring: facts about the run, its deadline, and the signature.
+
+    `began_at`: when the attempt began, in store time. `now`: the time of the signature.
+    """
     run = attempt.run
     headers: dict[str, str] = dict(secrets.headers or {})
     given = {name.lower() for name in headers}
@@ -290,7 +311,10 @@ def _own_headers(attempt: Attempt, secrets: CallSecrets, body: bytes, began_at: 
 
 
 def _error_response(status: int, summary: str, text: str, retry_after: Ms | None) -> Failed:
-    """Return the outcome of a response that is no success. `summary` names the call, `text` is its redacted body."""
+    """Return the outcome of a response that is no success: with or without a further attempt, by its status.
+
+    `summary` names call and status, `text` is the redacted body. `retry_after`: the wait that the response asked for.
+    """
     excerpt = " ".join(text[: EXCERPT_CHARACTERS * 2].split())[:EXCERPT_CHARACTERS]
     error = f"{summary}: {excerpt}" if excerpt else summary
     fingerprint = f"http:{status}"
@@ -305,7 +329,7 @@ def _error_response(status: int, summary: str, text: str, retry_after: Ms | None
 
 @lru_cache(4_096)
 def _host_of(url: str) -> tuple[str, int] | None:
-    """Return host and port of a URL; None if it cannot be called, for it may have been stored without a check."""
+    """Return host and port of a URL; None if it cannot be called: it may have been stored without a check."""
     try:
         return host_and_port(check_url(url))
     except InvalidInput:
@@ -318,7 +342,7 @@ def _where(target: HttpTarget) -> str:
 
 
 def _network_error_text(error: Exception) -> str:
-    """Return an error text for a failed call: a short one if the connection failed, else the client's own."""
+    """Return an error text for a failed call: a short one for a lost or refused connection, else aiohttp's own."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, ConnectionRefusedError):
         return "the connection was refused"
@@ -328,10 +352,12 @@ def _network_error_text(error: Exception) -> str:
 
 
 def _unreachable(target: HttpTarget, text: str, kind: str) -> Failed:
+    """Return the outcome of a call that got no response; it may be retried. Errors of one `kind` are grouped."""
     return Failed(f"{_where(target)}: {text}", reason="network", fingerprint=f"network:{kind}")
 
 
 def _uncallable(target: HttpTarget) -> Failed:
+    """Return the outcome for a URL that cannot be called; no attempt follows."""
     return Failed(f"{_where(target)}: is not a URL that can be called", reason="agent", retry=False)
 
 

@@ -8,7 +8,7 @@ from mainspring.ports.executor import Executor, HeldRun
 
 
 class LazyExecutor:
-    """Delegates to an executor that most programs never use, and that is made at the first `start`."""
+    """Delegates to an executor that most programs never use; `make` makes it at the first `start`."""
 
     def __init__(self, make: Callable[[], Executor]) -> None:
         self._make = make

@@ -30,7 +30,10 @@ def note_end(execution: Execution, clock: Clock) -> None:
 
 
 def value_outcome(attempt: Attempt, value: Any) -> Outcome:
-    """Return the outcome of a handler that returned `value`: success, or what a `Snooze` or `Cancel` asks for."""
+    """Return the outcome of a handler that returned `value`: success, or what a `Snooze` or `Cancel` asks for.
+
+    A value that is an outcome is returned as it is. A value that cannot be stored as JSON makes a failure.
+    """
     if value is None:
         return Succeeded()
     if isinstance(value, Snooze):
@@ -48,7 +51,8 @@ def value_outcome(attempt: Attempt, value: Any) -> Outcome:
 def error_outcome(error: BaseException) -> Failed:
     """Return the outcome of a handler that raised `error`.
 
-    Its fingerprint is the same for errors of one type from one line of code.
+    Its fingerprint is the same for errors of one type from one line of code. Error and traceback are cut if they are
+    long.
     """
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -71,7 +75,10 @@ def error_outcome(error: BaseException) -> Failed:
 
 
 def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
-    """Return the outcome of a handler that took longer than its time-out; `abandoned`: it did not even stop then."""
+    """Return the outcome of a handler that took longer than its time-out.
+
+    `abandoned`: it was asked to stop, did not do so within its overrun, and is waited for no longer.
+    """
     seconds = (attempt.timeout or 0) / 1000
     if not abandoned:
         return Failed(f"timed out after {seconds:g} s", reason="timeout", fingerprint="timeout")
@@ -80,6 +87,7 @@ def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
 
 
 def _cut(text: str, limit: int) -> str:
+    """Return the text; if it is longer than `limit`, a note takes the place of its middle."""
     if len(text) <= limit:
         return text
     return text[: limit // 2] + f"\n… {len(text) - limit} characters left out …\n" + text[-limit // 2 :]

@@ -53,7 +53,7 @@ class _Child:
             self._life = os.pidfd_open(self.process.pid)
 
     def ask(self, request: Request) -> Response | None:
-        """Send a request and return the answer; None if the child died. Blocks."""
+        """Send a request and return the response; None if the child died. Blocks."""
         try:
             write_frame(self.write_fd, msgspec.json.encode(request))
             answer = read_frame(self.read_fd) if self._wait_for_answer() else None
@@ -62,7 +62,7 @@ class _Child:
         return None if answer is None else msgspec.json.decode(answer, type=Response)
 
     def _wait_for_answer(self) -> bool:
-        """Block until the child answers, then return True, or until it dies, then return False.
+        """Block until the child answers or dies. Return True if there is an answer to read.
 
         The end of the pipe does not tell that the child died: its own children may keep the pipe open as long as they
         live. Where the system cannot watch a process, return True at once.
@@ -79,7 +79,10 @@ class _Child:
             self.process.send_signal(number)
 
     def reap(self) -> int:
-        """Close the pipes, which ends an idle child, and return its exit code."""
+        """Close the pipes, which ends an idle child, and return its exit code: negative if a signal ended it.
+
+        Blocks. A child that does not end within `CHILD_KILL_GRACE_SECONDS` is killed.
+        """
         for fd in (self.write_fd, self.read_fd, self._life):
             if fd is not None:
                 with contextlib.suppress(OSError):
@@ -106,6 +109,7 @@ class ProcessExecutor:
         self._main, self._package = main_program()
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
+        """Begin the attempts, each in a thread; one for which no thread can be started is snoozed."""
         for held in held_runs:
             timeout = held.attempt.timeout
             if timeout is not None:
@@ -117,7 +121,7 @@ class ProcessExecutor:
                 self._done(held, Snoozed(NO_THREAD_RETRY))
 
     def stop(self, held: HeldRun) -> None:
-        """Send TERM now, and KILL when the grace is over."""
+        """Send TERM to the child now, and KILL when the grace is over, if it still carries out the attempt."""
         child = held.execution.handle
         if isinstance(child, _Child):
             child.kill(signal.SIGTERM)
@@ -128,17 +132,20 @@ class ProcessExecutor:
             child.kill(signal.SIGKILL)
 
     async def close(self) -> None:
+        """Kill every child. Blocks until the idle ones have ended."""
         for child in list(self._children):
             child.kill(signal.SIGKILL)
         while not self._idle.empty():
             self._idle.get().reap()
 
     def _expire(self, held: HeldRun) -> None:
+        """Stop an attempt whose time-out is over; its outcome is that it timed out."""
         if not held.is_done and held.stop is None:
             held.request_stop(timeout_outcome(held.attempt))
             self.stop(held)
 
     def _serve(self, held: HeldRun) -> None:
+        """Carry out an attempt and pass its outcome to `done`. Thread: the one that `start` started for it."""
         try:
             outcome = self._outcome(held)
         except OSError as error:  # no process, no pipe: try again in a while
@@ -149,6 +156,10 @@ class ProcessExecutor:
         self._done(held, outcome)
 
     def _outcome(self, held: HeldRun) -> Outcome:
+        """Have an idle child, or a new one, call the handler; return the outcome. Blocks.
+
+        Raises: OSError if no child can be started.
+        """
         if held.stop is not None:
             return held.stop
         if self._clock.boot() >= held.lease_trusted_until:
@@ -198,7 +209,7 @@ class ProcessExecutor:
 
 
 def death_outcome(code: int) -> Failed:
-    """Return the outcome of an attempt whose child ended without an answer."""
+    """Return the outcome of an attempt whose child ended without a response. `code`: as `reap` returns it."""
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return Failed(f"the handler's process ended by {how}", reason="process", fingerprint=f"process:{code}")
 

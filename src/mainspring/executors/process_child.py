@@ -28,7 +28,8 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 class Request(Struct, frozen=True):
     """What the parent sends to a child process: the run, its payload, and where to find the function.
 
-    `main` and `package` are the parent's main program and its package; `path` is its `sys.path`.
+    `main` and `package` are file and package of the parent's main module, `path` is the parent's `sys.path`. `module`
+    and `qualname` name the function. `log_level` None: the parent has set up no logging, so the child sets up none.
     """
 
     main: str | None
@@ -42,7 +43,10 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
-    """How the call ended: at most one of result, error, snooze and cancel is given."""
+    """How the call ended: at most one of result, error, snooze and cancel is given. If none is, it returned None.
+
+    The other fields belong to `error` and are those of `Failed`.
+    """
 
     result: str | None = None
     error: str | None = None
@@ -55,19 +59,20 @@ class Response(Struct, frozen=True, omit_defaults=True):
 
 
 def write_frame(fd: int, data: bytes) -> None:
-    """Write a frame: four bytes of length, then the data."""
+    """Write a frame: four bytes of length, then the data. Blocks while the pipe is full."""
     view = memoryview(len(data).to_bytes(4, "big") + data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def read_frame(fd: int) -> bytes | None:
-    """Read one frame; None at the end of the stream."""
+    """Read one frame and return its data; None at the end of the stream, also within a frame. Blocks."""
     head = _read(fd, 4)
     return None if head is None else _read(fd, int.from_bytes(head, "big"))
 
 
 def _read(fd: int, size: int) -> bytes | None:
+    """Read exactly `size` bytes; None if the stream ends before."""
     data = b""
     while len(data) < size:
         chunk = os.read(fd, size - len(data))
@@ -86,6 +91,7 @@ def serve(read_fd: int, write_fd: int) -> None:
 
 
 def _answer(request: Request) -> Response:
+    """Call the handler that a request names, and return how the call ended; errors of any kind are an answer, too."""
     from mainspring.executors.outcomes import error_outcome, value_outcome
     from mainspring.ports.clock import SystemClock
     from mainspring.ports.executor import Attempt, HeldRun
@@ -119,7 +125,7 @@ def _answer(request: Request) -> Response:
 
 
 def _find(request: Request) -> Any:
-    """Return the handler of the task that the parent's code has under the request's module and qualified name."""
+    """Return the handler of the task under the request's module and qualified name. Raises: LookupError without one."""
     import importlib
 
     sys.path[:] = request.path
@@ -139,7 +145,10 @@ def _find(request: Request) -> Any:
 
 
 def _load_main(request: Request) -> types.ModuleType:
-    """Import the program's main file up to where it begins to use the engine; a `__main__` guard is not needed."""
+    """Import the program's main file up to where it begins to use the engine, and return it as the module `MAIN`.
+
+    The program needs no `__main__` guard. Raises: LookupError without a file, and what the program raises.
+    """
     if request.main is None:
         raise LookupError("a process handler must be defined in a file, an interactive session has none")
     module = types.ModuleType(MAIN)

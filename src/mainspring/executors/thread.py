@@ -42,7 +42,10 @@ class ThreadExecutor:
         self.abandoned = 0
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
-        """Begin the attempts in threads; the engine loop, on which this is called, also keeps the time-outs."""
+        """Begin the attempts in threads; the engine loop, on which this is called, also keeps the time-outs.
+
+        An attempt for which no thread can be started is snoozed.
+        """
         for held in held_runs:
             attempt, execution = held.attempt, held.execution
             execution.run_on_loop = self._run_on_loop
@@ -59,6 +62,7 @@ class ThreadExecutor:
                 self._done(held, Snoozed(NO_THREAD_RETRY))
 
     def _spawn(self, held: HeldRun) -> None:
+        """Start a thread with this attempt as its first. Raises: RuntimeError if there can be no more threads."""
         inbox: queue.SimpleQueue[HeldRun | None] = queue.SimpleQueue()
         inbox.put(held)
         self._count += 1
@@ -68,11 +72,13 @@ class ThreadExecutor:
         """Do nothing: `held.cancelled` is set already, and a thread cannot be stopped from outside."""
 
     async def close(self) -> None:
+        """End the idle threads; the others end after their attempts."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)
 
     def _expire(self, held: HeldRun) -> None:
+        """Ask a handler whose time-out is over to stop, and wait for it as long as its overrun."""
         if held.is_done or held.stop is not None:
             return
         held.request_stop(timeout_outcome(held.attempt))
@@ -80,12 +86,17 @@ class ThreadExecutor:
         held.execution.timer = loop.call_later(held.attempt.handler.overrun / 1000, self._abandon, held)
 
     def _abandon(self, held: HeldRun) -> None:
+        """Report a handler that did not stop as timed out; its thread goes on, and what it returns is ignored."""
         if not held.is_done:
             held.abandon()
             self.abandoned += 1
             self._done(held, timeout_outcome(held.attempt, abandoned=True))
 
     def _serve(self, inbox: queue.SimpleQueue[HeldRun | None]) -> None:
+        """Carry out the attempts in the inbox until None comes, one was abandoned, or the executor was closed.
+
+        Thread: the one that `_spawn` started, in which the handlers run.
+        """
         while True:
             held = inbox.get()
             if held is None:
@@ -103,6 +114,7 @@ class ThreadExecutor:
                 return
 
     def _outcome(self, held: HeldRun) -> Outcome:
+        """Call the handler and return the outcome; it is not called if it should stop, or its lease is over."""
         if held.stop is not None:
             return held.stop
         if self._clock.boot() >= held.lease_trusted_until:
@@ -118,4 +130,5 @@ class ThreadExecutor:
         return held.stop or value_outcome(attempt, value)
 
     def _run_on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the handlers' loop and return its value. Blocks. Thread: the handler's."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._handler_loop).result()

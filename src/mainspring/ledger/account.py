@@ -1,7 +1,10 @@
-"""Ledger: accounts for every planned fire once, and names the differences.
+"""Ledger: account for every planned fire of a store once, and name the differences.
 
 `planned` is computed from definitions in the log, never from rows. Rows, spans and tallies must cover each planned fire
 once, and no other. `unexplained` counts differences: a missing row and a surplus row are two.
+
+Two words in this file: the *birth* of a fire is its first event in the log; `low` is the instant after which fires are
+accounted for.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ from mainspring.rules.planning import count_owed, is_fixed_delay, trigger_of
 from mainspring.rules.schedule_draft import is_fire_birth
 
 DAY_MS: Ms = 86_400_000
-#: Most accounts of schedules in a report; those with a difference are always included.
+#: Most accounts of schedules in a ledger. Those with a difference are always included, also beyond this number.
 MAX_LINES = 1_000
+#: Origins of the runs that no schedule planned.
 _AD_HOC: tuple[RunOrigin, ...] = ("enqueue", "trigger", "backfill", "child")
+#: Types of the events from which the definitions of a schedule are read, and of the first events of fires.
 _MOVES = (
     "ScheduleCreated",
     "ScheduleUpdated",
@@ -43,7 +48,9 @@ _MOVES = (
     "ScheduleSnapshot",
 )
 _BIRTHS = ("RunScheduled", "RunSkipped")
+#: Runs that are looked up by id in one query.
 RUNS_PER_READ = 500
+#: `low` of an account of all fires: an instant before every fire.
 _BEGINNING: Ms = -(1 << 62)
 
 
@@ -54,19 +61,25 @@ class ScheduleAccount(Struct):
     name: str
     ns: str = "default"
     state: str = "active"
+    #: Fires up to the cursor that the definitions in the log give.
     planned: int = 0
+    #: Of these fires, those whose run has ended, but was not skipped, and those whose run is open.
     ended: int = 0
     open: int = 0
+    #: Reason → fires that were skipped for it, by a run's state or by a span; missed fires are counted apart.
     skipped: dict[str, int] = field(default_factory=dict)
     missed: int = 0
+    #: Fires that are due and not settled; they are not in `planned`.
     behind: int = 0
+    #: Number of differences; the first `MAX_NAMED_DIFFERENCES` of them are in `differences`.
     unexplained: int = 0
     differences: list[Difference] = field(default_factory=list)
 
 
 class AdHoc(Struct):
-    """Account of runs that no schedule planned: enqueued = ended + open."""
+    """Account of runs that no schedule planned: enqueued = ended + open, if nothing is unexplained."""
 
+    #: Runs that were created, by the log and the tallies.
     enqueued: int = 0
     ended: int = 0
     open: int = 0
@@ -75,13 +88,12 @@ class AdHoc(Struct):
 
 
 class Ledger(Struct):
-    """Account of a store; `unexplained` must be 0.
-
-    `rounded`: `since` was moved back to the start of its day, because tallies count by the day.
-    """
+    """Account of a store: the sums over its schedules, and the ad-hoc runs. `unexplained`, with theirs, must be 0."""
 
     now: Ms
+    #: Fires before this instant are left out. None: none are.
     since: Ms | None = None
+    #: True if `since` was moved back to the start of its day, because tallies count by the day.
     rounded: bool = False
     planned: int = 0
     ended: int = 0
@@ -91,13 +103,18 @@ class Ledger(Struct):
     behind: int = 0
     unexplained: int = 0
     ad_hoc: AdHoc = field(default_factory=AdHoc)
+    #: The accounts of single schedules; see `MAX_LINES`.
     schedules: list[ScheduleAccount] = field(default_factory=list)
     schedules_total: int = 0
     differences: list[Difference] = field(default_factory=list)
 
 
 async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None = None) -> Ledger:
-    """Return the account of every fire at or after `since` (None: of all), in one namespace (None: in all)."""
+    """Return the account of the fires, and of the runs that no schedule planned, in a store.
+
+    `since` None: of all, else of the fires at or after this instant and the runs created since. `ns` None: of all
+    namespaces. `now` is the instant for `behind`.
+    """
     rounded = since is not None and since % DAY_MS != 0 and bool(await store.find(Tallies(limit=1)))
     since = since // DAY_MS * DAY_MS if rounded and since is not None else since
     low = _BEGINNING if since is None else since - 1
@@ -125,6 +142,7 @@ async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None 
 
 
 def _add(book: Ledger, line: ScheduleAccount) -> None:
+    """Add the account of a schedule to the sums of the ledger, and list it if `MAX_LINES` allows."""
     book.schedules_total += 1
     book.planned += line.planned
     book.ended += line.ended
@@ -145,9 +163,11 @@ def _add(book: Ledger, line: ScheduleAccount) -> None:
 async def _account_for(
     store: Store, row: Schedule, now: Ms, low: Ms, births: dict[str, Ms] | None
 ) -> ScheduleAccount | None:
-    """Return the account of one schedule; None if it needs `births` and these are not given.
+    """Return the account of one schedule's fires after `low`; None if it needs `births` and `births` is None.
 
-    `births`: run id → fire time of the fires in the log. Reading them is one pass over the log for all schedules.
+    `births`: run id → fire time of the schedule's fires in the log. A schedule with a fixed delay needs them, and one
+    whose tallies do not fit. Why they are not always given: reading them is a pass over the whole log, once for all
+    schedules.
     """
     line = ScheduleAccount(row.id, row.name, row.ns, row.state)
     stretches = await _find_stretches(store, row, low)
@@ -177,7 +197,7 @@ async def _account_for(
 
 
 def _check_revision(cover: Cover, row: Schedule) -> None:
-    """Report a row whose revision is not the last one of the log."""
+    """Report in `cover` a schedule that no event defines, or whose row does not have the last revision of the log."""
     if not cover.stretches:
         cover.note("definition", "no event of the log defines this schedule", count=1)
     elif cover.stretches[-1].definition.revision != row.revision:
@@ -186,7 +206,7 @@ def _check_revision(cover: Cover, row: Schedule) -> None:
 
 
 async def _find_stretches(store: Store, row: Schedule, low: Ms) -> list[Stretch]:
-    """Return a schedule's definitions by the log, each with the interval after `low` in which it owes fires."""
+    """Return the schedule's definitions in the log, oldest first, each with the interval after `low` that it rules."""
     stream = [e async for e in iterate_rows(store, Events(schedule_id=row.id, types=_MOVES, limit=20_000), _seq)]
     found = fold_definitions(stream)
     ends = _definition_ends(row, found)
@@ -201,13 +221,16 @@ async def _find_stretches(store: Store, row: Schedule, low: Ms) -> list[Stretch]
 
 
 def _definition_ends(row: Schedule, found: tuple[Definition, ...]) -> list[Ms]:
-    """Return where each definition stops owing fires: at the next one's start, at the cursor, or where it finished."""
+    """Return the last instant at which each definition owes fires: the next one's start, the cursor, or its finish."""
     ends = [definition.since for definition in found[1:]] + ([row.cursor] if found else [])
     return [end if d.until is None else min(end, d.until) for end, d in zip(ends, found, strict=True)]
 
 
 async def _count_rows(store: Store, row: Schedule, cover: Cover, low: Ms) -> Counter[tuple[str, str | None]]:
-    """Add the row of each fired run to `cover`, and return the numbers of these rows by state and reason."""
+    """Add the row of each fire after `low` to `cover`, and return the number of these rows by state and reason.
+
+    The reason is None unless the state is skipped.
+    """
     outcomes: Counter[tuple[str, str | None]] = Counter()
     since = None if low == _BEGINNING else low
     query = Runs(schedule_id=row.id, origin="fire", fired_since=since, oldest_first=True, limit=1_000)
@@ -218,9 +241,9 @@ async def _count_rows(store: Store, row: Schedule, cover: Cover, low: Ms) -> Cou
 
 
 async def _find_births(store: Store, schedules: Collection[str], low: Ms) -> dict[str, dict[str, Ms]]:
-    """Return schedule → run id → fire time, for the fires after `low` whose first event is in the log.
+    """Return schedule → run id → fire time, for the fires of `schedules` after `low` whose birth is in the log.
 
-    One pass over the log serves all schedules.
+    It reads the whole log once.
     """
     found: dict[str, dict[str, Ms]] = {}
     async for event in iterate_rows(store, Events(types=_BIRTHS, limit=2_000), _seq):
@@ -234,13 +257,13 @@ async def _find_births(store: Store, schedules: Collection[str], low: Ms) -> dic
 def _settle_tallies(
     cover: Cover, uncovered: int, tallies: list[Tally], births: dict[str, Ms], *, windowed: bool
 ) -> int:
-    """Compare the tallies with the fires that no row or span covers, and report in `cover` what does not agree.
+    """Compare the tallies with the `uncovered` fires, which have no row and no span; report in `cover` what differs.
 
-    Return how many tallied fires belong to triggers with a sequence; the others belong to fixed delays, or lie before
-    the window of the account.
+    Return how many tallied fires belong to triggers whose fires can be computed. The others belong to fixed delays or,
+    if the account is `windowed` (it begins at an instant), lie before its window. `births` names missing fires.
     """
     tallied = sum(t.count for t in tallies)
-    # A tallied fire has no birth in the log any more, so that these fires are certainly missing.
+    # A fire that is tallied has no birth in the log any more, so births without a row are certainly missing.
     held = set(cover.times)
     certain = [fire for fire in births.values() if fire not in held and cover.owes(fire)] if uncovered else []
     left = uncovered - tallied
@@ -265,9 +288,10 @@ def _count_outcomes(
     *,
     excess: int,
 ) -> None:
-    """Fill the columns of the account `line` from rows, spans and tallies.
+    """Fill `ended`, `open`, `skipped` and `missed` of the account `line` from rows, spans and tallies.
 
-    `excess`: fires that the tallies of spans count although they lie before the window; they are left out.
+    `outcomes` is the number of rows by state and reason, `spans` the number of fires by reason. `excess`: fires that
+    the tallies of spans count although they lie before the window; they are left out.
     """
     skipped: Counter[str] = Counter()
     for (state, reason), count in outcomes.items():
@@ -294,6 +318,7 @@ def _count_outcomes(
 
 
 def _count_behind(row: Schedule, now: Ms) -> int:
+    """Return how many fires of the schedule are due at `now` and not settled, as far as `max_runs` allows them."""
     if row.state != "active" or row.next_at is None or row.next_at > now:
         return 0
     left = None if row.spec.max_runs is None else max(0, row.spec.max_runs - row.fired)
@@ -302,6 +327,7 @@ def _count_behind(row: Schedule, now: Ms) -> int:
 
 
 def _is_in_window(tally: Tally, low: Ms) -> bool:
+    """Return True if a tally counts planned fires, not ad-hoc runs, of a day that begins after `low`."""
     kind = tally.outcome.partition("/")[0]
     return kind in ("fire", "span") and tally.day * DAY_MS > low
 
@@ -310,7 +336,10 @@ def _is_in_window(tally: Tally, low: Ms) -> bool:
 
 
 async def _find_orphans(store: Store, book: Ledger, known: set[str], low: Ms, ns: str | None) -> None:
-    """Report schedules of the log that have no row, and fire rows of schedules that do not exist."""
+    """Report in `book` schedules of the log that have no row, and runs of planned fires whose schedule has no row.
+
+    `known` are the ids of the schedules that have a row.
+    """
     gone: dict[str, str] = {}
     query = Events(types=("ScheduleCreated", "ScheduleSnapshot"), limit=1_000)
     async for event in iterate_rows(store, query, _seq):
@@ -339,7 +368,10 @@ def _false_row(run: Run, why: str) -> Difference:
 
 
 async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
-    """Return the account of enqueued and triggered runs that were created after `low`."""
+    """Return the account of the runs that were created after `low` and that no schedule planned; `ns` None: in all.
+
+    Tallies have no namespace, so they are counted only if `ns` is None.
+    """
     account = AdHoc()
     since = None if low == _BEGINNING else low + 1
     matched = await _match_ad_hoc_births(store, account, since, ns)
@@ -361,7 +393,10 @@ async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
 
 
 async def _match_ad_hoc_births(store: Store, account: AdHoc, since: Ms | None, ns: str | None) -> int:
-    """Count the ad-hoc runs that the log says were enqueued, report those without a row; return how many have one."""
+    """Count in `account` the ad-hoc runs that the log says were created, and report those that have no row.
+
+    `since`: only those whose event is not older; None: all. Return how many have a row.
+    """
     matched = 0
     page: list[str] = []
     async for event in iterate_rows(store, Events(types=("RunScheduled",), since=since, limit=1_000), _seq):
@@ -381,7 +416,7 @@ async def _match_ad_hoc_births(store: Store, account: AdHoc, since: Ms | None, n
 
 
 async def _match_rows(store: Store, account: AdHoc, run_ids: list[str]) -> int:
-    """Report the enqueued runs that have no row, and return how many have one."""
+    """Report in `account` the ad-hoc runs of these ids that have no row, and return how many have one."""
     rows = await store.find(Runs(ids=tuple(run_ids), limit=len(run_ids)))
     found = {run.id for run in rows if run.origin != "fire"}
     for run_id in run_ids:
@@ -392,7 +427,10 @@ async def _match_rows(store: Store, account: AdHoc, run_ids: list[str]) -> int:
 
 
 async def _report_unborn(store: Store, account: AdHoc, query: Runs) -> None:
-    """Report ad-hoc runs whose first event is not in the log; this is a query per row, made if numbers differ."""
+    """Report in `account` the rows of ad-hoc runs in `query` whose first event is not in the log.
+
+    This takes a query for each row. So it is called only if the numbers of rows and events differ.
+    """
     for origin in _AD_HOC:
         async for run in iterate_rows(store, replace(query, origin=origin), _run_id):
             births = await store.find(Events(run_id=run.id, types=("RunScheduled",), limit=1))
@@ -402,6 +440,7 @@ async def _report_unborn(store: Store, account: AdHoc, query: Runs) -> None:
 
 
 def _add_difference(account: AdHoc, difference: Difference) -> None:
+    """Count a difference, and keep it if it is one of the first `MAX_NAMED_DIFFERENCES`."""
     account.unexplained += 1
     if len(account.differences) < MAX_NAMED_DIFFERENCES:
         account.differences.append(difference)

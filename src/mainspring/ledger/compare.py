@@ -1,4 +1,4 @@
-"""Comparison of two stores: numbers of rows, the account of every fire, and one hash over the content."""
+"""Compare two stores by numbers of rows, the account of every fire, and a hash of the content."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from mainspring.model.keyvalue import COPIED_KINDS, KeyValue
 from mainspring.ports.paging import iterate_rows, iterate_spans
 from mainspring.ports.store import Gates, KeyValues, Runs, Schedules, Store, Tallies
 
-#: Name → number of rows, column of the ledger, or hash.
+#: Name of a sum → its value: a number of rows, a number of the ledger, or a hash.
 Sums = dict[str, int | str]
+#: Events that are read at once.
 _PAGE = 2_000
+#: Types of values that are hashed as they are.
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 class Comparison(Struct, frozen=True):
-    """Sums of two stores (numbers of rows, the account, a hash); if these are equal, the contents are."""
+    """The sums of two stores. If the sums are equal, so are the contents, apart from leases."""
 
     source: Sums
     target: Sums
@@ -45,9 +47,9 @@ async def compare(source: Store, target: Store, now: Ms) -> Comparison:
 
 
 async def summarise(store: Store, now: Ms) -> Sums:
-    """Return the sums of a store by name.
+    """Return the sums of a store by name; `now` is the instant of the ledger.
 
-    `unproven` counts the differences that `verify` finds, `content` is a hash of log and rows without leases.
+    `unproven` is the number of differences that `verify` finds, `content` is `hash_content`.
     """
     report = await verify(store)
     book = await ledger(store, now)
@@ -65,7 +67,11 @@ async def summarise(store: Store, now: Ms) -> Sums:
 
 
 async def hash_content(store: Store) -> str:
-    """Return a hash of the log and the rows, which does not depend on the order in which the store returns them."""
+    """Return a hash of the log and the rows, in hexadecimal.
+
+    It depends neither on the order in which the store returns rows nor on when the leases of runs end. Named leases and
+    payloads are left out; the rows have the payloads' ids, which are hashes.
+    """
     total = _Total()
     after = 0
     while events := await store.tail(after, _PAGE):
@@ -88,7 +94,7 @@ async def hash_content(store: Store) -> str:
 
 
 async def read_copied_values(store: Store) -> AsyncIterator[KeyValue]:
-    """Yield the keyvalue entries that a copy contains: secrets and API keys."""
+    """Yield the key-value entries that a copy contains: secrets and API keys."""
     for kind in COPIED_KINDS:
         async for row in iterate_rows(store, KeyValues(kind=kind, limit=500), lambda row: row.id):
             yield row
@@ -101,15 +107,17 @@ class _Total:
         self.value = 0
 
     def add(self, rows: Iterable[object]) -> None:
+        """Add the hash of each row to `value`."""
         for row in rows:
             digest = hashlib.blake2b(repr(_plain(row)).encode(), digest_size=16).digest()
             self.value = (self.value + int.from_bytes(digest)) & ((1 << 128) - 1)
 
 
 def _plain(value: object) -> object:
-    """Return a row as plain values, to be hashed.
+    """Return a row as nested lists of plain values, whose `repr` can be hashed.
 
-    Equal rows can be encoded differently: the encoder omits a default only if it is the identical object.
+    Why the encoded row is not hashed: the encoder omits a default only if it is the identical object, so equal rows can
+    be encoded differently.
     """
     if isinstance(value, Struct):
         return type(value).__name__, [x if x.__class__ in _PLAIN else _plain(x) for x in astuple(value)]

@@ -1,12 +1,12 @@
-"""Copy of one store into another by the event log: page by page, each with the rows that its events made.
+"""Copy one store into another along the event log: page by page, each with the rows that its events made.
 
 The target's own log shows how far the copy is: a page is written in one transaction, and only if the log ends where the
-page begins. A copy that was interrupted is therefore resumed there and writes nothing twice. A lease row, `copy`, names
-the source. Data that no event contains (next fires, touch marks, parking, gates, tallies, secrets and keys) are written
-anew at the end.
+page begins. A copy that was interrupted is therefore resumed there and writes nothing twice. A row of a named lease,
+`copy`, names the source. Data that no event contains (next fires, touch marks, parking, gates, tallies, secrets and
+keys) are written anew at the end.
 
-Leases and instances are not copied. A running run is copied with an expired lease: the first instance on
-the target rescues it, as it would after a crash.
+Leases and instances are not copied. A running run is copied with an expired lease: the first instance on the target
+rescues it, as it would after a crash.
 """
 
 from __future__ import annotations
@@ -46,26 +46,30 @@ from mainspring.ports.store import (
 T = TypeVar("T")
 #: Events in one transaction, unless the caller chooses another number.
 EVENTS_PER_TRANSACTION = 1_000
-#: Payloads are written in transactions of this size, and read in this number.
+#: A transaction of payloads ends when it has this many bytes, or more.
 PAYLOAD_BYTES_PER_TRANSACTION = 4 << 20
 _PAYLOADS_PER_READ = 100
-#: Ids of payloads that were written already, so that a payload of many runs is written once.
+#: Most ids of payloads that a copy remembers as written, so that a payload of many runs is written once.
 _MAX_SENT_IDS = 50_000
+#: Name of the lease in the target whose data is the `Mark`.
 MARK_LEASE = "copy"
 _ALL_STATES: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
 _OPEN = tuple(sorted(OPEN))
+#: More rows than the queries that use it can find.
 _NO_LIMIT = 1_000_000
 
 
 class Mark(Struct, frozen=True):
-    """Stored in the target: the source's name, and the end of the source's log when the copy began."""
+    """Note in the target about the copy that fills it."""
 
+    #: Name of the source.
     source: str
+    #: Number of the last event of the source when the copy began.
     began: int
 
 
 class Step(Struct, frozen=True):
-    """Progress of a copy: what is being written, and how far, in event numbers of the source's log."""
+    """Progress of a copy: `what` is being written ("events" or "rows"), the last event written, and the last of all."""
 
     what: str
     seq: int
@@ -73,10 +77,13 @@ class Step(Struct, frozen=True):
 
 
 class Copied(Struct):
-    """Result of one `copy`: the event after which it resumed, the number of events written, and of runs running."""
+    """Result of one `copy`."""
 
+    #: Number of the event after which the copy was resumed; 0 if it began anew.
     resumed: int = 0
+    #: Events that this call has written.
     events: int = 0
+    #: Runs that are running in the target: the first instance on it rescues them.
     running: int = 0
 
 
@@ -90,10 +97,12 @@ async def copy(
     progress: Callable[[Step], None] = lambda step: None,
     now: Ms | None = None,
 ) -> Copied:
-    """Copy a store into an empty one, or resume such a copy; both stores are open.
+    """Copy a store into an empty one, or resume such a copy; both stores must be open. Return what was copied.
 
-    `name` names the source in messages. `force` copies although an instance works on the source. `now` overrides the
-    source's clock, for tests. Raises: CopyRefused; nothing was changed then, unless the message tells otherwise.
+    `name` is the source's name, for messages of later copies. `force` copies although an instance works on the source.
+    `page` is the number of events in one transaction; `progress` is called after each, and before the rows. `now`
+    overrides the source's clock, for tests. Raises: CopyRefused; nothing was changed then, unless the message tells
+    otherwise.
     """
     await check_source(source, force=force)
     await _check_target(target)
@@ -125,6 +134,7 @@ async def check_source(source: Store, *, force: bool = False) -> None:
 
 
 async def _check_target(target: Store) -> None:
+    """Raise `CopyRefused` if a live instance works on the target."""
     if instances := await _find_live_instances(target):
         raise CopyRefused(
             f"instance {instances} works on the target. Stop it, and give an empty store; nothing was changed"
@@ -132,15 +142,17 @@ async def _check_target(target: Store) -> None:
 
 
 async def _find_live_instances(store: Store) -> str:
+    """Return the name of a live instance and how many more there are, for a message; "" if there is none."""
     rows = iterate_rows(store, Leases(prefix=INSTANCE_PREFIX, limit=1_000), lambda lease: lease.name)
     live = [lease.name.removeprefix(INSTANCE_PREFIX) async for lease in rows if lease.live]
     return f"{live[0]} and {len(live) - 1} more" if len(live) > 1 else "".join(live)
 
 
 async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark:
-    """Return the target's mark: written now if the target is empty, else the mark of an earlier copy of this source.
+    """Return the target's mark: `mine`, written now, if the target's log is empty, else that of an earlier copy.
 
-    Raises: CopyRefused if the target holds anything else.
+    `at` is the number of the last event in the target's log, 0 for an empty log. Raises: CopyRefused if the target
+    holds anything but the beginning of a copy of `source`.
     """
     known = await _mark(target)
     if at == 0:
@@ -166,6 +178,7 @@ async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark
 
 
 async def _holds_rows(store: Store) -> bool:
+    """Return True if the store has any row that a copy would write."""
     return bool(
         await store.find(Runs(limit=1))
         or await store.find(Schedules(limit=1, states=_ALL_STATES))
@@ -177,6 +190,7 @@ async def _holds_rows(store: Store) -> bool:
 
 
 async def _mark(target: Store) -> Mark | None:
+    """Return the mark in the target, None if there is none."""
     for lease in await target.find(Leases(prefix=MARK_LEASE, limit=1)):
         if lease.name == MARK_LEASE and lease.data:
             return msgspec.json.decode(lease.data, type=Mark)
@@ -184,7 +198,10 @@ async def _mark(target: Store) -> Mark | None:
 
 
 async def _write_mark(target: Store, mark: Mark) -> None:
-    """Store the mark as a released lease, which locks nothing: a killed copy must not block the next one."""
+    """Store the mark as data of a released lease. Raises: CopyRefused if another copy acquires the lease meanwhile.
+
+    A released lease locks nothing. So a copy that was killed does not block the next one.
+    """
     for old in await target.find(Leases(prefix=MARK_LEASE, limit=1)):
         if old.name == MARK_LEASE and old.live:
             await target.release(MARK_LEASE, MARK_LEASE, old.epoch)
@@ -195,6 +212,7 @@ async def _write_mark(target: Store, mark: Mark) -> None:
 
 
 def _check_not_compacted(events: Sequence[Event], mark: Mark) -> None:
+    """Raise `CopyRefused` if the events tell that retention removed events after the copy began."""
     for event in events:
         if isinstance(event, LogCompacted) and event.seq > mark.began:
             raise CopyRefused(
@@ -213,9 +231,11 @@ class _Writer:
         self._source = source
         self._target = target
         self.at = at
+        #: Ids of payloads that were written, as the keys of a dict; at most `_MAX_SENT_IDS` outlast a call.
         self._sent: dict[str, None] = {}
 
     async def _write(self, page: Page) -> None:
+        """Write a page in one transaction. Raises: CopyRefused if another process has written to the target's log."""
         if not await self._target.restore(page):
             raise CopyRefused(
                 f"another process writes to the target: its log does not end at event {page.after} any more. "
@@ -223,7 +243,10 @@ class _Writer:
             )
 
     async def write_events(self, events: Sequence[Event]) -> None:
-        """Write a page of the log with the runs and spans that it made, after the payloads that they name."""
+        """Write a page of the log with the rows of its runs and spans in one transaction, and move `at` to its end.
+
+        The payloads that these name are written before, in transactions of their own.
+        """
         ids = tuple(dict.fromkeys(event.run_id for event in events if event.run_id is not None))
         runs = [_with_ended_lease(run) for run in await self._source.find(Runs(ids=ids, limit=len(ids)))] if ids else []
         await self._write_bodies([*_body_ids(events), *(run.body for run in runs)])
@@ -250,7 +273,10 @@ class _Writer:
         self.at = events[-1].seq
 
     async def write_rows(self, now: Ms | None) -> int:
-        """Write the data that no event contains, and return how many runs are running."""
+        """Write the data that no event contains, and return how many runs are running in the target.
+
+        `now` is the instant for the source's touch marks; None: by its clock.
+        """
         touched = {
             row.schedule.id: row.touched
             for row in (await self._source.due(Agenda.TOUCHED, _NO_LIMIT, hold=0, now=now)).schedules
@@ -282,7 +308,7 @@ class _Writer:
         return running
 
     async def _write_values(self) -> None:
-        """Write secrets and API keys; remove from the target those that the source no longer has."""
+        """Write secrets and API keys to the target, and remove from it those that the source no longer has."""
         for kind in COPIED_KINDS:
             names: set[str] = set()
             async for rows in _read_pages(self._source, KeyValues(kind=kind, limit=500), lambda row: row.id):
@@ -293,6 +319,7 @@ class _Writer:
                     await self._target.remove(kind, [row.id])
 
     async def _write_schedules(self, rows: list[Schedule], touched: dict[str, int]) -> None:
+        """Write rows of schedules with their payloads; `touched` maps schedules to their touch marks."""
         await self._write_bodies(row.spec.body for row in rows)
         mine = {row.id: touched[row.id] for row in rows if row.id in touched}
         await self._write(Page(after=self.at, schedules=tuple(rows), touched=mine))
@@ -323,7 +350,7 @@ def _with_ended_lease(run: Run) -> Run:
 
 
 def _body_ids(events: Iterable[Event]) -> Iterable[str | None]:
-    """Yield the ids of payloads that events name, also of those that no row names any more."""
+    """Yield the ids of payloads that events name, also of those that no row names any more; None for no payload."""
     for event in events:
         yield getattr(event, "body", None)
         definition = getattr(event, "spec", None)
@@ -332,7 +359,7 @@ def _body_ids(events: Iterable[Event]) -> Iterable[str | None]:
 
 
 async def _read_pages(store: Store, query: Query[T], key: Callable[[T], str]) -> AsyncIterator[list[T]]:
-    """Yield the rows of a query in pages of its limit."""
+    """Yield the rows of a query in lists of at most its limit; `key` returns a row's value for `Query.after`."""
     while rows := await store.find(query):
         yield rows
         if len(rows) < query.limit:

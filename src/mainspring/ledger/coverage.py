@@ -1,4 +1,7 @@
-"""Coverage of a schedule's planned fires: by run rows one by one, by spans as ranges, against its definitions."""
+"""Compare the rows and spans of one schedule with the fires that its definitions owe.
+
+A row of a run covers one planned fire, a span covers a range of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from mainspring.model.schedule import Definition, Span
 from mainspring.rules.planning import clip_to_schedule
 from mainspring.rules.triggers import Trigger
 
-#: Most differences of one schedule that are named; the others are counted.
+#: Most differences of one schedule that are named; the others are only counted.
 MAX_NAMED_DIFFERENCES = 20
 DAY_MS: Ms = 86_400_000
 
@@ -21,6 +24,7 @@ DAY_MS: Ms = 86_400_000
 class Difference(Struct, frozen=True, omit_defaults=True):
     """One unexplained difference: its kind, a text, and the schedule, run and fire time that it concerns."""
 
+    #: missing, false, twice, identity, revision, span, tally, definition or schedule.
     kind: str
     text: str
     schedule_id: str | None = None
@@ -29,9 +33,9 @@ class Difference(Struct, frozen=True, omit_defaults=True):
 
 
 class Stretch(Struct):
-    """A definition, the interval (first, last] in which it owes fires, and how many (`planned`).
+    """A definition, the interval (first, last] in which it owes fires, and how many it owes (`planned`).
 
-    `trigger` is None for a fixed delay.
+    With a fixed delay, whose fires cannot be computed, `trigger` is None and `planned` is 0.
     """
 
     definition: Definition
@@ -41,12 +45,12 @@ class Stretch(Struct):
     planned: int
 
     def count_fires(self, after: Ms, through: Ms) -> int:
-        """Return how many fires the trigger has in (after, through]."""
+        """Return how many fires, without dropped ones, the definition has in (after, through]; 0 for a fixed delay."""
         low, high = clip_to_schedule(self.definition.spec, after, max(after, through))
         return self.trigger.count_ms(low, high) if self.trigger is not None and high > low else 0
 
     def find_dropped(self, after: Ms, through: Ms) -> list[Ms]:
-        """Return the fires that a clock change dropped in (after, through]."""
+        """Return the fires in (after, through] that a clock change dropped (ADR 4)."""
         low, high = clip_to_schedule(self.definition.spec, after, max(after, through))
         return self.trigger.dropped_ms(low, high) if self.trigger is not None and high > low else []
 
@@ -60,26 +64,38 @@ class Stretch(Struct):
 
 
 class Cover:
-    """Collects the rows and spans of one schedule, and their differences from the fires that its definitions owe."""
+    """Collects the rows and spans of one schedule, and their differences from the fires that its definitions owe.
+
+    Call `add_row` and `add_span` for all of them, then `check_overlaps`, then the methods below it.
+    """
 
     def __init__(self, schedule_id: str, name: str, stretches: list[Stretch]) -> None:
         self.schedule_id = schedule_id
         self.name = name
         self.stretches = stretches
+        #: Fires that a row covers.
         self.times: set[Ms] = set()
         self.unexplained = 0
         self.differences: list[Difference] = []
+        #: True if a definition has a fixed delay.
         self.has_fixed = any(stretch.trigger is None for stretch in stretches)
         self._sinces = [stretch.definition.since for stretch in stretches]
         self._by_revision = {stretch.definition.revision: stretch for stretch in stretches}
+        #: `id` of a stretch → the ranges (after, through] that spans cover in it; merged by `check_overlaps`.
         self._ranges: dict[int, list[tuple[Ms, Ms]]] = {}
+        #: Dropped fire → number of spans that cover it.
         self._dropped: dict[Ms, int] = {}
+        #: Run id → fire time of the rows under a fixed delay, and the number of fires in its spans.
         self._fixed_rows: dict[str, Ms] = {}
         self._fixed_spans = 0
+        #: `times` in order.
         self._sorted: list[Ms] = []
 
     def note(self, kind: str, text: str, *, count: int, run_id: str | None = None, fire: Ms | None = None) -> None:
-        """Add `count` to the unexplained differences, and keep `text` for the first `MAX_NAMED_DIFFERENCES` calls."""
+        """Add `count` to the unexplained differences, and name one if fewer than `MAX_NAMED_DIFFERENCES` are named.
+
+        `text` says what is wrong; `run_id` and `fire` are the run and the fire time that it concerns.
+        """
         self.unexplained += count
         if len(self.differences) < MAX_NAMED_DIFFERENCES:
             at = None if fire is None else isoformat(fire)
@@ -88,7 +104,10 @@ class Cover:
     # ── rows ───────────────────────────────────────────────────────────────
 
     def add_row(self, run: Run) -> None:
-        """Add a run row, which covers the fire of its fire time; report a row whose fire does not exist."""
+        """Add a run row, which covers the fire of its fire time.
+
+        Report a row whose fire does not exist or has a row already, or that has a wrong revision or id.
+        """
         fire = run.fire_time
         if fire is None:
             return self._note_false_row(run, "has no fire time")
@@ -121,15 +140,17 @@ class Cover:
         self.note("false", f"run {run.id} {why}", count=1, run_id=run.id, fire=run.fire_time)
 
     def _in_force(self, fire: Ms) -> Stretch | None:
+        """Return the stretch whose definition was in force at a fire; None before the first one."""
         index = bisect_left(self._sinces, fire) - 1
         return self.stretches[index] if index >= 0 else None
 
     # ── spans ──────────────────────────────────────────────────────────────
 
     def add_span(self, span: Span, low: Ms) -> int:
-        """Add a span, which covers the fires of its range; report fires that its definition does not have.
+        """Add a span, which covers the fires of its range, and return how many of its fires lie after `low`.
 
-        Return how many of its fires lie after `low`; all, if it is of a fixed delay or an unknown revision.
+        All are returned for a fixed delay or an unknown revision. Report an unknown revision, a wrong count, and fires
+        outside the time in which the definition was in force.
         """
         shown = f"span {span.reason} after {isoformat(span.after)} through {isoformat(span.through)}"
         stretch = self._by_revision.get(span.revision)
@@ -181,7 +202,7 @@ class Cover:
     # ── uncovered fires ────────────────────────────────────────────────────
 
     def count_uncovered(self) -> int:
-        """Return how many owed fires have neither a row nor a span, by counting, without a list of them."""
+        """Return how many owed fires have neither a row nor a span; they are counted without being listed."""
         total = 0
         for stretch in self.stretches:
             if stretch.trigger is not None:
@@ -190,14 +211,18 @@ class Cover:
         return total
 
     def owes(self, fire: Ms) -> bool:
-        """Return whether a definition owes this fire and no span covers it."""
+        """Return True if a definition owes this fire and no span covers it. Rows are not considered."""
         stretch = self._in_force(fire)
         if stretch is None or not stretch.first < fire <= stretch.last or not stretch.count_fires(fire - 1, fire):
             return False
         return not any(after < fire <= through for after, through in self._ranges.get(id(stretch), []))
 
     def name_missing(self, count: int, certain: list[Ms], tallied: dict[int, int]) -> None:
-        """Report `count` uncovered fires: first the `certain` ones, then others of days with too small tallies."""
+        """Report `count` uncovered fires, and name some of them.
+
+        Named are first the `certain` ones, then others of days whose tallies are too small. `tallied`: day → number of
+        fires in tallies.
+        """
         room = min(count, MAX_NAMED_DIFFERENCES)
         found = certain[:room]
         for stretch in self.stretches:
@@ -215,6 +240,7 @@ class Cover:
             self.note("missing", f"{count - len(found)} more planned fires have neither a run nor a span", count=0)
 
     def _missing(self, stretch: Stretch, room: int, known: set[Ms], tallied: dict[int, int]) -> list[Ms]:
+        """Return up to `room` uncovered fires of a stretch, without those in `known`, by the days that lack fires."""
         found: list[Ms] = []
         for gap in self._gaps(stretch):
             after, end = gap
@@ -228,22 +254,27 @@ class Cover:
         return found
 
     def _listed(self, stretch: Stretch, after: Ms, through: Ms, limit: int, known: set[Ms]) -> list[Ms]:
+        """Return those of the first `limit` fires in (after, through] that have no row and are not in `known`."""
         assert stretch.trigger is not None
         low, high = clip_to_schedule(stretch.definition.spec, after, through)
         fires = stretch.trigger.fires_ms(low, high, limit)
         return [fire for fire in fires if fire not in self.times and fire not in known]
 
     def _next_day(self, stretch: Stretch, through: Ms) -> Ms:
-        """Return the last ms before the next day with a fire, so that a yearly schedule is not walked day by day."""
+        """Return the last ms before the next day with a fire after `through`; the stretch's end if there is none.
+
+        Why: a yearly schedule is not walked day by day.
+        """
         assert stretch.trigger is not None
         fire = stretch.trigger.next_ms(through)
         return stretch.last if fire is None else max(through, fire // DAY_MS * DAY_MS - 1)
 
     def _held(self, after: Ms, through: Ms) -> int:
+        """Return how many fires in (after, through] a row covers."""
         return bisect_right(self._sorted, through) - bisect_right(self._sorted, after)
 
     def _gaps(self, stretch: Stretch) -> list[tuple[Ms, Ms]]:
-        """Return the parts of a stretch that no span covers."""
+        """Return the parts (after, through] of a stretch that no span covers."""
         gaps: list[tuple[Ms, Ms]] = []
         at = stretch.first
         for after, through in self._ranges.get(id(stretch), []):
@@ -253,6 +284,7 @@ class Cover:
         return [*gaps, (at, stretch.last)] if stretch.last > at else gaps
 
     def _undropped(self, stretch: Stretch) -> list[Ms]:
+        """Return the fires of a stretch that a clock change dropped and no span covers."""
         return [at for at in stretch.find_dropped(stretch.first, stretch.last) if at not in self._dropped]
 
     # ── fixed delay ────────────────────────────────────────────────────────
@@ -260,8 +292,8 @@ class Cover:
     def check_fixed(self, births: dict[str, Ms]) -> int:
         """Compare the fixed-delay fires of the log with their rows, and report what only one of the two has.
 
-        `births`: run id → fire time by the log. Return how many fires were planned, those in spans included.
-        A fixed delay has no sequence of its own: each fire follows from the end of a run.
+        `births`: run id → fire time, for all fires of the schedule in the log. Return how many fires were planned under
+        fixed delays, those in spans included. The log is the only source for them: each follows from the end of a run.
         """
         fixed = {
             run_id: fire
@@ -280,6 +312,7 @@ class Cover:
 
 
 def _merge(ranges: list[tuple[Ms, Ms]]) -> list[tuple[Ms, Ms]]:
+    """Return the ranges in order, with each group of overlapping ranges as one."""
     merged: list[tuple[Ms, Ms]] = []
     for after, through in sorted(ranges):
         if merged and after < merged[-1][1]:
@@ -290,4 +323,5 @@ def _merge(ranges: list[tuple[Ms, Ms]]) -> list[tuple[Ms, Ms]]:
 
 
 def _at(stretch: Stretch) -> str:
+    """Return the end of a stretch as text."""
     return isoformat(stretch.last)

@@ -1,4 +1,4 @@
-"""Verification of the rows against the event log: replay every event, fold runs and schedules, and compare.
+"""Verify the rows of a store against its event log: replay every event, fold runs and schedules, and compare.
 
 Operational values (leases, parking, progress) are not in the log and are not compared.
 """
@@ -38,7 +38,7 @@ from mainspring.rules.schedule_draft import evolve_schedule, is_fire_birth
 
 T = TypeVar("T")
 EVENTS_PER_READ = 2_000
-#: Most differences that a report names; the others are counted.
+#: Most differences that a report names; the others are only counted.
 MAX_NAMED_MISMATCHES = 1_000
 #: Columns of a run that are not in the log.
 OPERATIONAL = frozenset({"owner", "lease_until", "parked_on", "progress"})
@@ -47,22 +47,23 @@ _SCHEDULE_FIELDS = Schedule.__struct_fields__
 _run_values = attrgetter(*_RUN_FIELDS)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Run)
-#: More events than any log holds: beyond it, the log itself cannot be read, not one event.
+#: More events than any log has. If reading fails even this far behind a bad event, the log as a whole cannot be read.
 MAX_LOG_EVENTS = 1 << 48
 #: Errors that a store raises for a row that it cannot read.
 _UNREADABLE = (StoreError, msgspec.MsgspecError, LookupError, ValueError, TypeError)
 
 
 class Mismatch(Struct, frozen=True):
-    """One difference between a row and the log: the kind of row, its id, and the difference in words."""
+    """One difference between a row and the log: its kind, the id of the row or event, and the difference in words."""
 
+    #: The kind of row (run, schedule, span, body, gate, tally), event, or transition (a move that is not allowed).
     kind: str
     id: str
     what: str
 
 
 class Report(Struct):
-    """Numbers of rows and events that were compared, and the differences found."""
+    """Numbers of rows and events that were compared, number of differences found, and the first of these."""
 
     events: int = 0
     runs: int = 0
@@ -76,7 +77,7 @@ class Report(Struct):
 
     @property
     def ok(self) -> bool:
-        """True if the rows are exactly the fold of the log."""
+        """True if no difference was found: the rows are the fold of the log."""
         return self.found == 0
 
     def add(self, kind: str, row_id: str, what: str) -> None:
@@ -87,7 +88,7 @@ class Report(Struct):
 
 
 async def verify(store: Store) -> Report:
-    """Replay the whole log, compare it with every row, and return the differences."""
+    """Replay the whole log, compare it with every row, and return the differences. Raises: StoreUnavailable."""
     report = Report()
     replay = Replay(report)
     async for event in _read_log(store, report):
@@ -104,9 +105,9 @@ async def verify(store: Store) -> Report:
 
 
 async def _check_runs(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> Counter[str]:
-    """Compare every run row with the log, and add the payloads that rows name to `bodies`.
+    """Compare every run row with the log, and return how many running runs hold each gate.
 
-    Return how many running runs hold each gate.
+    The payloads that rows name are added to `bodies`: payload id → "run" and the id of the first run that names it.
     """
     holders: Counter[str] = Counter()
     async for run in _read_runs(store, report, replay):
@@ -121,7 +122,7 @@ async def _check_runs(store: Store, report: Report, replay: Replay, bodies: dict
 
 
 async def _check_schedules(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> None:
-    """Compare every schedule row with the log, and add the payloads that rows name to `bodies`."""
+    """Compare every schedule row with the log, and add the payloads that rows name to `bodies` (see `_check_runs`)."""
     async for schedule in _read_schedules(store, report, replay):
         report.schedules += 1
         if schedule.spec.body is not None:
@@ -134,7 +135,7 @@ async def _check_schedules(store: Store, report: Report, replay: Replay, bodies:
 
 
 async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
-    """Yield the log in order; events that cannot be read are skipped, and adjoining ones are reported once."""
+    """Yield the log in order and count its events; consecutive events that cannot be read are reported as one."""
     after = 0
     while True:
         limit = EVENTS_PER_READ
@@ -163,9 +164,9 @@ async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
 
 
 async def _skip_bad_event(store: Store, after: int) -> tuple[int, list[Event]]:
-    """Find the end of the unreadable events after `after`.
+    """Return the number of the last of the consecutive events after `after` that cannot be read, and an empty page.
 
-    Return its number, behind which reading can go on, with no events, in the form of a page that was read.
+    Behind that number, reading can go on. Raises the store's error if nothing in the log can be read.
     """
     step = 1
     low = high = after
@@ -189,6 +190,7 @@ async def _skip_bad_event(store: Store, after: int) -> tuple[int, list[Event]]:
 
 
 async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncIterator[Run]:
+    """Yield all run rows, in pages; after a page that cannot be read, the rows of the log's other runs one by one."""
     try:
         async for run in iterate_rows(store, Runs(oldest_first=True, limit=1_000), lambda run: run.id):
             yield run
@@ -203,6 +205,7 @@ async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncItera
 
 
 async def _read_schedules(store: Store, report: Report, replay: Replay) -> AsyncIterator[Schedule]:
+    """Yield all schedule rows, as `_read_runs` does with runs."""
     query = Schedules(states=("active", "paused", "finished", "deleted"), limit=500)
     try:
         async for schedule in iterate_rows(store, query, lambda s: s.id):
@@ -218,7 +221,7 @@ async def _read_schedules(store: Store, report: Report, replay: Replay) -> Async
 
 
 async def _read_row(store: Store, report: Report, query: Query[T], kind: str, row_id: str, replay: Replay) -> list[T]:
-    """Read one row, of a page that could not be read, by itself; report it and return no row if this fails, too."""
+    """Return the row that `query` finds, in a list; if it cannot be read, report it, and return an empty list."""
     try:
         return await store.find(query)
     except _UNREADABLE as error:
@@ -235,23 +238,32 @@ def _describe(error: Exception) -> str:
 
 
 class Replay:
-    """Folds the log into runs and schedules, checks the numbers of events, and compares rows with the result."""
+    """Folds the log into runs and schedules, checks the numbers of events, and compares rows with the result.
+
+    Call `take` for each event, then `end`, then the methods that compare rows. Differences are added to `report`.
+    """
 
     def __init__(self, report: Report) -> None:
         self.report = report
         self.runs: dict[str, Run | bytes] = {}  # ended runs as JSON: a third of the memory
         self.schedules: dict[str, Schedule] = {}
+        #: Schedule → spans of the log since its last snapshot, less those that have been compared with a row.
         self.spans: dict[str, Counter[Span]] = {}
+        #: Schedule → cursor in its last snapshot.
         self.snapshots: dict[str, Ms] = {}
         self.compactions = 0
         self.compacted_streams = 0
+        #: Runs and schedules with wrong events, which were reported: the columns of such a run are not compared.
         self._broken: set[str] = set()
+        #: Run without a first event → number of its last event.
         self._headless: dict[str, int] = {}
+        #: Schedule that has an event before its creation → seq of the first such event.
         self._early: dict[str, int] = {}
+        #: Runs and schedules whose row was compared, or cannot be read.
         self.seen: set[str] = set()
 
     def take(self, event: Event) -> None:
-        """Fold one event into its run or schedule; report an event whose run is unknown."""
+        """Fold one event into its run or schedule; report it if the store lost the run's id together with its row."""
         if isinstance(event, RunEvent):
             if event.run_id is not None:
                 self._fold_run(event)
@@ -267,7 +279,7 @@ class Replay:
             self.compacted_streams += event.streams
 
     def _fold_unnamed(self, event: RunEvent) -> bool:
-        """Fold an event whose run id the store lost, if its fire key gives the id. Return False if it does not."""
+        """Fold an event whose run id the store lost, if its fire key gives the id. Return False if it gives none."""
         if not isinstance(event, RunScheduled | RunSkipped) or event.fire_key is None or event.fire_time is None:
             return False
         if event.schedule_id is None or event.fire_key != str(event.fire_time):
@@ -276,6 +288,7 @@ class Replay:
         return True
 
     def _fold_run(self, event: RunEvent) -> None:
+        """Fold an event into its run; report it if its number does not follow, or the run's state does not allow it."""
         run_id = event.run_id or ""
         run = _run_of(self.runs.get(run_id))
         last = run.n if run is not None else self._headless.get(run_id, 0)
@@ -295,9 +308,10 @@ class Replay:
         self.runs[run_id] = _encoder.encode(run) if run.state in ENDED else run
 
     def _check_number(self, stream: str, row_id: str, event: Event, last: int) -> bool:
-        """Report an event whose number does not follow `last` in its stream.
+        """Report an event whose number does not follow `last`, the number of the event before it in its stream.
 
-        Return False if the number was there before: the event must then not be folded.
+        `stream` names the run or schedule in the report. Return False if the number was there before: the event must
+        then not be folded. Return True if numbers are missing.
         """
         n = event.n or 0
         self._broken.add(row_id)
@@ -310,6 +324,7 @@ class Replay:
         return True
 
     def _fold_schedule(self, event: ScheduleEvent) -> None:
+        """Fold an event into its schedule, and note its span; a snapshot replaces all that was folded before."""
         sid = event.schedule_id or ""
         schedule = self.schedules.get(sid)
         if isinstance(event, ScheduleSnapshot):
@@ -331,6 +346,7 @@ class Replay:
             self.spans.setdefault(sid, Counter())[span] += 1
 
     def _fold_fire(self, sid: str, event: RunEvent) -> None:
+        """Fold the first event of a fire into its schedule, whose cursor and number of fires it moves."""
         schedule = self.schedules.get(sid)
         if schedule is None:
             self._early.setdefault(sid, event.seq)
@@ -338,7 +354,7 @@ class Replay:
             self.schedules[sid] = evolve_schedule(schedule, event)
 
     def end(self) -> None:
-        """Report schedules that the log never creates, once it is read; a snapshot stands for the creation.
+        """Report schedules with events before their creation, at the end of the log; a snapshot stands for a creation.
 
         Runs without a first event were reported when their events were folded.
         """
@@ -350,7 +366,7 @@ class Replay:
     # ── the rows ───────────────────────────────────────────────────────────
 
     def compare_run(self, row: Run) -> None:
-        """Report every column in which a run row differs from the log."""
+        """Report a run row that has no event or, unless its events are wrong, each column that differs from the log."""
         self.seen.add(row.id)
         folded = _run_of(self.runs.get(row.id))
         if folded is None:
@@ -367,7 +383,7 @@ class Replay:
             self._compare_columns("run", row.id, _RUN_FIELDS, row, folded)
 
     def compare_schedule(self, row: Schedule) -> None:
-        """Report every column in which a schedule row differs from the log.
+        """Report a schedule row that has no event, and every column in which a schedule row differs from the log.
 
         The next fire of a fixed delay is not compared: the log does not have it.
         """
@@ -385,6 +401,7 @@ class Replay:
         self._compare_columns("schedule", row.id, fields, row, folded)
 
     def _compare_columns(self, kind: str, row_id: str, fields: Iterable[str], row: object, folded: object) -> None:
+        """Report each of the columns `fields` in which `row` differs from `folded`, the row by the log."""
         for name in fields:
             is_, should = getattr(row, name), getattr(folded, name)
             if is_ != should:
@@ -407,7 +424,7 @@ class Replay:
                 self.report.add("schedule", sid, f"the log has {schedule.name!r}, and it has no row")
 
     def compare_span(self, span: Span) -> None:
-        """Report a span row without an event, unless it lies before a snapshot, which replaced the event."""
+        """Report a span row without an event, unless it ends before a snapshot, which replaced the event."""
         left = self.spans.get(span.schedule_id)
         if left is not None and left[span] > 0:
             left[span] -= 1
@@ -433,7 +450,7 @@ async def _check_spans(store: Store, report: Report, replay: Replay) -> None:
 
 
 async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) -> None:
-    """Report payloads that rows name and that do not exist, or whose content does not match their id."""
+    """Report payloads that do not exist, or whose content does not match their id. `wanted`: id → what names it."""
     ids = list(wanted)
     for start in range(0, len(ids), 500):
         part = tuple(ids[start : start + 500])
@@ -447,6 +464,7 @@ async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) ->
 
 
 async def _check_gates(store: Store, report: Report, holders: Counter[str]) -> None:
+    """Report gates whose number of held slots is not that of the running runs that hold them, `holders`."""
     async for gate in iterate_rows(store, Gates(limit=1_000), lambda gate: gate.name):
         report.gates += 1
         if gate.held != holders[gate.name]:
@@ -454,6 +472,7 @@ async def _check_gates(store: Store, report: Report, holders: Counter[str]) -> N
 
 
 async def _check_tallies(store: Store, report: Report, replay: Replay) -> None:
+    """Report tallies without a compaction in the log, and a compaction of runs without tallies."""
     report.tallies = len(await store.find(Tallies(limit=1_000_000)))
     if report.tallies and not replay.compactions:
         report.add("tally", "-", f"{report.tallies} tallies, and the log was never compacted")

@@ -283,7 +283,7 @@ class KeyValues(Query[KeyValue], frozen=True, kw_only=True):
 
 
 class Store(Protocol):
-    """One way to the stored state: about twenty methods, which raise `StoreError` when they cannot do their work.
+    """The one way to the stored state. Its methods raise `StoreError` when they cannot do their work.
 
     Optional abilities, such as advisory locks, are Protocols of their own in `ports/store_extras.py`.
     """

@@ -1,4 +1,4 @@
-"""The backlog: how many runs wait for a pool of workers, and how many these hold. For autoscaling."""
+"""The backlog: how many runs wait for a pool of workers, and how many its workers hold. For autoscaling."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from mainspring.rules.autoscale import Demand
 from mainspring.rules.lanes import lane_of
 from mainspring.runtime.runtime import Runtime
 
-#: Rows read at most: beyond that, more or less backlog makes no difference.
+#: Runs read at most: beyond that, more or less backlog makes no difference.
 MAX_BACKLOG_ROWS = 5_000
+#: Runs read in one page.
 BACKLOG_PAGE = 500
 
 
 async def measure_demand(runtime: Runtime, host: str, pids: Collection[int], enough: int) -> Demand:
-    """Return how many runs these workers could claim now, up to `enough`, and how many they hold.
+    """Return how many runs a worker of this program could claim now, and how many the workers of the pool hold.
 
-    The workers are the processes `pids` on `host`; the number they hold is that of their last heartbeat.
+    Counting stops at `enough` claimable runs, or after `MAX_BACKLOG_ROWS` rows. The pool's workers are the processes
+    `pids` on `host`; the number that they hold is that of their last heartbeats.
     """
     settings, now = runtime.settings, runtime.time.now()
     lanes = {lane_of(settings.namespace, queue) for queue in settings.queues}

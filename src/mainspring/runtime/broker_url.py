@@ -11,9 +11,11 @@ from mainspring.ports.broker import MAX_BROKER_NAME_CHARS, Broker, BrokerLimits
 from mainspring.ports.clock import Clock
 
 _BROKER_FORMS = "Write memory:// or redis://HOST:6379/0"
+#: The options of a URL that set a field of `BrokerLimits`: numbers, and a duration.
 _WHOLE_NUMBER_OPTIONS = ("capacity", "kept", "max_deliveries", "dead")
 _LIMIT_OPTIONS = (*_WHOLE_NUMBER_OPTIONS, "redeliver_after")
-#: The options that a broker adds to those of a Redis URL.
+#: The options that a broker adds to those of a Redis URL: also the name of the stream of events, and when events are
+#: sent: if they were "asked" for, or "always".
 _BROKER_OPTIONS = (*_LIMIT_OPTIONS, "stream", "events")
 #: Schemes of Redis and Valkey: one server, behind a Sentinel, in a cluster; with TLS or not.
 _REDIS_BROKER_SCHEMES = [
@@ -22,7 +24,10 @@ _REDIS_BROKER_SCHEMES = [
 
 
 def open_broker(url: str, clock: Clock) -> Broker:
-    """Return the broker that `url` names, not yet opened. Raises: InvalidInput, MissingExtra."""
+    """Return the broker that `url` names, not yet opened.
+
+    Raises: InvalidInput if `url` names none; MissingExtra if its package is not installed.
+    """
     if not isinstance(url, str) or "://" not in url:
         raise InvalidInput("broker", f"{url!r} is not a broker URL", _BROKER_FORMS)
     scheme = url.partition("://")[0].lower()
@@ -34,6 +39,7 @@ def open_broker(url: str, clock: Clock) -> Broker:
 
 
 def _memory(url: str, clock: Clock) -> Broker:
+    """Return the broker of a `memory://NAME` URL. Those of one NAME in this process share their messages."""
     from mainspring.backends.memory.broker import MemoryBroker
 
     parts = urlsplit(url)
@@ -44,6 +50,7 @@ def _memory(url: str, clock: Clock) -> Broker:
 
 
 def _redis(url: str, clock: Clock) -> Broker:
+    """Return the broker of a URL of Redis or Valkey. Raises: InvalidInput; MissingExtra without redis-py."""
     try:
         from mainspring.backends.redis.broker import RedisStreams
         from mainspring.backends.redis.broker_client import BrokerClient
@@ -73,6 +80,7 @@ def _redis(url: str, clock: Clock) -> Broker:
 
 
 def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
+    """Return the options in a URL's query, by name. Raises: InvalidInput for a name that is not among `known`."""
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
@@ -86,6 +94,7 @@ def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _read_name(options: Mapping[str, str], name: str) -> str | None:
+    """Return the value of the option `name`; None if it is not given. Raises: InvalidInput if it cannot be a name."""
     value = options.get(name)
     if value is not None and not (1 <= len(value) <= MAX_BROKER_NAME_CHARS and value.isprintable()):
         raise InvalidInput(
@@ -95,6 +104,7 @@ def _read_name(options: Mapping[str, str], name: str) -> str | None:
 
 
 def _read_limits(options: Mapping[str, str]) -> BrokerLimits:
+    """Return the limits that the options set; the others have their defaults. Raises: InvalidInput if out of range."""
     values: dict[str, int] = {}
     for name in _WHOLE_NUMBER_OPTIONS:
         if name in options:
@@ -112,6 +122,7 @@ def _read_limits(options: Mapping[str, str]) -> BrokerLimits:
     return BrokerLimits(**values)
 
 
+#: Scheme of a URL → the function that makes the broker.
 _BROKER_MAKERS: dict[str, Callable[[str, Clock], Broker]] = {
     "memory": _memory,
     **dict.fromkeys(_REDIS_BROKER_SCHEMES, _redis),

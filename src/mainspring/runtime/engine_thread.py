@@ -16,9 +16,10 @@ from mainspring.ports.threads import SystemThreads, Threads
 
 T = TypeVar("T")
 
-#: Cancelled tasks end within this many turns of the event loop.
+#: `rest` waits this many turns of the event loop for tasks to end: cancelled ones need no more.
 CANCELLATION_TURNS = 20
 
+#: Every `ThreadLoop` of this process, for `_after_fork`.
 _all: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
 
 
@@ -52,17 +53,18 @@ class EngineLoop(Protocol):
         ...
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the engine loop and return its value on the caller's event loop."""
+        """Run a coroutine on the engine loop, started if needed, and return its value. Thread: any event loop."""
         ...
 
     def post(self, callback: Any, *args: Any) -> None:
-        """Call a function on the engine loop soon, if it runs. Thread: any."""
+        """Call a function on the engine loop soon; do nothing if that loop does not run. Thread: any."""
         ...
 
     async def rest(self, unused: Callable[[], bool]) -> None:
-        """End the thread when nothing is under way on it, provided that `unused()` returns True then.
+        """End the loop's thread once nothing is under way on it, if `unused()` is True then, and wait for its end.
 
-        The next `call` starts a new thread.
+        If tasks do not end within `CANCELLATION_TURNS`, return; the thread ends after the last of them. The next `call`
+        starts a new thread. `unused` is called on the engine loop.
         """
         ...
 
@@ -76,7 +78,7 @@ class ThreadLoop:
         _all.add(self)
 
     def forget(self) -> None:
-        """Start afresh, without a thread, as a forked child must: thread and lock stay behind in the parent."""
+        """Forget the thread and make a new lock, as a forked child must: it has no copy of its parent's thread."""
         self._lock = threading.RLock()  # a signal may come while its thread has it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -84,6 +86,7 @@ class ThreadLoop:
         self._pending_calls = 0
 
     def _start(self) -> None:
+        """Start the thread with a new event loop, and return when that loop runs."""
         loop, ready = _new_loop(), threading.Event()
         ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -143,11 +146,11 @@ class ThreadLoop:
         has_ended: concurrent.futures.Future[bool],
         turns: int,
     ) -> None:
-        """Stop the loop if it is idle. Thread: engine loop.
+        """Stop the loop if no task or call is under way, else try again next turn. Thread: engine loop.
 
-        Under `_lock`, so no call can be submitted meanwhile; calls already submitted are counted in `_pending_calls`.
-        Resolve `has_ended` with True when the loop is stopped; with False if the loop is used again, or if tasks are
-        left after `turns` turns: the last of these then stops the loop.
+        Give up if `unused()` is False. `has_ended` gets True once the loop is stopped. It gets False on giving up, or
+        if tasks or calls are left after `turns` turns; the loop then stops after the last of these. The look is made
+        under `_lock`, so that no call is submitted meanwhile; calls submitted before it are in `_pending_calls`.
         """
         with self._lock:
             over = self._loop is not loop
@@ -169,7 +172,7 @@ class ThreadLoop:
 
 
 class SameLoop:
-    """The engine loop under virtual time: the test's own event loop."""
+    """An engine loop without a thread of its own, under virtual time: the test's event loop, which runs already."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 def make_agent_client(
     settings: AgentSettings, loop: asyncio.AbstractEventLoop, clock: Clock, vault: Vault
 ) -> tuple[HttpClient, Handler]:
-    """Return the client that calls agents on `loop`, and the handler of the built-in task that uses it.
+    """Return the client that calls agents on `loop`, and the handler of the built-in task that uses the client.
 
-    The client reads the secrets of a call from `vault` on the engine loop, which is the loop this is called on.
+    The client reads the secrets of a call from `vault`, on the engine loop unless they are cached. Raises: MissingExtra
+    without aiohttp. Thread: engine loop.
     """
     try:
         from mainspring.executors.http import HttpClient, http_handler
@@ -35,6 +36,7 @@ def make_agent_client(
     engine = asyncio.get_running_loop()
 
     async def look_up_secrets(run: Run) -> CallSecrets:
+        """Return the secrets for the call of a run. Thread: `loop`."""
         ref = run.options.http.headers_ref if run.options is not None and run.options.http is not None else None
         known = vault.cached(ref, run.schedule_id or "")
         if known is not None:
@@ -49,7 +51,7 @@ def make_agent_client(
 
 
 def make_agent_executor(loop: asyncio.AbstractEventLoop, clock: Clock, done: Done, client: HttpClient) -> Executor:
-    """Return the executor that runs calls of agents on `loop` and hands each outcome to `done`."""
+    """Return the executor that runs calls of agents by `client` on `loop`, and passes each outcome to `done`."""
     from mainspring.executors.http import HttpExecutor
 
     return HttpExecutor(loop, clock, done, client)

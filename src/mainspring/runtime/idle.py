@@ -1,4 +1,4 @@
-"""Idleness: an instance is idle if no run is running, due, or between two attempts, and no schedule is due."""
+"""Idleness: an instance is idle if no schedule is due, and no run that it could execute is due, running or retrying."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from mainspring.runtime.runtime import Runtime
 
 
 async def is_idle(runtime: Runtime) -> bool:
-    """Return True if there is nothing due that this instance could do."""
+    """Return True if no schedule is due, and no run of this instance's tasks and queues is due, running or retrying.
+
+    Runs that other instances hold count as running. Returns False also while changes wait for a commit here.
+    """
     if runtime.batcher.waiting or runtime.workers.running:
         return False
     # Other instances work between two queries, so held runs are queried twice: a run that goes back is found by the
@@ -27,7 +30,10 @@ async def is_idle(runtime: Runtime) -> bool:
 
 
 async def _any(runtime: Runtime, states: tuple[State, ...], before: Ms | None) -> bool:
-    """Return True if there is a run in these states, and due before `before` if given, that this instance could run."""
+    """Return True if a run of this instance's tasks and queues is in one of these states and due by `before`.
+
+    `before` None: due at any time.
+    """
     lanes = {lane_of(runtime.settings.namespace, queue) for queue in runtime.settings.queues}
     for task in runtime.workers.tasks:
         query = Runs(ns=runtime.settings.namespace, task=task, states=states, due_before=before)
@@ -38,6 +44,6 @@ async def _any(runtime: Runtime, states: tuple[State, ...], before: Ms | None) -
 
 
 async def until_idle(runtime: Runtime) -> None:
-    """Return as soon as the instance is idle."""
+    """Return when the instance is idle; ask the store every 20 ms."""
     while not await is_idle(runtime):  # noqa: ASYNC110 - idleness is a state of the store, and nothing signals it
         await asyncio.sleep(0.02)

@@ -23,12 +23,15 @@ class LogNotes:
         await self._batcher.apply(Change(id=self._change_id(), events=(event,)))
 
     def append_soon(self, event: Event) -> None:
-        """Queue a note. If the store fails, the note is lost."""
+        """Append a note with one of the next commits, without waiting. If the store fails, the note is lost."""
         future = self._batcher.submit(Change(id=self._change_id(), events=(event,)))
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
     def append_subscriber_failure(self, event: Event, error: str) -> None:
-        """Queue a note that a subscriber failed on `event`."""
+        """Do what `append_soon` does with a note that a subscriber failed on `event`; `error` is the error's text.
+
+        A failure on a `SubscriberFailed` is not noted.
+        """
         if isinstance(event, SubscriberFailed):
             return  # a subscriber to failures that fails must not feed itself
         self.append_soon(

@@ -98,10 +98,11 @@ class Runtime:
         *,
         is_sole_process: bool = False,
     ) -> None:
-        """Wire an instance on `store`. `open_another` makes a further store object for the same place, or is None.
+        """Make the parts of an instance on `store` and connect them; nothing is opened or started.
 
-        `is_sole_process`: no other process uses the store, as in a test that drives the engine itself. Then runs that
-        end elsewhere are looked for at the poll interval only.
+        `broker` None: no broker. `open_another` makes a further store object of the same URL, for callers' own loops;
+        None: there is no URL. `is_sole_process`: no other process uses the store, as in a test that drives the engine
+        itself. Then runs that end elsewhere are looked for at the poll interval only.
 
         Where two objects need each other, the later one is registered with the earlier one: workers with
         `workers.claims`, the wake-ups with the batcher.
@@ -131,7 +132,7 @@ class Runtime:
             is_busy=lambda: self.workers.has_backlog and not self.waiters.waiting,
         )
         self.submitter = ThreadsafeSubmitter(self.batcher, self._post)
-        #: The writer for callers' own loops and threads, where the store allows one.
+        #: The writer for callers' own loops and threads; None if the store allows none.
         self.caller_writer = self._make_caller_writer(open_another)
         self.notes = LogNotes(self.batcher, self.change_id)
         self.recorder = Recorder(self.batcher, time, rng, self.change_id, poll)
@@ -165,6 +166,7 @@ class Runtime:
         self.wait_for_end = self.waiters.wait
 
     def _make_broker_link(self, broker: Broker | None) -> BrokerLink | None:
+        """Return the link to the broker; None without one."""
         if broker is None:
             return None
         from mainspring.engine.broker.link import BrokerLink  # most programs have none
@@ -172,6 +174,7 @@ class Runtime:
         return BrokerLink(broker, self.store, self.time, self.settings, self.owner, self.workers.holds)
 
     def _make_caller_writer(self, open_another: Callable[[], Store] | None) -> Writer | None:
+        """Return a writer with connections of its own, on a server or a local file; None if the store allows none."""
         if self.store.capabilities.remote and open_another is not None:
             return LoopWriter(open_another, self.submitter)
         if isinstance(self.store, InlineStore):
@@ -204,7 +207,10 @@ class Runtime:
     # ── life ───────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        """Open the store; commands work from here on."""
+        """Open the store; commands work from here on. The running loop becomes the engine loop.
+
+        If there is a broker, connecting to it begins in a task.
+        """
         self._loop = asyncio.get_running_loop()
         await self.store.open()
         await self.time.read()
@@ -213,13 +219,14 @@ class Runtime:
 
     @property
     def is_open(self) -> bool:
-        """True while the engine loop runs, so that calls to it are answered. Thread: any."""
+        """True from `open` until the engine loop is closed. Thread: any."""
         return self._loop is not None and not self._loop.is_closed()
 
     def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
-        """Make the worker and the executors for handlers that run on `handler_loop`, and start no loop.
+        """Make the worker of Python handlers and its executors, and return the worker; start none of the loops.
 
-        `inline` keeps every kind of handler on that loop.
+        Handlers of the kinds "async" and "sync", and subscribers to events, run on `handler_loop`. With `inline`,
+        handlers of every kind do.
         """
         self.bus.bind(handler_loop, lambda event, error: self._post(self.notes.append_subscriber_failure, event, error))
         return self.workers.start(handler_loop, self.recorder, self.publisher, self.notes.append_soon, inline=inline)
@@ -232,9 +239,11 @@ class Runtime:
         plans: bool = True,
         agents: AgentSettings | None = None,
     ) -> None:
-        """Start every loop. Without `plans` neither plan schedules nor keep house, but settle everything else.
+        """Start the loops of the instance, after writing its presence row and an `InstanceJoined` event.
 
-        Raises: RunsAlready.
+        `handler_loop` and `inline`: as for `wire`. Without `plans`, the instance neither plans schedules nor keeps
+        house, but settles everything else. `agents`: call HTTP agents within these limits; None: call none. Raises:
+        RunsAlready if they run.
         """
         if self.worker is not None:
             raise RunsAlready
@@ -263,7 +272,10 @@ class Runtime:
             self.call_agents(agents)
 
     def call_agents(self, settings: AgentSettings) -> None:
-        """Take the runs of HTTP agents, too, if the worker runs; calls are made on the handlers' loop."""
+        """Take runs of HTTP agents, too, from now on; do nothing if that is so already, or if the engine does not run.
+
+        The calls are made on the handlers' loop, within the limits of `settings`.
+        """
         if (agents := self.workers.start_agents(settings, self.vault, self.recorder, self.publisher)) is None:
             return
         if self.broker_link is not None:
@@ -271,7 +283,10 @@ class Runtime:
         self._start_loops(agents, agents.heart)
 
     async def become_planner(self) -> None:
-        """Leave every run to other instances. Called right after `start`, before its loops have had a turn."""
+        """Leave every run to other instances, and write that to the presence row.
+
+        The caller calls this right after `start`, before the loops that `start` started have had a turn.
+        """
         self.workers.claims.clear()
         self._is_planner_only = True
         if self.broker_link is not None:
@@ -281,11 +296,15 @@ class Runtime:
         await self.presence.run_once()
 
     def stop_claiming(self) -> None:
-        """Claim and begin nothing more; attempts that run go on."""
+        """Have the workers claim and begin nothing more; attempts that run go on."""
         self.workers.stop_claiming()
 
     async def stop(self, timeout: float) -> None:
-        """Stop claiming, let runs finish within `timeout` seconds, hand the rest back, and stop every loop."""
+        """Stop claiming, let runs finish within `timeout` seconds, hand the rest back, and stop every loop.
+
+        At the end, append an `InstanceLeft` event and release the leader's term and the presence row. The store stays
+        open. Nothing happens if the engine does not run.
+        """
         if self.worker is None:
             return
         if self.broker_link is not None:
@@ -302,7 +321,7 @@ class Runtime:
         await self.workers.close()
 
     async def stop_now(self) -> None:
-        """Hand every run back at once, as the second signal asks for."""
+        """Hand every run back at once, as the second signal asks for; a `stop` under way then goes on to its end."""
         await self.workers.abort()
 
     def _start_loops(self, *loops: Loop) -> None:
@@ -317,12 +336,15 @@ class Runtime:
         self.publisher.forget_follower()
 
     async def close_caller_writer(self) -> None:
-        """Close the connections of callers' loops. Thread: the loop of the caller, before `close`."""
+        """Close the connections of `caller_writer`. Thread: the loop of the caller, which calls `close` afterwards."""
         if self.caller_writer is not None:
             await self.caller_writer.close()
 
     async def close(self) -> None:
-        """Close the store, after committing what callers on other loops submitted."""
+        """Close the broker and the store, after committing what callers on other loops submitted.
+
+        Callers that wait for the end of a run are woken first.
+        """
         self.waiters.notify_all()
         try:
             await self.submitter.close()
@@ -337,8 +359,8 @@ class Runtime:
     def writer(self) -> Writer:
         """Return the quickest writer for a caller outside the engine loop. Thread: any.
 
-        With a worker, a subscriber or a broker here, commits go through the engine loop: a claim may share them, and
-        their events and hints are published.
+        With a worker, a subscriber or a broker in this process, it commits through the engine loop: a claim may share
+        the commit, and its events and hints are published.
         """
         if self.caller_writer is None or self.worker is not None:
             return self.submitter
@@ -346,7 +368,7 @@ class Runtime:
         return self.submitter if needs_engine else self.caller_writer
 
     def follow_log_if_needed(self) -> None:
-        """Start to follow the event log if a subscriber needs it; called after each subscription. Thread: any."""
+        """Start the log follower, soon, if a subscriber needs it; called after each subscription. Thread: any."""
         self._post(self._follow_log)
 
     def _follow_log(self) -> None:
@@ -358,7 +380,11 @@ class Runtime:
         self._declared = digests
 
     def health(self) -> Health:
-        """Return which loops cannot do their work, without asking the store. Thread: any."""
+        """Return "stopped" while the engine does not run, else which loops cannot do their work. Thread: any.
+
+        The store is not asked. A loop whose call to the store has not been answered for `SILENT_STORE_SECONDS` is among
+        them, and so is a broker that fails.
+        """
         warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
         if self.worker is None or self._loop is None:
             return Health("stopped", warnings=warnings)
@@ -370,13 +396,13 @@ class Runtime:
         return Health("degraded" if failing else "ok", failing, warnings)
 
     def _silent_loops(self, now: float) -> list[tuple[Loop, float]]:
-        """Return the loops whose call to the store takes too long, with the seconds since it began."""
+        """Return the loops whose call to the store takes too long, with the seconds since it began by `now`."""
         one_call_each = [loop for worker in self.workers for loop in (worker, worker.heart)]
         waiting = [(loop, now - since) for loop in (self.presence, *one_call_each) if (since := loop.since) is not None]
         return [(loop, silence) for loop, silence in waiting if silence > SILENT_STORE_SECONDS]
 
     def metrics(self) -> dict[str, float]:
-        """Return counters, whose names end in `_total`, and present values. Thread: any."""
+        """Return counters, whose names end in `_total`, and present values; empty if no worker runs. Thread: any."""
         worker = self.worker
         if worker is None:
             return {}
@@ -400,6 +426,7 @@ class Runtime:
                 self._loop.call_soon_threadsafe(callback, *args)
 
     def _describe(self) -> Instance:
+        """Return the present content of the presence row; a planner offers no tasks and no slots."""
         works = not self._is_planner_only
         return Instance(
             app=self.settings.app,
@@ -418,10 +445,11 @@ class Runtime:
         )
 
     async def _find_ended(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        """Return those of the runs that have ended."""
         return await self.store.find(Runs(ids=tuple(run_ids), states=tuple(ENDED), limit=len(run_ids)))
 
     async def _touch(self, schedules: Sequence[str]) -> None:
-        """Have the settler look at schedules again."""
+        """Have the settler look at these schedules, given by id, again."""
         await self.batcher.apply(Change(id=self.change_id(), touches=tuple(schedules)))
 
     async def _pause_undeclared(self, schedule: Schedule, reason: str) -> None:

@@ -9,6 +9,7 @@ from mainspring.model.errors import InvalidInput, MissingExtra, suggest_nearest
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Store
 
+#: Schemes of stores that a later version may have: their error says so.
 _PLANNED_SCHEMES = ("mongodb", "mongodb+srv")
 #: Schemes of Redis and Valkey: one server, with TLS, behind a Sentinel, in a cluster.
 _REDIS_STORE_SCHEMES = tuple(
@@ -19,7 +20,10 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "
 
 
 def open_store(url: str, clock: Clock) -> Store:
-    """Return the store that `url` names, not yet opened. Raises: InvalidInput, MissingExtra."""
+    """Return the store that `url` names, not yet opened.
+
+    Raises: InvalidInput if `url` names none; MissingExtra if its package is not installed.
+    """
     if not isinstance(url, str) or "://" not in url:
         raise InvalidInput("url", f"{url!r} is not a store URL", f"Write memory:// or a file: {_SQLITE_FORMS}")
     scheme = url.partition("://")[0].lower()
@@ -37,6 +41,7 @@ def open_store(url: str, clock: Clock) -> Store:
 
 
 def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
+    """Return the options in a URL's query, by name. Raises: InvalidInput for a name that is not among `known`."""
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
@@ -47,6 +52,7 @@ def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _memory(url: str, clock: Clock) -> Store:
+    """Return a new, empty store. Raises: InvalidInput if the URL is more than `memory://`."""
     from mainspring.backends.memory.store import MemoryStore
 
     parts = urlsplit(url)
@@ -57,6 +63,7 @@ def _memory(url: str, clock: Clock) -> Store:
 
 
 def _sqlite(url: str, clock: Clock) -> Store:
+    """Return the store in the file that `sqlite:///PATH` names; nothing is opened. Raises: InvalidInput."""
     from mainspring.backends.sqlite import SqliteStore
 
     # Not urlsplit: a "#" or ";" in a file name is part of the name.
@@ -85,6 +92,7 @@ def _sqlite(url: str, clock: Clock) -> Store:
 
 
 def _postgres(url: str, clock: Clock) -> Store:
+    """Return the store of a PostgreSQL URL. Raises: InvalidInput; MissingExtra without asyncpg."""
     try:
         from mainspring.backends.postgres import PostgresStore
     except ModuleNotFoundError as error:
@@ -96,6 +104,7 @@ def _postgres(url: str, clock: Clock) -> Store:
 
 
 def _redis(url: str, clock: Clock) -> Store:
+    """Return the store of a URL of Redis or Valkey. Raises: InvalidInput; MissingExtra without redis-py."""
     try:
         from mainspring.backends.redis import RedisStore
     except ModuleNotFoundError as error:
@@ -106,6 +115,7 @@ def _redis(url: str, clock: Clock) -> Store:
     return RedisStore(url, clock)
 
 
+#: Scheme of a URL → the function that makes the store.
 _STORE_MAKERS: dict[str, Callable[[str, Clock], Store]] = {
     "memory": _memory,
     "sqlite": _sqlite,

@@ -35,13 +35,17 @@ class Wakeups:
         self._broker_link = broker_link
 
     def after_hint(self) -> None:
-        """Wake every loop: another process changed something."""
+        """Wake the settler, the workers and the log follower: another process changed something."""
         self._settler.wake()
         self._workers.wake()
         self._publisher.log_has_grown()
 
     def after_commit(self, changes: Sequence[Change], applied: Applied) -> None:
-        """Wake the loops that have work because of accepted changes, and no others."""
+        """Wake the loops that have work because of these accepted changes, and no others.
+
+        `applied` is the store's answer to their commit. Runs here whose cancellation is among the changes are stopped,
+        and the broker link announces the runs of the changes to other processes.
+        """
         to_run = touched = released = False
         for change in changes:
             to_run = to_run or change.runs != ()
@@ -65,7 +69,7 @@ class Wakeups:
     def _note_run(self, run: Run) -> bool:
         """Stop the run if it was cancelled, and wake the callers that wait for it if it ended.
 
-        Return True if the run can be claimed now.
+        Return True if the run is in a state in which workers may claim it.
         """
         if run.cancel is not None:
             self._workers.cancel(run.id, run.cancel)

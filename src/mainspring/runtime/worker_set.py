@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class WorkerSet:
     """The worker of Python handlers and, where HTTP agents are called, a second worker with slots of its own.
 
-    It is made before the batcher, which takes `claims`, so it has no worker before `start` and none after `close`. A
-    slow agent takes no slot from a handler. Thread: engine loop.
+    A slow agent takes no slot from a handler. The set is made before the batcher, which needs `claims`; it has no
+    worker before `start` and none after `close`. Thread: engine loop.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class WorkerSet:
         self._threads = threads
         self._post = post
         self._handler_loop: asyncio.AbstractEventLoop | None = None
+        #: Claims of the workers that may share a commit with changes.
         self.claims = SharedClaims()
         #: Runs the program's handlers.
         self.worker: Worker | None = None
         #: Calls HTTP agents.
         self.agents: Worker | None = None
+        #: The executors of both workers, by kind of handler.
         self.executors: dict[Kind, Executor] = {}
 
     def __iter__(self) -> Iterator[Worker]:
@@ -78,9 +80,10 @@ class WorkerSet:
         *,
         inline: bool = False,
     ) -> Worker:
-        """Make the worker of Python handlers and its executors; the caller starts its loops.
+        """Make the worker of Python handlers and its executors, and return the worker; the caller starts its loops.
 
-        Handlers run on `handler_loop`; `inline` keeps every kind of handler on it. `note` appends an event to the log.
+        Handlers of the kinds "async" and "sync" run on `handler_loop`; with `inline`, handlers of every kind do. `note`
+        appends an event to the log soon.
         """
         self.executors = {}
         self._handler_loop = handler_loop
@@ -103,6 +106,7 @@ class WorkerSet:
     def _make_executors(
         self, worker: Worker, handler_loop: asyncio.AbstractEventLoop, note: Callable[[Event], None], *, inline: bool
     ) -> dict[Kind, Executor]:
+        """Return the executors by kind of handler. A watchdog watches `handler_loop` if it is not the engine loop."""
         done = worker.outcomes.put
         on_loop: Executor = CoroutineExecutor(
             handler_loop,
@@ -124,6 +128,7 @@ class WorkerSet:
         }
 
     def _make_process_executor(self, worker: Worker) -> Executor:
+        """Return the executor of handlers that run in child processes."""
         from mainspring.executors.process import ProcessExecutor  # most programs never need it
 
         return ProcessExecutor(self._threads, self._clock, worker.outcomes.put)
@@ -131,9 +136,10 @@ class WorkerSet:
     def start_agents(
         self, settings: AgentSettings, vault: Vault, recorder: Recorder, publisher: EventSink
     ) -> Worker | None:
-        """Make the worker of HTTP agents, or return None if there is one, or no worker of Python handlers.
+        """Make the worker of HTTP agents and its executor, and return the worker; the caller starts its loops.
 
-        Agents are called on the handlers' loop. The caller starts the loops of the worker.
+        Return None, and make nothing, if there is such a worker already, or no worker of Python handlers. Agents are
+        called on the handlers' loop. Raises: MissingExtra without aiohttp.
         """
         if self.agents is not None or self.worker is None or self._handler_loop is None:
             return None
@@ -160,7 +166,7 @@ class WorkerSet:
         return agents
 
     def stop_claiming(self) -> None:
-        """Claim and begin nothing more; attempts that run go on."""
+        """Have the workers claim and begin nothing more; attempts that run go on."""
         for worker in self:
             worker.stop_claiming()
 
@@ -169,7 +175,7 @@ class WorkerSet:
         await asyncio.gather(*(worker.drain(timeout) for worker in self))
 
     async def abort(self) -> None:
-        """Hand every run back at once, which ends a `drain` under way; `close` may forget the workers meanwhile."""
+        """Hand every run back at once, which ends a `drain` under way; `close` may run meanwhile."""
         for worker in self:
             await worker.abort("shutdown")
 
@@ -183,17 +189,17 @@ class WorkerSet:
     # ── what others ask the workers for ────────────────────────────────────
 
     def wake(self) -> None:
-        """Have every worker claim now."""
+        """Have every worker claim soon, without waiting for its poll."""
         for worker in self:
             worker.wake()
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Ask the worker that holds the run, if it is one of these, to stop it."""
+        """Have the attempt of a run end as cancelled for `reason`, if one of these workers holds the run."""
         for worker in self:
             worker.cancel(run_id, reason)
 
     def drain_outcomes(self) -> None:
-        """Record the outcomes that still wait in the inboxes."""
+        """Record the outcomes that still wait in the workers' inboxes."""
         for worker in self:
             worker.outcomes.drain()
 
@@ -203,17 +209,20 @@ class WorkerSet:
 
     @property
     def has_backlog(self) -> bool:
-        """True while Python handlers occupy every slot, so that an outcome committed now frees nothing."""
+        """True while the worker of Python handlers holds as many runs as it has slots, or more.
+
+        An outcome that is committed at once then brings no run to a free slot, so it may linger.
+        """
         return self.worker is not None and len(self.worker.running) >= self._settings.concurrency
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Names of the tasks that can run here."""
+        """Names of the tasks that the workers can execute, "http" among them while agents are called."""
         return tuple(self._handlers) + ((HTTP_TASK,) if self.agents is not None else ())
 
     @property
     def running(self) -> int:
-        """Number of runs held."""
+        """Number of runs that the workers hold, those that wait for a slot included."""
         return sum(len(worker.running) for worker in self)
 
     @property

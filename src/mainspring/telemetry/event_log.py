@@ -12,16 +12,17 @@ _ERRORS = (RunFailed, RunLost)
 
 
 class LoggingHandler:
-    """Logs each event as one line with its type as `action`.
+    """Logs each event as one line; its type, run and schedule are also attributes of the log record.
 
-    Failed and lost runs are errors; retries, cancellations and expired leases are warnings.
+    The attributes are `action`, `run_id` and `schedule_id`. Failed and lost runs are errors. Retries, cancellations,
+    expired leases and notes of a failure, such as `SubscriberFailed`, are warnings.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("mainspring.events")
 
     def __call__(self, event: Event) -> None:
-        """Log an event with its run or schedule and its data."""
+        """Log an event: its type, the id of its run (else of its schedule), and its data as JSON."""
         level = logging.INFO
         if isinstance(event, _WARNINGS) or (isinstance(event, Note) and "Failed" in type(event).__name__):
             level = logging.WARNING

@@ -1,4 +1,4 @@
-"""Format of the service's log: plain text, or one JSON object a line."""
+"""Log of the service: its format, plain text or one JSON object a line, and its level."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class JsonLineFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, form: str) -> None:
-    """Log to standard error from this level on, as "text" or "json" lines; call it once, before the first line."""
+    """Log to standard error from `level` on; `form` is "text" or "json". Call it once, before the first line.
+
+    Handlers that the root logger has are removed. Libraries that log every detail are cut to warnings.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLineFormatter() if form == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

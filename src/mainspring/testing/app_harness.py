@@ -38,7 +38,7 @@ from mainspring.testing.virtual_time import VirtualClock, VirtualTime
 T = TypeVar("T")
 
 DAY_MS: Ms = 86_400_000
-#: True in every task that was started by a step of virtual time, handlers above all: they must not start a step.
+#: True in every task that a step of virtual time started, above all in handlers: these must not start a step.
 _stepping: ContextVar[bool] = ContextVar("mainspring_stepping", default=False)
 
 
@@ -117,6 +117,7 @@ class AppHarness:
                 loop.close()
 
     def _shut(self) -> None:
+        """Stop the engine if its loop can still be driven."""
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running():
             return  # the engine ended with its loop, which cancelled the tasks that were left
@@ -152,10 +153,12 @@ class AppHarness:
         return await asyncio.get_running_loop().run_in_executor(None, self.run, self._ready_for(work))
 
     async def _ready_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Start the engine on the running loop if needed, then run `work`."""
         await self._ready()
         return await work
 
     def post(self, callback: Any, *args: Any) -> None:
+        """Call a function on the engine's loop soon, if it is open. Thread: any."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *args)
 
@@ -171,6 +174,7 @@ class AppHarness:
         await asyncio.shield(self._beginning)
 
     async def _begin(self, before: asyncio.AbstractEventLoop | None) -> None:
+        """Start the engine on the running loop, with the worker stopped; end it first on the loop `before`."""
         if before is not None and not before.is_closed():
             await asyncio.to_thread(before.run_until_complete, self._end())
         self._host.forget_runtime()
@@ -189,6 +193,7 @@ class AppHarness:
         runtime.wait_for_end = self._wait  # never restored: the runtime lives no longer than the harness
 
     async def _declare(self, runtime: Runtime) -> None:
+        """Store the declared schedules, if there are more or fewer than at the last call."""
         if len(self.app.declared) != self._declared:
             self._declared = len(self.app.declared)
             await runner_of(self.app).declare(runtime)
@@ -225,7 +230,7 @@ class AppHarness:
             await time.settle()
 
     async def drain(self, within: Ms) -> None:
-        """Move time forward until no run is open; raise AssertionError after `within` milliseconds."""
+        """Move time forward until no run is open. Raises: AssertionError if some run is after `within` milliseconds."""
         limit = self.clock.now() + within
         async with self._step() as time:
             while True:
@@ -266,6 +271,7 @@ class AppHarness:
             return self._run(work)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work of `run`, in a new loop if the engine's loop is closed, runs already, or was not made yet."""
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running():
             loop = asyncio.new_event_loop()
@@ -290,13 +296,16 @@ class AppHarness:
             self._is_driven = self._in_blocking_call = False
 
     async def _until(self, task: asyncio.Task[Any]) -> None:
-        """Return when the task is done or a blocking handler is queued."""
+        """Return once the task is done or a blocking handler is queued."""
         called = asyncio.ensure_future(self._called.wait())
         await asyncio.wait([task, called], return_when=asyncio.FIRST_COMPLETED)
         called.cancel()
 
     def _block(self, work: Coroutine[Any, Any, T], instead: str) -> T:
-        """Replacement of `block_on` for the app's blocking methods: in the test's thread, drive the engine's loop."""
+        """Replacement of `block_on` for the app's blocking methods: in the test's thread, drive the engine's loop.
+
+        Elsewhere call the replaced function. `instead` is the call to await, for its error.
+        """
         if threading.get_ident() in (self._thread, self._driver) and not runs_loop():
             return self.run(work)
         return self._block_on(work, instead)

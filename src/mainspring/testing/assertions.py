@@ -23,11 +23,16 @@ from mainspring.rules.windows import is_open
 if TYPE_CHECKING:
     from mainspring.app.mainspring import Mainspring
 
+#: A failure message lists at most this number of runs, tasks or fires.
 MAX_LISTED = 20
 
 
 class ExpectedRun:
-    """A run that a test expects. Pass every run to `see`; then `matching` returns those that fit the expectation."""
+    """A run that a test expects. Pass every run to `see`; then `matching` returns those that fit the expectation.
+
+    The arguments are those of `Kit.assert_enqueued`, and `now`, the time of the assertion. Raises: InvalidInput or
+    WrongArguments for arguments that the task does not have.
+    """
 
     def __init__(
         self,
@@ -83,6 +88,7 @@ class ExpectedRun:
         return [(run, values) for run, values, differences in self._candidates if not differences]
 
     def _whole(self, body: Any) -> dict[str, Any]:
+        """Return the arguments of an encoded call by name; `body` None: a call without arguments."""
         return self._values(None if body is None else body.data)
 
     def _values(self, body: str | None) -> dict[str, Any]:
@@ -98,6 +104,7 @@ class ExpectedRun:
         return values
 
     def _differences(self, run: Run, values: dict[str, Any]) -> list[str]:
+        """Describe how a run differs from the expectation; an empty list: it fits. `values`: its arguments by name."""
         found = self._argument_differences(values)
         if self._at is not None and abs(run.due_at - self._at) > (self._within or 0):
             found.append(f"due {_time(run.due_at)}, expected {_time(self._at)}{self._tolerance()}")
@@ -108,6 +115,7 @@ class ExpectedRun:
         return found
 
     def _argument_differences(self, values: dict[str, Any]) -> list[str]:
+        """Describe each expected argument that is missing or has another value."""
         found = []
         expected = self._some if self._call is None else {**self._call, **self._some}
         for name, value in expected.items():
@@ -133,7 +141,10 @@ class ExpectedRun:
 
 
 def format_mismatch(wanted: ExpectedRun, count: str, found: int) -> str:
-    """Format a failure message: the expectation, the runs that were enqueued, and the nearest difference."""
+    """Format a failure message: the expectation, the runs that were enqueued, and the nearest difference.
+
+    `count`: how many runs were expected, in words. `found`: how many fit.
+    """
     noun = "run" if count in ("1", "no") else "runs"
     lines = [f"expected {count} {noun} of {wanted}, found {found}"]
     others = ", ".join(f"{task} × {number}" for task, number in wanted._other_tasks.most_common(MAX_LISTED))
@@ -165,7 +176,10 @@ def _candidate_lines(wanted: ExpectedRun, *, show_nearest: bool) -> list[str]:
 
 
 class FireSource:
-    """The fires of one schedule or trigger, for `assert_fires`."""
+    """The fires of one schedule or trigger, for `assert_fires`.
+
+    `name` and `tz` are for messages. `spec` is None for a trigger. `left`: how many fires `max_runs` still allows.
+    """
 
     def __init__(self, name: str, trigger: Trigger, tz: ZoneInfo, spec: ScheduleSpec | None, left: int) -> None:
         self.name = name
@@ -239,7 +253,10 @@ def fire_source(
 def _named_schedule(
     app: Mainspring, name: str, found: Callable[[Query[Any]], list[Any]]
 ) -> tuple[ScheduleSpec, Ms, int]:
-    """Return the definition, the anchor and the number of fires left of a stored schedule, else of a declared one."""
+    """Return the definition, the anchor and the number of fires left of a stored schedule, else of a declared one.
+
+    Raises: UnknownSchedule.
+    """
     stored = found(Schedules(ns=app.settings.namespace, name=name))
     if stored:
         row = stored[0]
@@ -255,6 +272,7 @@ def _named_schedule(
 
 
 def _schedule_declared_on(app: Mainspring, task: Any) -> str:
+    """Return the name of the one schedule that is declared on a task. Raises: InvalidInput unless there is one."""
     if not isinstance(task, BaseTask):
         raise InvalidInput("schedule", f"{task!r} is no schedule", "Give its name, its task or a trigger")
     names = [name for name, wanted in registry_of(app).declared.items() if wanted["task"] is task]
@@ -269,7 +287,7 @@ def next_fires(source: FireSource, after: Ms, count: int) -> list[Ms]:
 
 
 def fires_between(source: FireSource, low: Ms, high: Ms) -> list[Ms]:
-    """Return every fire between two instants, both included."""
+    """Return every fire between two instants, both included. Raises: InvalidInput if they are too many to examine."""
     found = source.fires(low - 1, high, MAX_EXAMINED_FIRES)
     if len(found) == MAX_EXAMINED_FIRES:
         raise InvalidInput(
@@ -279,7 +297,7 @@ def fires_between(source: FireSource, low: Ms, high: Ms) -> list[Ms]:
 
 
 def parse_times(times: Iterable[datetime | str]) -> list[Ms]:
-    """Parse a list of instants and sort it."""
+    """Parse a list of instants and sort it. Raises: InvalidInput, also for a single time in place of a list."""
     if isinstance(times, str | datetime):
         raise InvalidInput("times", f"{times!r} is one time, not a list", "Write it in brackets")
     return sorted(instant_ms(when, field=f"times[{index}]") for index, when in enumerate(times))

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from mainspring.model.errors import BrokerUnavailable, InvalidInput
 from mainspring.ports.broker import DEAD_LETTER_TOPIC, Broker, BrokerLimits, Message
 
-#: Time-out of every wait, in seconds: longer than any of these tests takes on a slow machine.
+#: Time-out of every wait for messages: longer than any of these tests takes on a slow machine.
 MESSAGE_TIMEOUT_SECONDS = 20.0
 WORK_TOPIC = "work:default/default"
 WORKER_GROUP = "workers"
@@ -59,10 +59,14 @@ class Reader:
         return found
 
     async def one(self) -> Message:
+        """Wait for exactly one message and return it."""
         return (await self.take(1))[0]
 
     async def wait_until_subscribed(self) -> Reader:
-        """Wait until the consumer is subscribed, and return it. A consumer without a group misses earlier messages."""
+        """Wait until the consumer is subscribed, and return this reader.
+
+        Why: a consumer without a group misses messages that were published before. Fails if a message waits already.
+        """
         assert await self.next_batch() == []
         return self
 
@@ -80,6 +84,7 @@ class BrokerBench:
         self._readers: list[Reader] = []
 
     async def broker(self, limits: BrokerLimits | None = None) -> Broker:
+        """Open and return one more broker at the place of the test; `limits` None: the default ones."""
         broker = self._make(self._place, limits or BrokerLimits())
         await broker.open()
         self._brokers.append(broker)
@@ -94,6 +99,7 @@ class BrokerBench:
         consumer: str = "c1",
         limit: int = 100,
     ) -> Reader:
+        """Return a new consumer of a topic; `limit` is the most messages in one list."""
         reader = Reader(broker, topic, group, consumer, limit)
         self._readers.append(reader)
         return reader
@@ -117,6 +123,7 @@ class BrokerContract:
 
     @asynccontextmanager
     async def bench(self) -> AsyncGenerator[BrokerBench, None]:
+        """Yield a bench at a new place, and close its brokers and consumers at the end."""
         bench = BrokerBench(type(self).make)
         try:
             yield bench
@@ -448,6 +455,7 @@ class BrokerContract:
     # ── steps ──────────────────────────────────────────────────────────────
 
     async def _buried(self, bench: BrokerBench, broker: Broker, texts: list[str]) -> Sequence[Any]:
+        """Publish messages with these texts, bury them, and return the dead letters."""
         await broker.publish(WORK_TOPIC, texts)
         got = await bench.reader(broker).take(len(texts))
         await broker.bury(got, group=WORKER_GROUP, reason="a test")

@@ -67,7 +67,7 @@ class Step(Awaitable[None]):
 
 
 class Kit:
-    """The app, clock, store and worker of one test."""
+    """The app, clock, store and worker of one test, whose time begins at `start`. At the end the app is restored."""
 
     def __init__(self, start: When = DEFAULT_START) -> None:
         self._clock = VirtualClock(instant_ms(start, field="start"))
@@ -91,7 +91,10 @@ class Kit:
         return self._open_harness().app
 
     def use(self, app: Mainspring) -> Kit:
-        """Test an existing app with its tasks and declared schedules; after the test it is restored as it was."""
+        """Test an existing app with its tasks and declared schedules, and return this kit.
+
+        After the test the app is restored as it was.
+        """
         if not isinstance(app, Mainspring):
             raise InvalidInput("app", f"{app!r} is not a Mainspring", "Give the object your tasks are declared on")
         if self._harness is not None and self._harness.app is not app:
@@ -103,6 +106,7 @@ class Kit:
         return self
 
     def _open_harness(self) -> AppHarness:
+        """Return the harness of the app; if `use` was not called, make a new app."""
         if self._harness is None:
             self.use(Mainspring("memory://"))
         assert self._harness is not None
@@ -121,7 +125,10 @@ class Kit:
         return self._do(f"advance({by!r})", lambda home: home.advance(ms))
 
     def travel_to(self, when: When) -> Step:
-        """Move time forward to an instant; before the first step, let the test begin at that instant instead."""
+        """Move time forward to an instant; before the engine's first use, let the test begin at that instant instead.
+
+        Raises: InvalidInput if the instant has passed and the engine was used.
+        """
         to = instant_ms(when, field="when")
         if not self._open_harness().begun:
             self._clock.__init__(to)  # type: ignore[misc]  # the same clock, as if made there
@@ -148,6 +155,7 @@ class Kit:
         return self._do("drain()", lambda home: home.drain(ms))
 
     def _do(self, call: str, work: Callable[[AppHarness], Coroutine[Any, Any, None]]) -> Step:
+        """Do `work` now in a plain test; in an async test, return a step to be awaited. `call`: its text for errors."""
         self._check_awaited()
         home = self._open_harness()
         if runs_loop():
@@ -157,6 +165,7 @@ class Kit:
         return Step(call, None)
 
     def _check_awaited(self) -> None:
+        """Raise AssertionError if the last step should have been awaited and was not."""
         if self._step.close_if_unawaited():
             raise AssertionError(f"nothing happened: write await mainspring.{self._step.call} in an async test")
 
@@ -220,6 +229,7 @@ class Kit:
         within: Duration | None,
         queue: str | None,
     ) -> tuple[ExpectedRun, list[tuple[Run, dict[str, Any]]]]:
+        """Return the expectation, which has seen every run that is not of a fire, and the runs that fit it."""
         self._check_awaited()
         wanted = ExpectedRun(self._task(task), self._clock.now(), args, kwargs, payload, at, within, queue)
         for run in self._found(Runs(limit=1_000_000, oldest_first=True)):
@@ -239,6 +249,7 @@ class Kit:
 
         With `times` alone, these are the next fires. With `between` (both instants included), the fires in that period
         are exactly `times`, or `count` in number. The schedule is a name, the task it is declared on, or a trigger.
+        Nothing is planned: the fires are computed.
         """
         __tracebackhide__ = True
         self._check_awaited()
@@ -273,6 +284,7 @@ class Kit:
     # ── looking ────────────────────────────────────────────────────────────
 
     def _task(self, task: TaskLike) -> BaseTask[Any, Any]:
+        """Return the task given by itself or by name. Raises: UnknownTask; MainspringError for one of another app."""
         found = registry_of(self.app).find_task(task)
         if found.app is not self.app:
             raise MainspringError(
@@ -293,6 +305,7 @@ class Kit:
 
 
 def _fires_in(source: FireSource, between: tuple[When, When]) -> list[Ms]:
+    """Return the fires between two instants, both included. Raises: InvalidInput if the second is earlier."""
     low, high = (instant_ms(when, field="between") for when in between)
     if high < low:
         raise InvalidInput("between", "the second instant is before the first", "Give the earlier one first")

@@ -1,6 +1,7 @@
 """Run a real `Mainspring` in virtual time.
 
-`travel` moves its clock, `inline` carries out each run at once, `manual` leaves every step of its loops to the test.
+`travel` moves its clock, `inline` carries out due work within each call, `manual` leaves every step of its loops to the
+test.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Travel:
         await self._time.settle()
 
     async def advance_to(self, when: datetime | str) -> None:
-        """Move time forward to an instant."""
+        """Move time forward to an instant; to one that has passed, only carry out what is due now."""
         await self._time.advance(max(0, instant_ms(when) - self.clock.now()) / 1000)
 
     def step_wall_clock(self, by_ms: Ms) -> None:
@@ -83,6 +84,10 @@ class Travel:
 
 @contextlib.asynccontextmanager
 async def _take_over(app: Mainspring, start: datetime | str | None) -> AsyncIterator[Travel]:
+    """Give the app virtual time, the running loop as its engine, and no broker; restore it at the end.
+
+    `start` None: time begins at the app's present time. Raises: MainspringError if the app is in use.
+    """
     host = host_of(app)
     if host.runtime is not None:
         raise MainspringError("this Mainspring is in use already: travel before the first call, or close() it")
@@ -109,7 +114,10 @@ async def _take_over(app: Mainspring, start: datetime | str | None) -> AsyncIter
 
 @contextlib.asynccontextmanager
 async def travel(app: Mainspring, start: datetime | str | None = None, *, role: Role = "all") -> AsyncIterator[Travel]:
-    """Run `app` in virtual time: `async with travel(ms, "2026-03-28T22:00Z") as t: await t.advance("6h")`."""
+    """Run `app` in virtual time: `async with travel(ms, "2026-03-28T22:00Z") as t: await t.advance("6h")`.
+
+    `start` None: time begins at the app's present time. Inside the block it moves only by methods of `t`.
+    """
     async with _take_over(app, start) as machine:
         await runner_of(app).start(role)
         try:
@@ -121,7 +129,7 @@ async def travel(app: Mainspring, start: datetime | str | None = None, *, role: 
 
 @contextlib.asynccontextmanager
 async def manual(app: Mainspring, start: datetime | str | None = None) -> AsyncIterator[Travel]:
-    """Open `app` in virtual time without starting its loops.
+    """Open `app` in virtual time, and store its declared schedules, without starting its loops.
 
     The test steps them: `t.runtime.settler.plan()`, `.rescue()`, `t.runtime.worker.run_once()`.
     """
@@ -136,7 +144,10 @@ async def manual(app: Mainspring, start: datetime | str | None = None) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def inline(app: Mainspring) -> AsyncIterator[Travel]:
-    """Run `app` so that every `enqueue` returns after its run has ended; nothing works in the background."""
+    """Run `app` so that each call, such as `enqueue`, returns when the work that it made due is done.
+
+    Nothing works in the background. What is due later, such as a run with a delay or a retry, needs `Travel.advance`.
+    """
     async with travel(app) as machine:
         host = host_of(app)
         engine = SettlingLoop(machine)
@@ -170,6 +181,7 @@ async def _shut(app: Mainspring, machine: Travel) -> None:
 
 
 async def _stop(app: Mainspring, runtime: Runtime) -> None:
+    """Hand back what runs, let subscribers handle their events, and close the app."""
     await runtime.stop_now()
     await runtime.stop(0)
     await host_of(app).bus.settle()

@@ -11,7 +11,10 @@ from mainspring.model.instant import Ms
 
 
 class VirtualClock:
-    """A clock that stands still until moved. `step` shifts the wall time alone, in milliseconds."""
+    """A clock that shows the wall time `now` and stands still until moved.
+
+    The attribute `step` shifts the wall time alone, in milliseconds; boot and monotonic time do not follow.
+    """
 
     def __init__(self, now: Ms) -> None:
         self._start = now
@@ -76,13 +79,14 @@ class VirtualTime:
             self._free.set()
 
     def _run_in_executor(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Replacement of the loop's method: time stands still until the call in the other thread returns."""
         future: asyncio.Future[Any] = type(self._loop).run_in_executor(self._loop, executor, call, *args)
         self.hold()
         future.add_done_callback(lambda _: self.release())
         return future
 
     async def settle(self) -> None:
-        """Return when no callback is ready and no thread is at work; time does not move."""
+        """Let the loop run until no callback is ready and no thread works for it; time does not move."""
         while True:
             await asyncio.sleep(0)
             if self._loop._ready:
@@ -100,7 +104,10 @@ class VirtualTime:
         await self.settle()
 
     async def step(self, target: float | None = None) -> bool:
-        """Move to the next timer and return True; return False if no timer is due by `target` on the loop's clock."""
+        """Settle, then move time to the next timer and return True; its callback runs when the loop goes on.
+
+        Return False, without moving time, if there is no timer, or none that is due by `target`, in the loop's time.
+        """
         while True:
             await self.settle()
             await asyncio.sleep(0)  # the loop drops cancelled timers from the head of its heap here

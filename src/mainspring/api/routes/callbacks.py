@@ -58,7 +58,7 @@ async def callback_fail(request: Request) -> Response:
 
 
 async def _read(request: Request) -> tuple[str, str, bytes]:
-    """Return the id of the run, the callback token and the raw body."""
+    """Return the id of the run, the callback token and the raw body. Raises: CallbackDenied without a token."""
     run_id: str = request.path_params["run_id"]
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():

@@ -22,11 +22,14 @@ from mainspring.model.events import Event, resolve_type_names
 from mainspring.model.instant import isoformat
 from mainspring.ports.log_cursor import LogCursor
 
-#: Pause between two reads of the log: the first one after an event, growing by half each time up to the last one.
+#: Pause between two reads of the log: the minimum after an event. It grows by half at each read without one, up to the
+#: maximum.
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.5
 #: A silent stream gets a comment at this interval, so that proxies do not cut it off.
 PING_SECONDS = 15.0
+#: Events that one read of the log brings.
 STREAM_READ_EVENTS = 500
+#: A longer `Last-Event-ID` is refused.
 MAX_POSITION_LENGTH = 16_384
 
 
@@ -55,12 +58,14 @@ async def stream_events(request: Request) -> Response:
 
 
 def _invalid_position(detail: str) -> Refused:
+    """Return the refusal of a `Last-Event-ID` that is no position in the log."""
     return invalid_request(
         [Fault(detail, parameter="Last-Event-ID", suggestion="Send back an id of this stream, or none")]
     )
 
 
 def _parse_types(text: str) -> frozenset[str]:
+    """Return the names of event types in the parameter `types`. Raises: Refused for an unknown one."""
     try:
         return frozenset(resolve_type_names([name.strip() for name in text.split(",") if name.strip()]))
     except InvalidInput as error:
@@ -72,6 +77,7 @@ def _parse_types(text: str) -> frozenset[str]:
 async def _stream(
     api: Api, request: Request, cursor: LogCursor, types: frozenset[str] | None, schedule_id: str | None
 ) -> AsyncIterator[bytes]:
+    """Yield the events behind the cursor that match, until the client leaves or the app closes its event streams."""
     api.streams += 1
     loop = asyncio.get_running_loop()
     last_sent, pause = loop.time(), MIN_POLL_SECONDS
@@ -108,6 +114,7 @@ async def _pause(api: Api, seconds: float) -> None:
 
 
 def _matches(api: Api, event: Event, types: frozenset[str] | None, schedule_id: str | None) -> bool:
+    """Return True if an event is of the app's namespace and passes the filters of the stream; None: no filter."""
     return (
         event.ns == api.ms.settings.namespace
         and (types is None or type(event).__name__ in types)
@@ -116,6 +123,7 @@ def _matches(api: Api, event: Event, types: frozenset[str] | None, schedule_id: 
 
 
 def _encode(position: str, event: Event) -> bytes:
+    """Return an event as a server-sent event with the id `position`."""
     kind = type(event).__name__
     return b"".join(
         (f"id: {position}\nevent: {kind}\ndata: ".encode(), msgspec.json.encode(event_view(event)), b"\n\n")
@@ -139,6 +147,7 @@ def event_view(event: Event) -> dict[str, Any]:
 
 
 def _camel(value: Any) -> Any:
+    """Return a JSON value with the names in its objects in camelCase."""
     if isinstance(value, dict):
         return {re.sub(r"_(\w)", lambda found: found[1].upper(), key): _camel(item) for key, item in value.items()}
     return [_camel(item) for item in value] if isinstance(value, list) else value

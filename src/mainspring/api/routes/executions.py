@@ -36,6 +36,7 @@ async def list_executions(request: Request) -> Response:
 
 
 async def _list(api: Api, request: Request, query: OfScheduleQuery, schedule_id: str | None) -> Response:
+    """Answer with a page of the executions of one schedule, or of all for None."""
     query_runs = Runs(
         ns=api.ms.settings.namespace,
         schedule_id=schedule_id,
@@ -81,6 +82,7 @@ async def retry_execution(request: Request) -> Response:
 
 
 async def _find(api: Api, request: Request) -> Run:
+    """Return the run that the path names. Raises: UnknownRun."""
     run_id: str = request.path_params["id"]
     if not run_id.isprintable():
         raise UnknownRun("no execution has this id")
@@ -88,6 +90,7 @@ async def _find(api: Api, request: Request) -> Run:
 
 
 async def _detailed_view(api: Api, run: Run) -> ExecutionView:
+    """Return the view of a run with its payload and attempts, which are read from the store."""
     asked = Events(run_id=run.id, limit=MAX_EVENTS)
     events = await api.host.call(lambda runtime: runtime.commands.events(asked))
     bodies = await api.host.call(lambda runtime: runtime.commands.bodies([run.body]))

@@ -44,12 +44,13 @@ async def api_health(request: Request) -> Response:
 
 
 def _readiness_word(report: Readiness) -> str:
+    """Return the status that `/ready` shows: "not ready", "ready", or "degraded" if ready with a broken part."""
     if not report.ready:
         return "not ready"
     return "ready" if report.status == "healthy" else "degraded"
 
 
 def _is_known(request: Request) -> bool:
-    """Return True if the caller has an API key or is on loopback; without access control, always True."""
+    """Return True if the caller has an API key or needs none, as on loopback; without access control, always True."""
     caller: str | None = request.scope.get("state", {}).get("caller")
     return caller != ""

@@ -86,12 +86,14 @@ async def status_page(request: Request) -> Response:
 
 
 def _insecure(settings: ServeSettings | None) -> str:
+    """Return a warning if a service that is not bound to loopback needs no key, else ""."""
     if settings is None or not settings.server.insecure_no_auth or settings.server.on_loopback:
         return ""
     return "<p role=alert class=bad>Any caller that reaches this address can do anything: it runs without keys.</p>"
 
 
 def _schedule_row(view: ScheduleView) -> str:
+    """Return a schedule as the content of a list item."""
     where = view.agent_url or view.task
     then = f"next {view.next_run}" if view.next_run else view.pause_reason or view.finish_reason or ""
     return (
@@ -102,6 +104,7 @@ def _schedule_row(view: ScheduleView) -> str:
 
 
 def _execution_row(view: ExecutionView, names: dict[str, str]) -> str:
+    """Return an execution as the content of a list item. `names`: schedule id → name, of the schedules shown."""
     name = names.get(view.schedule_id or "", view.task)
     return (
         f'<strong><a href="/api/executions/{escape(view.id)}">{escape(name)}</a></strong>'
@@ -111,6 +114,7 @@ def _execution_row(view: ExecutionView, names: dict[str, str]) -> str:
 
 
 def _colored(text: str, kind: str = "") -> str:
+    """Return a text in the color of the CSS class `kind`; by default that of the status or state `text`."""
     return f'<span class="{kind or _STATE_CLASSES.get(text, "dim")}">{escape(text)}</span>'
 
 
@@ -148,6 +152,7 @@ async def openapi_json(request: Request) -> Response:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    """Return the section about a route; `operation` is its entry in the OpenAPI document."""
     parts = [f"<section><h3><code>{method} {escape(path)}</code></h3><p>{escape(operation['summary'])}.</p>"]
     named = [one for one in operation["parameters"] if one["in"] != "path"]
     if named:
@@ -165,6 +170,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 
 
 def _schema(schema: dict[str, Any]) -> str:
+    """Return the description and the fields of a structure of the OpenAPI document."""
     required = schema.get("required", [])
     items = "".join(
         f"<dt>{escape(name)}{' (required)' if name in required else ''}</dt><dd>{_type_words(one)}</dd>"
@@ -189,6 +195,7 @@ def _type_words(schema: dict[str, Any]) -> str:
 
 
 def _bounds(schema: dict[str, Any]) -> Iterable[str]:
+    """Yield the limits and the default of a JSON schema in words."""
     if "minimum" in schema:
         yield f"≥ {schema['minimum']}"
     if "maximum" in schema:
@@ -200,6 +207,7 @@ def _bounds(schema: dict[str, Any]) -> Iterable[str]:
 
 
 def _page(title: str, body: str) -> Response:
+    """Return an HTML page around `body`, with headers that let the browser run and load nothing else."""
     html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

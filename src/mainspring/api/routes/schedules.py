@@ -74,7 +74,7 @@ async def create_schedule(request: Request) -> Response:
 
 
 async def list_schedules(request: Request) -> Response:
-    """List schedules in the order of their creation."""
+    """List schedules in the order of their creation, without deleted ones."""
     api = api_of(request)
     query = parse_query(request, ScheduleQuery)
     states: tuple[ScheduleState, ...] = ("active", "paused", "finished")
@@ -205,6 +205,7 @@ async def find_schedule(api: Api, key: str) -> Schedule:
 
 
 async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
+    """Return the views of schedules, with their payloads, which are read from the store."""
     bodies = await api.host.call(lambda runtime: runtime.commands.bodies(one.spec.body for one in schedules))
     return [
         schedule_view(one, bodies.get(one.spec.body or ""), default_retry(api.ms, one.spec.task)) for one in schedules
@@ -225,9 +226,10 @@ async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, 
 
 
 async def _check_address(api: Api, want: ScheduleRequest, before: Schedule | None = None) -> list[str]:
-    """Refuse an agent URL that this instance's settings forbid; return a warning if its host has no address now.
+    """Return warnings about an agent's URL: one if its host has no address now, else none.
 
-    An edit of `before` that keeps the URL is not checked.
+    An edit of `before` that keeps the URL is not checked. Raises: InvalidInput for a URL that this instance's settings
+    forbid.
     """
     target, old = _target_of(want.spec), None if before is None else _target_of(before.spec)
     if target is None or (old is not None and old.url == target.url):
@@ -236,15 +238,17 @@ async def _check_address(api: Api, want: ScheduleRequest, before: Schedule | Non
 
 
 def _target_of(spec: ScheduleSpec) -> HttpTarget | None:
+    """Return the request that the schedule makes; None if it calls a task."""
     return None if spec.options is None else spec.options.http
 
 
 async def _edit(
     api: Api, schedule: Schedule, view: ScheduleView, wanted: ScheduleUpdate, payload: bytes | None
 ) -> tuple[Schedule, list[str]]:
-    """Apply the fields of `wanted` that differ from `view`; return the edited schedule, and warnings.
+    """Write the fields of `wanted` that differ from `view`; return the edited schedule, and warnings about its URL.
 
-    A pause comes first and a resume last, so that no fire happens between with half of the edit.
+    A pause is written before the new definition and a resume after it: no fire happens with half of the edit. Raises:
+    RevisionConflict if another edit came first.
     """
     changed = changed_fields(view, wanted)
     enabled: bool | UnsetType = changed.enabled
@@ -270,6 +274,7 @@ async def _edit(
 
 
 async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedule:
+    """Write the new definition, with the header values that stay, and return the schedule. Raises: RevisionConflict."""
     before = _target_of(schedule.spec)
     ref = None if before is None or not draft.kept_headers else before.headers_ref
     kept = await api.host.call(lambda runtime: runtime.vault.headers(ref))
@@ -278,6 +283,7 @@ async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedu
 
 
 async def _delete(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
+    """Delete a schedule. Return False if, with `exactly`, it has another revision by now and was not deleted."""
     try:
         await api.host.call(lambda runtime: runtime.commands.delete(schedule, exactly=exactly))
     except RevisionConflict:
@@ -286,6 +292,7 @@ async def _delete(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
 
 
 def _etag(schedule: Schedule) -> dict[str, str]:
+    """Return the header `ETag` of a schedule, which is its revision."""
     return {"ETag": f'"r{schedule.revision}"'}
 
 

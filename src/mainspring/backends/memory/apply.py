@@ -27,7 +27,8 @@ from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Applied, ClaimRequest
 
 _ACCEPTED = Result("accepted")
-#: Whether a guard holds, and the row that it is about: None if there is no such row.
+#: Whether a guard holds, and the row that it tested: None if there is no such row. If another row refuses the guard
+#: (it has the unique key or the name), that row.
 _Verdict = tuple[bool, Run | Schedule | None]
 
 
@@ -46,7 +47,9 @@ class MemoryApply(MemoryClaim):
         return Applied(wall, results, claimed)
 
     def _write_success(self, change: Change, wall: Ms) -> bool:
-        """Write a success without gates under a lease that holds and return True; else write nothing, return False.
+        """Write a success that releases no gate and return True; return False for any other change.
+
+        Also return False, and write nothing, if the run is not running under the change's epoch any more.
 
         Why: this is by far the most frequent change, and it needs none of the general steps.
         """
@@ -78,7 +81,7 @@ class MemoryApply(MemoryClaim):
         return True
 
     def _apply_one(self, change: Change, wall: Ms) -> Result:
-        """Write all of the change, or nothing if its guard does not hold."""
+        """Write all of the change, or nothing if its guard does not hold; return the port's answer to the change."""
         if self._write_success(change, wall):
             return _ACCEPTED
         refused = self._check_guard(change)
@@ -98,9 +101,9 @@ class MemoryApply(MemoryClaim):
         return Result("accepted", 0 if isinstance(guard, RunLease) else n)
 
     def _insert_runs(self, change: Change, wall: Ms) -> dict[str, int]:
-        """Insert the change's new runs; a run that exists, by id or fire, is skipped.
+        """Insert the change's new runs; return the `n` of each inserted run by id: the number of its events.
 
-        Returns the number of own events (`n`) of each inserted run.
+        One of `change.runs` that exists, by id or by fire, is skipped.
         """
         new: dict[str, Run] = {}
         if isinstance(change.guard, RunAbsent):
@@ -116,7 +119,10 @@ class MemoryApply(MemoryClaim):
         return {run.id: moves[run.id] for run in new.values()}
 
     def _write_extras(self, change: Change) -> None:
-        """Write what a change brings beside its rows: bodies, gates, spans, touches and releases of gates."""
+        """Write what a change brings beside its rows: bodies, gates, spans, touches and releases of gates.
+
+        A body that exists stays as it is; of a gate that exists, only `max` is changed.
+        """
         for body in change.bodies:
             self._bodies.setdefault(body.id, body.data)
         for gate in change.gates:
@@ -134,7 +140,7 @@ class MemoryApply(MemoryClaim):
     # ── guards ─────────────────────────────────────────────────────────────
 
     def _check_guard(self, change: Change) -> Result | None:
-        """Return None if the guard holds, else the refusal with the current row."""
+        """Return None if the guard holds, else the result: "refused" or "repeated", with the present row."""
         holds, current = self._judge_guard(change)
         if holds:
             return None
@@ -143,6 +149,7 @@ class MemoryApply(MemoryClaim):
         return Result("refused", current.n if current is not None else 0, current)
 
     def _judge_guard(self, change: Change) -> _Verdict:
+        """Return the verdict on the change's guard. A change without a guard is accepted."""
         guard = change.guard
         if isinstance(guard, RunLease):
             return self._judge_run_lease(guard)
@@ -185,15 +192,15 @@ class MemoryApply(MemoryClaim):
         return False, self._schedules.get(guard.id) or self._schedules[other or ""]
 
     def _is_unique_key_taken(self, new: Run | None, old: Run) -> bool:
-        """Return True if the change re-opens a run whose unique key an open run has taken meanwhile."""
+        """Return True if `new` opens the ended run `old` again, and an open run has its unique key now."""
         if new is None or new.unique_key is None or new.state not in OPEN or old.state in OPEN:
             return False
         return (new.ns, new.unique_key) in self._unique
 
     def _is_repeated(self, change: Change, row: Run | Schedule) -> bool:
-        """Return True if an event of the guarded row, or of a run that the change inserts, bears the change's id.
+        """Return True if an event of `row`, or of a run that the change inserts, bears the change's id.
 
-        The change was accepted earlier then, and its answer was lost.
+        Then the change was accepted before, and its caller sends it again. `row` is the row that refused the guard.
         """
         own = self._run_events if isinstance(row, Run) else self._schedule_events
         found = [own.get(row.id, []), *(self._run_events.get(run.id, []) for run in change.runs)]
@@ -202,7 +209,7 @@ class MemoryApply(MemoryClaim):
     # ── rows and events ────────────────────────────────────────────────────
 
     def _move_run(self, change: Change, wall: Ms) -> int:
-        """Write the guarded run; return its new `n`."""
+        """Write the change's values into the row of the guarded run; return its new `n`."""
         assert change.run is not None
         old = self._runs[change.run.id]
         moves = sum(e.run_id == old.id and isinstance(e, RunEvent) for e in change.events)
@@ -219,7 +226,10 @@ class MemoryApply(MemoryClaim):
         return old.n + moves
 
     def _write_schedule(self, change: Change, wall: Ms) -> int:
-        """Write the guarded schedule; return its new `n`."""
+        """Insert or replace the guarded schedule and end its hold; return its new `n`.
+
+        The schedule's touch mark is cleared if it is still the one in the guard.
+        """
         assert change.schedule is not None
         new = change.schedule
         old = self._schedules.get(new.id)
@@ -241,9 +251,10 @@ class MemoryApply(MemoryClaim):
         return n
 
     def _append_events(self, change: Change, n: int, inserted: dict[str, int], wall: Ms) -> None:
-        """Record the change's events, numbered in their row's stream; `n` is the guarded row's number after them.
+        """Append the change's events to the log, each but a note numbered in the stream of its run or schedule.
 
-        Events of runs that were skipped, because they exist, are left out.
+        `n` is the guarded row's number after them, `inserted` the answer of `_insert_runs`. Events of runs that
+        `_insert_runs` skipped, because they exist, are left out.
         """
         guarded = getattr(change.guard, "id", None)
         own = sum(_is_move_of(event, guarded) for event in change.events)
@@ -263,7 +274,7 @@ class MemoryApply(MemoryClaim):
 
 
 def _is_move_of(event: Event, row_id: str | None) -> bool:
-    """Return True if the event counts in the stream of the run or schedule with this id."""
+    """Return True if the event is a move of the run or schedule with this id."""
     return (isinstance(event, RunEvent) and event.run_id == row_id) or (
         isinstance(event, ScheduleEvent) and event.schedule_id == row_id
     )

@@ -19,7 +19,8 @@ from mainspring.model.instant import Ms
 from mainspring.ports.broker import BrokerLimits, DeadLetter, Depth, Message
 from mainspring.ports.clock import Clock, SystemClock
 
-#: A consumer without messages yields an empty batch after this time, so that its caller can do other work.
+#: A consumer without messages yields an empty batch after this time, so that its caller can do other work. A full
+#: topic is looked at again after this time at the latest.
 IDLE_SECONDS = 1.0
 _CLOSED = "this broker was closed"
 
@@ -42,12 +43,15 @@ class _Group:
         self.redeliveries: list[tuple[float, str]] = []
 
     def redeliver_at(self, number: str, due: float) -> None:
-        """Schedule the next delivery of a pending message."""
+        """Schedule the next delivery of a pending message for `due`, in monotonic seconds."""
         self.pending[number].due = due
         heappush(self.redeliveries, (due, number))
 
     def pop_due(self, now: float) -> str | None:
-        """Take a pending message that is due off the heap of redeliveries; return its number, None if none is due."""
+        """Take a message that is due at `now` off the heap of redeliveries; return its number, None if none is due.
+
+        `now` is in monotonic seconds. The message stays in `pending`.
+        """
         while self.redeliveries and self.redeliveries[0][0] <= now:
             due, number = heappop(self.redeliveries)
             one = self.pending.get(number)
@@ -83,14 +87,14 @@ class Hub:
         self._numbers = itertools.count(1)
 
     def topic(self, name: str) -> _Topic:
-        """Return the topic, created if it is new."""
+        """Return the topic with this name; create it if it is new."""
         with self.lock:
             return self._topics.setdefault(name, _Topic())
 
     def put(self, name: str, bodies: Sequence[str], limits: BrokerLimits) -> int:
-        """Add messages while the topic has room; return how many were added.
+        """Add messages with these bodies, in order, while the topic has room; return how many were added.
 
-        A topic that no group reads never gets full: it forgets its oldest messages.
+        A topic that no group reads never gets full: it forgets its oldest messages. Waiting consumers are woken.
         """
         topic = self.topic(name)
         with self.lock:
@@ -107,6 +111,7 @@ class Hub:
         return added
 
     def _add(self, topic: _Topic, name: str, body: str) -> None:
+        """Add a message under a new number to the topic, its groups and its followers. The caller holds the lock."""
         number = f"{next(self._numbers):016d}"
         topic.held[number] = _Held(body, len(topic.groups))
         for group in topic.groups.values():
@@ -126,7 +131,11 @@ class Hub:
     def deliver(
         self, name: str, group: str, limit: int, now: float, wall: Ms, limits: BrokerLimits
     ) -> tuple[list[Message], float | None]:
-        """Return messages for one consumer of the group, redeliveries first, and when the next redelivery is due."""
+        """Return up to `limit` messages for one consumer of the group, and when to look for redeliveries again.
+
+        Redeliveries come first; a message that had all its deliveries becomes a dead letter instead. The second value
+        is in monotonic seconds, as `now`; None: no message awaits its acknowledgement. `wall` dates the dead letters.
+        """
         topic = self.topic(name)
         found: list[Message] = []
         with self.lock:
@@ -147,7 +156,10 @@ class Hub:
             return found, mine.redeliveries[0][0] if mine.redeliveries else None
 
     def acknowledge(self, name: str, group: str, ids: Sequence[str]) -> None:
-        """Remove these messages from the group, and from the topic if no other group needs them."""
+        """Remove these messages from the group, and from the topic if no other group needs them.
+
+        A message that was not delivered to the group stays. Publishers that wait for room are woken.
+        """
         topic = self.topic(name)
         with self.lock:
             mine = topic.groups.get(group)
@@ -157,7 +169,10 @@ class Hub:
         topic.wakeup.notify()
 
     def _settle(self, topic: _Topic, group: _Group, number: str) -> None:
-        """Remove a pending message from the group, and from the topic if no other group needs it."""
+        """Remove a message from the group's pending ones, and from the topic if no other group needs it.
+
+        Does nothing if it is not pending. The caller holds the lock.
+        """
         if group.pending.pop(number, None) is None:
             return
         held = topic.held.get(number)
@@ -193,6 +208,10 @@ class Hub:
         topic.wakeup.notify()
 
     def _bury(self, name: str, group: _Group, number: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
+        """Make a pending message of the group a dead letter; the oldest dead letter goes if there are too many.
+
+        `name` is the topic's. The caller holds the lock.
+        """
         one = group.pending[number]
         dead = f"{next(self._numbers):016d}"
         self._dead[dead] = DeadLetter(dead, name, one.body, one.deliveries, reason, wall)
@@ -201,14 +220,17 @@ class Hub:
         self._settle(self._topics[name], group, number)
 
     def depth(self, name: str, group: str) -> Depth:
-        """Count the group's waiting and unacknowledged messages; all of the topic's if the group does not exist."""
+        """Count the group's waiting and unanswered messages. If the group does not exist, all of the topic's count."""
         topic = self.topic(name)
         with self.lock:
             mine = topic.groups.get(group)
             return Depth(len(topic.held)) if mine is None else Depth(len(mine.fresh), len(mine.pending))
 
     def follow(self, name: str, consumer: str, limits: BrokerLimits) -> deque[Message]:
-        """Return the queue of a follower, which gets every new message. If it reads too slowly, the oldest are lost."""
+        """Return the queue of the follower `consumer`, which gets every new message; create it if it is new.
+
+        If the follower reads too slowly, the oldest messages are lost.
+        """
         topic = self.topic(name)
         with self.lock:
             return topic.followers.setdefault(consumer, deque(maxlen=limits.kept))
@@ -252,7 +274,10 @@ def hub_of(name: str) -> Hub:
 
 
 class MemoryBroker:
-    """A broker whose messages are lost with the process. That costs latency only: the store holds everything."""
+    """A broker whose messages are lost with the process. That costs latency only: the store holds everything.
+
+    Brokers of one process with one `name` share their messages; a broker without a name shares them with none.
+    """
 
     def __init__(self, name: str = "", clock: Clock | None = None, limits: BrokerLimits | None = None) -> None:
         self._hub = hub_of(name)
@@ -296,6 +321,7 @@ class MemoryBroker:
                 yield batch
 
     async def _consume_group(self, topic: str, group: str, limit: int) -> AsyncGenerator[list[Message], None]:
+        """Join the group, then yield batches for one consumer of it, as `consume` does, until the broker is closed."""
         check_name(group, "group")
         self._hub.join(topic, group)
         yield []
@@ -309,6 +335,10 @@ class MemoryBroker:
                 yield []
 
     async def _consume_all(self, topic: str, consumer: str, limit: int) -> AsyncGenerator[list[Message], None]:
+        """Follow the topic: yield batches of every new message, as `consume` does, until the broker is closed.
+
+        The follower's name is new in each call, so two consumers with one name get their messages independently.
+        """
         name = f"{consumer}:{next(self._numbers)}:{id(self)}"
         queue = self._hub.follow(topic, name, self.limits)
         wakeup = self._hub.topic(topic).wakeup

@@ -24,15 +24,19 @@ class MemoryClaim(MemoryTables):
         return self._claim(offer, limit, ids, *self._clocks(now))
 
     def _claim(self, offer: Offer, limit: int, ids: Sequence[str], wall: Ms, lease_now: Ms) -> Claimed:
-        """Lease up to `limit` due runs to the offer's owner, and answer when the next one becomes claimable."""
+        """Lease up to `limit` due runs to the offer's owner; return their claims, and when the next run can be claimed.
+
+        Only runs that the offer covers are claimed, and only those of `ids` unless it is empty. Runs that a gate
+        refuses are parked.
+        """
         taken = self._admit(offer, limit, set(ids), wall)
         claims = [self._start(run, offer, wall, lease_now) for run in taken]
         return Claimed(wall, claims, self._next_ready(offer, wall))
 
     def _admit(self, offer: Offer, limit: int, ids: set[str], wall: Ms) -> list[Run]:
-        """Take due runs off the queues, and return up to `limit` that pass their gates, which they now hold.
+        """Take due runs off the queues, and return up to `limit` that pass their gates; their slots are now held.
 
-        Runs that a gate refuses are parked; the others go back to their queues.
+        Runs that a gate refuses are parked; the others go back to their queues. `ids`: only these runs; empty: any.
         """
         candidates, unfit = self._candidates(offer, limit, ids, wall)
         if len(candidates) >= limit and any(run.gates or run.crashes for run in candidates):
@@ -76,14 +80,16 @@ class MemoryClaim(MemoryTables):
         return Claim(started, self._bodies.get(run.body) if run.body else None)
 
     def _put_back(self, runs: list[Run]) -> None:
-        """Return runs to their queues."""
+        """Put runs, which were taken off their queues, on them again."""
         for run in runs:
             heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
 
     def _candidates(self, offer: Offer, enough: int, ids: set[str], wall: Ms) -> tuple[list[Run], list[Run]]:
-        """Pop due runs off the queues, the most urgent priority first, and stop before the next priority when `enough`
-        are found. Return the runs that the offer covers, and those to put back because their task is not offered or
-        they are not in `ids` (empty: any run).
+        """Pop due runs off the offer's queues; return those that fit, in the order of claims, and those that do not.
+
+        A run fits if its task is offered, it is in `ids` (empty: any run), and it is due or may be claimed ahead. The
+        caller puts the others back. The most urgent priority comes first; the next one is read only while fewer than
+        `enough` fitting runs are found. Each queue gives up to `enough` of them.
         """
         found: list[Run] = []
         unfit: list[Run] = []
@@ -107,7 +113,10 @@ class MemoryClaim(MemoryTables):
         wall: Ms,
         into: tuple[list[Run], list[Run], set[str]],
     ) -> None:
-        """Pop up to `enough` due runs of one queue; `into`: runs that the offer covers, other runs, ids seen so far."""
+        """Pop the due runs of one queue into the lists of `into`, until `enough` fit; drop stale entries on the way.
+
+        `into`: runs that fit (see `_candidates`), runs that do not fit, ids of all runs seen so far.
+        """
         due, unfit, seen = into
         heap = self._queues[lane, priority].heap
         most = len(due) + enough
@@ -124,17 +133,23 @@ class MemoryClaim(MemoryTables):
                 unfit.append(run)
 
     def _first_parked(self, candidates: list[Run]) -> dict[str, tuple[int, Ms, str]]:
-        """Return, by name of a candidate's gate, the `claim_order` of the first run parked there, if there is one."""
+        """Return, by name of a candidate's gate, the `claim_order` of the first run parked there, if one is."""
         names = {name for run in candidates for name in run.gates if self._parked.get(name)}
         return {name: min(claim_order(self._runs[rid]) for rid in self._parked[name]) for name in names}
 
     def _next_ready(self, offer: Offer, wall: Ms) -> Ms | None:
-        """Return the next instant at which an offered run becomes claimable; a past one if a run is due already."""
+        """Return when the first run of the offer's lanes and tasks becomes claimable; None: there is no such run.
+
+        It is a past instant if a run is due already.
+        """
         times = [self._first_ready(lane, priority, offer) for lane in offer.lanes for priority in _PRIORITIES]
         return min((at for at in times if at is not None), default=None)
 
     def _first_ready(self, lane: str, priority: int, offer: Offer) -> Ms | None:
-        """Return the `ready_at` of the first run in a queue whose task is offered, None if there is none."""
+        """Return the earliest `ready_at` of a run with an offered task in this queue, None without one.
+
+        Stale entries at the head of the queue are dropped.
+        """
         heap = self._queues[lane, priority].heap
         while heap and not self._is_queued(heap[0]):
             heapq.heappop(heap)

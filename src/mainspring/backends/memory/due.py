@@ -29,22 +29,25 @@ class MemoryDue(MemoryTables):
         return Due(wall, None, unparked=self._unpark(limit, wall))
 
     def _due_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> Due:
-        """Hold and return the schedules that fire up to `through`, by time."""
+        """Hold up to `limit` schedules whose next fire is at `through` or earlier; return them in the order of fires.
+
+        `next_at` of the answer is when the next other schedule falls due or the next hold ends.
+        """
         ids, early = self._hold_schedules(limit, hold, wall, through)
         while self._agenda and not self._is_current(self._agenda[0], wall):
             heapq.heappop(self._agenda)
         next_at = self._agenda[0][0] if self._agenda else None
-        # Only now, so that `next_at` leaves them out: the caller plans them itself.
+        # Only now, so that `next_at` leaves these entries out: the caller plans the early fires itself.
         for entry in early:
             heapq.heappush(self._agenda, entry)
         ids.sort(key=lambda sid: (self._schedules[sid].next_at or 0, sid))
         return Due(wall, next_at, tuple(self._due_schedule(sid) for sid in ids))
 
     def _hold_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> tuple[list[str], list[tuple[Ms, str]]]:
-        """Take schedules that fire up to `through` off the heap of fire times and hold them; return their ids.
+        """Hold up to `limit` schedules whose next fire is at `through` or earlier; return their ids.
 
-        Also returns new heap entries for those that are due only after `wall`, which are held until then. The caller
-        puts these entries back.
+        A schedule that is due by `wall` is held for `hold` ms, one that is due later until its fire. Also return the
+        heap entries of the latter: they are off the heap of fire times, and the caller puts them back.
         """
         ids: list[str] = []
         later: list[tuple[Ms, str]] = []
@@ -67,13 +70,15 @@ class MemoryDue(MemoryTables):
         return ids, early
 
     def _next_fire(self, sid: str) -> Ms | None:
-        """Return when the schedule fires next; None if it ended or is gone."""
+        """Return when the schedule must be settled next; None if it has no such time, has ended or is gone."""
         schedule = self._schedules.get(sid)
         return None if schedule is None or schedule.state in ("finished", "deleted") else schedule.next_at
 
     def _is_current(self, entry: tuple[Ms, str], wall: Ms) -> bool:
-        """Return True if an entry (time, schedule id) of the heap still counts: it is due, or its time is the
-        schedule's next fire or the end of its hold. A later write of the schedule leaves a stale entry behind.
+        """Return True if an entry (time, schedule id) of the heap still counts: the schedule is due then.
+
+        The schedule must have a `next_at`, and the entry's time must be past, this `next_at`, or the end of the
+        schedule's hold. A later write of the schedule makes its old entry stale.
         """
         next_at = self._next_fire(entry[1])
         return next_at is not None and (entry[0] in (next_at, self._held.get(entry[1], 0)) or entry[0] <= wall)
@@ -84,7 +89,10 @@ class MemoryDue(MemoryTables):
         return DueSchedule(self._schedules[sid], len(runs), waiting, tuple(runs[:2]), self._touched.get(sid, 0))
 
     def _due_expired(self, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
-        """Hold and return the running runs whose lease ended."""
+        """Hold up to `limit` running runs whose lease ended, for `hold` ms, and return them.
+
+        `next_at` of the answer is when the next lease or hold of the other running runs ends.
+        """
         found: list[Run] = []
         next_in: Ms | None = None
         for rid in list(self._running):
@@ -100,7 +108,10 @@ class MemoryDue(MemoryTables):
         return Due(wall, None if next_in is None else wall + next_in, runs=tuple(found))
 
     def _unpark(self, limit: int, wall: Ms) -> int:
-        """Make parked runs claimable where their gate has room, in the order of claims; return how many."""
+        """Make up to `limit` parked runs claimable where their gate has room; return how many, and wake `wait` if any.
+
+        The runs of one gate are taken in the order of claims. A gate that does not exist has room for all.
+        """
         done = 0
         for name in list(self._parked):
             gate = self._gates.get(name)

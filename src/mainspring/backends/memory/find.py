@@ -35,7 +35,7 @@ from mainspring.ports.store import (
 from mainspring.rules.retention import is_keyvalue_expired
 
 T = TypeVar("T")
-#: A filter by the name of the query's field: takes a row and the field's value.
+#: By the name of a query's field: a function of a row and the field's value that returns True if the row matches.
 _Filters = Mapping[str, Callable[[Any, Any], bool]]
 _SCHEDULE_EVENT_TYPES = frozenset(cls.__name__ for cls in ScheduleEvent.__subclasses__())
 
@@ -131,7 +131,7 @@ class MemoryFind(MemoryTables):
         return [event for _, event in zip(range(q.limit), _filtered(rows, q, _EVENT_FILTERS), strict=False)]
 
     def _event_rows(self, q: Events) -> Iterable[Event]:
-        """Return the events to filter: the stream of one run or schedule if that has all of them, else the log."""
+        """Return the events to filter: the stream of one run or schedule if only its events can match, else the log."""
         if q.run_id is not None:
             return self._run_events.get(q.run_id, [])
         if q.schedule_id is not None and q.types is not None and _SCHEDULE_EVENT_TYPES.issuperset(q.types):

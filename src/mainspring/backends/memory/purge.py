@@ -58,7 +58,7 @@ class MemoryPurge(MemoryTables):
         return rows.report(events=len(removed), spans=len(spans), bodies=bodies, more=found.exceeds(limit))
 
     def _find_removable(self, policy: Retention, most: int, wall: Ms, lease_now: Ms) -> Removable:
-        """Return the rows that may go, except spans: at most `most` runs, and all rows of the other kinds."""
+        """Return the removable rows of all kinds but spans: at most `most` runs, and all rows of the other kinds."""
         with_spans = {span.schedule_id for span in self._spans}
         return Removable(
             runs=list(self._removable_runs(policy, most)),
@@ -75,9 +75,10 @@ class MemoryPurge(MemoryTables):
         )
 
     def _removable_runs(self, policy: Retention, most: int) -> Iterator[Run]:
-        """Yield at most `most` runs that may go.
+        """Yield at most `most` removable runs.
 
-        If none ended early enough, the heap of ended runs shows it, and the table need not be read.
+        If no run ended early enough, the heap of ended runs shows it, and the table need not be read. Entries of the
+        heap whose run is gone or has another end are dropped.
         """
         while self._ended and getattr(self._runs.get(self._ended[0][1]), "ended_at", None) != self._ended[0][0]:
             heapq.heappop(self._ended)
@@ -88,7 +89,7 @@ class MemoryPurge(MemoryTables):
             yield run
 
     def _remove_runs(self, runs: list[Run]) -> set[int]:
-        """Delete runs with their event streams; return the numbers of the deleted events."""
+        """Delete runs and their event streams; return the seqs of these events, which the log still holds."""
         removed: set[int] = set()
         for run in runs:
             removed.update(event.seq for event in self._run_events.pop(run.id, ()))
@@ -99,9 +100,10 @@ class MemoryPurge(MemoryTables):
         return removed
 
     def _remove_schedules(self, schedules: list[Schedule]) -> set[int]:
-        """Delete schedules with their streams and free gates; return the numbers of the deleted events.
+        """Delete schedules, their event streams and their own gates; return the seqs of the events.
 
-        Their tallies are added to those "of no schedule" (None).
+        The log still holds these events. A gate with a slot held stays. The schedules' tallies are added to those "of
+        no schedule" (None).
         """
         removed: set[int] = set()
         for row in schedules:
@@ -116,7 +118,7 @@ class MemoryPurge(MemoryTables):
         return removed
 
     def _remove_bodies(self, runs: list[Run], schedules: list[Schedule]) -> int:
-        """Delete the bodies of removed rows that no other row refers to; return how many."""
+        """Delete the bodies of the removed rows unless another row uses them; return how many were deleted."""
         used = {run.body for run in self._runs.values()} | {row.spec.body for row in self._schedules.values()}
         bodies = {run.body for run in runs} | {row.spec.body for row in schedules}
         orphans = [body for body in bodies if body is not None and body not in used]
@@ -125,7 +127,10 @@ class MemoryPurge(MemoryTables):
         return len(orphans)
 
     def _compact_streams(self, schedules: Iterable[ScheduleId], wall: Ms) -> set[int]:
-        """Replace each schedule's event stream by one snapshot; return the numbers of the events to delete."""
+        """Replace the event stream of each schedule that exists by one snapshot; return the seqs of the old events.
+
+        The log still holds the old events; the snapshot is appended to it.
+        """
         removed: set[int] = set()
         for schedule_id in schedules:
             row = self._schedules.get(schedule_id)
@@ -137,7 +142,10 @@ class MemoryPurge(MemoryTables):
         return removed
 
     def _remove_events(self, removed: set[int], notes: list[Event]) -> None:
-        """Delete events, given by seq, and notes from the log; the caller has removed the events from their streams."""
+        """Delete events, given by seq, and notes from the log.
+
+        The caller has removed the events from their streams; notes about a run are removed from its stream here.
+        """
         for note in notes:
             if note.run_id in self._run_events:
                 self._run_events[note.run_id].remove(note)

@@ -18,7 +18,7 @@ from mainspring.rules.retention import is_keyvalue_expired
 
 
 class MemoryStore(MemoryApply, MemoryDue, MemoryFind, MemoryPurge):
-    """All verbs of the store port on data that lives as long as the object."""
+    """All methods of the store port on data that lives as long as the object."""
 
     capabilities = Capabilities(durable=False, multi_process=False)
 
@@ -65,7 +65,7 @@ class MemoryStore(MemoryApply, MemoryDue, MemoryFind, MemoryPurge):
         self._leases[name] = structs.replace(old, live=False)
         return True
 
-    # ── keyvalue entries ───────────────────────────────────────────────────
+    # ── key-value entries ──────────────────────────────────────────────────
 
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
         wall, _ = self._clocks(now)

@@ -23,7 +23,8 @@ from mainspring.rules.retention import TallyKey
 class _Queue:
     """Claimable runs of one lane and priority, as a heap of (ready_at, run id).
 
-    An entry whose run has changed since is stale. It is skipped when it reaches the head of the heap.
+    An entry is stale if its run cannot be claimed any more or has another `ready_at` now. A stale entry is dropped when
+    it reaches the head of the heap.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class _Queue:
 
 
 class MemoryTables:
-    """Rows, event log and indexes of a `MemoryStore`, and `restore`. Its subclasses implement the other verbs."""
+    """Rows, event log and indexes of a `MemoryStore`, and `restore`. Subclasses implement the port's other methods."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
@@ -64,16 +65,20 @@ class MemoryTables:
         self._touched: dict[str, int] = {}
 
     def _clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return (wall time, lease time); `now`, as tests give it, stands for both."""
+        """Return (wall time, lease time) in ms: `now` for both if a test gave it, else what the clock shows."""
         return (self._clock.now(), self._clock.boot()) if now is None else (now, now)
 
     def _record(self, event: Event, at: Ms, n: int | None, change: str | None) -> None:
-        """Append a new event to the log under the next seq."""
+        """Append a new event to the log under the next seq, stamped with the other arguments.
+
+        `at`: its time. `n`: its number in the stream of its run or schedule; None: it is a note. `change`: the id of
+        the change that brought it; None: the store itself wrote it.
+        """
         self._seq += 1
         self._add_event(replace(event, seq=self._seq, at=at, n=n, change=change))
 
     def _add_event(self, event: Event) -> None:
-        """Append an event that has its seq already, and index it."""
+        """Append an event, which has its seq already, to the log and to the lists of notes, of its run and schedule."""
         self._log.append(event)
         if event.n is None:
             self._notes.append(event)
@@ -83,7 +88,7 @@ class MemoryTables:
             self._schedule_events[event.schedule_id].append(event)
 
     def _put_run(self, run: Run) -> None:
-        """Write a run's row and update every index over runs."""
+        """Insert or replace a run's row and update every index over runs. A run that is not running loses its hold."""
         before = self._runs.get(run.id)
         if run.ended_at is not None and (before is None or before.ended_at != run.ended_at):
             heapq.heappush(self._ended, (run.ended_at, run.id))
@@ -140,6 +145,7 @@ class MemoryTables:
         return True
 
     def _put_schedule(self, schedule: Schedule, touched: int) -> None:
+        """Insert or replace a schedule's row as it is, with its touch mark (0: not touched), and update the indexes."""
         name = (schedule.ns, schedule.name)
         if schedule.state != "deleted":
             self._names[name] = schedule.id
@@ -159,5 +165,5 @@ def is_claimable(run: Run) -> bool:
 
 
 def claim_order(run: Run) -> tuple[int, Ms, str]:
-    """Return the sort key in which runs are claimed: priority, then due time, then age."""
+    """Return the run's sort key in the order of claims: priority, then `ready_at`, then id, that is, age."""
     return (run.priority, run.ready_at, run.id)

@@ -1,7 +1,8 @@
 """Advisory locks of the server, each on a direct connection of its own.
 
 A lock belongs to its connection: it ends when the server finds the connection gone, not at a given time. A row of the
-lease table counts the terms of a lock and names its holder, for information only; the row protects nothing.
+lease table counts the terms of a lock (its acquisitions) and names its holder, for information only; the row protects
+nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _KEY = "hashtextextended($1, 0)"
 _TRY_LOCK = f"SELECT pg_try_advisory_lock({_KEY})"
 _TRY_BRIEFLY = f"SELECT pg_try_advisory_xact_lock({_KEY})"
 _UNLOCK = f"SELECT pg_advisory_unlock({_KEY})"
-#: Parameters: now, name, owner, ttl, data. Begins a term in the lease table; returns its number.
+#: Parameters: now, name, owner, ttl, data. Begins a term in the lock's row of the lease table; returns its number.
 _COUNT_TERM = f"""
 INSERT INTO §lease AS l ({LEASE_COLUMNS})
 SELECT $2, $3, 1, t.now + $4::bigint, t.now, $5::text, true FROM (SELECT {NOW_SQL} AS now) t
@@ -38,6 +39,7 @@ class AdvisoryLocks:
     """Acquires an advisory lock, and keeps the connection that holds it. One object holds at most one lock."""
 
     def __init__(self, db: Database) -> None:
+        """Raises: `InvalidInput` behind a pooler if the URL's option `listen` allows no direct connection."""
         settings = db.settings
         if settings.pooler and settings.listen == "no":
             raise InvalidInput(
@@ -46,13 +48,16 @@ class AdvisoryLocks:
                 'Add listen=<address of the server itself> to the URL, or use kind="lease"',
             )
         self._db = db
+        #: Address, as host:port, of the connection that holds the lock; None: the URL's.
         self._direct = None if settings.listen in ("yes", "no") else settings.listen
         self._connection: Any = None
 
     async def acquire(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
-        """Take the lock if it is free; return the number of the term, or None if another session holds the lock.
+        """Take the lock if it is free; return the number of the new term, or None if another session holds the lock.
 
-        The lock is tried briefly on a pooled connection first, then taken on a connection of its own.
+        A lock that this object holds is released first. The lock is tried briefly on a pooled connection, then taken on
+        a connection of its own. `ttl` only limits the wait for the server's answer there: the lock does not end after
+        it. `owner` and `data` are written to the lock's row, for `find_holder`. Raises: `StoreError`.
         """
         await self._drop()
         if not await self._looks_free(name):
@@ -81,7 +86,7 @@ class AdvisoryLocks:
         return int(row[0])
 
     async def _looks_free(self, name: str) -> bool:
-        """Return True if the lock can be taken now: take it on a pooled connection, for one statement only.
+        """Return True if the lock is free: try to take it on a pooled connection, for one statement only.
 
         Why: a caller that polls a held lock opens no connection of its own.
         """
@@ -92,7 +97,11 @@ class AdvisoryLocks:
             raise error.store_error from error
 
     async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
-        """Return True if the lock's connection is alive, and with it the lock."""
+        """Return True if the lock's connection is alive, and with it the lock; if not, the connection is cut.
+
+        `ttl` limits the wait for the server's answer, in milliseconds. The other parameters are not used: nothing is
+        written, so `find_holder` still returns the data of `acquire`.
+        """
         if self._connection is None or self._connection.is_closed():
             return False
         try:
@@ -103,7 +112,10 @@ class AdvisoryLocks:
         return True
 
     async def release(self, name: str, owner: str, token: int) -> bool:
-        """Release the lock, close its connection and end the term `token`; return False if it was not held here."""
+        """Release the lock, close its connection and end the term `token`; return False if this object did not hold it.
+
+        The end of the term is written to the lock's row; a failure of that is ignored.
+        """
         held = False
         if self._connection is not None and not self._connection.is_closed():
             with contextlib.suppress(*DRIVER_ERRORS):
@@ -115,9 +127,9 @@ class AdvisoryLocks:
         return held
 
     async def find_holder(self, name: str) -> LockHolder | None:
-        """Return the last holder that the lease table names; None if there never was one.
+        """Return the last holder that the lock's row names; None if there never was one. Raises: `StoreError`.
 
-        `live` is False after a release.
+        `live` is False after a release, but stays True if the holder lost the lock with its connection.
         """
         try:
             async with self._db.single_statement("lease") as session:
@@ -136,5 +148,5 @@ class AdvisoryLocks:
 
 
 def _row(name: str) -> str | None:
-    """Return the name of the lock's row, which differs from the row of a lease with that name."""
+    """Return the lock's name in the lease table: a lock of the same name but of kind "lease" has another row there."""
     return storable_text(f"advisory:{name}")

@@ -27,8 +27,9 @@ async def apply(
 ) -> Applied:
     """Write a batch of changes, each all or nothing, then claim if requested; return the results in their order.
 
-    The batch is one transaction, except that plain successes and new runs in one batch are two, one after the other.
-    With `resent` the changes were sent before and may be stored already; those answer `repeated`.
+    The batch is one transaction, or two if it mixes plain successes with new runs or schedule advances: first the
+    successes, then the others. The claim shares the last commit or follows it. With `resent` the changes were sent
+    before and may be stored already: the result of such a change is `repeated`.
     """
     if not changes:
         return await _claim_only(db, claim_request, now)
@@ -65,6 +66,7 @@ async def apply(
 
 
 async def _claim_only(db: Database, claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
+    """Answer a batch without changes: claim if requested, else only look up the store's time."""
     if claim_request is None:
         async with db.read_only() as session:
             return Applied(await session.value(f"SELECT {NOW_SQL}", db.now(now)), [])
@@ -75,9 +77,10 @@ async def _claim_only(db: Database, claim_request: ClaimRequest | None, now: Ms 
 async def _apply_split(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied | None:
-    """Write a batch of plain successes and fresh runs as two batches, each by its fast path; then claim if requested.
+    """Write a mixed batch as two, each by its fast path, then claim if requested; return the results of both together.
 
-    Return None, with nothing written, for any other batch.
+    A mixed batch has plain successes, and either new runs or schedule advances. Return None, with nothing written, for
+    any other batch.
     """
     parts = split_successes(db, changes)
     if parts is None:
@@ -112,7 +115,8 @@ async def _write_changes(
 async def _drop_stored(session: Session, changes: IndexedChanges, results: list[Result], wall: Ms) -> IndexedChanges:
     """Return the changes still to be written; set the results of those already stored to `repeated`.
 
-    Only changes without a guard are looked up in the log. The guard of any other refuses it if it is stored.
+    Only changes without a guard are looked up in the log. If another change is stored, its guard refuses it. `wall`:
+    the instant of the transaction.
     """
     stored = await _find_stored(session, [(index, change) for index, change in changes if change.guard is None], wall)
     for index in stored:
@@ -121,7 +125,10 @@ async def _drop_stored(session: Session, changes: IndexedChanges, results: list[
 
 
 async def _find_stored(session: Session, unguarded: IndexedChanges, wall: Ms) -> set[int]:
-    """Return the places in the batch of changes that are stored: the log has an event with the id of the change."""
+    """Return the indexes of the changes that are stored already: the log has an event with the id of the change.
+
+    Notes are searched for among those of the last _RESEND_LOOKBACK_MS before `wall`.
+    """
     stored = await find_inserted(session, unguarded)
     noting = [change.id for _, change in unguarded if change.events]
     if noting:
@@ -132,7 +139,7 @@ async def _find_stored(session: Session, unguarded: IndexedChanges, wall: Ms) ->
 
 
 def _drop_ended(db: Database, changes: Sequence[Change]) -> None:
-    """Remove from `db.claimed` the runs whose leases these changes end, except runs claimed again meanwhile."""
+    """Remove from `db.claimed` the runs that the changes guard by their lease, except runs claimed again meanwhile."""
     for change in changes:
         if isinstance(change.guard, RunLease):
             ended = db.claimed.get(change.guard.id)

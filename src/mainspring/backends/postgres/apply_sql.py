@@ -13,12 +13,13 @@ from mainspring.backends.postgres.rows import (
     unnest_columns,
 )
 
-#: Parameters: now. Returns the transaction's instant and assigns its id. The id must exist before `seq` of the first
-#: event is taken: a log cursor decides by it whether a missing `seq` may still appear.
+#: Parameters: now. Returns the transaction's instant, and makes the server assign the transaction's id. The id must
+#: exist before `seq` of the first event is taken: a log cursor decides by it whether a missing `seq` may still appear.
 BEGIN = f"SELECT {NOW_SQL} AS now, pg_current_xact_id()::text AS xid"
 
 # ── runs that exist ─────────────────────────────────────────────────────────
 
+#: `idx` is the index of the change in the batch, `moves` the number of events that the change adds to the run's stream.
 MOVE_COLUMNS = {
     "idx": "integer",
     "id": "text",
@@ -40,9 +41,9 @@ MOVE_COLUMNS = {
     "ns": "text",
     "unique_key": "text",
 }
-#: Parameters: now, MOVE_COLUMNS in the order of ids. Update runs that hold a lease (`epoch`) or are at an event number
-#: (`at_n`), which also sets `cancel` and `body`. A run is not opened again while an open run holds its unique key.
-#: Returns `idx` and the event number of each updated run.
+#: Parameters: now, MOVE_COLUMNS in the order of ids. Updates runs that run under the lease `epoch`, or whose last event
+#: has the number `at_n`; the latter also get new values of `cancel` and `body`. An ended run is not opened again while
+#: an open run holds its unique key. Returns `idx` and the number of the last event of each updated run.
 MOVE_RUNS = f"""
 UPDATE §run r SET
     n = r.n + i.moves, state = i.state, ready_at = i.ready_at, failures = i.failures, crashes = i.crashes,
@@ -65,8 +66,8 @@ WHERE r.id = i.id AND (
 RETURNING i.idx, r.n
 """  # noqa: S608 - column names, no input
 
-#: Columns sent as one text each. Two arrays follow: results and event data, NULL for a run without a result, whose
-#: event data the server composes.
+#: Columns of plain successes that are sent as one text each. Two arrays follow: results, and data of the events. Both
+#: are NULL for a run without a result: the server composes the data of its event.
 _TEXT_COLUMNS = {"id": "text", "epoch": "integer", "began_at": "bigint", "ms": "bigint", "change": "text"}
 TEXT_COLUMN_COUNT = len(_TEXT_COLUMNS)
 SUCCESS_COLUMN_COUNT = TEXT_COLUMN_COUNT + 2
@@ -75,8 +76,8 @@ SUCCESS_COLUMN_COUNT = TEXT_COLUMN_COUNT + 2
 def complete_runs_ctes(first: int) -> str:
     """Return SQL of CTEs that complete runs of one owner and append their events.
 
-    Parameters from `first` on: owner, then SUCCESS_COLUMN_COUNT columns. A CTE `t` before them must give the instant.
-    The CTE `s` returns the runs whose lease held.
+    Parameters from number `first` on: owner, then SUCCESS_COLUMN_COUNT columns. A CTE `t` before these must give the
+    instant. The CTE `s` returns the runs whose lease held; only these are completed.
     """
     results = first + TEXT_COLUMN_COUNT + 1
     return f"""
@@ -95,15 +96,15 @@ se AS (
     FROM t, s ORDER BY s.id)"""  # noqa: S608
 
 
-#: Parameters: now, owner, success columns. Returns the instant and the ids of the runs whose lease held.
+#: Parameters: now, owner, success columns. Returns the instant, and the ids of the runs whose lease held or NULL.
 COMPLETE_RUNS = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),{complete_runs_ctes(2)}
 SELECT t.now, (SELECT array_agg(s.id) FROM s) AS ids FROM t
 """  # noqa: S608
 
 _RELEASED_AT = 3 + SUCCESS_COLUMN_COUNT
-#: Parameters: as COMPLETE_RUNS, then pairs of run id and gate. Also leaves the gates of runs whose lease held; gates
-#: are locked in the order of names.
+#: Parameters: as COMPLETE_RUNS, then an array of run ids and one of their gates. Returns as COMPLETE_RUNS. Also leaves
+#: the gates of the runs whose lease held; gates are locked in the order of names.
 COMPLETE_RUNS_AND_LEAVE_GATES = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),{complete_runs_ctes(2)},
 f AS MATERIALIZED (
@@ -125,8 +126,10 @@ BODY_COLUMNS = {"id": "text", "data": "text"}
 def insert_bodies_ctes(first: int, where: str) -> str:
     """Return SQL of CTEs that insert payloads that do not exist yet; `where` is a WHERE clause on them, or ''.
 
-    Payloads that exist are locked first. Retention takes the same lock before it looks for runs that need a payload, so
-    it either sees our run or waits for our commit, and never removes the payload in between.
+    The BODY_COLUMNS are the parameters from number `first` on.
+
+    Payloads that exist are locked first. Retention locks a payload, too, before it looks for runs that need it. So
+    retention either sees our run, or waits for our commit, and never removes the payload in between.
     """
     return f"""k AS MATERIALIZED (
     SELECT b.id FROM §body b WHERE b.id = ANY (${first}::text[]) ORDER BY b.id FOR KEY SHARE),
@@ -136,8 +139,7 @@ b AS (
     ON CONFLICT DO NOTHING)"""  # noqa: S608 - column names, no input
 
 
-#: Parameters: REFUSED_RUN_COLUMNS. Returns for each refused change the run that stands in its way, `idx`, and
-#: `repeated`: whether this change itself wrote an event of that run.
+#: The parameters of REFUSED_RUNS.
 REFUSED_RUN_COLUMNS = {
     "idx": "integer",
     "id": "text",
@@ -147,6 +149,9 @@ REFUSED_RUN_COLUMNS = {
     "schedule_id": "text",
     "fire_key": "text",
 }
+#: Returns for each refused change the run that stands in its way, if there is one, `idx`, and `repeated`: whether this
+#: change itself wrote an event of that run. The run is the one with the id, else the open run that holds the unique
+#: key, else the run of the same fire.
 REFUSED_RUNS = f"""
 SELECT {run_columns("r")}, i.idx,
        EXISTS (SELECT 1 FROM §event e
@@ -163,20 +168,23 @@ CROSS JOIN LATERAL (
         WHERE a.schedule_id = i.schedule_id AND a.fire_key = i.fire_key AND a.schedule_id IS NOT NULL) o
     ORDER BY o.rank LIMIT 1) r
 """  # noqa: S608
-#: Parameters: INSERTED_BY_CHANGE_COLUMNS. Returns `idx` of each change that wrote an event of a run it inserts.
+#: The parameters of INSERTED_BY_CHANGE: `id` is that of a run which the change inserts.
 INSERTED_BY_CHANGE_COLUMNS = {"idx": "integer", "id": "text", "change": "text"}
+#: Returns `idx` of each change that wrote an event of the run.
 INSERTED_BY_CHANGE = f"""
 SELECT DISTINCT i.idx FROM {unnest_columns(INSERTED_BY_CHANGE_COLUMNS)}
 JOIN §event e ON e.run_id = i.id AND e.run_id IS NOT NULL
 WHERE e.change = i.change
 """  # noqa: S608
-#: Parameters: change ids, earliest instant. Returns the ids of changes that wrote a note since.
+#: Parameters: change ids, earliest instant. Returns the ids of the changes that wrote a note since then.
 NOTED_BY_CHANGE = """
 SELECT DISTINCT e.change FROM §event e WHERE e.n IS NULL AND e.at >= $2::bigint AND e.change = ANY($1::text[])
 """
 
 # ── schedules ───────────────────────────────────────────────────────────────
 
+#: `idx` is the index of the change in the batch, `moves` the number of events that the change adds to the schedule's
+#: stream; the columns `at_…` are what the caller read.
 SCHEDULE_AT_COLUMNS = {
     "idx": "integer",
     "id": "text",
@@ -187,7 +195,9 @@ SCHEDULE_AT_COLUMNS = {
     "at_n": "integer",
     "at_touched": "integer",
 }
-#: Parameters: now, SCHEDULE_AT_COLUMNS in the order of ids. Update schedules that are as the caller read them.
+#: Parameters: now, SCHEDULE_AT_COLUMNS in the order of ids. Updates schedules whose revision, cursor and last event are
+#: as the caller read them; the touch mark is cleared only if it is, too. Returns `idx` and the number of the last event
+#: of each updated schedule.
 MOVE_SCHEDULES = f"""
 UPDATE §schedule s SET
     n = s.n + i.moves, {", ".join(f"{name} = i.{name}" for name in SCHEDULE_VALUES)}, held_until = 0,
@@ -200,15 +210,16 @@ RETURNING i.idx, s.n
 
 NEW_SCHEDULE_COLUMNS = {"id": "text", "n": "integer", **SCHEDULE_VALUES}
 _NAMES = ", ".join(NEW_SCHEDULE_COLUMNS)
-#: Parameters: now, NEW_SCHEDULE_COLUMNS. A schedule whose id or name exists is skipped.
+#: Parameters: now, NEW_SCHEDULE_COLUMNS. Returns the ids of inserted schedules. One whose id or name exists is skipped.
 INSERT_SCHEDULES = f"""
 INSERT INTO §schedule ({_NAMES}, created_at, updated_at)
 SELECT {_NAMES}, $1::bigint, $1::bigint FROM {unnest_columns(NEW_SCHEDULE_COLUMNS, 2)} ORDER BY i.ord
 ON CONFLICT DO NOTHING RETURNING id
 """  # noqa: S608
 
-#: Parameters of the next statement; it returns as REFUSED_RUNS does, for schedules.
+#: The parameters of REFUSED_SCHEDULES.
 REFUSED_SCHEDULE_COLUMNS = {"idx": "integer", "id": "text", "ns": "text", "name": "text", "change": "text"}
+#: Returns as REFUSED_RUNS: the schedule with the id, else the schedule with the name that is not deleted.
 REFUSED_SCHEDULES = f"""
 SELECT {schedule_columns("s")}, i.idx, EXISTS (
     SELECT 1 FROM §event e WHERE e.schedule_id = s.id AND e.run_id IS NULL AND e.schedule_id IS NOT NULL
@@ -224,10 +235,12 @@ CROSS JOIN LATERAL (
 
 # ── beside the guarded rows ─────────────────────────────────────────────────
 
+#: Parameters: BODY_COLUMNS. A payload that exists is skipped.
 INSERT_BODIES = f"WITH {insert_bodies_ctes(1, '')} SELECT count(*) FROM k"  # noqa: S608
 
 GATE_COLUMNS = {"name": "text", "max": "integer", "held": "integer", "closed_until": "bigint"}
-#: Parameters: GATE_COLUMNS, each gate once, in the order of names. A gate that exists only takes a changed maximum.
+#: Parameters: GATE_COLUMNS, each gate once, in the order of names. Inserts gates; of one that exists only the maximum
+#: changes.
 UPSERT_GATES = f"""
 INSERT INTO §gate AS g (name, max, held, closed_until)
 SELECT i.name, i.max, i.held, i.closed_until FROM {unnest_columns(GATE_COLUMNS)} ORDER BY i.ord
@@ -249,11 +262,12 @@ FROM {unnest_columns(SPAN_COLUMNS)} ORDER BY i.ord
 """  # noqa: S608
 
 COUNT_COLUMNS = {"id": "text", "times": "integer"}
-#: Parameters: COUNT_COLUMNS, schedules in the order of ids.
+#: Parameters: COUNT_COLUMNS, schedules in the order of ids. Adds `times` to the touch mark of each.
 TOUCH_SCHEDULES = f"""
 UPDATE §schedule s SET touched = s.touched + i.times FROM {unnest_columns(COUNT_COLUMNS)} WHERE s.id = i.id
 """  # noqa: S608
-#: Parameters: names, COUNT_COLUMNS. Gates are locked in the order of names, as in every statement: no deadlock.
+#: Parameters: names, COUNT_COLUMNS with names as ids. Gives `times` slots back to each gate. Gates are locked in the
+#: order of names, as in every statement: no deadlock.
 RELEASE_GATES = f"""
 WITH m AS MATERIALIZED (SELECT g.name FROM §gate g WHERE g.name = ANY($1::text[]) ORDER BY g.name FOR UPDATE)
 UPDATE §gate g SET held = greatest(0, g.held - i.times) FROM {unnest_columns(COUNT_COLUMNS)}, m

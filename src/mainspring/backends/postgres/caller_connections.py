@@ -23,6 +23,7 @@ _ACCEPTED = (
 )
 #: SQLSTATEs of a table, column or schema that does not exist, or has another form.
 _MISSING = {"42P01", "42703", "3F000", "42P10", "428C9"}
+#: SQLSTATE of a missing right.
 _DENIED = "42501"
 
 
@@ -37,7 +38,10 @@ class CallerConnection(Struct, frozen=True):
 
 
 def adapt(connection: Any) -> CallerConnection:
-    """Return the adapter for a caller's connection; its driver is found by the names of its classes and modules."""
+    """Return the adapter for a caller's connection; its driver is found by the names of its classes and modules.
+
+    Raises: `InvalidInput` if the driver is not known, the connection is closed, or it does not lead to PostgreSQL.
+    """
     for cls in type(connection).__mro__:
         make = _ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))
         if make is not None:
@@ -51,7 +55,11 @@ def run_steps(
 ) -> T:
     """Run a generator of statements on a caller's blocking connection; return the generator's result.
 
-    Each statement that `steps` yields is sent, and its answer is sent back into `steps`. `qualify` puts the schema in.
+    Each statement that `steps` yields is sent to the server, and its answer back into `steps`. `qualify` puts the
+    schema's name into a statement; `store` is for error texts.
+
+    Raises: `SchemaMismatch` for a missing table, `StoreDenied` for a missing right, other errors of the driver as they
+    are.
     """
     try:
         sql, document = next(steps)
@@ -72,7 +80,7 @@ def run_steps(
 async def run_steps_async(
     steps: Generator[Statement, str, T], caller: CallerConnection, store: StoreIdentity, qualify: Callable[[str], str]
 ) -> T:
-    """Async variant of `run_steps`, for a connection whose `execute` returns an awaitable."""
+    """Do what `run_steps` does, on a connection whose `execute` returns an awaitable."""
     try:
         sql, document = next(steps)
         while True:
@@ -149,6 +157,7 @@ def _sqlalchemy_async(connection: Any) -> CallerConnection:
 
 
 def _check_dialect(connection: Any) -> None:
+    """Raise `InvalidInput` if an SQLAlchemy connection or session is closed, or not on PostgreSQL."""
     _refuse_closed(getattr(connection, "closed", False))
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     _check_server(bind.dialect.name)
@@ -197,7 +206,7 @@ def _check_server(name: str) -> None:
 
 
 def _translate(error: Exception, store: StoreIdentity) -> StoreError | None:
-    """Return a StoreError for a driver's error about a wrong schema or missing rights; None for any other error."""
+    """Return a StoreError for a driver's error about a missing table or right; None for any other error."""
     state = _sqlstate(error)
     if state in _MISSING:
         return schema_not_found(store, " ".join(str(error).split("\n")[0].split()))

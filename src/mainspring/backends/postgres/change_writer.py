@@ -40,11 +40,14 @@ class _GuardedRows:
         self.new_runs: list[list[Any]] = []
         self.moved_schedules: list[list[Any]] = []
         self.new_schedules: list[list[Any]] = []
-        #: The place in the batch of the change that inserts the run or schedule with this id.
+        #: By id of a run or schedule: the index of the change that guards its absence and inserts it.
         self.inserted_by: dict[str, int] = {}
 
     def add(self, index: int, change: Change) -> bool:
-        """Add the new values of the row that the change guards; return False if the change has no guard."""
+        """Add a row with the new values of what the change guards; return False if the change has no guard.
+
+        `index`: the index of the change in the batch.
+        """
         guard = change.guard
         if isinstance(guard, RunLease | RunAt):
             self.moved_runs.append(_moved_run_row(index, change, guard))
@@ -68,11 +71,13 @@ class ChangeWriter:
     """Writes changes that do not depend on each other, inside one transaction, and sets their results."""
 
     def __init__(self, db: Database, session: Session, wall: Ms, results: list[Result]) -> None:
+        """`wall`: the transaction's instant, stamped on rows and events; `results`: those of the batch, to be set."""
         self._db = db
         self._session = session
         self._wall = wall
         self._results = results
-        #: By place in the batch: changes whose guard held, with the event number that the guarded row then has.
+        #: By index in the batch: the changes whose guard held, each with the number of the guarded row's last event
+        #: after the change, 0 for a change without a guard.
         self._accepted: dict[int, int] = {}
 
     async def write(self, part: IndexedChanges) -> None:
@@ -105,12 +110,14 @@ class ChangeWriter:
         await self._insert_guarded(rows, dict(part))
 
     async def _move_guarded(self, statement: str, rows: list[list[Any]], width: int) -> None:
+        """Update guarded rows by a statement with `width` columns; note the changes whose guard held as accepted."""
         if rows:
             rows.sort(key=lambda row: row[1])  # rows are locked in the order of ids
             records = await self._session.fetch(statement, self._wall, *column_arrays(rows, width))
             self._accepted.update((record["idx"], record["n"]) for record in records)
 
     async def _insert_guarded(self, rows: _GuardedRows, changes: dict[int, Change]) -> None:
+        """Insert the guarded schedules and runs that are absent, and note their changes as accepted."""
         session, accepted = self._session, self._accepted
         if rows.new_schedules:
             numbers = {row[0]: row[1] for row in rows.new_schedules}
@@ -123,6 +130,7 @@ class ChangeWriter:
                 accepted[index] = _count_run_events(changes[index].events, record["id"])
 
     async def _insert_bodies_and_gates(self, holding: IndexedChanges) -> None:
+        """Insert the payloads and gates of the changes; a gate that exists takes the new maximum."""
         bodies = body_rows(body for _, change in holding for body in change.bodies)
         if bodies:
             await self._session.fetch(sql.INSERT_BODIES, *column_arrays(bodies, 2))
@@ -152,6 +160,7 @@ class ChangeWriter:
             await self._session.fetch(sql.INSERT_SPANS, *column_arrays(spans, len(sql.SPAN_COLUMNS)))
 
     async def _count_touches_and_releases(self, holding: IndexedChanges) -> None:
+        """Add the changes' touches to the marks of schedules, and give the slots that they release back to gates."""
         touches: Counter[str] = Counter()
         releases: Counter[str] = Counter()
         for _, change in holding:
@@ -163,6 +172,7 @@ class ChangeWriter:
             await self._session.fetch(sql.RELEASE_GATES, *column_arrays(sorted(releases.items()), 2))
 
     async def _append_events(self, holding: IndexedChanges, inserted: set[str]) -> None:
+        """Append the events of the changes to the log; `inserted`: ids of the runs that `_insert_runs` returned."""
         rows = [
             event_row(event, change.id, n)
             for index, change in holding
@@ -172,9 +182,9 @@ class ChangeWriter:
             await self._session.fetch(INSERT_EVENTS, self._wall, *column_arrays(rows, len(EVENT_COLUMNS)))
 
     def _numbered_events(self, index: int, change: Change, inserted: set[str]) -> Iterator[tuple[Event, int | None]]:
-        """Yield the change's events with their number in the stream of a run or schedule; notes have none.
+        """Yield the change's events, each with its number in the stream of its run or schedule, None for a note.
 
-        Events of runs that existed before, and so were not inserted, are left out.
+        Events of runs that the change should have inserted, but that existed before, are left out.
         """
         guarded = change.guard.id if change.guard is not None else None
         numbers: dict[str | None, int] = {}
@@ -197,6 +207,7 @@ def _new_run_row(run: Run, n: int, wall: Ms) -> list[Any]:
 
 
 def _moved_run_row(index: int, change: Change, guard: RunLease | RunAt) -> list[Any]:
+    """Return a row of MOVE_COLUMNS for a change that guards an existing run."""
     run = change.run
     assert run is not None, "a guard on a run needs the run's values"
     leased = isinstance(guard, RunLease)
@@ -224,6 +235,7 @@ def _moved_run_row(index: int, change: Change, guard: RunLease | RunAt) -> list[
 
 
 def _moved_schedule_row(index: int, change: Change, guard: ScheduleAt) -> list[Any]:
+    """Return a row of SCHEDULE_AT_COLUMNS for a change that guards an existing schedule."""
     schedule = change.schedule
     assert schedule is not None, "a guard on a schedule needs the schedule's values"
     count = _count_schedule_events(change, guard.id)

@@ -15,21 +15,22 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.store import Claim, Claimed, ClaimRequest, Offer
 
-#: A claim whose first runs are locked by others reads this many times deeper, up to this many runs.
+#: If other claimers hold locks on the first due runs, a claim reads this many times as many runs, up to this number.
 SCAN_GROWTH, MAX_SCAN_DEPTH = 8, 5_000
-#: When to claim again if every due run is locked by others, in milliseconds.
+#: Milliseconds after which to claim again if other claimers hold locks on every due run.
 RECHECK_MS = 50
-#: The statement of a claim, by what recent claims found.
+#: The statement of a claim in each gate mode; a contended claim takes several statements.
 _CLAIM_BY_GATE_MODE = {GateMode.UNGATED: sql.CLAIM, GateMode.OPEN: sql.CLAIM_THROUGH_GATES}
-#: In a record of a claim: where the run's columns begin and end.
+#: Indexes of the first column of the run in a record of a claim statement, and of the payload, which follows the run.
 _RUN_START = 6
 _RUN_END = _RUN_START + len(RUN_FIELDS)
 
 
 async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
-    """Claim at most `limit` due runs in the offered lanes, by priority and time; with `ids` only from the named runs.
+    """Claim at most `limit` due runs of an offer, by priority and time; with `ids` only from the runs named by them.
 
-    Returns the claimed runs, and when to claim again. With a limit of 0 only the latter is looked up.
+    Returns the claimed runs, and when to claim again. With a limit of 0 only the latter is looked up. A run that a gate
+    refuses is parked at the gate.
     """
     if limit <= 0:
         async with db.read_only() as session:
@@ -49,9 +50,10 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
 
 
 async def _claim_by_scans(db: Database, offer: Offer, limit: int, now: Ms | None) -> Claimed:
-    """Claim by one statement, and by further ones if it left out due runs.
+    """Claim by one statement, and by further statements if it left out due runs. Each statement commits by itself.
 
-    Such runs need another gate mode, lie below the low-water marks, or stand behind runs locked by other claimers.
+    Due runs are left out if they need another gate mode, have a ready time below the low-water marks, or come after
+    runs that other claimers have locked.
     """
     found: list[Claim] = []
     depth = db.low_water.scan_depth(limit)
@@ -91,8 +93,9 @@ async def _claim_by_scans(db: Database, offer: Offer, limit: int, now: Ms | None
 async def _claim_ahead(db: Database, session: Session, offer: Offer, limit: int, now: Ms | None) -> Claimed | None:
     """Claim due runs, and those that become due within `offer.ahead`, by one statement.
 
-    Return None, with nothing claimed, if a run that crashed before or a full gate is among them, or others hold
-    locks on all: then `claim_contended` has to decide.
+    Only runs that `can_claim_ahead` allows are claimed before their time. Return None, with nothing claimed, if one of
+    the runs crashed before or has a full gate, or if other claimers hold locks on all: then the caller has to claim by
+    several statements.
     """
     about, claims = _read_claims(
         await session.fetch(sql.CLAIM_AHEAD, now, *_claim_parameters(offer, limit), offer.ahead)
@@ -106,7 +109,10 @@ async def _claim_ahead(db: Database, session: Session, offer: Offer, limit: int,
 
 
 async def _claim_named(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
-    """Claim at most `limit` of the named runs; by `claim_contended` if gates or crashed runs are expected or found."""
+    """Claim at most `limit` of the named runs: by one statement if no run with gates, or that crashed, is involved.
+
+    Such runs are expected if the gate mode is not UNGATED. If they are expected or found, `claim_contended` claims.
+    """
     if db.gate_mode == GateMode.UNGATED:
         db.reach("claim:begin")
         async with db.single_statement("claim") as session:
@@ -124,8 +130,9 @@ async def claim_with_successes(
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
     """Complete runs and claim others in one statement; `done` are the parameters of `complete_runs_ctes`.
 
-    Returns the instant, the ids of completed runs (those whose lease held), and the claim. The claim is None, with
-    nothing claimed, if a candidate has gates or crashed before: then the caller claims by another statement.
+    Returns the instant; the ids of the completed runs, those whose lease held, None if there are none; and the claim.
+    The claim is None, with nothing claimed, if a candidate has gates or crashed before: the caller then claims by
+    another statement.
     """
     offer, limit = claim_request.offer, claim_request.limit
     lows = db.low_water.start(offer)
@@ -154,7 +161,10 @@ async def claim_contended(db: Database, offer: Offer, limit: int, ids: Sequence[
 async def claim_in_transaction(
     db: Database, session: Session, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms
 ) -> Claimed:
-    """Claim inside an open transaction, so that runs written by it can be claimed, too; `wall` is its instant."""
+    """Claim as `claim` does, but inside an open transaction: runs that it wrote can be claimed, too.
+
+    `wall`: the transaction's instant.
+    """
     db.reach("claim:begin")
     if limit > 0 and not ids and db.gate_mode != GateMode.CONTENDED:
         claimed = await _claim_in_statement(db, session, offer, limit, wall)
@@ -181,7 +191,7 @@ async def claim_in_transaction(
 
 
 async def _claim_in_statement(db: Database, session: Session, offer: Offer, limit: int, wall: Ms) -> Claimed | None:
-    """Claim by one statement inside an open transaction.
+    """Claim by one statement inside an open transaction; `wall` is its instant.
 
     Return None, with nothing claimed, if a candidate crashed before or a gate is full: then `admit` has to decide.
     """
@@ -206,9 +216,10 @@ async def _claim_in_statement(db: Database, session: Session, offer: Offer, limi
 
 
 async def _lock_candidates(session: Session, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms) -> list[Run]:
-    """Lock and return in claim order the candidates of a claim: due runs, and runs due within `offer.ahead`.
+    """Lock and return, in claim order, the candidates of a claim: runs that are not locked by other claimers.
 
-    With `ids` they are all named runs that are due; else some multiple of `limit`, because gates may refuse some.
+    With `ids` they are the named runs that are due. Else they are due runs, and runs that may be claimed ahead and fall
+    due within `offer.ahead`: some multiple of `limit`, because gates may refuse some.
     """
     if limit <= 0:
         return []
@@ -217,7 +228,7 @@ async def _lock_candidates(session: Session, offer: Offer, limit: int, ids: Sequ
         rows = await session.fetch(sql.LOCK_NAMED, wall, lanes, tasks, list(ids))
     else:
         rows = await session.fetch(sql.LOCK_CANDIDATES, wall, lanes, tasks, 4 * limit, offer.ahead)
-        if not rows:  # others may hold locks on all of these
+        if not rows:  # other claimers may hold locks on all of the first runs
             depth = max(SCAN_GROWTH * limit, MAX_SCAN_DEPTH)
             rows = await session.fetch(sql.LOCK_CANDIDATES, wall, lanes, tasks, depth, offer.ahead)
     return [read_run(row) for row in rows]
@@ -228,7 +239,8 @@ async def _admit_through_gates(
 ) -> tuple[list[Run], Mapping[str, int], bool]:
     """Decide by the rule `admit` which candidates start, and park those that a gate refuses.
 
-    Returns the admitted runs, how many of them enter each gate, and whether a run was parked.
+    Returns the admitted runs, how many of them enter each gate, and whether a run was parked. The gates stay locked
+    until the transaction ends; the caller starts the runs and enters the gates.
     """
     names = sorted({name for run in candidates for name in run.gates})
     gates: dict[str, Gate] = {}
@@ -249,7 +261,7 @@ async def _admit_through_gates(
 def _needed_gate_mode(candidates: list[Run], refused: bool) -> GateMode:
     """Return the gate mode in which the next claim begins, judged by the candidates of this one.
 
-    `refused`: a gate refused one of them.
+    `refused`: True if a gate refused one of the candidates.
     """
     if refused or any(run.crashes for run in candidates):
         return GateMode.CONTENDED
@@ -257,6 +269,7 @@ def _needed_gate_mode(candidates: list[Run], refused: bool) -> GateMode:
 
 
 def _relax_gate_mode(db: Database, claims: list[Claim]) -> None:
+    """Set the mode UNGATED for the next claim if this one claimed runs, all of them without gates."""
     if claims and not any(claim.run.gates for claim in claims):
         db.gate_mode = GateMode.UNGATED
 
@@ -264,12 +277,16 @@ def _relax_gate_mode(db: Database, claims: list[Claim]) -> None:
 def _claim_parameters(
     offer: Offer, limit: int, depth: int = 0, lows: Sequence[Ms | RunId] = NO_LOW_WATER
 ) -> tuple[Any, ...]:
+    """Return the parameters $2 to $8 of the claim statements.
+
+    `depth`: how many due runs to read, 0: `limit`. `lows`: low-water marks by priority, or the ids of a named claim.
+    """
     lanes = list(dict.fromkeys(offer.lanes))
     return lanes, list(offer.tasks), limit, storable_text(offer.owner), offer.ttl, depth or limit, lows
 
 
 def _read_claims(records: list[Any]) -> tuple[Any, list[Claim]]:
-    """Split the records of a claim statement into the row about the claim and the claimed runs, in claim order."""
+    """Split a claim statement's records: return the one about the claim (`_claim_sql`), and the runs in claim order."""
     about: Any = None
     claims: list[Claim] = []
     for record in records:

@@ -1,4 +1,7 @@
-"""SQL statements of claims. In all of them `c` stands for the candidates: runs that may be claimed."""
+"""SQL statements of claims. In all of them `c` stands for the candidates: runs that may be claimed.
+
+*Claim order* is the order of priority, ready time and id.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _WAITS = f"c.state IN {CLAIMABLE_STATES} AND c.parked_on IS NULL"
 _STILL_WAITS = f"(c.state || '') IN {CLAIMABLE_STATES} AND c.parked_on IS NULL"
 #: One index range per lane and priority, so the cost does not depend on the length of a queue. Lanes are $2, tasks $3.
 _RANGES = "unnest($2::text[]) AS l(lane) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(p)"
-#: In each index range at most this many future runs of tasks that are not offered are read.
+#: In each index range at most this many future runs are read in search of one whose task is offered.
 _MAX_UNOFFERED_RUNS_PASSED = 100
 _IN_RANGE = f"{_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.task = ANY($3::text[])"
 
@@ -30,7 +33,8 @@ _MAY_BE_EARLY = """c.crashes = 0 AND (c.gates IS NULL OR c.gates = '["schedule:'
 def _due_heads_sql(depth: str, now: str, lows: str = "", ahead: str = "") -> str:
     """Return SQL for the first `depth` due runs in claim order; the arguments are SQL expressions.
 
-    `lows`: low-water marks by priority. `ahead`: milliseconds; runs that may be early count as due that long before.
+    `lows`: low-water marks by priority; '': none. `ahead`: how many milliseconds before its time a run that may be
+    early counts as due; '': 0.
     """
     low = f"AND c.ready_at >= ({lows})[p.p + 1]" if lows else ""
     due = f"c.ready_at <= {now}"
@@ -44,10 +48,10 @@ def _due_heads_sql(depth: str, now: str, lows: str = "", ahead: str = "") -> str
 
 
 def _next_ready_sql(now: str) -> str:
-    """Return SQL for the next instant after `now` at which an offered run becomes claimable.
+    """Return SQL for the next instant after `now` at which an offered run becomes claimable, NULL if none is known.
 
-    Per lane and priority the search reads a bounded number of future runs. If it meets none that is offered, the result
-    is the time of the last one read, at which the caller claims again.
+    Per lane and priority the search reads a bounded number of future runs. If none of this number is offered, the
+    time of the last of these runs takes the place of the result: the caller then claims, and searches, again.
     """
     future = f"""FROM §run c WHERE {_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.ready_at > {now}
         ORDER BY c.ready_at, c.id"""
@@ -60,9 +64,10 @@ def _next_ready_sql(now: str) -> str:
 
 
 def _next_ready_ahead_sql(now: str, ahead: str) -> str:
-    """Return SQL for the instant at which to claim again after a claim ahead.
+    """Return SQL for the instant at which to claim again after a claim that went `ahead` milliseconds ahead.
 
-    It is the time of the next run that may not be early, or that lies more than `ahead` milliseconds in the future.
+    It is the time of the first future run that the claim could not take: one that may not be early, or that falls due
+    more than `ahead` milliseconds after `now`.
     """
     return f"""
     SELECT least(({_next_ready_sql(f"{now} + {ahead}")}), (SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
@@ -72,7 +77,10 @@ def _next_ready_ahead_sql(now: str, ahead: str) -> str:
 
 
 def _first_ready_sql(now: str, but: str = "") -> str:
-    """Return SQL for the first instant at which an offered run is or becomes claimable; the runs `but` do not count."""
+    """Return SQL for the first instant at which an offered run is or becomes claimable.
+
+    `but`: SQL for an array of ids of due runs that do not count; '': none.
+    """
     others = f"AND NOT (c.id = ANY ({but}))" if but else ""
     return f"""
     SELECT least(({_next_ready_sql(now)}), (SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
@@ -92,9 +100,10 @@ _SET_STARTED = """
     SET state = 'running', n = r.n + 1, epoch = r.epoch + 1, attempt = r.attempt + 1, held_until = 0,"""
 
 
-#: CTEs on the gates of candidates: how many candidates need each gate (`w`), and the room of those it could lock (`m`).
-#: `full_` is true if a gate lacks room, is locked by another, or has parked runs. It is also true if a gate changed
-#: since this statement began: runs may be parked there that its snapshot does not show.
+#: CTEs on the gates of candidates: how many candidates need each gate (`w`), and the room of the gates that the
+#: statement could lock (`m`). `full_` is true if a gate lacks room, is locked by another transaction, or has parked
+#: runs. It is also true if a gate changed since this statement began: runs may be parked there that its snapshot does
+#: not show.
 _ENTERED = f"""
 w AS MATERIALIZED (
     SELECT y.gate, count(*) AS times FROM c CROSS JOIN LATERAL json_array_elements_text(c.gates::json) AS y(gate)
@@ -115,7 +124,7 @@ en AS (
     WHERE g.name = m.name AND m.name = w.gate AND NOT (SELECT h.hard FROM h)),"""
 
 
-#: Runs named by $8 that are due.
+#: SQL for the runs named by $8 that are due, in claim order, at most $7 + 1.
 _NAMED_HEADS = f"""
     SELECT c.id, c.priority, c.ready_at FROM §run c
     WHERE c.id = ANY ($8::text[]) AND {_STILL_WAITS} AND c.ready_at <= {_T}
@@ -126,13 +135,17 @@ _NAMED_HEADS = f"""
 def _claim_sql(
     completions: str = "", ids: str = "NULL::text[]", *, gated: bool = False, named: bool = False, ahead: str = ""
 ) -> str:
-    """Return SQL for a claim in one statement, which claims nothing if a candidate needs `claim_contended`.
+    """Return SQL for a claim in one statement, which claims nothing if there is a *hard* candidate.
+
+    Hard is a candidate that crashed before, or that has gates; with `gated`, only if one of its gates may be full.
+    `completions` and `ids`: SQL for CTEs that complete runs, and for the ids of these runs. `named`: claim only runs
+    whose ids are sent. `ahead`: SQL for how many milliseconds ahead of its time a run may be claimed.
 
     Parameters: now, lanes, tasks, limit, owner, ttl, depth, low-water marks or ids, then `ahead` or completions.
 
-    The first row is about the claim: its instant; `hard`, true if a candidate needs that; `got`, how many runs it
-    locked; `due`, how many runs are due, counted to `depth` + 1; when to claim again; and the `ids` of completed runs.
-    The claimed runs with their payloads follow.
+    The first row is about the claim: its instant `now`; `hard`, true if there is a hard candidate; `got`, how many
+    candidates were locked; `due`, how many runs are due, counted to `depth` + 1; `next_at`, when to claim again; and
+    the `ids` of completed runs. A row for each claimed run, with its payload, follows.
     """
     hard = "c.crashes > 0" if gated else "c.gates IS NOT NULL OR c.crashes > 0"
     or_full = " OR (SELECT yes FROM full_)" if gated else ""
@@ -175,7 +188,8 @@ CLAIM_THROUGH_GATES = _claim_sql(gated=True)
 CLAIM_AHEAD = _claim_sql(gated=True, ahead="$9::bigint")
 #: Plain successes (parameters from $9), and a claim in the same commit.
 COMPLETE_AND_CLAIM = _claim_sql(f"{complete_runs_ctes(9)},", "(SELECT array_agg(s.id) FROM s)")
-#: Parameters: now, lanes, tasks. Returns the instant, and when an offered run is or becomes claimable.
+#: Parameters: now, lanes, tasks. Returns the instant, and the first instant at which an offered run is or becomes
+#: claimable.
 FIND_FIRST_READY = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now) SELECT t.now, ({_first_ready_sql(_T)}) AS next_at FROM t
 """  # noqa: S608
@@ -184,15 +198,16 @@ FIND_FIRST_READY_AT = f"SELECT $1::bigint AS now, ({_first_ready_sql('$1::bigint
 
 # ── claims through full gates, in a transaction ─────────────────────────────
 
-#: Parameters: now, lanes, tasks, depth, ahead. Locks and returns the first due runs, but not those that others have
-#: locked.
+#: Parameters: now, lanes, tasks, depth, ahead. Locks and returns, of the first `depth` runs that are due or may be
+#: claimed ahead, those that no other transaction has locked.
 LOCK_CANDIDATES = f"""
 SELECT {run_columns("c")} FROM §run c
 WHERE c.id = ANY (ARRAY(SELECT h.id FROM ({_due_heads_sql("$4::integer", "$1::bigint", ahead="$5::bigint")}) h))
   AND {_STILL_WAITS} AND c.ready_at <= $1::bigint + $5::bigint
 ORDER BY c.priority, c.ready_at, c.id FOR UPDATE SKIP LOCKED
 """  # noqa: S608
-#: Parameters: now, lanes, tasks, ids. Locks and returns those of the named runs that are due.
+#: Parameters: now, lanes, tasks, ids. Locks and returns those of the named runs that are due and that no other
+#: transaction has locked.
 LOCK_NAMED = f"""
 SELECT {run_columns("c")} FROM §run c
 WHERE c.id = ANY ($4::text[]) AND {_STILL_WAITS} AND c.ready_at <= $1::bigint
@@ -210,8 +225,8 @@ SELECT n.name, f.priority, f.ready_at, f.id FROM unnest($1::text[]) AS n(name) C
 PARK_COLUMNS = {"id": "text", "gate": "text"}
 #: Parameters: PARK_COLUMNS. Parks runs at gates.
 PARK = f"UPDATE §run r SET parked_on = i.gate FROM {unnest_columns(PARK_COLUMNS)} WHERE r.id = i.id"  # noqa: S608
-#: Parameters: now, ids, owner, end of the lease, GATE_COUNT_COLUMNS of gates that are locked. Starts runs and enters
-#: the gates.
+#: Parameters: now, ids, owner, end of the lease, GATE_COUNT_COLUMNS of gates that are locked. Starts runs, appends
+#: their events and enters the gates. Returns the runs with their payloads.
 START_RUNS = f"""
 WITH h AS (
     UPDATE §gate g SET held = g.held + i.times FROM {unnest_columns(GATE_COUNT_COLUMNS, 5)} WHERE g.name = i.name),

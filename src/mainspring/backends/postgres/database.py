@@ -36,7 +36,7 @@ from mainspring.ports.store import Claim
 log = logging.getLogger("mainspring.backends.postgres")
 
 OLDEST_SERVER_VERSION = 14
-#: The bound of `Database.claimed`; no worker holds this many runs.
+#: `Database.claimed` is emptied when it holds more runs than this. No worker holds as many.
 MAX_REMEMBERED_CLAIMS = 20_000
 #: Object ids below this one belong to built-in types, which are equal on every server.
 _FIRST_USER_TYPE_OID = 16_384
@@ -44,12 +44,13 @@ _FIRST_USER_TYPE_OID = 16_384
 #: that stands still inside a transaction is cut off before the lock time-out of the sessions that wait for its locks.
 _STATEMENT_TIMEOUT_MS, _LOCK_TIMEOUT_MS, _IDLE_TRANSACTION_TIMEOUT_MS = 30_000, 5_000, 3_000
 _COMMAND_TIMEOUT_SECONDS = 35.0
+#: Limit for opening a connection, and for the wait for a free connection of the pool.
 _CONNECT_TIMEOUT_SECONDS = 5.0
 #: A connection is given up when data that was sent is not acknowledged for this time: its packets are being lost.
 _TCP_USER_TIMEOUT_MS = 5_000
 #: Settings of every session. Every statement has an index, so sequential scans and hash and merge joins are off: a plan
-#: made while the tables were small must not scan them when they are large. No plan depends on the parameters, so each
-#: is made once: by default, the server would make a new one for every claim.
+#: made while the tables were small must not scan them when they are large. No plan depends on the parameters, so the
+#: server makes one plan for each statement; by default, it would make a new plan for every claim.
 _SESSION_SETTINGS = {
     "statement_timeout": str(_STATEMENT_TIMEOUT_MS),
     "lock_timeout": str(_LOCK_TIMEOUT_MS),
@@ -74,16 +75,22 @@ class GateMode(IntEnum):
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver is not typed
-    """A driver's connection without the reset between two uses, because our sessions leave no state behind."""
+    """A driver's connection without the reset between two uses, because our sessions leave no state behind.
 
-    #: Answers to the driver's question about types, which it asks once per connection. For built-in types all servers
-    #: answer alike, so the answer is cached for the process.
+    What the driver asks the server about built-in types is asked once per process, not once per connection.
+    """
+
+    #: The server's descriptions of built-in types, by their ids. All servers answer alike.
     _builtin_types: ClassVar[dict[frozenset[int], Any]] = {}
 
     def get_reset_query(self) -> str:
         return ""
 
     async def _introspect_types(self, typeoids: Any, timeout: Any) -> Any:
+        """Return the server's or the cached description of types, and the statement that asked for it.
+
+        For a cached description a stand-in takes the place of the statement: the driver reads only its name.
+        """
         key = frozenset(typeoids)
         if max(key) >= _FIRST_USER_TYPE_OID:
             return await super()._introspect_types(typeoids, timeout)
@@ -120,6 +127,7 @@ class Database:
     def __init__(
         self, settings: PostgresSettings, clock: Clock | None, failpoint: Callable[[str], None] | None
     ) -> None:
+        """`clock` and `failpoint` are for tests; None: the server's clock decides, and no failpoint is called."""
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._failpoint = failpoint
@@ -127,23 +135,25 @@ class Database:
         self._pid = 0
         #: The mode that the last claim needed, with which the next claim begins.
         self.gate_mode = GateMode.UNGATED
-        #: Runs claimed by this object, as they were: a plain success is checked against these, not against the row.
+        #: By id: the runs that this object claimed, as they were at the claim. Only a success of one of these, under
+        #: the same epoch, may take the fast path of `apply`.
         self.claimed: dict[str, Run] = {}
         self.low_water = ClaimLowWater()
         self._qualified: dict[str, str] = {}
         self._qualify = migrations.schema_qualifier(settings.schema)
 
     def qualify(self, sql: str) -> str:
-        """Return the statement with the schema's name in place of each §."""
+        """Return the statement with the name of the store's schema in place of each §."""
         found = self._qualified.get(sql)
         if found is None:
             found = self._qualified[sql] = self._qualify(sql)
         return found
 
     def remember_claims(self, claims: list[Claim]) -> None:
-        """Add claimed runs to `claimed`, where they stay until this store object writes their end.
+        """Add claimed runs to `claimed`, where they stay until `apply` is given a change under their lease.
 
-        Above MAX_REMEMBERED_CLAIMS all earlier ones are dropped, because runs whose lease was lost pile up.
+        Above MAX_REMEMBERED_CLAIMS all earlier runs are dropped first: runs whose lease was lost pile up. A dropped run
+        only loses the fast path for its success.
         """
         if len(self.claimed) > MAX_REMEMBERED_CLAIMS:  # runs whose lease was lost pile up
             self.claimed.clear()
@@ -151,9 +161,9 @@ class Database:
             self.claimed[claim.run.id] = claim.run
 
     def now(self, now: Ms | None) -> Ms | None:
-        """Return the instant to send to the server: None, so that the server's clock decides.
+        """Return the instant to send to the server: `now`, else the time of a test's clock, else None.
 
-        In tests it is `now`, or the time of their clock.
+        None, the normal case, means that the server's clock decides.
         """
         return now if now is not None or isinstance(self.clock, SystemClock) else self.clock.now()
 
@@ -168,8 +178,9 @@ class Database:
     async def session(self) -> AsyncIterator[Session]:
         """Lend a connection of the pool as a Session, for the time of an `async with` block.
 
-        Raises: `StoreError` for the driver's errors; `ConnectionLost` or `WriteConflict`, with the `StoreError` inside,
-        for failures after which the caller may repeat the call.
+        Driver errors inside the block become `ConnectionLost` if the connection broke, `WriteConflict` if two writers
+        collided, each with a `StoreError` inside, else that `StoreError` itself. A failure to get a connection is a
+        `StoreError`. A connection that broke, or whose block was cancelled, is cut.
         """
         pool = self._require_pool()
         where = self.settings.where
@@ -193,7 +204,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def transaction(self, verb: str) -> AsyncIterator[Session]:
-        """Lend a session inside a transaction: commit at the end of the block, roll back on any exception."""
+        """Lend a session inside a transaction: commit at the end of the block, roll back on any exception.
+
+        The failpoint is called with names that begin with `verb`, such as `apply:before_commit`. Raises: as `session`.
+        """
         async with self.session() as session:
             connection = session.connection
             await connection.execute(self._begin)
@@ -210,9 +224,9 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def single_statement(self, verb: str) -> AsyncIterator[Session]:
-        """Lend a session for one statement, which commits by itself; `verb` names it to tests.
+        """Lend a session for one statement, which commits by itself. Raises: as `session`.
 
-        Behind a pooler or with a failpoint an explicit transaction surrounds the statement.
+        Behind a pooler, and with a failpoint, it is a `transaction` instead; `verb` then begins the failpoints' names.
         """
         if self._failpoint is not None or self.settings.pooler:
             async with self.transaction(verb) as session:
@@ -223,7 +237,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def read_only(self) -> AsyncIterator[Session]:
-        """Lend a session for statements that change no row."""
+        """Lend a session for statements that change no row; each has a snapshot of its own. Raises: as `session`.
+
+        Behind a pooler a transaction surrounds them, because the session settings last for one transaction only.
+        """
         async with self.session() as session:
             if self.settings.pooler:
                 await session.connection.execute(self._begin)
@@ -233,6 +250,7 @@ class Database:
 
     @property
     def _begin(self) -> str:
+        """SQL that begins a transaction; behind a pooler it also makes the session settings, until the commit."""
         if not self.settings.pooler:
             return "BEGIN"
         return "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SESSION_SETTINGS.items())
@@ -242,6 +260,7 @@ class Database:
         return self._pool is not None
 
     def _require_pool(self) -> Pool:
+        """Return the pool. Raises: `StoreError` if the store is not open, or was opened before this process forked."""
         if self._pool is None:
             raise StoreError(f"{self.settings.where} is not open. Call open() first")
         if self._pid != os.getpid():
@@ -254,7 +273,11 @@ class Database:
     # ── open, close ────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        """Wait for the server, check its version, create or check the schema, and create the pool."""
+        """Wait for the server, check it, create the schema or check its version, and create the pool.
+
+        Does nothing if this process has it open. Raises: `StoreError`, of which `SchemaMismatch` if the schema needs a
+        migration, is newer than this Mainspring, or holds another program's tables.
+        """
         if self._pool is not None and self._pid == os.getpid():
             return
         connection = await self.connect_when_up()
@@ -269,7 +292,7 @@ class Database:
         self._pid = os.getpid()
 
     async def close(self) -> None:
-        """Close all connections; those in use are cut after 5 seconds."""
+        """Close all connections of the pool; those in use are cut after 5 seconds. A forked process closes none."""
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
             try:
@@ -280,9 +303,10 @@ class Database:
                 pool.terminate()
 
     async def connect(self, address: str | None = None, *, no_time_limit: bool = False) -> Any:
-        """Open a connection outside the pool; the caller closes it.
+        """Open and return a connection that the caller closes; the pool opens its connections by this, too.
 
-        `address` is host:port of another server than the URL's. With `no_time_limit` statements may run for hours.
+        `address`: host:port to connect to; None: the URL's. With `no_time_limit` the server does not limit statements;
+        the driver does, unless a call gives a `timeout`. Raises: the driver's errors, untranslated.
         """
         server: dict[str, Any] = {}
         if address is not None:
@@ -299,9 +323,10 @@ class Database:
         return connection
 
     async def connect_when_up(self, *, no_time_limit: bool = False) -> Any:
-        """Open a connection outside the pool, trying again while the server is not up, as long as the settings allow.
+        """Open and return a connection that the caller closes; while the server is not up, try again.
 
-        A server that answers with a refusal is not tried again. `no_time_limit`: as for `connect`.
+        `settings.wait` limits the time for this. Only failures that `may_be_starting` accepts are tried again, so a
+        refused password is not. `no_time_limit`: as for `connect`. Raises: `StoreError`.
         """
 
         async def connect() -> Any:
@@ -314,6 +339,7 @@ class Database:
         return await wait_for_server(connect, self.settings.wait, log)
 
     def _options(self) -> dict[str, Any]:
+        """Return the driver's options for every connection: time-outs, statement cache and session settings."""
         session = {} if self.settings.pooler else _SESSION_SETTINGS  # a pooler refuses settings at the start
         return {
             "timeout": _CONNECT_TIMEOUT_SECONDS,
@@ -323,6 +349,7 @@ class Database:
         }
 
     async def _check(self, connection: Any) -> None:
+        """Check the server and the version of the schema; create the schema if it is missing. Raises: `StoreError`."""
         settings = self.settings
         _check_server(connection, settings)
         state = await migrations.read_state(connection, settings.schema)
@@ -342,7 +369,7 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        """The store's URL for a command line, without the password and most options."""
+        """The store's URL for a command line, without the password before the host and all our options but `schema`."""
         head, _, rest = self.settings.dsn.partition("://")
         user, at, host = rest.rpartition("@")
         name = user.partition(":")[0]
@@ -355,7 +382,8 @@ class Database:
 async def upgrade_schema(settings: PostgresSettings, *, only_print: bool) -> str:
     """Run the migration scripts that have not finished; return a text that lists them, for the command line.
 
-    With `only_print` run nothing and return the SQL that would run.
+    A schema that is missing is created. With `only_print`, run nothing and return the SQL that would run. Raises:
+    `StoreError`.
     """
     db = Database(settings, None, None)
     connection = await db.connect_when_up(no_time_limit=True)
@@ -375,6 +403,7 @@ async def upgrade_schema(settings: PostgresSettings, *, only_print: bool) -> str
 
 
 def _check_server(connection: Any, settings: PostgresSettings) -> None:
+    """Raise `StoreError` if the server is older than OLDEST_SERVER_VERSION, or the database's encoding is not UTF8."""
     version = connection.get_server_version()
     if version.major < OLDEST_SERVER_VERSION:
         raise StoreError(
@@ -399,6 +428,7 @@ async def _set_tcp_user_timeout(connection: Any) -> None:
 
 
 async def _close(connection: Any) -> None:
+    """Close a connection, or cut it if that fails or takes more than 5 seconds."""
     try:
         await connection.close(timeout=5.0)
     except DRIVER_ERRORS:

@@ -18,6 +18,7 @@ from mainspring.backends.postgres.unpark import unpark
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Agenda, Due, DueSchedule
 
+#: SQL: true for schedules that have a fire to plan.
 _PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
 _T = "(SELECT now FROM t)"
 _SOON = f"({_T} + $4::bigint)"
@@ -25,11 +26,11 @@ _OPEN = "o.schedule_id = u.id AND o.ended_at IS NULL AND o.schedule_id IS NOT NU
 
 
 def _schedules(where: str, order: str, until: str, rest: str) -> str:
-    """Return SQL that holds and returns the schedules that `where` selects. Parameters: now, limit, hold, look-ahead.
+    """Return SQL that holds and returns schedules selected by `where` that no other instance holds, first by `order`.
 
-    `until`: SQL for the end of the hold. `rest`: SQL for the instant at which the next schedule becomes due or free,
-    used if the limit was not reached. The first row has the instant and `rest`. Then each schedule has a row for each
-    of its two oldest open runs, or one row if it has none.
+    Parameters: now, limit, hold, look-ahead. `until`: SQL for the end of the hold. `rest`: SQL for the instant at which
+    the next schedule becomes due, or its hold ends. The first row has the instant, and `rest` as `next_free`, NULL if
+    the limit was reached. Then each schedule has a row for each of its two oldest open runs, or one row without a run.
     """
     none = ", ".join("NULL" for _ in (*SCHEDULE_FIELDS, *RUN_FIELDS))
     return f"""
@@ -52,7 +53,8 @@ LEFT JOIN LATERAL (SELECT * FROM §run o WHERE {_OPEN} ORDER BY o.id LIMIT 2) o 
 """  # noqa: S608 - column names, no input
 
 
-#: A schedule that is due and held is due again when its hold ends, one in the future at its own time.
+#: A schedule that is due is held for the parameter `hold`. One that only falls due within the look-ahead is held until
+#: its own time.
 _DUE_SCHEDULES = _schedules(
     f"{_PLANS} AND s.next_at <= {_SOON}",
     "s.next_at, s.id",
@@ -66,7 +68,8 @@ _TOUCHED = _schedules("s.touched > 0 AND $4::bigint = 0", "s.id", "t.now + $3::b
 _HEAD = 5
 _RUN_AT = _HEAD + len(SCHEDULE_FIELDS)
 
-#: Parameters: now, limit, hold. Holds and returns running runs whose lease has ended.
+#: Parameters: now, limit, hold. Holds and returns running runs whose lease has ended, after a first row with the
+#: instant and with the one at which to ask again.
 _EXPIRED = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),
 d AS MATERIALIZED (
@@ -88,8 +91,8 @@ SELECT NULL, NULL, {run_columns("u")} FROM u
 async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """Hold and return up to `limit` due rows of an agenda, with the instant at which to ask again.
 
-    `hold` is in milliseconds; schedules due within `ahead` milliseconds count as due. For the agenda `gates` unpark up
-    to `limit` runs instead.
+    `hold` is in milliseconds; schedules due within `ahead` milliseconds count as due. For the agenda GATES, unpark up
+    to `limit` runs instead and return their number. With the agendas GATES and TOUCHED the instant is not known: None.
     """
     db.reach("due:begin")
     if agenda is Agenda.GATES:
@@ -110,9 +113,9 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now
 async def _hold_schedules(
     db: Database, statement: str, limit: int, hold: Ms, ahead: Ms, now: Ms | None
 ) -> tuple[Any, list[DueSchedule]]:
-    """Hold due schedules by a statement made by `_schedules`; return its first row and the schedules.
+    """Hold schedules by a statement made by `_schedules`; return its first row, and the schedules in no order.
 
-    Why it commits before the planner decides: an instance that stops meanwhile leaves no row locked.
+    The hold is committed before the settler plans: an instance that stands still meanwhile leaves no row locked.
     """
     async with db.single_statement("due") as session:
         records = await session.fetch(statement, db.now(now), limit, hold, ahead)
@@ -123,7 +126,7 @@ async def _hold_schedules(
 def _due_schedules(about: Any, found: list[DueSchedule], limit: int, hold: Ms) -> Due:
     """Return the answer of `due` for held schedules: sorted by time, with the instant at which to ask again.
 
-    `about` is the first row of the statement, `found` are its schedules.
+    `about` is the first row of the statement, `found` are its schedules, `limit` and `hold` its parameters.
     """
     wall: Ms = about["now"]
     found.sort(key=lambda row: (row.schedule.next_at or 0, row.schedule.id))
@@ -136,7 +139,7 @@ def _due_schedules(about: Any, found: list[DueSchedule], limit: int, hold: Ms) -
 
 
 def _read_schedules(records: list[Any]) -> list[DueSchedule]:
-    """Return one DueSchedule per schedule from records that hold a schedule and one of its open runs, or no run."""
+    """Return a DueSchedule for each schedule in records that have a schedule and one of its open runs, or no run."""
     found: dict[str, list[Any]] = {}
     for record in records:
         schedule = read_schedule(record[_HEAD:_RUN_AT])
@@ -151,6 +154,7 @@ def _read_schedules(records: list[Any]) -> list[DueSchedule]:
 
 
 async def _expired(db: Database, limit: int, hold: Ms, now: Ms | None) -> Due:
+    """Hold and return up to `limit` running runs whose lease has ended, in the order in which the leases ended."""
     async with db.single_statement("due") as session:
         records = await session.fetch(_EXPIRED, db.now(now), limit, hold)
     about = next(record for record in records if record["now"] is not None)

@@ -14,7 +14,8 @@ from mainspring.model.errors import (
     StoreUnavailable,
 )
 
-#: All errors that a call of the driver may raise. `InterfaceError` also means that the connection was closed during it.
+#: The errors that a call of the driver raises. One of them, `InterfaceError`, may mean that the connection was closed
+#: during the call.
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -23,13 +24,13 @@ DRIVER_ERRORS = (
     TimeoutError,
     asyncio.IncompleteReadError,
 )
-#: Two writers collided and the server rolled one back: a repeated call can succeed.
+#: Two writers collided and the server refused one of them: a repeated call can succeed.
 CONFLICT_ERRORS = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.UniqueViolationError,
 )
-#: The connection is gone: a statement that was under way may have been committed.
+#: The connection is gone, or of no use after a time-out: a statement that was under way may have been committed.
 CONNECTION_ERRORS = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -41,6 +42,7 @@ CONNECTION_ERRORS = (
     TimeoutError,
     asyncio.IncompleteReadError,
 )
+#: The server cannot do the work now: these become `StoreUnavailable`.
 _UNAVAILABLE_ERRORS = (
     *CONNECTION_ERRORS,
     asyncpg.CannotConnectNowError,
@@ -53,12 +55,15 @@ _UNAVAILABLE_ERRORS = (
 
 
 def may_be_starting(error: BaseException) -> bool:
-    """Return True if a connection may have failed because the server is starting, so that a later try may succeed."""
+    """Return True if a try to connect may have failed because the server is starting: a later try may succeed."""
     return isinstance(error, asyncpg.CannotConnectNowError | asyncpg.TooManyConnectionsError | OSError | TimeoutError)
 
 
 def translate(error: BaseException, where: str) -> StoreError:
-    """Return the `StoreError` for a driver's error: its text names the store, the reason and a remedy."""
+    """Return the `StoreError` for a driver's error: its text has the store's name, the reason, and a remedy if known.
+
+    `where`: the store's name for error texts, as in `PostgresSettings.where`.
+    """
     reason = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
         return StoreDenied(f"{where} refused the user or the password ({reason}). Check the URL, or pg_hba.conf")

@@ -1,4 +1,4 @@
-"""Queries of the store port: each type of query is one SELECT with keyset paging over an index."""
+"""Queries of the store port: each type of query is one SELECT over an index, most of them with keyset paging."""
 
 from __future__ import annotations
 
@@ -53,15 +53,12 @@ class _Where:
         self.values: list[Any] = []
 
     def add(self, term: str, value: Any) -> None:
-        """Add the condition `term`, in which `?` stands for the value.
-
-        A value of None, not set in the query, adds none.
-        """
+        """Add the condition `term`, in which `?` stands for the value; nothing for None, a value not set in a query."""
         if value is not None:
             self.terms.append(term.replace("?", self.bind(value)))
 
     def bind(self, value: Any) -> str:
-        """Add a parameter of the statement and return its placeholder, such as `$2`."""
+        """Add a parameter of the statement, a tuple as an array of texts; return its placeholder, such as `$2`."""
         if isinstance(value, tuple):
             value = [storable_text(str(item)) for item in value]
         elif isinstance(value, str):
@@ -74,7 +71,10 @@ class _Where:
 
 
 async def find(db: Database, query: Query[T]) -> list[T]:
-    """Return the rows that match one of the store port's queries, in the order that the query defines."""
+    """Return the rows that match one of the store port's queries, in the order that the query defines.
+
+    Raises: `StoreError` for a query of any other type.
+    """
     answer = _FIND.get(type(query))
     if answer is None:
         raise StoreError(f"{type(query).__name__} is not a question this store knows")
@@ -84,7 +84,7 @@ async def find(db: Database, query: Query[T]) -> list[T]:
 
 
 async def tail(db: Database, after: int, limit: int) -> list[Event]:
-    """Return up to `limit` events with a `seq` greater than `after`, in order."""
+    """Return up to `limit` events with a `seq` greater than `after`, in the order of `seq`."""
     async with db.read_only() as session:
         records = await session.fetch(
             f"SELECT {event_columns('e')} FROM §event e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2",  # noqa: S608
@@ -95,6 +95,10 @@ async def tail(db: Database, after: int, limit: int) -> list[Event]:
 
 
 async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
+    """Return the runs that match a query.
+
+    Some conditions repeat what follows from `states`, in the words of a partial index, so that the planner uses it.
+    """
     where = _Where()
     where.add("r.id = ?", q.id)
     where.add("r.id = ANY (?::text[])", q.ids if q.id is None else None)
@@ -126,6 +130,7 @@ async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
 
 
 async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[Schedule]:
+    """Return the schedules that match a query; deleted ones only if it has `states` or an id."""
     where = _Where()
     where.add("s.id = ?", q.id)
     where.add("s.ns = ?", q.ns)
@@ -148,6 +153,7 @@ async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[
 
 
 async def _find_spans(db: Database, session: Session, q: Spans) -> list[Span]:
+    """Return the spans that match a query; its `after` is the number of spans to skip."""
     where = _Where()
     where.add("s.schedule_id = ?", q.schedule_id)
     where.add("s.through > ?", q.since)
@@ -161,6 +167,7 @@ async def _find_spans(db: Database, session: Session, q: Spans) -> list[Span]:
 
 
 async def _find_events(db: Database, session: Session, q: Events) -> list[Event]:
+    """Return the events that match a query; with a schedule and no run, those of the schedule and of its runs."""
     where = _Where()
     where.add("e.seq > ?", int(q.after) if q.after else 0)
     where.add("e.type = ANY (?::text[])", q.types)
@@ -170,7 +177,7 @@ async def _find_events(db: Database, session: Session, q: Events) -> list[Event]
     where.add("e.schedule_id = ?", q.schedule_id)
     rows = f"SELECT {event_columns('e')} FROM §event e WHERE {where}"  # noqa: S608
     if q.schedule_id is not None and q.run_id is None:
-        # A schedule's own events, and the events of its runs, each by its own index.
+        # Two parts, so that each uses an index: the schedule's own events, and the events of its runs.
         mine = where.bind(q.schedule_id)
         rows = f"""
             SELECT * FROM (
@@ -183,6 +190,7 @@ async def _find_events(db: Database, session: Session, q: Events) -> list[Event]
 
 
 async def _find_bodies(db: Database, session: Session, q: Bodies) -> list[Body]:
+    """Return the payloads with the ids of a query, in no order; `after` and `limit` are not applied."""
     records = await session.fetch("SELECT id, data FROM §body WHERE id = ANY ($1::text[])", list(q.ids))
     return [Body(*record) for record in records]
 
@@ -200,6 +208,7 @@ async def _find_gates(db: Database, session: Session, q: Gates) -> list[Gate]:
 
 
 async def _find_lanes(db: Database, session: Session, q: Lanes) -> list[LaneCount]:
+    """Return the number of claimable runs per lane and priority; `after` and `limit` are not applied."""
     records = await session.fetch(
         f"SELECT lane, priority, count(*) FROM §run WHERE state IN {CLAIMABLE_STATES} AND parked_on IS NULL "  # noqa: S608
         "GROUP BY lane, priority ORDER BY lane, priority"
@@ -208,6 +217,7 @@ async def _find_lanes(db: Database, session: Session, q: Lanes) -> list[LaneCoun
 
 
 async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]:
+    """Return the named leases that match a query; `live` is False for a lease that expired, too."""
     columns = LEASE_COLUMNS.replace("live", "live AND expires_at > t.now")
     prefix, after = storable_text(q.prefix) or "", storable_text(q.after) or ""
     records = await session.fetch(
@@ -224,6 +234,7 @@ async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]
 
 
 async def _find_tallies(db: Database, session: Session, q: Tallies) -> list[Tally]:
+    """Return the tallies of the query's schedule, or all; `after` and `limit` are not applied."""
     where = _Where()
     where.add("schedule_id = ?", q.schedule_id)
     records = await session.fetch(

@@ -1,4 +1,4 @@
-"""Keyvalue entries: rows beside the log, unique by kind and id, which may expire."""
+"""Key-value entries: rows beside the log, unique by kind and id, which may expire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.ports.store import KeyValues
 
-#: Parameters: now, kind, id, data, instant of creation or 0, expiry, whether to replace an entry that is valid.
+#: Parameters: now, kind, id, data, instant of creation (0: now), expiry, whether to replace an entry that has not
+#: expired. Returns the id if the entry was written.
 _KEEP = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now)
 INSERT INTO §kept AS k (kind, id, data, created_at, expires_at)
@@ -20,24 +21,24 @@ SET data = excluded.data, created_at = excluded.created_at, expires_at = exclude
 WHERE $7::boolean OR k.expires_at <= (SELECT t.now FROM t)
 RETURNING k.id
 """  # noqa: S608 - no input
-#: Parameters: now, kind, id after which to begin, limit, ids or NULL.
+#: Parameters: now, kind, id after which to begin, limit, ids (NULL: all). Returns entries that have not expired.
 _FIND = f"""
 SELECT k.kind, k.id, k.data, k.created_at, k.expires_at FROM §kept k, (SELECT {NOW_SQL} AS now) t
 WHERE k.kind = $2 AND k.id > $3 AND (k.expires_at IS NULL OR k.expires_at > t.now)
   AND ($5::text[] IS NULL OR k.id = ANY ($5::text[]))
 ORDER BY k.id LIMIT $4
 """  # noqa: S608
-#: Parameters: now, limit. Locks and returns expired entries.
+#: Parameters: now, limit. Locks expired entries and returns their kinds and ids; skips those that others have locked.
 EXPIRED = """
 SELECT kind, id FROM §kept WHERE expires_at <= $1 AND expires_at IS NOT NULL
 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-#: Parameters: kinds, ids.
+#: Parameters: an array of kinds and one of ids, a pair for each entry. Deletes entries.
 REMOVE = "DELETE FROM §kept k USING unnest($1::text[], $2::text[]) AS i(kind, id) WHERE (k.kind, k.id) = (i.kind, i.id)"
 
 
 async def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | None) -> list[bool]:
-    """Write entries; return for each whether it was written.
+    """Write entries in one transaction; return for each whether it was written.
 
     An entry that exists and has not expired stays as it is, unless `replace` is True.
     """

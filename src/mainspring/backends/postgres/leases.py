@@ -8,10 +8,10 @@ from mainspring.model.instant import Ms
 from mainspring.model.lease import Lease
 
 LEASE_COLUMNS = "name, owner, epoch, expires_at, renewed_at, data, live"
-#: The greatest character; a prefix followed by it ends the range of names with that prefix in the primary key.
+#: The greatest character. In the order of names, a prefix followed by it comes after all names with that prefix.
 HIGHEST_CHARACTER = "\U0010ffff"
-#: Parameters: now, name, owner, ttl, data. The condition is on the row itself, so the row lock orders concurrent
-#: takers.
+#: Parameters: now, name, owner, ttl, data. Returns the lease; no row if another term has not ended. The condition is on
+#: the row itself, so the row lock orders concurrent takers.
 _TAKE = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now)
 INSERT INTO §lease AS l ({LEASE_COLUMNS})
@@ -21,7 +21,7 @@ ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, epoch = l.epoch + 1, ex
 WHERE NOT l.live OR l.expires_at <= excluded.renewed_at
 RETURNING {LEASE_COLUMNS}
 """  # noqa: S608 - column names, no input
-#: Parameters: now, name, owner, ttl, data, epoch.
+#: Parameters: now, name, owner, ttl, data or NULL, epoch. Returns the lease; no row if the owner's term has ended.
 _RENEW = f"""
 UPDATE §lease l SET expires_at = t.now + $4::bigint, renewed_at = t.now, data = coalesce($5::text, l.data)
 FROM (SELECT {NOW_SQL} AS now) t
@@ -34,7 +34,10 @@ _RELEASE = "UPDATE §lease SET live = false WHERE name = $1 AND owner = $2 AND e
 async def lease(
     db: Database, name: str, owner: str, ttl: Ms, epoch: int | None, data: str | None, now: Ms | None
 ) -> Lease | None:
-    """Acquire a lease that is free or expired (epoch None), or renew term `epoch`; return it, or None if refused."""
+    """Acquire a lease that is free or expired (`epoch` None), or renew the term `epoch`; return it, None if refused.
+
+    It then ends in `ttl` milliseconds. `data` is stored with it; None in a renewal: the stored text stays.
+    """
     term = (db.now(now), storable_text(name), storable_text(owner), ttl, storable_text(data))
     async with db.single_statement("lease") as session:
         row = await session.row(_TAKE, *term) if epoch is None else await session.row(_RENEW, *term, epoch)

@@ -2,8 +2,10 @@
 
 An event takes its `seq` before its transaction commits, so a smaller `seq` may appear after a greater one. The cursor
 stores each gap in the numbers together with the id of a transaction that began after the gap was seen. It reads the gap
-again until all older transactions have ended. A snapshot alone cannot tell: it does not list transactions that are
-newer than every transaction that has ended.
+again until all transactions older than that one have ended.
+
+Why a transaction of its own: the snapshot in which the gap was seen does not tell which transactions may fill it. It
+lacks open transactions whose id is greater than the ids of all that have ended.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from mainspring.ports.log_cursor import parse_position
 
 _GAP_COLUMNS = {"low": "bigint", "high": "bigint"}
 _COLUMNS = event_columns("e")
-#: Parameters: after, limit, gaps. Returns, from one snapshot, late events in gaps, new events, and the oldest open
-#: transaction.
+#: Parameters: after, limit, lowest and highest numbers of gaps. Returns, from one snapshot, late events in gaps and new
+#: events, each with the id of the oldest open transaction; if there are no events, one row with that id.
 _READ_EVENTS_AND_GAPS = f"""
 WITH x AS MATERIALIZED (
     SELECT pg_snapshot_xmin(s)::text::bigint AS oldest FROM pg_current_snapshot() s)
@@ -30,7 +32,7 @@ SELECT x.oldest, f.* FROM x LEFT JOIN (
 """  # noqa: S608 - column names, no input
 
 
-#: Returns the id of a new transaction: every transaction that took a `seq` before is older.
+#: Returns the id of a new transaction: every transaction that took a `seq` before has a smaller id.
 _OWN_TRANSACTION_ID = "SELECT pg_current_xact_id()::text::bigint"
 #: With this many gaps no new events are read until some gaps close: the text of a position must fit into an HTTP
 #: header.
@@ -38,9 +40,9 @@ MAX_GAPS = 200
 
 
 class _Gap(NamedTuple):
-    """Numbers missing in the log, `low` to `high`.
+    """A gap in the log: the event numbers `low` to `high`, which were missing when the cursor passed them.
 
-    Only transactions older than `newer_transaction` may still fill them.
+    Only transactions with an id smaller than `newer_transaction` may still write these events.
     """
 
     low: int
@@ -51,12 +53,15 @@ class _Gap(NamedTuple):
 class PostgresLogCursor:
     """A position in the log that moves forward. Each event is returned once; events that commit late are returned late.
 
-    As a text a position is the greatest `seq` returned, then the gaps below it: `120;115-117@8812`.
+    As a text, a position is the greatest `seq` returned, then the gaps below it, each with its `newer_transaction`:
+    `120;115-117@8812`.
     """
 
     def __init__(self, db: Database, position: int | str = 0) -> None:
+        """`position`: where to begin, 0 at the beginning of the log. Raises: `InvalidInput` if it is not a position."""
         self._db = db
         head, _, rest = str(position).partition(";")
+        #: The greatest `seq` returned.
         self.after = parse_position(head)
         self._gaps = [_parse_gap(part) for part in rest.split(",") if part]
 
@@ -66,16 +71,16 @@ class PostgresLogCursor:
         return len(self._gaps)
 
     async def read_events(self, limit: int) -> list[Event]:
-        """Return all late events and up to `limit` new ones, in the order of `seq`.
+        """Return all late events and up to `limit` new ones, in the order of `seq`, and move the position past them.
 
-        While MAX_GAPS are open, only late ones.
+        While there are MAX_GAPS gaps or more, return late events only.
         """
         return [event for _, event in await self.read(limit)]
 
     async def read(self, limit: int) -> list[tuple[str, Event]]:
         """Return events as `read_events` does, each with the position behind it.
 
-        A cursor opened at such a position returns all events that follow and repeats none.
+        A cursor opened at such a position returns all events that follow in the list or come later, and repeats none.
         """
         low, high = [gap.low for gap in self._gaps], [gap.high for gap in self._gaps]
         wanted = limit if len(self._gaps) < MAX_GAPS else 0
@@ -85,7 +90,7 @@ class PostgresLogCursor:
             has_gaps = _has_gaps(self.after, [event.seq for event in events])
             transaction = (await session.row(_OWN_TRANSACTION_ID))[0] if has_gaps else 0
         found = [(self._advance(event.seq, transaction), event) for event in events]
-        # Not earlier: a position in the middle of these events needs the gaps before the events behind it.
+        # Not earlier: positions in the middle of `found` still need the gaps from which the events behind them come.
         oldest = records[0]["oldest"]
         self._gaps = [gap for gap in self._gaps if gap.newer_transaction > oldest]
         return found
@@ -121,7 +126,7 @@ def _has_gaps(after: int, seqs: list[int]) -> bool:
 
 
 def _subtract(gap: _Gap, seq: int) -> list[_Gap]:
-    """Return the parts of a gap below and above `seq`, or the gap itself if `seq` is not in it."""
+    """Return what is left of a gap without `seq`: at most two parts, or the gap itself if `seq` is not in it."""
     if not gap.low <= seq <= gap.high:
         return [gap]
     parts = gap._replace(high=seq - 1), gap._replace(low=seq + 1)

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from mainspring.model.errors import SchemaMismatch
 
-#: A script that begins with this line cannot run inside a transaction, so a repeated run must have the same result.
+#: A script that begins with this line cannot run inside a transaction. It may stop halfway and run again, so a repeated
+#: run must have the same result.
 OUTSIDE_TRANSACTION = "-- outside a transaction"
 #: Limit for one statement of a migration, in seconds: building an index over a long history takes hours.
 _MIGRATION_STATEMENT_SECONDS = 86_400.0
@@ -24,7 +25,9 @@ CREATE TABLE §migration (
     finished_at timestamptz
 );
 """
+#: Parameter: schema. Takes the lock under which a schema is created or migrated, until the transaction ends.
 _LOCK_TIMEOUT_MS = "SELECT pg_advisory_xact_lock(hashtextextended('mainspring:' || $1, 0))"
+#: Parameter: schema. Returns the number of all its tables and views, and 1 if our table `migration` is one of them.
 _TABLES = """
 SELECT count(*) AS tables, count(*) FILTER (WHERE c.relname = 'migration') AS ours
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -45,7 +48,7 @@ class Script(Struct, frozen=True):
 
 
 class SchemaState(Struct, frozen=True):
-    """Whether a schema exists, and the numbers of the migration scripts that finished in it, and that only began."""
+    """Whether a store's schema exists, and the numbers of the migration scripts that finished in it or only began."""
 
     exists: bool
     finished: frozenset[int] = frozenset()
@@ -53,18 +56,22 @@ class SchemaState(Struct, frozen=True):
 
     @property
     def newest(self) -> int:
+        """The greatest number of a script that finished or began, 0 without one."""
         return max(self.finished | self.unfinished, default=0)
 
 
 def scripts() -> list[Script]:
-    """Return all migration scripts of this version of Mainspring, in order."""
+    """Return all migration scripts of this version of Mainspring, in the order of their numbers."""
     folder = resources.files("mainspring.backends.postgres") / "sql"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
     return [Script(int(f.name[:4]), f.name[5:-4], f.read_text(encoding="utf-8")) for f in files]
 
 
 async def read_state(connection: asyncpg.Connection, schema: str) -> SchemaState:
-    """Return which scripts ran in a schema. Raises `SchemaMismatch` if it holds tables of another program."""
+    """Return which scripts ran in a schema. Raises `SchemaMismatch` if it holds only tables of another program.
+
+    A schema without any table counts as missing.
+    """
     name = f'"{schema}"'
     tables, ours = await connection.fetchrow(
         _TABLES, schema
@@ -85,7 +92,7 @@ async def read_state(connection: asyncpg.Connection, schema: str) -> SchemaState
 
 
 def pending(state: SchemaState) -> list[Script]:
-    """Return the scripts that have not finished. Raises `SchemaMismatch` if a newer Mainspring made the schema."""
+    """Return the scripts that have not finished. Raises `SchemaMismatch` if the schema is of a newer Mainspring."""
     known = scripts()
     if state.newest > known[-1].number:
         raise SchemaMismatch(
@@ -96,7 +103,10 @@ def pending(state: SchemaState) -> list[Script]:
 
 
 def refuse(state: SchemaState, url: str) -> SchemaMismatch | None:
-    """Return the error for a schema that needs a migration, with the command to run; None if it is up to date."""
+    """Return the error for a schema that needs a migration, with the command to run; None if it is up to date.
+
+    `url`: the store's URL for the command. Raises: `SchemaMismatch` if a newer Mainspring made the schema.
+    """
     left = pending(state)
     if not left:
         return None
@@ -109,7 +119,7 @@ def refuse(state: SchemaState, url: str) -> SchemaMismatch | None:
 
 
 async def create(connection: asyncpg.Connection, schema: str) -> None:
-    """Create the schema in one transaction, unless another instance created it meanwhile."""
+    """Create the schema by all scripts in one transaction, unless another instance created it meanwhile."""
     async with connection.transaction():
         await connection.execute(_LOCK_TIMEOUT_MS, schema)
         if (await read_state(connection, schema)).exists:
@@ -123,9 +133,10 @@ async def create(connection: asyncpg.Connection, schema: str) -> None:
 
 
 async def migrate(connection: asyncpg.Connection, schema: str) -> list[Script]:
-    """Run the scripts that have not finished; return those that ran here.
+    """Run the scripts that have not finished, each in its own transaction or outside one; return those that ran.
 
-    Concurrent calls run each script once, except scripts that run outside a transaction.
+    If the schema is missing, create it and return all scripts. Concurrent calls run each script once, except scripts
+    that run outside a transaction.
     """
     ran: list[Script] = []
     if not (await read_state(connection, schema)).exists:
@@ -158,11 +169,15 @@ ON CONFLICT (number) DO UPDATE SET finished_at = now()
 
 
 async def _finish(connection: asyncpg.Connection, script: Script, place: Callable[[str], str]) -> None:
+    """Record that a script has finished; `place` puts the schema's name into a statement."""
     await connection.execute(place(_FINISHED), script.number, script.name)
 
 
 def sql_text(state: SchemaState, schema: str) -> str:
-    """Return the SQL that `migrate` would run now, to be run by hand."""
+    """Return the SQL that `migrate` would run now, to be run by hand; '' if nothing is to do.
+
+    Raises: `SchemaMismatch` if a newer Mainspring made the schema.
+    """
     place = schema_qualifier(schema)
     parts = [] if state.exists else [place(_TABLE).strip()]
     for script in pending(state):
@@ -177,6 +192,6 @@ def sql_text(state: SchemaState, schema: str) -> str:
 
 
 def schema_qualifier(schema: str) -> Callable[[str], str]:
-    """Return a function that puts the schema's name in place of each § in a statement."""
+    """Return a function that returns a statement with the schema's name in place of each § and {schema}."""
     name = f'"{schema}"'
     return lambda sql: sql.replace("§", f"{name}.").replace("{schema}", name)

@@ -47,9 +47,10 @@ class Notifications:
         self._debounce = NotificationDebounce(self._send)
 
     async def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a notification of another store object.
+        """Wait up to `timeout` seconds for a notification of another store object; begin to listen if necessary.
 
-        Returns True if one arrived, also if it arrived since the last call; False after the time-out.
+        Returns True if one arrived since the last call, or may have been missed while the connection was lost. Returns
+        False after the time-out, or earlier if this object is closed or the listening connection ends.
         """
         await self._listen()
         if not self._received:
@@ -73,11 +74,16 @@ class Notifications:
         self._wakeup.notify()
 
     async def _send(self) -> None:
+        """Notify the other instances. A failure is ignored: they poll as well."""
         with contextlib.suppress(StoreError, ConnectionLost, WriteConflict):
             async with self._db.read_only() as session:
                 await session.value(_NOTIFY, self._channel, self._sender)
 
     async def _listen(self) -> None:
+        """Open the connection that listens, unless it is open, the URL forbids it, or a try failed a moment ago.
+
+        A failure is logged.
+        """
         settings = self._db.settings
         if settings.listen == "no" or not self._db.is_open():
             return
@@ -101,6 +107,7 @@ class Notifications:
         connection.add_termination_listener(lambda _: self._wakeup.notify())
 
     async def _connect(self) -> Any:
+        """Return a new direct connection that listens on the channel. Raises: the driver's errors."""
         settings = self._db.settings
         connection = await self._db.connect(None if settings.listen == "yes" else settings.listen)
         try:

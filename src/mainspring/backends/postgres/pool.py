@@ -1,4 +1,4 @@
-"""The connection pool of a store. Lending an idle connection takes no task or timer, because every verb does it."""
+"""The connection pool of a store. Lending an idle connection takes no task or timer, because every call needs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLOSED = "its connections were closed meanwhile"
 
 
 class Pool:
-    """Hands out at most `size` connections; callers that find none wait first come, first served. Thread: one loop."""
+    """Lends at most `size` connections, made by `connect`; callers wait first come, first served. Thread: one loop."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
         self._connect = connect
@@ -30,9 +30,10 @@ class Pool:
         return len(self._idle) + len(self._out) + self._opening
 
     async def acquire(self, timeout: float) -> Any:
-        """Return an idle connection, preferably the last used, or a new one; `release` must follow.
+        """Return the idle connection that was used last, or a new one; the caller must give it to `release`.
 
-        Raises: `TimeoutError` if none is free within `timeout` seconds.
+        Raises: `TimeoutError` if none is free, or a new one is not open, within `timeout` seconds;
+        `ConnectionAbortedError` after `terminate`; the driver's errors if none can be opened.
         """
         connection = None if self._waiters else self._take()  # a new caller does not overtake the waiters
         if connection is not None:
@@ -48,7 +49,7 @@ class Pool:
         raise ConnectionAbortedError(_CLOSED)
 
     def release(self, connection: Any) -> None:
-        """Take a connection back for the next caller; a closed one is dropped, which makes room for a new one."""
+        """Take a connection back for the next caller. A closed one is dropped; after `terminate` it is cut."""
         self._out.discard(connection)
         if self._ended:
             connection.terminate()
@@ -57,10 +58,7 @@ class Pool:
         self._wake_next()
 
     async def close(self) -> None:
-        """Close idle connections, and those in use when they are released; wait for these.
-
-        `terminate` does not wait.
-        """
+        """Close the idle connections, and wait for the others to be released and close them; then `terminate`."""
         while self._idle or self._out or self._opening:
             while self._idle:
                 await self._idle.pop()[0].close()
@@ -78,6 +76,7 @@ class Pool:
             self._wake_next()
 
     def _take(self) -> Any:
+        """Return the idle connection that was used last, or None; drop those that are closed or idle for too long."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection, since = self._idle.pop()
@@ -91,6 +90,7 @@ class Pool:
         return None
 
     async def _open(self) -> Any:
+        """Open a connection and return it as one in use; after `terminate` cut it and raise ConnectionAbortedError."""
         self._opening += 1
         try:
             connection = await self._connect()
@@ -104,6 +104,7 @@ class Pool:
         return connection
 
     async def _wait(self) -> None:
+        """Wait in line until `_wake_next` gives this caller the turn to look for a connection, or for room, again."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(turn)
         try:
@@ -114,6 +115,7 @@ class Pool:
             raise
 
     def _wake_next(self) -> None:
+        """Give the turn to the first caller that still waits, if there is one."""
         while self._waiters:
             turn = self._waiters.popleft()
             if not turn.done():

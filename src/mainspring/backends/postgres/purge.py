@@ -39,25 +39,26 @@ from mainspring.rules.retention import (
     snapshot_schedules,
 )
 
-#: Parameters: before, limit, dead letters or not. Locks and returns runs that ended, the oldest first, except rows
-#: locked by others.
+#: Parameters: before, limit, true for dead letters. Locks and returns runs that ended before this instant, the oldest
+#: first, except rows locked by others: all dead letters, or all other runs.
 _ENDED_RUNS = """
 SELECT r.id, r.schedule_id, r.origin, coalesce(r.fire_time, r.created_at) AS at, r.state, r.body FROM §run r
 WHERE r.ended_at IS NOT NULL AND r.dead = $3::boolean AND r.ended_at < $1
 ORDER BY r.ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-#: Parameters: before, limit. Locks and returns spans that ended.
+#: Parameters: before, limit. Locks and returns spans whose last fire lies before this instant.
 _SPANS = """
 SELECT p.sid, p.schedule_id, p.through, p.reason, p.count FROM §span p WHERE p.through < $1
 ORDER BY p.through LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-#: Parameters: before, limit. Returns old notes, but not the newest `LogCompacted`, which vouches for the tallies.
+#: Parameters: before, limit. Returns notes written before this instant, but never the newest `LogCompacted`, which
+#: explains the tallies.
 _NOTES = """
 SELECT e.seq FROM §event e WHERE e.n IS NULL AND e.at < $1 AND e.seq <> coalesce((
     SELECT c.seq FROM §event c WHERE c.n IS NULL AND c.type = 'LogCompacted' ORDER BY c.at DESC, c.seq DESC LIMIT 1), 0)
 ORDER BY e.at LIMIT $2
 """
-#: Parameters: before, limit. Locks and returns deleted schedules without a run or a span.
+#: Parameters: before, limit. Locks and returns schedules that were deleted before this instant and have no run or span.
 _DELETED_SCHEDULES = """
 SELECT s.id, s.body FROM §schedule s
 WHERE s.state = 'deleted' AND s.updated_at < $1
@@ -72,7 +73,7 @@ WHERE name >= $1 AND name <= $5 AND starts_with(name, $1) AND renewed_at < $2 AN
 LIMIT $4 FOR UPDATE SKIP LOCKED
 """
 _TALLY_COLUMNS = {"schedule_id": "text", "day": "integer", "outcome": "text", "count": "bigint"}
-#: Parameters: TALLY_COLUMNS. Adds counts to tallies.
+#: Parameters: _TALLY_COLUMNS. Adds counts to tallies.
 _COUNT = f"""
 INSERT INTO §tally AS y (schedule_id, day, outcome, count)
 SELECT i.schedule_id, i.day, i.outcome, i.count FROM {unnest_columns(_TALLY_COLUMNS)} ORDER BY i.ord
@@ -88,7 +89,8 @@ ORDER BY e.seq
 _ROWS = f"""
 SELECT {schedule_columns("s")} FROM §schedule s WHERE s.id = ANY ($1::text[]) ORDER BY s.id FOR UPDATE
 """  # noqa: S608
-#: Parameters: schedule ids. Run one after the other, these delete schedules.
+#: Parameters: schedule ids. Run one after the other, these statements add the tallies of schedules to those of no
+#: schedule, and delete the schedules with their gates.
 _FORGET = (
     """INSERT INTO §tally AS y (schedule_id, day, outcome, count)
        SELECT '', t.day, t.outcome, sum(t.count) FROM §tally t WHERE t.schedule_id = ANY ($1::text[]) GROUP BY 2, 3
@@ -112,7 +114,8 @@ RETURNING id
 async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
     """Remove rows that the retention policy no longer keeps, at most `limit` of each kind, in one transaction.
 
-    Returns how many of each kind were removed, and whether there are more.
+    Returns how many of each kind were removed, and whether there are more. Tallies, snapshots and a note in the log
+    take the place of removed rows and events. Payloads that only removed rows used are removed, too.
     """
     async with db.transaction("purge") as session:
         wall: Ms = await session.value(f"SELECT {NOW_SQL}", db.now(now))
@@ -133,7 +136,7 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
 
 
 async def _find_removable(session: Session, policy: Retention, limit: int, wall: Ms) -> tuple[Removable, list[Any]]:
-    """Lock and return up to `limit` + 1 removable rows of each kind: all kinds but the spans, then the spans."""
+    """Return up to `limit` + 1 removable rows of each kind, spans apart from the others; lock all but the notes."""
     before, most = policy.ended_before, limit + 1
     prefix = storable_text(policy.lease_prefix) or ""
     runs = await session.fetch(_ENDED_RUNS, before, most, False)
@@ -153,7 +156,7 @@ async def _find_removable(session: Session, policy: Retention, limit: int, wall:
 async def _compact(session: Session, rows: Removable, spans: list[Any], wall: Ms) -> tuple[list[int], int]:
     """Remove runs, spans and deleted schedules with their event streams; write tallies, snapshots and a note instead.
 
-    Returns the numbers of the deleted events, and how many payloads were deleted.
+    Returns the `seq` of each deleted event, and how many payloads were deleted: those that no other row uses.
     """
     removed_runs = [RemovedRun(row["schedule_id"], row["origin"], row["at"], row["state"]) for row in rows.runs]
     removed_spans = [RemovedSpan(row["schedule_id"], row["through"], row["reason"], row["count"]) for row in spans]
@@ -180,7 +183,7 @@ async def _add_tallies(session: Session, tallies: Mapping[TallyKey, int]) -> Non
 
 
 async def _remove_runs(session: Session, ids: list[str]) -> list[int]:
-    """Delete runs with their event streams; return the numbers of the deleted events."""
+    """Delete runs with their event streams; return the `seq` of each deleted event."""
     if not ids:
         return []
     removed = [row["seq"] for row in await session.fetch(_DELETE_RUN_EVENTS, ids)]
@@ -189,7 +192,7 @@ async def _remove_runs(session: Session, ids: list[str]) -> list[int]:
 
 
 async def _compact_streams(session: Session, schedules: list[ScheduleId], wall: Ms) -> list[int]:
-    """Replace each schedule's event stream by one snapshot; return the numbers of the deleted events."""
+    """Replace the event stream of each schedule that exists by one snapshot; return the `seq` of each deleted event."""
     if not schedules:
         return []
     rows = [read_schedule(row) for row in await session.fetch(_ROWS, schedules)]
@@ -204,9 +207,9 @@ async def _compact_streams(session: Session, schedules: list[ScheduleId], wall: 
 
 
 async def _forget(session: Session, schedules: list[str]) -> list[int]:
-    """Delete schedules with their streams and gates, and add their tallies to those of no schedule.
+    """Delete schedules with their event streams, and their gates without runs; return the `seq` of each deleted event.
 
-    Returns the numbers of the deleted events.
+    The tallies of the schedules are added to those of no schedule.
     """
     if not schedules:
         return []
@@ -218,6 +221,7 @@ async def _forget(session: Session, schedules: list[str]) -> list[int]:
 
 
 async def _remove_bodies(session: Session, candidates: set[str]) -> int:
+    """Delete those of the payloads that no run or schedule uses, and no other transaction locks; return how many."""
     if not candidates:
         return 0
     locked = [row["id"] for row in await session.fetch(_LOCK_BODIES, sorted(candidates))]

@@ -1,4 +1,4 @@
-"""Restoring another store's content: a page is written in one transaction, if the log ends where the page begins."""
+"""Restoring another store's content: each page is written in one transaction, if the log ends where the page begins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from mainspring.ports.store import Page
 
 
 def _put(table: str, columns: Mapping[str, str], key: str) -> str:
-    """Return SQL that inserts rows, sent as one array per column, and overwrites rows whose `key` exists."""
+    """Return SQL that inserts rows, sent as one array per column, and overwrites rows whose `key` exists.
+
+    `columns`: types by name; `key`: the names of the columns of the primary key, separated by ", ".
+    """
     names = ", ".join(columns)
     others = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key.split(", "))
     return f"""
@@ -65,9 +68,10 @@ _SET_NEXT_SEQ = "SELECT setval(pg_get_serial_sequence('§event', 'seq'), $1::big
 
 
 async def restore(db: Database, page: Page) -> bool:
-    """Write all rows and events of a page, with their ids and numbers.
+    """Write all rows and events of a page, with their ids and numbers, and return True.
 
-    Return False, with nothing written, if the log does not end at the event before the page.
+    Rows that exist are overwritten, payloads stay, spans are added. Return False, with nothing written, if the log does
+    not end at the event `page.after`.
     """
     # Ended runs first: an open run may hold the unique key that an ended run gave up.
     runs = sorted(page.runs, key=lambda run: run.ended_at is None)
@@ -93,7 +97,10 @@ async def restore(db: Database, page: Page) -> bool:
 
 
 async def exists(settings: PostgresSettings) -> bool:
-    """Return True if the store's schema exists, in any version. Nothing is created."""
+    """Wait for the server; return True if the store's schema exists, in any version. Nothing is created.
+
+    Raises: `StoreError`, of which `SchemaMismatch` if the schema holds another program's tables.
+    """
     connection = await Database(settings, None, None).connect_when_up()
     try:
         return (await migrations.read_state(connection, settings.schema)).exists

@@ -16,30 +16,31 @@ from mainspring.model.schedule import Schedule, ScheduleSpec
 
 _encoder = msgspec.json.Encoder()
 
-#: SQL: the current instant in milliseconds: parameter $1 in tests, else the server's, equal throughout a transaction.
+#: SQL: the current instant in milliseconds. It is parameter $1, or if that is NULL, as it is outside tests, the
+#: server's time at the beginning of the transaction.
 NOW_SQL = "coalesce($1::bigint, floor(extract(epoch FROM now()) * 1000)::bigint)"
 #: The text of each state; a look-up here is the fastest way to it.
 STATE_TEXT = {state: str(state.value) for state in State}
 CLAIMABLE_STATES = "('waiting', 'retrying')"
-#: SQL: a condition on rows that are found by id. The `|| ''` keeps the planner from answering it by the partial index
-#: of running runs, which it would read from end to end.
+#: SQL: true for rows `r`, found by id, that are running. The `|| ''` keeps the planner from using the partial index of
+#: running runs, which it would read from end to end.
 STILL_RUNNING = "(r.state || '') = 'running'"
 OPEN_STATES = "('blocked', 'waiting', 'running', 'retrying')"
 
 
 def unnest_columns(columns: Mapping[str, str], first: int = 1, alias: str = "i") -> str:
-    """Return SQL that makes rows of arrays sent as parameters, one per column; `ord` numbers the rows.
+    """Return SQL that makes rows of arrays sent as parameters, one array per column; a column `ord` numbers the rows.
 
-    `columns`: names and types; `first`: the number of the first parameter; `alias`: the rows' name in the SQL.
+    `columns`: types by name; `first`: the number of the first parameter; `alias`: the rows' name in the SQL.
     """
     parameters = ", ".join(f"${first + k}::{kind}[]" for k, kind in enumerate(columns.values()))
     return f"unnest({parameters}) WITH ORDINALITY AS {alias}({', '.join(columns)}, ord)"
 
 
 def column_arrays(rows: Sequence[Sequence[Any]], width: int) -> list[Any]:
-    """Return `rows` as columns, the parameters for `unnest_columns`; `width` is their number, also without rows.
+    """Return `rows` as `width` columns, the parameters for `unnest_columns`.
 
-    A column of NULLs only is returned empty, which costs less: `unnest` pads it with NULLs again.
+    A column that has only None is returned empty, which costs less: `unnest` pads it with NULLs again.
     """
     if not rows:
         return [()] * width
@@ -62,7 +63,10 @@ def text_columns(columns: Mapping[str, str], first: int = 1) -> str:
 
 
 def join_column(values: Sequence[Any]) -> str | None:
-    """Join values, none of them None, to a text for `text_columns`; None if it is empty or a value has a separator."""
+    """Join the values of a column, at least one and none of them None, to a text for `text_columns`.
+
+    Return None if the text is empty or a value has the separator: such a column cannot be sent as one text.
+    """
     text = COLUMN_SEPARATOR.join(values if type(values[0]) is str else map(str, values))
     return text if text and text.count(COLUMN_SEPARATOR) == len(values) - 1 else None
 
@@ -101,7 +105,8 @@ def _column_type(name: str) -> str:
 
 RUN_COLUMNS = {name: _column_type(name) for name in RUN_FIELDS}
 _TEXT_INDEXES = tuple(i for i, name in enumerate(RUN_FIELDS) if RUN_COLUMNS[name] == "text" and name != "state")
-#: Fields in which new runs differ. All other fields have equal values in every fresh run: one without an event yet.
+#: The fields in which fresh runs differ, those before `epoch`. A run is *fresh* if all its other fields have their
+#: defaults: it was never started, cancelled, parked or ended.
 _FRESH_FIELDS = RUN_FIELDS[: RUN_FIELDS.index("epoch")]
 FRESH_COLUMNS = {name: RUN_COLUMNS[name] for name in _FRESH_FIELDS}
 FRESH_FIELD_COUNT = len(_FRESH_FIELDS)
@@ -114,7 +119,7 @@ def _literal(value: object) -> str:
     return "NULL" if value is None else str(value).lower()
 
 
-#: SQL: the column values of a fresh run in the order of `Run`, from the row `i` or constants.
+#: SQL: the column values of a fresh run in the order of `Run`: from the row `i`, the instant in `t`, or constants.
 FRESH_VALUES = [f"i.{name}" for name in _FRESH_FIELDS] + [
     "(SELECT now FROM t)" if name == "created_at" else _literal(value)
     for name, value in zip(RUN_FIELDS[FRESH_FIELD_COUNT:], _FRESH_DEFAULTS, strict=True)
@@ -122,17 +127,18 @@ FRESH_VALUES = [f"i.{name}" for name in _FRESH_FIELDS] + [
 
 
 def run_columns(alias: str) -> str:
-    """Return SQL for all columns of a run, in the order of `Run`."""
+    """Return SQL for all columns of a run, in the order of `Run`; `alias`: the table's name in the statement."""
     return ", ".join(f"{alias}.{name}" for name in RUN_FIELDS)
 
 
-#: SQL: insert fresh runs from `i`, created at the instant in `t`; a run that exists is skipped.
+#: SQL: inserts fresh runs from `i`, created at the instant in `t`. Skips a run whose id, fire or unique key exists.
 INSERT_FRESH = f"""
     INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {", ".join(FRESH_VALUES)} FROM i ORDER BY i.ord
     ON CONFLICT DO NOTHING"""  # noqa: S608 - column names, no input
 
 
-#: Parameters: RUN_COLUMNS. Insert runs in any state; returns the ids of runs that did not exist.
+#: Parameters: RUN_COLUMNS. Inserts runs in any state, but skips a run whose id, fire or unique key exists. Returns the
+#: ids of the inserted runs.
 INSERT_RUNS = f"""
 INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {run_columns("i")} FROM {unnest_columns(RUN_COLUMNS)} ORDER BY i.ord
 ON CONFLICT DO NOTHING RETURNING id
@@ -140,9 +146,9 @@ ON CONFLICT DO NOTHING RETURNING id
 
 
 def fresh_row(run: Run, n: int) -> list[Any] | None:
-    """Return a row of FRESH_COLUMNS for a new run, with event number `n`; None if the run is not fresh.
+    """Return a row of FRESH_COLUMNS for a new run, with the event number `n`; None if the run is not fresh.
 
-    A run is fresh if all its other fields have their defaults: it was not started, cancelled, parked or ended.
+    A run is fresh if all its other fields have their defaults: it was never started, cancelled, parked or ended.
     """
     values = astuple(run)
     if values[FRESH_FIELD_COUNT:] != _FRESH_DEFAULTS:
@@ -153,7 +159,7 @@ def fresh_row(run: Run, n: int) -> list[Any] | None:
 
 
 def run_row(run: Run, n: int, created_at: int, ended_at: int | None) -> list[Any]:
-    """Return a row for INSERT_RUNS: the run with event number `n` and these instants in place of its own."""
+    """Return a row for INSERT_RUNS: the run, with `n`, `created_at` and `ended_at` in place of its own values."""
     row = list(astuple(run))
     _convert_to_columns(row, run, n)
     row[_CREATED], row[_ENDED] = created_at, ended_at
@@ -164,6 +170,7 @@ def run_row(run: Run, n: int, created_at: int, ended_at: int | None) -> list[Any
 
 
 def _convert_to_columns(row: list[Any], run: Run, n: int) -> None:
+    """Change `row`, the values of a run, to what FRESH_COLUMNS hold: number, state as text, storable texts and JSON."""
     row[_N] = n
     row[_STATE] = STATE_TEXT[run.state]
     for i in _FRESH_TEXT_INDEXES:
@@ -211,7 +218,7 @@ SCHEDULE_VALUES = {
 
 
 def schedule_columns(alias: str) -> str:
-    """Return SQL for all columns of a schedule, in the order of `Schedule`."""
+    """Return SQL for all columns of a schedule, in the order of `Schedule`; `alias`: the table's name in the SQL."""
     return ", ".join(f"{alias}.{name}" for name in SCHEDULE_FIELDS)
 
 
@@ -246,7 +253,8 @@ EVENT_COLUMNS = {
     "data": "text",
 }
 _NAMES = ", ".join(EVENT_COLUMNS)
-#: Parameters: instant, EVENT_COLUMNS. Append events to the log; `seq` follows the order of the rows.
+#: Parameters: instant, EVENT_COLUMNS. Appends events to the log, with the instant as `at` of each and with `seq` in the
+#: order of the rows.
 INSERT_EVENTS = f"""
 INSERT INTO §event (at, {_NAMES}) SELECT $1::bigint, {_NAMES} FROM {unnest_columns(EVENT_COLUMNS, 2)} ORDER BY i.ord
 """  # noqa: S608
@@ -254,12 +262,15 @@ _EVENT_FIELDS = ("seq", "at", "ns", "schedule_id", "run_id", "n", "v", "actor", 
 
 
 def event_columns(alias: str) -> str:
-    """Return SQL for the columns of an event that `read_event` expects, in its order."""
+    """Return SQL for the columns of an event that `read_event` expects, in its order; `alias`: the table's name."""
     return ", ".join(f"{alias}.{name}" for name in ("type", "data", *_EVENT_FIELDS))
 
 
 def event_row(event: Event, change: str | None, n: int | None) -> tuple[Any, ...]:
-    """Return a row for INSERT_EVENTS; `change`: id of the change that writes it, `n`: its number in its stream."""
+    """Return a row for INSERT_EVENTS; `change`: id of the change that writes the event, or None.
+
+    `n`: the event's number in the stream of its run or schedule, None for a note.
+    """
     return (
         storable_text(event.ns),
         event.schedule_id,
@@ -277,7 +288,10 @@ def event_row(event: Event, change: str | None, n: int | None) -> tuple[Any, ...
 
 
 def read_event(record: Sequence[Any]) -> Event:
-    """Return the event that a record holds in its first columns, those of `event_columns`. NULL means the default."""
+    """Return the event that a driver's record holds in its first columns, those of `event_columns`.
+
+    A column with NULL takes its default.
+    """
     columns = {name: value for name, value in zip(_EVENT_FIELDS, record[2:], strict=False) if value is not None}
     return decode_event(record[0], columns, record[1])
 

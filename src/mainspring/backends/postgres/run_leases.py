@@ -43,7 +43,8 @@ _ID, _CANCEL = 2 + RUN_FIELDS.index("id"), 2 + RUN_FIELDS.index("cancel")
 async def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
     """Renew leases (run id, epoch) of an owner; return which are kept, which are lost, requests to cancel, and strays.
 
-    An expired lease is lost, even if its run has not been claimed again.
+    Kept leases end in `ttl` milliseconds. An expired lease is lost, even if its run has not been claimed again. Strays
+    are running runs of the owner that `leases` does not name.
     """
     db.reach("renew:begin")
     named = dict(sorted(leases))

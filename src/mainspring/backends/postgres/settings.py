@@ -1,4 +1,4 @@
-"""Settings of a PostgreSQL store, parsed from a `postgresql://` URL; options that are not ours go to the driver."""
+"""Settings of a PostgreSQL store, parsed from a `postgresql://` URL; options of the driver are passed on to it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ class PostgresSettings(Struct, frozen=True):
     dsn: str
     #: The name of the database in log lines and error texts, without the password.
     where: str
+    #: The schema that holds all tables of the store.
     schema: str = "mainspring"
-    #: The maximum number of connections, not counting the one that listens for notifications.
+    #: The most connections of the pool. Connections that listen, or hold an advisory lock, are not counted.
     pool: int = 4
+    #: How many prepared statements the driver keeps per connection; 0: none, the default behind a pooler.
     statement_cache_size: int = 256
     #: True behind PgBouncer in transaction mode: no setting or prepared statement may outlive a transaction.
     pooler: bool = False
@@ -54,7 +56,7 @@ class PostgresSettings(Struct, frozen=True):
 
 
 def read_url(url: str) -> PostgresSettings:
-    """Parse the URL of a store into its settings. Raises `InvalidInput` before anything is opened."""
+    """Return the settings that the URL of a store gives. Raises `InvalidInput`. Nothing is opened."""
     parts = urlsplit(url)
     options, driver_options = parse_options(parts.query, _OWN_OPTIONS, _DRIVER_OPTIONS)
     try:
@@ -82,6 +84,10 @@ def read_url(url: str) -> PostgresSettings:
 
 
 def _read_listen(options: dict[str, str], pooler: bool) -> str:
+    """Return the option `listen` in the form of `PostgresSettings.listen`; the default is 'no' behind a pooler.
+
+    Raises: `InvalidInput` if it is neither a flag nor an address.
+    """
     listen = options.get("listen", "no" if pooler else "yes")
     if listen.lower() in FLAGS:
         return "yes" if FLAGS[listen.lower()] else "no"

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class PostgresStore:
-    """Store on one schema of a PostgreSQL database. Leases and due times are judged by the server's clock."""
+    """Store on one schema of a PostgreSQL database. The server's clock judges leases and due times."""
 
     capabilities = Capabilities(durable=True, multi_process=True, own_clock=True, remote=True)
     others_write = True
@@ -50,6 +50,7 @@ class PostgresStore:
     def __init__(
         self, url: str | PostgresSettings, clock: Clock | None = None, *, failpoint: Callable[[str], None] | None = None
     ) -> None:
+        """`clock` and `failpoint` are for tests, see `Database`. Raises: `InvalidInput` for a wrong URL."""
         self.settings = read_url(url) if isinstance(url, str) else url
         self._db = Database(self.settings, clock, failpoint)
         self._notifications = Notifications(self._db)
@@ -99,10 +100,11 @@ class PostgresStore:
     def join(
         self, connection: Any, changes: Sequence[Change], *, blocking: bool
     ) -> list[Result] | Awaitable[list[Result]]:
-        """Insert new runs in the caller's own transaction; return their results, or an awaitable of them.
+        """Insert the new runs of `changes` in the open transaction of `connection`; return a result for each change.
 
-        Thread: the caller's. Statements go to `connection`, not through the pool. With `blocking` the caller cannot
-        await, so the connection of an async driver is refused.
+        With the connection of an async driver, return an awaitable of the results. With `blocking` the caller cannot
+        await, so such a connection is refused. Statements go to `connection`, not through the pool. Raises:
+        `InvalidInput` for a connection that cannot be joined. Thread: the caller's.
         """
         identity = self._identity
         if identity is None:
@@ -134,7 +136,10 @@ class PostgresStore:
         return await retry_conflicts(lambda: find.tail(self._db, after, limit))
 
     def open_cursor(self, position: int | str = 0) -> PostgresLogCursor:
-        """Return a cursor in the event log, behind `position`, that misses no event while others write."""
+        """Return a cursor in the event log, behind `position`, that misses no event while others write.
+
+        Raises: `InvalidInput` if a text is not a position.
+        """
         return PostgresLogCursor(self._db, position)
 
     async def lease(

@@ -1,4 +1,4 @@
-"""Inserting runs inside a caller's own transaction, as a sequence of statements; another module sends them.
+"""Inserting runs inside a caller's own transaction, as a sequence of statements, which `caller_connections` sends.
 
 Nothing here does I/O, so blocking and async connections share the code.
 """
@@ -22,26 +22,34 @@ from mainspring.model.instant import Ms
 
 _encoder = msgspec.json.Encoder()
 _holders = msgspec.json.Decoder(list[list[Any]])
-#: How many times an insert is tried again because the holder of its unique key ended before it could be read.
+#: How many times an insert is tried while the run that holds its unique key ends each time before it can be read.
 _MAX_KEY_RACES = 20
 
-#: A statement and its one parameter, a JSON text. The statement returns one text, too.
+#: A statement and its one parameter, a JSON text. The answer to the statement is one JSON text, too.
 Statement = tuple[str, str]
 
 
 class StoreIdentity(Struct, frozen=True):
     """Identifies the store's database and schema, to check that a caller's connection leads there."""
 
+    #: The answer of READ_IDENTITY on the store's own connection.
     identity: str
     schema: str
+    #: The channel for notifications of the store's instances.
     channel: str
+    #: The store's name in error texts.
     where: str
 
 
 class _Answer(Struct):
+    """The answer to INSERT_RUNS_IF_AT_HOME, decoded."""
+
+    #: True if the connection leads to the store's own database and schema; else nothing was inserted.
     home: bool
+    #: The name of the database to which the connection leads, and the version of Mainspring's schema there.
     database: str
     version: int | None
+    #: The ids of the inserted runs; None if there are none.
     ids: list[str] | None = None
 
 
@@ -54,8 +62,10 @@ def insert_runs(
     """Insert new runs: a generator that yields statements, is sent their answers, and returns the changes' results.
 
     A change whose unique key is held is refused with the run that holds it; the caller's transaction stays usable.
+    `now`: the instant to stamp; None: the server's time.
 
-    Raises: `SchemaMismatch` if the connection leads to another database or schema than the store's.
+    Raises: `SchemaMismatch` if the connection leads to another database or schema than the store's; `StoreError` if a
+    unique key is held at each of _MAX_KEY_RACES inserts, and free each time that its holder is read after it.
     """
     results: list[Result] = [Result("refused")] * len(changes)
     left = list(enumerate(changes))
@@ -77,9 +87,10 @@ def insert_runs(
 
 
 def _accept_inserted(changes: IndexedChanges, inserted: set[str], results: list[Result]) -> list[dict[str, Any]]:
-    """Accept the changes whose run was inserted, and those without a unique key; set their results.
+    """Accept the changes whose run was inserted, and those without a guard: set their results.
 
-    Return for each other change its place and unique key, as objects for the JSON text of FIND_KEY_HOLDERS.
+    Return the index and unique key of each other change, as an object for the JSON text of FIND_KEY_HOLDERS.
+    `inserted`: the ids of the inserted runs.
     """
     keys: list[dict[str, Any]] = []
     for place, change in changes:
@@ -92,7 +103,7 @@ def _accept_inserted(changes: IndexedChanges, inserted: set[str], results: list[
 
 
 def _insert_document(changes: Sequence[Change], store: StoreIdentity, now: Ms | None) -> dict[str, Any]:
-    """Return the parameter of INSERT_RUNS_IF_AT_HOME, as a JSON object, that inserts the runs of these changes."""
+    """Return the parameter of INSERT_RUNS_IF_AT_HOME that inserts the runs and payloads of these changes."""
     bodies = body_rows(body for change in changes for body in change.bodies)
     return {
         "now": now,
@@ -104,7 +115,7 @@ def _insert_document(changes: Sequence[Change], store: StoreIdentity, now: Ms | 
 
 
 def _rows(change: Change) -> list[dict[str, Any]]:
-    """Return for each run that a change inserts its row and its event's columns, as an object for the JSON text."""
+    """Return an object for the JSON text for each run that a change inserts: the columns of the run and its event."""
     runs = change.runs if change.run is None else (change.run,)
     rows: list[dict[str, Any]] = []
     for run, event in zip(runs, change.events, strict=True):
@@ -124,7 +135,7 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def schema_not_found(store: StoreIdentity, why: str) -> SchemaMismatch:
-    """Return the error for a caller's connection that does not lead to the store's schema."""
+    """Return the error for a caller's connection that does not lead to the store's schema; `why`: how that shows."""
     return SchemaMismatch(
         f"connection: it does not lead to the schema {store.schema!r} of {store.where}: {why}. "
         "Give a connection to the store's own database, or the store the URL of this one"

@@ -1,6 +1,6 @@
 """SQL statements that run on a caller's own connection. Each takes one JSON text and returns one JSON text.
 
-Every driver can run them, however it treats arrays and types. `{document}` stands for the driver's placeholder.
+Every driver can run them, however it treats arrays and types. `{document}` stands for the placeholder of the parameter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ _DOCUMENT = "d AS MATERIALIZED (SELECT CAST(CAST({document} AS text) AS json) AS
 
 
 def _rows(key: str, columns: dict[str, str], alias: str) -> str:
-    """Return SQL that makes rows of the objects under a key of the JSON text; `ord` numbers them in their order."""
+    """Return SQL that makes rows of the objects under a key of the JSON text; a column `ord` numbers them in order.
+
+    `columns`: types by name; `alias`: the rows' name in the SQL.
+    """
     kinds = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     return (
         f"d CROSS JOIN LATERAL ROWS FROM (json_to_recordset(d.j -> '{key}') AS ({kinds})) "
@@ -26,14 +29,14 @@ SELECT (SELECT b.oid::text FROM pg_database b WHERE b.datname = current_database
        || coalesce((SELECT extract(epoch FROM m.began_at)::text FROM §migration m WHERE m.number = 1), '')
 """
 
-#: Columns of the `RunScheduled` event that the run's row does not have.
+#: Columns of the `RunScheduled` event that the run's row does not have: its actor, change and data.
 _EVENT = {"event_actor": "text", "event_change": "text", "event_data": "text"}
 RUN_COLUMNS = {**FRESH_COLUMNS, **_EVENT}
 _BODY = {"id": "text", "data": "text"}
 
-#: {now, home, channel, runs, bodies} → {home, database, version, ids}. Inserts runs with payloads and events. Writes
-#: nothing unless `home` is the identity of this schema; runs that exist are skipped. Other instances are notified when
-#: the caller commits.
+#: {now, home, channel, runs, bodies} → {home, database, version, ids}. Inserts runs with payloads and events, and
+#: returns the ids of the inserted runs; runs that exist are skipped. Writes nothing unless the parameter `home` is the
+#: identity of this schema; the returned `home` tells if it is. Other instances are notified when the caller commits.
 INSERT_RUNS_IF_AT_HOME = f"""
 WITH {_DOCUMENT},
 t AS MATERIALIZED (
@@ -57,7 +60,7 @@ FROM d, h
 """  # noqa: S608 - column names, no input
 
 _KEY = {"place": "integer", "ns": "text", "unique_key": "text"}
-#: {keys} → [[place, run…]]. Returns the open runs that hold the unique keys.
+#: {keys} → [[place, run…]]. Returns the open runs that hold the unique keys; `place` is the index of the change.
 FIND_KEY_HOLDERS = f"""
 WITH {_DOCUMENT}
 SELECT coalesce(json_agg(json_build_array(k.place, {run_columns("r")})), '[]')::text AS answer

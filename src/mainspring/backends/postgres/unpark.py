@@ -11,7 +11,7 @@ from mainspring.model.instant import Ms
 GATE_COUNT_COLUMNS = {"name": "text", "times": "integer"}
 
 #: Parameters: now, limit. Returns the gates at which runs are parked, found by skipping through the index, each with
-#: the number of parked runs, counted up to the limit. Without parked runs one row has the instant alone.
+#: the number of parked runs, counted up to the limit, and the instant. Without parked runs one row has the instant.
 _FIND_GATES_WITH_PARKED_RUNS = f"""
 WITH RECURSIVE t AS MATERIALIZED (SELECT {NOW_SQL} AS now), waited(name) AS (
     SELECT min(r.parked_on) FROM §run r WHERE r.parked_on IS NOT NULL
@@ -39,7 +39,7 @@ RETURNING r.id
 async def unpark(db: Database, limit: int, now: Ms | None) -> tuple[Ms, int]:
     """Unpark up to `limit` runs whose gates have room; return the instant and the number of unparked runs.
 
-    Why the statement that leaves a gate does not do it: its snapshot may be older than the commit that parked a run.
+    Why the statement that leaves a gate does not unpark: its snapshot may be older than the commit that parked a run.
     """
     async with db.read_only() as session:
         rows = await session.fetch(_FIND_GATES_WITH_PARKED_RUNS, db.now(now), limit)

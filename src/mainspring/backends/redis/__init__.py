@@ -1,4 +1,4 @@
-"""Redis and Valkey as a store."""
+"""Redis and Valkey as a store, and as a broker (`broker.py`)."""
 
 from mainspring.backends.redis.store import RedisStore
 

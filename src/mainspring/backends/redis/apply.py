@@ -1,4 +1,7 @@
-"""The verb `apply`: write a batch of changes by one or two scripts. A script checks all guards before it writes."""
+"""The store's method `apply`: write a batch of changes by one or two scripts.
+
+A script checks all guards before it writes.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,11 @@ _ACCEPTED = tuple(Result("accepted", n) for n in range(16))
 
 
 async def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
-    """Write a batch, each change all or nothing, then claim runs if requested; return results and claim.
+    """Write a batch, each change all or nothing, then claim runs if requested; return the results and the claim.
 
     New runs that only wait for a worker have a short script, and so have plain successes. A batch of both is two calls,
-    the new runs first: two short scripts cost less than the long one, and neither part depends on the other.
+    the new runs first: two short scripts cost less than the long one, and neither part depends on the other. Raises:
+    as `Database.run_script`; some of the changes may be written then.
     """
     db.reach("apply:begin")
     others = [position for position, change in enumerate(changes) if type(change.guard) is not RunLease]
@@ -58,9 +62,10 @@ async def apply(db: Database, changes: Sequence[Change], claim_request: ClaimReq
 async def _apply_without_outcomes(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied:
-    """Write a batch that holds no outcome of a claimed run, then claim if requested.
+    """Write a batch without outcomes of claimed runs, then claim if requested.
 
-    lua/insert_runs.lua writes it if it only inserts runs that wait for a worker; else lua/apply.lua does.
+    lua/insert_runs.lua writes it if it only inserts runs that wait for a worker, and a further call claims; else
+    lua/apply.lua does both.
     """
     inserted = await insert_runs(db, changes, now)
     if inserted is None:
@@ -94,7 +99,10 @@ async def _apply_mixed(
 async def _apply_outcomes(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied:
-    """Write outcomes of claimed runs by lua/complete_runs.lua, and by lua/apply.lua those that it leaves unwritten."""
+    """Write outcomes of claimed runs, then claim if requested.
+
+    lua/complete_runs.lua writes them and claims; those that it leaves unwritten, lua/apply.lua writes, and claims then.
+    """
     completed = await complete_runs(db, changes, claim_request, now)
     if completed is None:
         return await _apply_any(db, changes, claim_request, now)
@@ -119,6 +127,7 @@ async def _apply_any(
 
 
 def _parse_answer(change: Change, answer: Any) -> Result:
+    """Return the result in the answer of lua/apply.lua to a change: `n` if it was accepted, else status, n and row."""
     if isinstance(answer, int):
         return _ACCEPTED[answer] if answer < len(_ACCEPTED) else Result("accepted", answer)
     status, n, row = answer
@@ -188,6 +197,7 @@ def _guarded_run(change: Change) -> Run:
 
 
 def _pack_outcome(run: Run) -> list[Any]:
+    """Return the new values of a guarded run that every guard on a run sets, in the order of `RUN_VALUES`."""
     return [
         run.state,
         run.ready_at,
@@ -203,6 +213,7 @@ def _pack_outcome(run: Run) -> list[Any]:
 
 
 def _pack_event(event: Event, change: str) -> tuple[Any, ...]:
+    """Return an event of the change with the id `change`: its kind, the id of its run or schedule, the encoded rest."""
     rest = pack_bytes(encode_event_rest(event, change))
     if isinstance(event, RunEvent):
         return _RUN_EVENT, event.run_id, rest

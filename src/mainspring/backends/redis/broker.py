@@ -1,7 +1,7 @@
 """The broker on Redis Streams: one stream for each topic, consumer groups, one call for each batch.
 
-A message that every group has acknowledged is deleted, so a stream's length counts the messages still to be handled.
-No script touches more than one key: topics may live on different nodes of a cluster.
+A message that every group has acknowledged is deleted, so the length of a stream with groups counts the messages still
+to be handled. No script touches more than one key: topics may live on different nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from mainspring.ports.broker import DEAD_LETTER_TOPIC, EVENTS_TOPIC, BrokerLimit
 T = TypeVar("T")
 _pack = msgspec.msgpack.Encoder().encode
 
-#: A read waits this long for messages, then returns none: the consumer thereby knows that the broker answers.
+#: A read waits this long for messages, then returns none. So a consumer learns that the broker answers.
 READ_BLOCK_MS = 1_000
 #: Longest interval between two searches for messages that were not acknowledged in time.
 MAX_RECLAIM_SECONDS = 1.0
 #: A consumer without a group announces itself by a key that expires after this time.
 READER_TTL_SECONDS = 15
-#: A consumer that has read nothing for a day is removed from its group.
+#: A consumer that has read nothing for a day and holds no message is removed from its group.
 ABANDONED_CONSUMER_MS = 86_400_000
 #: Messages in one call: Lua's unpack() takes some thousand values at most.
 MAX_MESSAGES_PER_CALL = 1_000
@@ -39,6 +39,7 @@ MAX_MESSAGES_PER_CALL = 1_000
 FULL_TOPIC_RETRY_SECONDS = 0.05
 #: Arguments of bytes.decode(): entries that other programs added need not be UTF-8.
 _LENIENT = ("utf-8", "backslashreplace")
+#: The id of an entry of a stream.
 _ID = re.compile(r"\d{1,18}-\d{1,18}")
 DEFAULT_PREFIX = "mainspring"
 DEFAULT_STREAM = "scheduler-events"
@@ -107,8 +108,8 @@ for _, entry in ipairs(found[2]) do
 end
 return answer
 """)
-#: Make messages count as delivered some time ago, so that they are delivered again after the rest of the time-out.
-#: KEYS[1]: stream. ARGV: group, that time in milliseconds, ids….
+#: Let messages count as delivered ARGV[2] milliseconds ago, so that they are delivered again after the rest of the
+#: time-out. KEYS[1]: stream. ARGV: group, these milliseconds, ids….
 _NACK = TopicScript("""
 for i = 3, #ARGV do
   local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)
@@ -122,7 +123,11 @@ return 0
 
 
 class RedisStreams:
-    """Broker whose topics are streams `<prefix>:<topic>`; events go to a stream that other programs may read."""
+    """Broker whose topics are streams `<prefix>:<topic>`; events go to a stream that other programs may read.
+
+    `stream`: the key of that stream; None: `DEFAULT_STREAM`, behind the prefix if that is not the default.
+    `events_always`: publish events even if no consumer of them is known.
+    """
 
     def __init__(
         self,
@@ -137,7 +142,7 @@ class RedisStreams:
         self._prefix = prefix
         self._stream = stream or (DEFAULT_STREAM if prefix == DEFAULT_PREFIX else f"{prefix}:{DEFAULT_STREAM}")
         self.limits = limits or BrokerLimits()
-        #: Publish events without a known consumer: another program that uses plain XREAD leaves no trace.
+        #: Why such a setting: another program that reads events by plain XREAD leaves no trace of itself.
         self._events_always = events_always
         self._closed = False
 
@@ -229,15 +234,16 @@ class RedisStreams:
         return [message for message in found if message.deliveries <= limits.max_deliveries]
 
     async def _read_new(self, topic: str, group: str, consumer: str, limit: int, block: int) -> list[Message]:
+        """Return up to `limit` messages that the group has not received yet; wait up to `block` ms for the first."""
         block = min(block, READ_BLOCK_MS)
         call = self._client.redis.xreadgroup(group, consumer, {self.key(topic): ">"}, count=limit, block=block)
         return _parse_messages(topic, await self._call(call))
 
     async def _consume_all(self, topic: str, limit: int) -> AsyncGenerator[list[Message], None]:
-        """Yield batches of all messages published after the first batch, to a consumer without a group.
+        """Yield batches of messages to a consumer without a group.
 
-        The first batch is empty: it shows the caller that the consumer is ready. Later empty batches show that the
-        broker answers.
+        The first batch is empty: every message published after it is received. Later empty batches show that the broker
+        answers.
         """
         key = self.key(topic)
         newest = await self._call(self._client.redis.xrevrange(key, count=1))
@@ -318,6 +324,7 @@ class RedisStreams:
 
     @property
     def _dead_key(self) -> str:
+        """The key of the stream of dead letters."""
         return f"{self._prefix}:{DEAD_LETTER_TOPIC}"
 
     async def dead_letters(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
@@ -346,8 +353,8 @@ class RedisStreams:
     async def _call(self, call: Awaitable[T], **otherwise: Any) -> T:
         """Await a call to the server and return its answer.
 
-        If the group or the topic does not exist, return the keyword argument `missing` if given, else raise
-        _GroupMissing.
+        `otherwise` is empty or holds `missing`: the answer if the group or the topic does not exist. Without it,
+        _GroupMissing is raised.
 
         Raises: BrokerError and its kinds; _GroupMissing and _GroupExists, which callers handle.
         """
@@ -377,6 +384,7 @@ class _GroupExists(Exception):
 
 
 def _parse_messages(topic: str, answer: Any) -> list[Message]:
+    """Return the messages in the raw answer to XREAD or XREADGROUP; entries that were deleted are left out."""
     if not answer:
         return []
     return [
@@ -388,10 +396,12 @@ def _parse_messages(topic: str, answer: Any) -> list[Message]:
 
 
 def _find_body(fields: list[bytes]) -> bytes:
+    """Return the value of the field "body" in a list of names and values in turn; b"" if there is none."""
     return dict(zip(fields[::2], fields[1::2], strict=False)).get(b"body", b"")
 
 
 def _group_by_topic(messages: Sequence[Message]) -> dict[str, list[str]]:
+    """Return topic → ids of its messages."""
     found: dict[str, list[str]] = {}
     for message in messages:
         found.setdefault(message.topic, []).append(message.id)
@@ -399,6 +409,8 @@ def _group_by_topic(messages: Sequence[Message]) -> dict[str, list[str]]:
 
 
 def _parse_dead_letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
+    """Return the dead letter in an entry of the stream of dead letters; `number` is the entry's id."""
+
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode(errors="backslashreplace")
 

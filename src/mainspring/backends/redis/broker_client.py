@@ -1,4 +1,4 @@
-"""The broker's client of Redis or Valkey: no retries of its own, and errors that name the problem and its fix."""
+"""The broker's client of Redis or Valkey, without retries of its own; errors name the problem and its fix."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from mainspring.model.errors import BrokerDenied, BrokerError, BrokerUnavailable
 
 T = TypeVar("T")
 
-#: Time-outs to connect, and for an answer; a read that waits for messages ends sooner.
+#: Time-outs to connect, and for an answer. A read that waits for messages waits less than that.
 CONNECT_TIMEOUT_SECONDS, ANSWER_TIMEOUT_SECONDS = 2.0, 4.0
+#: In place of the driver's manager of Sentinels, where a client has none.
 _NO_SENTINELS = SimpleNamespace(sentinels=())
 
 
@@ -56,7 +57,11 @@ class BrokerClient:
             return await call
 
     async def check(self) -> None:
-        """Connect to the server; raise BrokerError if it is too old, or a read-only replica."""
+        """Connect to the server and check it.
+
+        Raises: BrokerError if it is too old; BrokerUnavailable if it cannot be reached or is a read-only replica;
+        BrokerDenied if it refuses the user.
+        """
         try:
             info = _first_node_info(await self.run(self.redis.info()))
         except DRIVER_ERRORS as error:
@@ -68,6 +73,7 @@ class BrokerClient:
             raise BrokerUnavailable(f"{self.where} is a read-only replica. Give the primary's address, or a Sentinel's")
 
     async def close(self) -> None:
+        """Close all connections, also those to Sentinels. A later call opens new ones."""
         client, self._redis = self._redis, None
         if client is None:
             return
@@ -77,6 +83,7 @@ class BrokerClient:
 
 
 def _create_client(settings: RedisSettings) -> Any:
+    """Return the client of redis-py for one server, Sentinels or a cluster; it connects at its first call."""
     tls: dict[str, Any] = {}
     if settings.tls:
         tls = {
@@ -110,6 +117,7 @@ def _create_client(settings: RedisSettings) -> Any:
 
 
 def _unchanged(answer: Any, **_: Any) -> Any:
+    """Return an answer of the server as it is: a parser for redis-py."""
     return answer
 
 
@@ -127,6 +135,10 @@ class TopicScript:
         self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     async def __call__(self, client: BrokerClient, key: str, *values: Any) -> Any:
+        """Run the script on the stream `key` with the arguments `values`, and return its answer.
+
+        Raises: the driver's errors, without a time-out. Callers await it by `BrokerClient.run`.
+        """
         try:
             return await client.redis.evalsha(self._sha, 1, key, *values)
         except exceptions.NoScriptError:

@@ -1,4 +1,4 @@
-"""The database: a pool of connections to the primary, and the calls of scripts and commands that every verb uses."""
+"""The database: a pool of connections to the primary, and the calls of scripts and commands on them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from mainspring.ports.clock import Clock, SystemClock
 
 log = logging.getLogger("mainspring.backends.redis")
 
+#: A word of a command, or an argument of a script.
 Argument = str | bytes | int
 #: Loop turns that `close` waits: an aborted transport closes in the next turns, one with TLS in several, and the loop
 #: may stop right after `close`.
@@ -41,9 +42,10 @@ _MAX_REDIRECTS = 3
 
 
 class Database:
-    """Connection pool, server checks and script calls, shared by all verbs of one store.
+    """Connection pool, server checks and script calls, which the methods of one store share.
 
-    Thread: the loop that opened it.
+    `clock` None: the system's. `failpoint`: called with the names of places in the code, for tests. Thread: the loop
+    that opened it.
     """
 
     def __init__(
@@ -62,16 +64,17 @@ class Database:
         self._pid = 0
 
     def now(self, now: Ms | None) -> str:
-        """Return the time argument of a script: '' for the server's own time.
+        """Return the time argument of a script: '' stands for the server's own time.
 
-        In tests it is `now` if given, else the time of a clock that the store was created with.
+        In tests it is `now` if given, else the time of the clock, if the store was created with another than the
+        system's.
         """
         if now is None and not isinstance(self.clock, SystemClock):
             now = self.clock.now()
         return "" if now is None else str(now)
 
     def reach(self, point: str) -> None:
-        """Call the test's failpoint, if there is one."""
+        """Call the failpoint of a test, if there is one, with the name of this point."""
         if self._failpoint is not None:
             self._failpoint(point)
 
@@ -80,7 +83,7 @@ class Database:
     async def run_write(self, script: Script, *words: Argument) -> Any:
         """Run a script that writes, and return its answer; a script that the server refuses has written nothing.
 
-        Raises: as `run_script`.
+        The failpoint is called with `<script>:before_commit` and `<script>:after_commit`. Raises: as `run_script`.
         """
         self.reach(f"{script.name}:before_commit")
         answer = await self.run_script(script, *words)
@@ -103,7 +106,7 @@ class Database:
             raise translate(error, self.settings.where) from error
 
     async def run_commands(self, *commands: Sequence[Argument]) -> list[Any]:
-        """Return the answers to plain commands, sent in one round trip."""
+        """Return the answers to plain commands, sent in one round trip. Raises: as `run_script`."""
         try:
             return await self._send_to_primary(commands)
         except DRIVER_ERRORS as error:
@@ -112,7 +115,8 @@ class Database:
     async def _send_to_primary(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands and return their answers; if the primary has moved, find it and send them again.
 
-        Why this is safe: a server that answers "moved" or "read-only" has executed nothing.
+        Why this is safe: a server that answers "moved" or "read-only" has executed nothing. After `_MAX_REDIRECTS`
+        moves, the error answer is raised.
         """
         for _ in range(_MAX_REDIRECTS):
             try:
@@ -124,7 +128,10 @@ class Database:
         return await self._send(commands)
 
     async def _send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands on a connection of the pool and return their answers; raise the first error answer."""
+        """Send commands on a connection of the pool and return their answers; raise the first error answer.
+
+        Raises: StoreError if no connection can be made; ConnectionLost if it broke, which invalidates the pool.
+        """
         pool = self._require_pool()
         try:
             connection = await pool.acquire()
@@ -158,7 +165,10 @@ class Database:
     # ── open, close ────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        """Wait until the server answers, check its version, role and settings, and log what should be changed."""
+        """Wait until the server answers, check its version, role and settings, and log what should be changed.
+
+        Without effect if it is open. Raises: StoreError if the server cannot be used, or does not answer in time.
+        """
         if self._pool is not None and self._pid == os.getpid():
             return
         self._pool, self._pid = _Pool(self.discovery, self.settings.pool, self.settings.timeout / 1000), os.getpid()
@@ -180,7 +190,7 @@ class Database:
                 await asyncio.sleep(0)
 
     async def _check_server(self) -> dict[str, str]:
-        """Return the server's INFO; raise StoreError if this server cannot be used."""
+        """Return the server's INFO; raise StoreError, and invalidate the pool, if this server cannot be used."""
         info = checks.parse_info((await self.run_commands(("INFO",)))[0])
         refusal = checks.find_refusal(info, self.settings.mode, self.settings.where)
         if refusal is not None:
@@ -189,7 +199,7 @@ class Database:
         return info
 
     async def _try_server(self) -> dict[str, str]:
-        """Return the server's INFO; raise ServerStarting if the server may be starting, StoreError for all else."""
+        """Return the server's INFO; raise ServerStarting if the server may be starting, else the StoreError."""
         try:
             return await self._check_server()
         except (StoreError, ConnectionLost) as error:
@@ -215,7 +225,10 @@ class Database:
 
 
 class _Pool:
-    """Pool of at most `size` connections to the primary; callers wait for a free one. The last used is reused first."""
+    """Pool of at most `size` connections to the primary; callers wait for a free one. The last used is reused first.
+
+    `timeout`: seconds for the answers to a call.
+    """
 
     def __init__(self, discovery: Discovery, size: int, timeout: float) -> None:
         self._discovery = discovery
@@ -225,10 +238,14 @@ class _Pool:
         #: Grows with every `invalidate`; a connection of an earlier generation is not used again.
         self._generation = 0
         self._generations: dict[RawConnection, int] = {}
+        #: The primary's address; None: not known, so `acquire` finds it.
         self._address: tuple[str, int] | None = None
 
     async def acquire(self) -> RawConnection:
-        """Return a connection for one call: an idle one, or a new one to the primary."""
+        """Return a connection for one call: an idle one, or a new one to the primary. The caller must release it.
+
+        Raises: StoreError if no primary is found; the driver's errors if it cannot be reached.
+        """
         await self._permits.acquire()
         try:
             while self._idle:
@@ -251,6 +268,7 @@ class _Pool:
             raise
 
     async def _connect(self, address: tuple[str, int]) -> RawConnection:
+        """Return a new connection to the server at an address, logged in."""
         connection = self._discovery.create_connection(address)
         try:
             await connect(connection)

@@ -1,4 +1,4 @@
-"""Discovery of the primary: the URL's own address, the one a Sentinel names, or the cluster node with our hash slot."""
+"""Find the primary: the URL's own address, the one that a Sentinel names, or the cluster node with our hash slot."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mainspring.backends.redis.errors import DRIVER_ERRORS, translate
 from mainspring.backends.redis.settings import RedisSettings
 from mainspring.model.errors import StoreDenied, StoreError, StoreUnavailable
 
+#: Slots of a cluster.
 _SLOTS = 16_384
 _CONNECT_TIMEOUT_SECONDS = 5.0
 #: After a cancellation, wait this long for a connection attempt under way to end.
@@ -32,12 +33,13 @@ class Discovery:
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
+        #: Servers to ask for the primary: those of the URL, and nodes that the cluster has named.
         self._addresses: tuple[Address, ...] = settings.hosts
 
     async def find_primary(self) -> Address:
         """Return the address of the server that takes writes now; ask the Sentinels or the cluster, if any.
 
-        Raises: StoreError if none of the asked servers names a primary.
+        Raises: StoreError if none of the servers that are asked names a primary.
         """
         settings = self._settings
         if settings.mode == "server":
@@ -77,7 +79,11 @@ class Discovery:
         )
 
     async def _ask_known_servers(self, ask: Callable[[Address], Any]) -> Address:
-        """Call `ask` with each known server and return the first answer; if all fail, raise the last failure."""
+        """Call `ask` with each known server and return the first answer; if all fail, raise the last failure.
+
+        If a server refuses the user or the password, that is raised at once. After a failure of all, only the servers
+        of the URL are asked the next time.
+        """
         problem: StoreError | None = None
         for address in self._addresses:
             try:
@@ -101,7 +107,7 @@ class Discovery:
         raise problem
 
     async def _ask_sentinel(self, address: Address) -> Address:
-        """Ask a Sentinel for the primary's address, and return it."""
+        """Ask a Sentinel for the primary's address, and return it. Raises: StoreError if it knows no such service."""
         service = self._settings.service
         found = await self._run_command(address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         if found is None:
@@ -116,7 +122,8 @@ class Discovery:
     async def _ask_cluster_node(self, address: Address) -> Address:
         """Ask a cluster node for the address of the node that has our hash slot, and return it.
 
-        All nodes that it reports are stored, to be asked the next time.
+        All nodes that it reports are remembered, to be asked the next time. Raises: StoreUnavailable if none has the
+        slot.
         """
         wanted = hash_slot(self._settings.prefix)
         rows = await self._run_command(address, "CLUSTER", "SLOTS")
@@ -136,7 +143,7 @@ class Discovery:
         return answer
 
     async def _run_command(self, address: Address, *words: str) -> Any:
-        """Return the answer to one command, sent on a connection of its own."""
+        """Return the answer to one command, sent on a connection of its own. Raises: the driver's errors."""
         connection = self.create_connection(address, sentinel=self._settings.mode == "sentinel")
         try:
             await connect(connection)
@@ -148,10 +155,10 @@ class Discovery:
 
 
 async def connect(connection: Connection) -> None:
-    """Connect, log in and select the database.
+    """Connect, log in and select the database. After a failure, the caller must disconnect.
 
-    A cancellation waits until the attempt under way has ended. Driver and asyncio would else leave a half-open TLS
-    socket to the garbage collector. The caller disconnects after a failure.
+    A cancellation waits up to `_ABANDONED_CONNECT_SECONDS` until the attempt under way has ended. Why: driver and
+    asyncio would else leave a half-open TLS socket to the garbage collector.
     """
     attempt = asyncio.ensure_future(_connect(connection))
     try:
@@ -166,6 +173,7 @@ async def connect(connection: Connection) -> None:
 
 
 async def _connect(connection: Connection) -> None:
+    """Connect within `_CONNECT_TIMEOUT_SECONDS`. Raises: the driver's TimeoutError, or its other errors."""
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
             await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped

@@ -1,4 +1,4 @@
-"""The verb `due`: return the due rows of an agenda, held for a moment, so that other instances skip them."""
+"""The store's method `due`: return the due rows of an agenda, held for a moment, so that other instances skip them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ DUE = load("due", "common", "due")
 
 
 async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
-    """Return up to `limit` due rows of one agenda and hold them for `hold` milliseconds.
+    """Return up to `limit` due rows of one agenda, and hold them for `hold` milliseconds.
 
-    Schedules due within `ahead` milliseconds count as due. For the agenda `gates` unpark up to `limit` runs instead.
+    Schedules that fall due within `ahead` milliseconds count as due, and are held until their time. For the agenda
+    GATES, unpark up to `limit` runs instead, and return their number.
     """
     db.reach("due:begin")
     store_now, next_at, found = await db.run_write(DUE, db.now(now), agenda.value, limit, hold, ahead)

@@ -1,4 +1,4 @@
-"""Errors of the driver and error answers of the server, translated into StoreErrors with a fix."""
+"""Translate errors of the driver and error answers of the server into StoreErrors with a fix."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ CONNECTION_ERRORS = (
     TimeoutError,
     asyncio.IncompleteReadError,
 )
+#: The server that answered is not, or no longer, the primary for our keys. It has executed nothing.
 _PRIMARY_MOVED_ERRORS = (exceptions.MovedError, exceptions.ReadOnlyError, exceptions.MasterDownError)
 #: The server answers, but cannot execute commands at the moment.
 TRY_LATER_ERRORS = (
@@ -59,6 +60,7 @@ class _Rule(NamedTuple):
     """
 
     store_error: type[StoreError]
+    #: Text of the StoreError, with places for `where`, the server's name, and `reason`, the text of the error.
     text: str
     errors: tuple[type[Exception], ...] = ()
     prefixes: tuple[str, ...] = ()
@@ -126,7 +128,7 @@ def may_be_starting(error: StoreError, mode: str) -> bool:
 
 
 def has_primary_moved(error: BaseException) -> bool:
-    """Return True if an error of the server means that it is no longer the primary.
+    """Return True if an error answer means that the server is not the primary for our keys, or no longer.
 
     Why the text is searched: Redis 6.2 reports the error of a command inside a script only there.
     """
@@ -134,7 +136,10 @@ def has_primary_moved(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, where: str) -> StoreError:
-    """Return the StoreError for an error of the driver or an error answer: what happened, and how to fix it."""
+    """Return the StoreError for an error of the driver or an error answer: what happened, and how to fix it.
+
+    `where` is the server's name for people. A StoreError is returned unchanged.
+    """
     if isinstance(error, StoreError):
         return error
     reason = " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,7 @@
-"""The verb `find`: read candidates from an index of Redis in the order of their ids, and filter them in Python."""
+"""The store's methods `find` and `tail`: read candidates from an index of Redis, and filter them in Python.
+
+docs/redis.md lists the indexes. In this file, `q` is the query, and `db` the database to read from.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ _LOG_BLOCK_EVENTS = 256
 #: Fields of a query that are compared for equality.
 _RUN_FIELDS = ("ns", "schedule_id", "task", "origin", "fire_time", "dead", "unique_key")
 _SCHEDULE_FIELDS = ("ns", "name", "app")
-#: The index that holds the runs of a state; succeeded runs have none.
+#: State → name under which lua/find_open.lua knows the index of its runs; succeeded runs have none.
 _INDEXES: dict[State, str] = {
     State.WAITING: "waiting",
     State.RETRYING: "waiting",
@@ -89,6 +92,7 @@ async def find(db: Database, query: Query[T]) -> list[T]:
 
 
 async def _find_runs(db: Database, q: Runs) -> list[Run]:
+    """Return the runs that match: from an index that holds few ids, else from a scan along an index of all runs."""
     ids = await _candidate_ids(db, q)
     if ids is not None:
         wanted = sorted({one for one in ids if _is_after_cursor(one, q)}, reverse=not q.oldest_first)
@@ -104,7 +108,7 @@ async def _find_runs(db: Database, q: Runs) -> list[Run]:
 
 
 async def _candidate_ids(db: Database, q: Runs) -> Sequence[str] | None:
-    """Return the ids of all runs that can match, if an index holds few of them; None if the runs must be scanned."""
+    """Return ids in no order, among them those of all runs that match; None if no index helps: scan the runs."""
     if q.id is not None:
         return (q.id,)
     if q.ids is not None:
@@ -125,7 +129,11 @@ async def _open_ids_of_schedule(db: Database, schedule_id: str) -> list[str]:
 
 
 async def _ids_by_state(db: Database, q: Runs, states: set[State] | None) -> list[str] | None:
-    """Return the ids in the indexes of these states; None if a state has no index, or they hold too many ids."""
+    """Return the ids of the runs in these states, or of all dead letters if `q.dead`, as the indexes have them.
+
+    None if there is no index (for `states` None, or for succeeded runs), or if the indexes hold more than
+    `_MAX_INDEXED_IDS` ids.
+    """
     if q.dead:
         names = {"dead"}
     elif states is None or State.SUCCEEDED in states:
@@ -148,7 +156,10 @@ async def _load_runs(db: Database, q: Runs, ids: Sequence[str]) -> list[Run]:
 
 
 async def _scan_runs(db: Database, q: Runs, index: str, limit: int) -> list[Run]:
-    """Read runs along an index in the order of their ids; return the first `limit` that match the query."""
+    """Read runs along an index, in the order of their ids; return the first `limit` that match the query.
+
+    `index`: name of a sorted set of run ids.
+    """
     found: list[Run] = []
     after, page = q.after or "", limit
     while len(found) < limit:
@@ -162,6 +173,7 @@ async def _scan_runs(db: Database, q: Runs, index: str, limit: int) -> list[Run]
 
 
 def _is_after_cursor(run_id: str, q: Runs) -> bool:
+    """Return True if a run with this id comes behind `q.after`, in the direction of the query."""
     return q.after is None or (run_id > q.after if q.oldest_first else run_id < q.after)
 
 
@@ -195,6 +207,7 @@ def _has_wanted_values(row: Run | Schedule, q: Runs | Schedules, fields: Sequenc
 
 
 async def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
+    """Return the schedules that match: from an index that holds few ids, else from a scan along an index."""
     ids = await _candidate_schedule_ids(db, q)
     if ids is not None:
         return await _load_schedules(db, q, sorted(ids))
@@ -203,7 +216,7 @@ async def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
 
 
 async def _candidate_schedule_ids(db: Database, q: Schedules) -> Collection[str] | None:
-    """Return the ids of all schedules that can match, if an index holds few of them; None if they must be scanned."""
+    """Return ids in no order, among them those of all schedules that match; None if no index helps: scan them."""
     if q.id is not None:
         return (q.id,)
     if q.name is not None and q.ns is not None and (q.states is None or "deleted" not in q.states):
@@ -218,7 +231,10 @@ async def _candidate_schedule_ids(db: Database, q: Schedules) -> Collection[str]
 
 
 async def _scan_schedules(db: Database, q: Schedules, index: str) -> list[Schedule]:
-    """Read schedules along an index in the order of their ids; return the first `q.limit` that match the query."""
+    """Read schedules along an index, in the order of their ids; return the first `q.limit` that match the query.
+
+    `index`: name of a sorted set of schedule ids.
+    """
     found: list[Schedule] = []
     first = "-" if q.after is None else f"({q.after}"
     while len(found) < q.limit:
@@ -263,7 +279,7 @@ def _is_wanted_state(row: Schedule, q: Schedules) -> bool:
 
 
 async def _find_spans(db: Database, q: Spans) -> list[Span]:
-    """Return the spans that match a query, schedule by schedule; `q.after` is how many spans earlier pages returned."""
+    """Return the spans that match, schedule by schedule; `q.after` is the number of spans on earlier pages."""
     if q.schedule_id is None:
         (names,) = await db.run_commands(("SMEMBERS", f"{db.key_prefix}spanned"))
         ids = sorted(name.decode() for name in names)
@@ -294,6 +310,7 @@ async def tail(db: Database, after: int, limit: int) -> list[Event]:
 
 
 async def _find_events(db: Database, q: Events) -> list[Event]:
+    """Return the events that match: from the run's or schedule's own list of events, else from a scan of the log."""
     after = int(q.after or 0)
     if q.run_id is not None:
         rows = await db.run_script(_FIND_STREAM_EVENTS, "run", q.run_id)
@@ -320,10 +337,12 @@ async def _scan_log(db: Database, q: Events, after: int) -> list[Event]:
 
 
 def _sort_by_seq(rows: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """Return (number, row) of events in the order of the log, from a list of numbers and rows in turn."""
     return sorted(zip(map(int, rows[::2]), rows[1::2], strict=True))
 
 
 def _event_matches(row: bytes, q: Events) -> bool:
+    """Return True if an event's row matches the query in schedule, type and time; only its first fields are decoded."""
     head = _decode_event_head(_ARRAY_OF_13 + row)
     return (
         (q.schedule_id is None or head.schedule_id == q.schedule_id)
@@ -337,6 +356,7 @@ def _event_matches(row: bytes, q: Events) -> bool:
 
 
 async def _find_bodies(db: Database, q: Bodies) -> list[Body]:
+    """Return the payloads with the ids `q.ids`, in that order; `after` and `limit` of the query are not applied."""
     if not q.ids:
         return []
     (found,) = await db.run_commands(("HMGET", f"{db.key_prefix}body", *q.ids))
@@ -344,6 +364,7 @@ async def _find_bodies(db: Database, q: Bodies) -> list[Body]:
 
 
 async def _find_gates(db: Database, q: Gates) -> list[Gate]:
+    """Return the gates of the names in `q.names` (None: all gates), in the order of names."""
     if q.names is None:
         first = "-" if q.after is None else f"({q.after}"
         (found,) = await db.run_commands(("ZRANGEBYLEX", f"{db.key_prefix}gates", first, "+", "LIMIT", 0, q.limit))
@@ -360,6 +381,7 @@ async def _find_gates(db: Database, q: Gates) -> list[Gate]:
 
 
 async def _find_lanes(db: Database, q: Lanes) -> list[LaneCount]:
+    """Return the number of claimable runs by lane and priority; `after` and `limit` of the query are not applied."""
     (names,) = await db.run_commands(("SMEMBERS", f"{db.key_prefix}queues"))
     counts: Counter[tuple[str, int]] = Counter()
     if names:
@@ -371,9 +393,9 @@ async def _find_lanes(db: Database, q: Lanes) -> list[LaneCount]:
 
 
 async def _find_tallies(db: Database, q: Tallies) -> list[Tally]:
-    """Return the tallies of a schedule, or of all; those of runs without a schedule come first.
+    """Return the tallies of a schedule; without `q.schedule_id` all, first those of runs without a schedule.
 
-    Each schedule has a hash in Redis: day NUL outcome → count.
+    Each schedule has a hash in Redis: day NUL outcome → count. `after` and `limit` of the query are not applied.
     """
     names = [q.schedule_id]
     if q.schedule_id is None:
@@ -390,6 +412,7 @@ async def _find_tallies(db: Database, q: Tallies) -> list[Tally]:
     return rows
 
 
+#: Type of a query → function that answers it.
 _FIND: dict[type, Callable[..., Awaitable[Sequence[Any]]]] = {
     Runs: _find_runs,
     Schedules: _find_schedules,

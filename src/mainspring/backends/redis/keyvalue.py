@@ -1,4 +1,4 @@
-"""Keyvalue entries: rows beside the log, each unique by kind and id."""
+"""Key-value entries: rows beside the log, each unique by kind and id."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FIND_BY_ID = load("find_keyvalues_by_id", "clock", "find_keyvalues_by_id")
 
 
 async def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | None) -> list[bool]:
-    """Write entries; return for each whether it was written.
+    """Write key-value entries; return for each True if it was written.
 
-    An entry that exists and has not expired stays as it is, unless `replace` is True.
+    Unless `replace`, an entry that exists and has not expired stays as it is, and its answer is False.
     """
     arguments: list[Argument] = [db.now(now), int(replace)]
     for item in items:
@@ -32,7 +32,7 @@ async def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | 
 
 
 async def remove(db: Database, kind: str, ids: Sequence[str]) -> int:
-    """Remove entries of one kind; return how many existed."""
+    """Remove the entries of one kind with these ids; return how many existed, expired ones included."""
     return int(await db.run_write(_REMOVE, *(_name(kind, item) for item in ids))) if ids else 0
 
 
@@ -49,6 +49,7 @@ async def find(db: Database, query: KeyValues) -> list[KeyValue]:
 
 
 def _name(kind: str, item: str) -> str:
+    """Return the name of an entry in Redis: its kind, NUL, its id."""
     return f"{kind}\0{item}"
 
 

@@ -21,7 +21,7 @@ _FIND = load("find_leases", "clock", "find_leases")
 async def lease(
     db: Database, name: str, owner: str, ttl: Ms, epoch: int | None, data: str | None, now: Ms | None
 ) -> Lease | None:
-    """Acquire a lease that is free or expired (epoch None), or renew the term `epoch`; return None if refused.
+    """Acquire a lease that is free or expired, or renew the owner's term `epoch` if given; return None if refused.
 
     `data`: the holder's text to store with the lease; None leaves a renewed term's text as it is.
     """
@@ -32,12 +32,12 @@ async def lease(
 
 
 async def release(db: Database, name: str, owner: str, epoch: int) -> bool:
-    """End the term `epoch` of a lease early; return False if it was replaced by a newer term or released before."""
+    """End the owner's term `epoch` of a lease early; return False if a newer term replaced it, or it was released."""
     return bool(await db.run_write(_RELEASE, name, owner, epoch))
 
 
 async def find(db: Database, query: Leases) -> list[Lease]:
-    """Return the leases whose names begin with the query's prefix, in the order of names."""
+    """Return the leases whose names begin with the query's prefix, in the order of names; `live` as of now."""
     now, *found = await db.run_script(_FIND, db.now(None), query.prefix, query.after or "", query.limit)
     rows = [_parse_lease(name.decode(), row) for name, row in zip(found[::2], found[1::2], strict=True)]
     return [replace(row, live=row.live and row.expires_at > now) for row in rows]

@@ -1,4 +1,4 @@
-"""Notifications between the instances on one prefix by PUBLISH and SUBSCRIBE: hints, which only save latency."""
+"""Hints between the instances on one prefix, by PUBLISH and SUBSCRIBE: losing one costs latency only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PING_AFTER_SECONDS = 10.0
 
 
 class Notifications:
-    """Notifies other instances of changes and waits for theirs. Thread: the loop that opened the store.
+    """Notifies other instances of changes and waits for their notifications. Thread: the loop that opened the store.
 
     A task subscribes with a connection of its own. Notifications are sent through the pool, after a change is stored.
     """
@@ -36,6 +36,7 @@ class Notifications:
         self.channel = f"{db.key_prefix}hints"
         #: The payload of our own notifications, by which we ignore them.
         self.sender = uuid.uuid4().hex
+        #: A notification arrived since the last `wait` returned.
         self._received = False
         self._subscription: asyncio.Task[None] | None = None
         #: Set once the first try to subscribe has succeeded or failed.
@@ -44,9 +45,10 @@ class Notifications:
         self._debounce = NotificationDebounce(self._send)
 
     async def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a notification of another store object.
+        """Wait up to `timeout` seconds for a notification of another store object; return False if none arrived.
 
-        Returns True if one arrived, also if it arrived since the last call; False after the time-out.
+        Return True if one arrived, also between two calls, or if one may have been lost while the connection was
+        broken. The first call subscribes before it waits, which may take `timeout` seconds more.
         """
         if self._subscription is None:
             self._subscription = asyncio.get_running_loop().create_task(self._stay_subscribed())
@@ -74,13 +76,14 @@ class Notifications:
         self._wakeup.notify()
 
     async def _send(self) -> None:
+        """Publish a notification; a failure is ignored, because a notification is only a hint."""
         with contextlib.suppress(StoreError, ConnectionLost):
             await self._db.run_commands(("PUBLISH", self.channel, self.sender))
 
     async def _stay_subscribed(self) -> None:
-        """Keep a subscription until cancelled: subscribe again after each failure.
+        """Keep a subscription until cancelled: after a failure, pause and subscribe again.
 
-        Only the first failure in a row is logged.
+        Of consecutive failures only the first is logged.
         """
         while True:
             try:
@@ -94,7 +97,7 @@ class Notifications:
             await asyncio.sleep(_SUBSCRIBE_RETRY_SECONDS)
 
     async def _receive(self) -> None:
-        """Subscribe on one connection and receive notifications, until it fails or does not answer a PING."""
+        """Subscribe on one connection and receive notifications. Raises when it fails or a PING is not answered."""
         async with self._db.subscribe(self.channel) as connection:
             is_pinged = False
             while True:
@@ -113,5 +116,6 @@ class Notifications:
                     self._notify_waiter()
 
     def _notify_waiter(self) -> None:
+        """Wake the caller of `wait`, or let the next call return True at once."""
         self._received = True
         self._wakeup.notify()

@@ -1,7 +1,8 @@
-"""Retention: remove runs, spans and schedules with their events, and keep tallies, snapshots and one note instead.
+"""The store's method `purge`: remove rows and events, and keep tallies, snapshots and one note in their place.
 
-Two calls: tidy.lua finds the rows, purge.lua removes those that have not changed meanwhile. Between them Python builds
-a snapshot of each schedule from its events.
+Two calls: tidy.lua removes notes, leases and key-value entries, and finds runs, spans and deleted schedules; purge.lua
+removes those of them that have not changed meanwhile. Between them, Python builds a snapshot of each schedule from its
+events.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ def _encode_without_data(note: LogCompacted) -> bytes:
     return whole[: -len(own)]
 
 
+#: The row of a note about a purge up to its data. The values given here belong to the data, so none is stored.
 _COMPACTED_FRONT = _encode_without_data(LogCompacted(through=1, streams=1, events=1, tallies=1, digest="-"))
 
 
 async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
     """Remove rows that the retention policy no longer keeps, at most `limit` of each kind; return how many of each.
 
-    `more` of the answer is True if further rows may be removed by another call.
+    `more` of the answer is True if another call may remove further rows.
     """
     max_ended = "" if policy.at_most is None else policy.at_most
     _, more, notes, leases, kept, runs, spans, gone, plans = await db.run_write(
@@ -68,10 +70,11 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
 
 
 def _group_by_schedule(runs: list[bytes], spans: list[list[bytes]], plans: list[list[bytes]]) -> list[list[Any]]:
-    """Group rows to remove by schedule. A group: id, row as tidy.lua read it, snapshot, runs with their ends, spans.
+    """Return the rows to remove in groups by schedule, as purge.lua reads them.
 
-    `plans`: each schedule's id, row and events, from which its snapshot is built. Runs without a schedule form the
-    group with the id ''.
+    A group: the schedule's id, its row as tidy.lua read it, its snapshot, runs with their ends, spans. `plans`: each
+    schedule's id, row and events, of which its snapshot is built. Runs without a schedule form the group with the id
+    ''. Row and snapshot are '' there, and for a schedule that has no row.
     """
     groups: dict[str, list[Any]] = {}
     for name, row, *stream in plans:

@@ -1,4 +1,4 @@
-"""The verb `restore`: write a page of a copy of another store in one call, if the log ends where the page begins."""
+"""The store's method `restore`: write a page of another store's content, if the log ends where the page begins."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _RESTORE = load("restore", "common", "restore")
 
 
 async def restore(db: Database, page: Page) -> bool:
-    """Write all rows and events of a page, with their ids and numbers.
+    """Write all rows and events of a page, with the ids and numbers that they have, in one call; return True.
 
-    Return False, with nothing written, if the log does not end at the event before the page.
+    Return False, with nothing written, if the log does not end at `page.after`.
     """
     compacted = [event.seq for event in page.events if isinstance(event, LogCompacted)]
     answer = await db.run_write(
@@ -48,7 +48,7 @@ async def restore(db: Database, page: Page) -> bool:
 
 
 def _pack_runs(page: Page) -> list[tuple[Any, ...]]:
-    """Return for each run of the page its id, its row, and a trail that lists the run's events on this page."""
+    """Return for each run of the page its id, its row with an empty trail, and a trail of its events on this page."""
     trails: defaultdict[str | None, list[int]] = defaultdict(list)
     for event in page.events:
         if isinstance(event, RunEvent):
@@ -59,12 +59,14 @@ def _pack_runs(page: Page) -> list[tuple[Any, ...]]:
 
 
 def _pack_event(event: Event) -> tuple[Any, ...]:
+    """Return an event as lua/restore.lua reads it: number, row, run or '', schedule or '', 1 for a note, time."""
     is_note = int(event.n is None)
     row = pack_bytes(encode_event_row(event))
     return event.seq, row, event.run_id or "", event.schedule_id or "", is_note, event.at
 
 
 def _pack_spans(page: Page) -> list[tuple[Any, ...]]:
+    """Return each span's schedule, end, and encoded row, which a position makes unique."""
     last_seq = page.events[-1].seq if page.events else page.after
     return [
         (span.schedule_id, span.through, pack_bytes(encode_span_row(span, last_seq + position)))
@@ -73,7 +75,10 @@ def _pack_spans(page: Page) -> list[tuple[Any, ...]]:
 
 
 async def exists(settings: RedisSettings) -> bool:
-    """Return True if an event was ever written under this prefix. The check itself writes nothing."""
+    """Return True if an event was ever written under this prefix.
+
+    The check opens connections of its own and writes nothing. Raises: as `Database.open`.
+    """
     db = Database(settings, None)
     await db.open()
     try:
@@ -84,4 +89,5 @@ async def exists(settings: RedisSettings) -> bool:
 
 
 def _tally_field(day: Ms, outcome: str) -> str:
+    """Return the field of a tally in its schedule's hash; `day` counts days since 1970."""
     return f"{day}\0{outcome}"

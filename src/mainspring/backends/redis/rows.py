@@ -1,4 +1,8 @@
-"""Rows of Redis: runs, schedules, events and spans, encoded and decoded as the Lua scripts read and write them."""
+"""Encode and decode rows: runs, schedules, events and spans, in the form in which the Lua scripts read and write them.
+
+In names and comments, the *header* of a run's row holds the fields that scripts change often, and its *trail* the
+numbers of the run's events in the log; see lua/common.lua.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ _INSTANT = struct.Struct(">q")
 
 
 def pack_bytes(data: bytes) -> Raw:
-    """Wrap bytes as a msgpack string for a script: cmsgpack knows strings, but no binary type."""
+    """Return bytes as an encoded msgpack string for a script: Redis's cmsgpack knows strings, but no binary type."""
     return Raw(_STR_32 + _LENGTH.pack(len(data)) + data)
 
 
@@ -38,6 +42,7 @@ _HEADER_WITHOUT_CREATED = struct.Struct(">BBHIIIIHIHIqqqqq")
 _SEQ_BYTES = 6
 #: In the header: this instant is not set.
 _NEVER = -1
+#: Flags in the header: the run has gates, a unique key, a schedule, a cancel request.
 HAS_GATES, HAS_KEY, HAS_SCHEDULE, HAS_CANCEL = 1, 2, 4, 8
 _STATES = tuple(State)
 _STATE_CODES = {state: code for code, state in enumerate(_STATES)}
@@ -49,7 +54,7 @@ _decode_run = msgspec.msgpack.Decoder(Run).decode
 def read_run(row: bytes) -> Run:
     """Return the run that a stored row encodes.
 
-    Fields that change often are in the row's header; the encoded `Run` behind it has placeholders for them.
+    The fields in the row's header count; the encoded `Run` behind it has placeholders for them.
     """
     (_, state, crashes, n, epoch, attempt, head, _, _, owner, trail, due, ready, started, ended, lease, created) = (
         _HEADER.unpack_from(row)
@@ -78,7 +83,10 @@ def read_run(row: bytes) -> Run:
 
 
 def encode_run_row(run: Run, trail: Sequence[int]) -> bytes:
-    """Return the complete row of a run, with the run's own created_at and n: for restoring a copy of another store."""
+    """Return the complete row of a run with its own created_at and n, to be restored in a copy of another store.
+
+    `trail`: the numbers of its events.
+    """
     front, owner, back = encode_run_parts(run, len(trail), run.n)
     return front + _INSTANT.pack(run.created_at) + owner + encode_trail(trail) + back
 
@@ -94,7 +102,7 @@ def queue_name(run: Run) -> str:
 
 
 def encode_run_parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes]:
-    """Return three parts of a run's row: header without created_at, owner, and the run's fields.
+    """Return three parts of a run's row: header without created_at, owner, and the other fields without the state.
 
     The scripts insert created_at after the first part and the trail after the second. `events`: number of events that
     the trail will list; `n`: the value of the run's field n.
@@ -148,7 +156,7 @@ def encode_run_parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes
 def encode_run_rest(run: Run) -> bytes:
     """Return the encoded fields of a run that follow its state, which scripts seldom read.
 
-    Fields that the row's header has are placeholders here (0 or None).
+    For fields that are in the row's header, there are placeholders (0 or None).
     """
     rest = encode(
         (
@@ -202,6 +210,8 @@ def pack_new_run(run: Run, moves: int) -> tuple[Any, ...]:
 
 
 class _ScheduleRow(Struct, array_like=True, gc=False):
+    """The row of a schedule: 11 values that scripts read, then the schedule itself."""
+
     n: int
     revision: int
     cursor: int
@@ -224,7 +234,7 @@ def read_schedule(row: bytes) -> Schedule:
     """Return the schedule that a stored row encodes.
 
     n, created_at and updated_at are the values in front, which scripts write; those in the encoded schedule may be
-    stale.
+    outdated.
     """
     found = _decode_schedule_row(_ARRAY_OF_12 + row)
     return replace(found.schedule, n=found.n, created_at=found.created, updated_at=found.updated)
@@ -248,7 +258,7 @@ def pack_schedule(schedule: Schedule, moves: int) -> tuple[Any, ...]:
 
 
 def encode_schedule_row(schedule: Schedule) -> bytes:
-    """Return the complete row of a schedule, with its own times and n: for restoring a copy of another store."""
+    """Return the complete row of a schedule with its own times and n, to be restored in a copy of another store."""
     front = (
         schedule.n,
         schedule.revision,
@@ -266,10 +276,12 @@ def encode_schedule_row(schedule: Schedule) -> bytes:
 
 
 # ── events ──────────────────────────────────────────────────────────────────
-# A row: at and n, which the script writes, then the rest, which it passes on unread.
+# A row: at and n, which the script that appends the event writes, then the rest, which it passes on as it is.
 
 
 class _EventRow(Struct, array_like=True, gc=False):
+    """The row of an event: its columns, of which `type` is the class, and its other fields as JSON text, `data`."""
+
     at: int
     n: int | None
     change: str | None
@@ -291,7 +303,7 @@ _EVENT_COLUMNS = ("at", "n", "v", "actor", "change", "run_id", "ns", "schedule_i
 
 
 def encode_event_rest(event: Event, change: str | None) -> bytes:
-    """Return the row of an event without time and n in front, which scripts add; `change`: id of its change."""
+    """Return the row of an event without time and n in front, which scripts add; `change`: id of its change, if any."""
     return encode(
         (
             change,
@@ -310,7 +322,7 @@ def encode_event_rest(event: Event, change: str | None) -> bytes:
 
 
 def encode_event_row(event: Event) -> bytes:
-    """Return the complete row of an event, with its own time and n: for restoring a copy of another store."""
+    """Return the complete row of an event with its own time and n, to be restored in a copy of another store."""
     return encode((event.at, event.n))[1:] + encode_event_rest(event, event.change)
 
 
@@ -346,9 +358,9 @@ def pack_span(span: Span) -> tuple[str, int, Raw, Raw]:
 
 
 def encode_span_row(span: Span, position: int) -> bytes:
-    """Return the complete member of the sorted set for a span: for restoring a copy of another store.
+    """Return the complete member of the sorted set for a span, to be restored in a copy of another store.
 
-    `position` orders spans that begin at the same time.
+    `position` makes the member unique, and orders spans that begin at the same time.
     """
     return f"{span.after:+017d}{position:016d}".encode() + encode(msgspec.structs.astuple(span))
 

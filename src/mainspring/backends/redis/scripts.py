@@ -1,4 +1,4 @@
-"""Lua scripts of the store, called by their hash."""
+"""The Lua scripts of the store, which the server knows by their hash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import resources
 
 
 class Script:
-    """A script's text, its SHA-1 by which the server knows it, and a name for the `failpoint` hook."""
+    """A script: its text, its SHA-1, by which the server knows it, and its name, which begins those of failpoints."""
 
     __slots__ = ("name", "sha", "text")
 
@@ -20,7 +20,7 @@ class Script:
 
 @cache
 def load(name: str, *parts: str) -> Script:
-    """Return the script `name`, joined from the files `parts` of the folder lua/, by default from the file `name`."""
+    """Return the script `name`, joined from the files `parts` of the folder lua/; without parts, the file `name`."""
     folder = resources.files("mainspring.backends.redis") / "lua"
     texts = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts or (name,)]
     return Script(name, "\n".join(texts))

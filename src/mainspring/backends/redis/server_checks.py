@@ -1,4 +1,4 @@
-"""Checks of the server: reasons to refuse it, warnings about its settings, and a guard of its memory."""
+"""Check the server: reasons to refuse it, warnings about its settings, and a guard of its memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from mainspring.backends.redis.database import Database
 
 MIN_REDIS_VERSION = (6, 2)
-#: Shares of `maxmemory`: from the first on, new runs and schedules are refused; from the second on, planned runs as
-#: well. Runs under way may use the rest.
+#: Shares of `maxmemory`: from the first on, single new runs and new schedules are refused; from the second on, planned
+#: runs and many new runs in one change as well. Runs under way may use the rest.
 ENQUEUE_MEMORY_RATIO, PLAN_MEMORY_RATIO = 0.90, 0.95
 #: Read the memory figures again when they are older than one second.
 _MEMORY_INFO_MAX_AGE_SECONDS = 1.0
+#: Settings to read by CONFIG GET.
 _CONFIG_NAMES = ("save", "appendfsync", "min-replicas-to-write")
 
 
@@ -29,9 +30,9 @@ def parse_info(answer: bytes) -> dict[str, str]:
 
 
 def find_refusal(info: dict[str, str], mode: str, where: str) -> StoreError | None:
-    """Return an error if the server cannot be used (or not yet), else None.
+    """Return an error if the server cannot be used, or not yet, else None.
 
-    `mode`: the kind of server the URL names.
+    `info`: the server's answer to INFO. `mode`: the kind of server that the URL names. `where`: its name for people.
     """
     if info.get("loading", "0") != "0":  # while it loads, it answers INFO and nothing else
         return StoreUnavailable(f"{where} is loading its data")
@@ -68,7 +69,7 @@ def _find_wrong_kind(info: dict[str, str], mode: str, where: str) -> StoreError 
 
 
 async def find_warnings(db: Database, info: dict[str, str]) -> tuple[str, ...]:
-    """Return a sentence, with the fix, for each setting of the server that endangers data."""
+    """Return a sentence, with the fix, for each setting of the server that endangers data; `info`: its INFO."""
     config = await _read_config(db)
     warnings = []
     policy = info.get("maxmemory_policy", "noeviction")
@@ -100,7 +101,7 @@ async def find_warnings(db: Database, info: dict[str, str]) -> tuple[str, ...]:
 
 
 async def _read_config(db: Database) -> dict[str, str]:
-    """Return settings that INFO does not report; empty if the server refuses CONFIG, as managed servers do."""
+    """Return the settings of `_CONFIG_NAMES`; empty if the server refuses CONFIG, as managed servers do."""
     found: dict[str, str] = {}
     try:
         for name, value in await db.run_commands(*(("CONFIG", "GET", name) for name in _CONFIG_NAMES)):
@@ -121,10 +122,11 @@ class MemoryGuard:
         self._read_at = float("-inf")
 
     async def check_room(self, db: Database, changes: Sequence[Change]) -> None:
-        """Raise an error if the server lacks memory for a batch of changes; the figures used may be a second old.
+        """Raise an error if the server lacks memory for a batch of changes; the figures may be a second old.
 
-        Raises: StoreNearlyFull for new runs and schedules above 90 %, StoreFull for planned runs above 95 %. All other
-        changes pass, so that work under way can end.
+        Raises, for the whole batch: from 90 % on, StoreNearlyFull if a change has a guard that a run or schedule is
+        absent; from 95 % on, StoreFull if any other change inserts runs. Other batches pass, so that work under way can
+        end.
         """
         limit = _memory_limit(changes)
         if limit is None:
@@ -145,7 +147,7 @@ class MemoryGuard:
 
 
 def _memory_limit(changes: Sequence[Change]) -> float | None:
-    """Return the share of maxmemory from which on a batch is refused; None for a batch without new work."""
+    """Return the share of maxmemory from which on a batch is refused; None: never, as it brings no new work."""
     if any(isinstance(change.guard, RunAbsent | ScheduleAbsent) for change in changes):
         return ENQUEUE_MEMORY_RATIO
     if any(change.runs for change in changes):

@@ -15,7 +15,7 @@ from mainspring.model.instant import Ms
 Mode = Literal["server", "sentinel", "cluster"]
 _TLS_OF_BASE = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
 _MODE_OF_SUFFIX: dict[str, Mode] = {"": "server", "+sentinel": "sentinel", "+cluster": "cluster"}
-#: URL scheme → whether it uses TLS, and the kind of server that it names.
+#: URL scheme → True if it uses TLS, and the kind of server that it names.
 SCHEMES: dict[str, tuple[bool, Mode]] = {
     base + suffix: (tls, mode) for suffix, mode in _MODE_OF_SUFFIX.items() for base, tls in _TLS_OF_BASE.items()
 }
@@ -48,7 +48,7 @@ class RedisSettings(Struct, frozen=True):
     hosts: tuple[tuple[str, int], ...]
     #: The server's name for people, without the password.
     where: str
-    #: Name under which the Sentinels know the primary.
+    #: Name under which the Sentinels know the primary; "" without Sentinels.
     service: str = ""
     db: int = 0
     user: str | None = None
@@ -59,20 +59,22 @@ class RedisSettings(Struct, frozen=True):
     pool: int = 4
     #: How long `open` waits for a server that does not answer yet.
     wait: Ms = 30_000
-    #: Time-out of an answer.
+    #: Time-out of the answer to a call.
     timeout: Ms = 10_000
     client_name: str = "mainspring"
     tls: bool = False
+    #: Files with the certificate authorities to trust (None: the system's), the client's certificate, and its key.
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_verify: bool = True
+    #: Login at the Sentinels; `user` and `password` are for the primary.
     sentinel_user: str | None = None
     sentinel_password: str | None = None
 
 
 def read_url(url: str) -> RedisSettings:
-    """Parse a URL into settings; raise InvalidInput with the fix, before anything is opened."""
+    """Return the settings that a URL gives; nothing is opened. Raises: InvalidInput, with the fix."""
     scheme, _, rest = url.partition("://")
     found = SCHEMES.get(scheme.lower())
     if found is None:
@@ -120,6 +122,7 @@ def read_url(url: str) -> RedisSettings:
 
 
 def _check_prefix(prefix: str) -> str:
+    """Return the prefix unchanged. Raises: InvalidInput unless it is a plain name of at most 100 characters."""
     if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}", prefix):
         raise InvalidInput(
             "url",
@@ -130,6 +133,7 @@ def _check_prefix(prefix: str) -> str:
 
 
 def _parse_host(text: str, mode: Mode) -> tuple[str, int]:
+    """Return the host, by default localhost, and the port, by default that of `mode`. Raises: InvalidInput."""
     found = re.fullmatch(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*)(:(?P<port>[0-9]*))?", text)
     port = int(found["port"] or _DEFAULT_PORTS[mode]) if found is not None else 0
     if found is None or not 0 < port < 65_536:
@@ -138,7 +142,10 @@ def _parse_host(text: str, mode: Mode) -> tuple[str, int]:
 
 
 def _parse_path(path: str, mode: Mode) -> tuple[str, int]:
-    """Parse the path of a URL into the name of the Sentinels' service, or '', and the number of the database."""
+    """Return the Sentinels' name of the primary ("" in another mode) and the number of the database, from a URL's path.
+
+    Raises: InvalidInput.
+    """
     parts = [unquote(part) for part in path.split("/")] if path else []
     service = ""
     if mode == "sentinel":
@@ -151,7 +158,7 @@ def _parse_path(path: str, mode: Mode) -> tuple[str, int]:
 
 
 def _parse_database(parts: list[str], path: str, mode: Mode) -> int:
-    """Return the number of the database: the only part of the path, or 0 without parts."""
+    """Return the number of the database: the only one of `parts`, or 0 without parts. Raises: InvalidInput."""
     number = parts[0] if parts else ""
     if len(parts) > 1 or (number and not (number.isdecimal() and int(number) < 100_000)):
         raise InvalidInput("url", f"{path!r} is no number of a database", _URL_EXAMPLES[mode])
@@ -163,6 +170,7 @@ def _parse_database(parts: list[str], path: str, mode: Mode) -> int:
 
 
 def _check_tls_pair(options: dict[str, str]) -> None:
+    """Raise InvalidInput if only one of the options for the client's certificate and its key is given."""
     tls = [name for name in options if name in ("tls_cert", "tls_key")]
     if len(tls) == 1:
         raise InvalidInput("url", f"{tls[0]} is alone", "Give both tls_cert and tls_key, or neither")

@@ -1,4 +1,7 @@
-"""The Redis store: the port's verbs as Lua scripts on the keys of one prefix, shared by any number of instances."""
+"""The Redis store: the methods of the store port as Lua scripts on the keys of one prefix.
+
+Any number of instances share the keys.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ _DEFAULT_HISTORY_MS: Ms = 86_400_000
 
 
 class RedisStore:
-    """Store on one Redis or Valkey primary. Leases and due times are judged by the server's clock."""
+    """Store on one Redis or Valkey primary. Leases and due times are judged by the server's clock.
+
+    Tests pass a `clock` that is used in its place, and a `failpoint`, called with the names of places in the code.
+    """
 
     capabilities = Capabilities(
         durable=True,
@@ -58,7 +64,7 @@ class RedisStore:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence, for people, for each setting of the server that endangers data, with the fix."""
+        """A sentence with the fix, for people, for each setting of the server that endangers data; () before `open`."""
         return self._db.warnings
 
     async def exists(self) -> bool:

@@ -22,7 +22,10 @@ class ConnectionLost(_CallFailed):
 
 
 def outcome_unknown(error: BaseException, where: str) -> OutcomeUnknown:
-    """Return the error for a write whose answer was lost, and about which the store could not be asked since."""
+    """Return the error for a write whose answer was lost, and about which the store could not be asked since.
+
+    `error` is the failure that lost the answer, `where` names the store.
+    """
     return OutcomeUnknown(
         f"{where} went away while a change was being stored ({error}): whether it was is not known. "
         "Sent again with the same id it is stored once"

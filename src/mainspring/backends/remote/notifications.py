@@ -48,7 +48,10 @@ class NotificationDebounce:
             self._requested_again = True
 
     async def close(self, grace_seconds: float) -> None:
-        """Wait up to `grace_seconds` for requested notifications, then stop sending. A later `request` starts again."""
+        """Wait up to `grace_seconds` until requested notifications are sent, then stop sending; 0: stop at once.
+
+        A later `request` starts again.
+        """
         task = self._task
         if task is not None and grace_seconds:
             self._closing.set()
@@ -60,6 +63,7 @@ class NotificationDebounce:
         self._task, self._closing = None, asyncio.Event()
 
     async def _run(self) -> None:
+        """Send, and send again after the gap as long as there was a request meanwhile."""
         try:
             while True:
                 self._requested_again = False

@@ -1,4 +1,4 @@
-"""Repeating calls to a remote store: after a write conflict, and after a lost answer."""
+"""Repeat calls to a remote store: after a write conflict, and after a lost answer."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ async def resend_until_answered(send: Callable[[bool], Awaitable[T]], where: str
     `resent` is False in the first call and True once an answer was lost. The changes may be stored already then, under
     their ids, and the store answers `repeated` for these.
 
-    Raises: `OutcomeUnknown` RESEND_SECONDS after the first lost answer; `StoreUnavailable` only while no call was sent,
-    because then nothing is stored; the `StoreError` inside the last of MAX_CONFLICTING_TRIES write conflicts.
+    Raises: `OutcomeUnknown` RESEND_SECONDS after the first lost answer; `StoreUnavailable` only if no answer was lost
+    before, because then nothing is stored; the `StoreError` inside the last of MAX_CONFLICTING_TRIES write conflicts.
     """
     conflicts = 0
     lost: ConnectionLost | None = None

@@ -1,4 +1,4 @@
-"""The store's `apply`: guards, rows and events of a batch, written in a constant number of statements."""
+"""The store's `apply`: guards, rows and events of a batch, written in few statements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 
 
 def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
-    """Write the batch in one transaction, each change all or nothing, then claim as requested."""
+    """Write the batch in one transaction, each change all or nothing, and make the requested claim in it, if any.
+
+    A fast path that fails after it has written something rolls all of this back; then the batch is written without it.
+    An empty batch only claims.
+    """
     if not changes:
         claimed = None if claim_request is None else claim(db, claim_request.offer, claim_request.limit, (), now)
         return Applied(db.clocks(now)[0] if claimed is None else claimed.now, [], claimed)
@@ -47,7 +51,10 @@ def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest |
 def _apply(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None, *, can_start: bool
 ) -> Applied:
-    """Write and claim in one transaction. With `can_start`, `plan_and_claim` may write planned fires as running."""
+    """Write and claim in one transaction. With `can_start`, `plan_and_claim` may write planned fires as running.
+
+    Raises: `FastPathMissed` if `plan_and_claim` fails after it has written something; all is rolled back.
+    """
     wall, lease_now = db.lease_clocks(now)
     claimed: Claimed | None = None
     first = db.reserve_marks(len(changes) + 1)
@@ -71,7 +78,8 @@ def _write_frequent(
 ) -> IndexedChanges:
     """Try the two commonest fast paths: a batch that is one new run, else the plain successes in the batch.
 
-    Set their `results` and return the changes that are left. `first` is the mark of the first change.
+    Set their `results` and return the changes that are left. `first` is the mark of the first change. A run under whose
+    lease one of the changes left is made is dropped from `db.claimed_runs`.
     """
     mark = first + len(changes)
     if len(changes) == 1:
@@ -103,7 +111,7 @@ def _end_holds(db: Database, changes: Sequence[Change], results: list[Result]) -
 
 
 def _apply_segment(db: Database, segment: Segment, results: list[Result]) -> None:
-    """Write a segment and set the results of its changes."""
+    """Write the accepted changes of a segment and set the results of all its changes."""
     accepted = _write_guarded_rows(db, segment)
     db.reach("apply:after_guard")
     holding = [(index, change) for index, change in segment.changes if index in accepted]
@@ -123,9 +131,9 @@ def _apply_segment(db: Database, segment: Segment, results: list[Result]) -> Non
 
 
 def _write_guarded_rows(db: Database, segment: Segment) -> dict[int, int]:
-    """Write each row whose guard holds; return a dictionary from the change's place in the batch to the row's new `n`.
+    """Write each guarded row whose guard holds; return each accepted change's new `n`, by place in the batch.
 
-    `n` is 0 for rows guarded by a lease: nothing needs it.
+    Changes without a guard are accepted, too. `n` is 0 for them, and for rows guarded by a lease: nothing needs it.
     """
     accepted: dict[int, int] = dict.fromkeys(segment.unguarded, 0)
     for statement, rows in ((sql.END_ATTEMPTS, segment.leaving), (sql.KEEP_RUNNING, segment.staying)):
@@ -187,7 +195,7 @@ def _decode_marks(text: str, first: int) -> list[tuple[int, int]]:
 
 
 def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> None:
-    """Write what accepted changes bring beside their guarded rows: runs, bodies, gates, spans, touches, releases.
+    """Write what accepted changes (`holding`) bring beside guarded rows: runs, bodies, gates, spans, touches, releases.
 
     A run or body that exists is left as it is; of a gate that exists, only `max` is changed.
     """
@@ -222,7 +230,11 @@ def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> No
 
 
 def _append_events(db: Database, holding: IndexedChanges, segment: Segment, accepted: dict[int, int]) -> None:
-    """Append the events of accepted changes, each numbered in the stream of its run or schedule."""
+    """Append the events of the accepted changes (`holding`), each numbered in the stream of its run or schedule.
+
+    `accepted`: the answer of `_write_guarded_rows`. Events of new runs that exist already are left out; notes get no
+    number.
+    """
     rows: list[list[Any]] = []
     for index, change in holding:
         mark = segment.first + index
@@ -265,9 +277,10 @@ def _event_rows(change: Change, mark: int, n: int) -> list[list[Any]]:
 
 
 def _explain_refusals(db: Database, refused: IndexedChanges) -> Iterable[tuple[int, Result]]:
-    """Yield the result of each change whose guard did not hold: the row as it is, or "repeated".
+    """Yield (place in the batch, result) of each refused change if a row refused it; the result contains this row.
 
-    A change is repeated if this very change was accepted before, and its answer was lost.
+    The result is "repeated" if this very change was accepted before, else "refused". Changes whose row does not exist
+    are left out.
     """
     runs: list[Any] = []
     schedules: list[Any] = []

@@ -1,8 +1,8 @@
 """The statements of `apply`. The comment above each names the values of a row, in order, and other parameters.
 
 "Rows" come as one JSON array of arrays (`WITH_ROWS`), "bound rows" value by value (`BOUND_ROWS`). Parameters named
-before bound rows come before them. A mark is a number that each change writes into its rows; a row that bears it
-afterwards was written by this change, so its guard held.
+before bound rows come before them. A mark is a number that a change writes into its rows; a row that bears it
+afterwards was written by this change, so its guard held. The changes that a fast path writes share one mark.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mainspring.model.schedule import Schedule
 _OPEN = "('blocked', 'waiting', 'running', 'retrying')"
 _STILL_RUNNING = f"{item(4)} = 'running'"
 
+#: Assignments of a guarded run. In the comments below, "values…" stands for the values from state to dead, in order.
 _VALUES = f"""mark = {item(2)}, n = r.n + {item(3)}, state = {item(4)}, ready_at = {item(5)},
     failures = {item(6)}, crashes = {item(7)}, reason = {item(8)}, result = {item(9)}, error = {item(10)},
     began_at = {item(11)}, ms = {item(12)}, dead = {item(13)}"""
@@ -35,6 +36,7 @@ KEEP_RUNNING = f"{WITH_ROWS} UPDATE run AS r SET {_VALUES}, ended_at = NULL FROM
 
 
 def _succeed(began_at: str, ms: str, result: str, mark: str, wall: str) -> str:
+    """Return the beginning of an UPDATE that ends runs as succeeded; the arguments are SQL for the values."""
     return f"""
 UPDATE run AS r SET mark = {mark}, n = r.n + 1, state = 'succeeded', reason = NULL, error = NULL, result = {result},
     began_at = {began_at}, ms = {ms}, ended_at = {wall},
@@ -56,7 +58,7 @@ WHERE r.rid IN (SELECT value FROM json_each(?1)) AND r.state = 'running' AND r.e
 SUCCEEDED_RUNS = (
     "SELECT json_group_array(r.rid) FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value AND r.mark = ?2"
 )
-#: Object of row number → change, at, owner. The other values of the events are read from the runs' rows.
+#: JSON object with the change's id for each row number; at; owner. The events' other values are read from the runs.
 INSERT_SUCCEEDED_EVENTS = """
 INSERT INTO event (at, ns, schedule_id, rid, n, type, v, change, epoch, attempt, owner, data)
 SELECT ?2, r.ns, r.schedule_id, r.rid, r.n, 'RunSucceeded', 1, j.value, r.epoch, r.attempt, ?3,
@@ -140,9 +142,9 @@ DELETE_NEW_RUNS = "DELETE FROM run WHERE rid > ?1 AND rid <= ?2 AND mark = ?3"
 
 # ── schedules ───────────────────────────────────────────────────────────────
 
-#: Columns that planning does not change.
+#: Columns that only a new revision or declaration of a schedule changes.
 _DEFINITION = ("ns", "name", "owner", "origin", "app", "version", "digest", "spec", "body")
-#: Columns that planning changes.
+#: The other columns that a change sets. Planning changes some of them.
 _POSITION = ("state", "revision", "anchor", "cursor", "next_at", "fired", "reason", "until")
 _COLUMNS = ("id", "mark", "moves", *_DEFINITION, *_POSITION)
 _I = {name: item(i) for i, name in enumerate(_COLUMNS)}
@@ -152,7 +154,10 @@ _encoder = msgspec.json.Encoder()
 
 
 def schedule_values(schedule: Schedule, mark: int, moves: int) -> list[Any]:
-    """Return a schedule's values for a statement; the guard's values follow. `moves`: number of its new events."""
+    """Return the values that rows of `UPDATE_SCHEDULES` and `INSERT_SCHEDULES` begin with; the guard's values follow.
+
+    `mark`: the change's. `moves`: the number of the change's moves of the schedule.
+    """
     s = schedule
     spec = _encoder.encode(s.spec).decode()
     definition = (s.ns, s.name, s.owner, s.origin, s.app, s.version, s.digest, spec, s.spec.body)
@@ -171,8 +176,8 @@ FROM j
 WHERE s.id = {_I["id"]} AND s.revision = {item(_END)} AND s.cursor = {item(_END + 1)} AND s.n = {item(_END + 2)}
 """  # noqa: S608
 
-#: The schedule of a bound row [sid or NULL, id, revision, cursor, n, …], if it is as the caller saw it. The sid, which
-#: `due` has returned, spares a search by id.
+#: The schedule of a bound row [sid or NULL, id, revision, cursor, n, …], if it is as the caller saw it and has no touch
+#: mark. The sid, which `due` has read, spares a search by id.
 _IS_AS_SEEN = f"""s.sid = ifnull({column(0)}, (SELECT o.sid FROM schedule o WHERE o.id = {column(1)}))
   AND s.id = {column(1)} AND s.revision = {column(2)} AND s.cursor = {column(3)} AND s.n = {column(4)}
   AND s.touched = 0"""  # noqa: S608
@@ -189,7 +194,8 @@ UPDATE schedule AS s SET mark = ?1, n = s.n + 1, updated_at = ?2, state = 'finis
     cursor = {column(5)}, fired = {column(6)}, reason = {column(8)} FROM {BOUND_ROWS}
 WHERE {_IS_AS_SEEN} AND s.anchor = {column(7)} AND s.until IS {column(9)}
 """  # noqa: S608
-#: At, then bound rows: [ns, schedule, rid, id, n, type, v, actor, change, data]. Events of plans, of both types.
+#: At, then bound rows: [ns, schedule, rid, id, n, type, v, actor, change, data]. Events of plans:
+#: RunScheduled, and ScheduleFinished with NULL for rid and id.
 INSERT_PLAN_EVENTS = f"""
 INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change, data)
 SELECT ?1, {", ".join(map(column, range(10)))} FROM {BOUND_ROWS} WHERE {column(1)} IS NOT NULL
@@ -199,6 +205,8 @@ MOVED_SCHEDULE_IDS = (
     "SELECT json_group_array(s.id) FROM json_each(?1) j CROSS JOIN schedule s WHERE s.id = j.value AND s.mark = ?2"
 )
 
+#: Rows: as for `UPDATE_SCHEDULES`, which comes first. Writes the definitions, where they differ, of schedules whose row
+#: bears the mark.
 REDEFINE_SCHEDULES = f"""
 {WITH_ROWS}
 UPDATE schedule AS s SET {", ".join(f"{name} = {_I[name]}" for name in _DEFINITION)} FROM j
@@ -263,7 +271,7 @@ WHERE s.sid = ifnull((SELECT o.sid FROM schedule o WHERE o.id = {item(1)}),
 
 # ── beside the guarded rows ─────────────────────────────────────────────────
 
-#: Rows: [id, data].
+#: Rows: [id, data]. A payload that exists stays.
 INSERT_BODIES = f"{WITH_ROWS} INSERT OR IGNORE INTO body (id, data) SELECT {item(0)}, {item(1)} FROM j"  # noqa: S608
 
 #: Rows: [name, max, held, closed_until]. Holders of gates that do not exist yet; to be run before `UPSERT_GATES`.
@@ -280,6 +288,7 @@ SELECT {item(0)}, {item(1)}, {item(3)} FROM j WHERE true
 ON CONFLICT (name) DO UPDATE SET max = excluded.max
 """  # noqa: S608
 
+#: Rows: the fields of a `Span`.
 INSERT_SPANS = f"""
 {WITH_ROWS}
 INSERT INTO span (schedule_id, revision, "after", through, count, reason, ns)
@@ -292,6 +301,7 @@ TOUCH_SCHEDULES = f"""
 UPDATE schedule AS s SET touched = s.touched + {item(1)} FROM j WHERE s.id = {item(0)}
 """  # noqa: S608
 
+#: Returns 1 if a run is parked, else 0.
 ANY_PARKED = "SELECT EXISTS (SELECT 1 FROM run INDEXED BY run_parked WHERE parked_on IS NOT NULL)"
 #: Gate names. Deletes the rows of gates with one holder: that one leaves.
 RELEASE_LAST_HOLDS = "DELETE FROM gate_held WHERE held <= 1 AND name IN (SELECT value FROM json_each(?1))"
@@ -302,4 +312,5 @@ RELEASE_COUNTED_HOLDS = f"""
 {WITH_ROWS}
 UPDATE gate_held AS g SET held = g.held - {item(1)} FROM j WHERE g.name = {item(0)}
 """  # noqa: S608
+#: Rows: [gate, …]. Deletes the rows of gates that have no holder left; the gates themselves stay.
 DELETE_FREE_GATES = f"{WITH_ROWS} DELETE FROM gate_held WHERE held <= 0 AND name IN (SELECT {item(0)} FROM j)"  # noqa: S608

@@ -32,20 +32,22 @@ class Segment:
         #: Runs expected at an `n`, and their payloads.
         self.ats: list[list[Any]] = []
         self.bodies: list[tuple[str, int, str | None]] = []
-        #: New runs.
+        #: Runs that must not exist yet.
         self.absent: list[list[Any]] = []
         #: Schedules expected at a revision, cursor and `n`; the place and new `n` of each.
         self.schedules: list[list[Any]] = []
         self.moved: list[tuple[int, int]] = []
         #: Whether a change may write the definition of a schedule; planning never does.
         self.redefines = False
+        #: Schedules that must not exist yet.
         self.new_schedules: list[list[Any]] = []
+        #: The places in the batch of the changes without a guard.
         self.unguarded: list[int] = []
         for index, change in changes:
             self._sort(index, change, first + index)
 
     def _sort(self, index: int, change: Change, mark: int) -> None:
-        """Build the change's row, and add it to the list for its kind of guard."""
+        """Build the row of the change with place `index`, and add it to the list for its kind of guard."""
         guard = change.guard
         if isinstance(guard, RunLease):
             row = _run_values(change, guard.id, guard.epoch, mark)
@@ -76,13 +78,19 @@ class Segment:
 
 
 def split_segments(changes: IndexedChanges, first: int, wall: Ms) -> Iterable[Segment]:
-    """Yield the batch in as few segments as possible, nearly always one; changes come with their place in the batch."""
+    """Yield the changes, which may be a part of a batch, in as few segments as possible, nearly always one.
+
+    `first` is the mark of the batch's first change, `wall` the time to write.
+    """
     for part in split_independent(changes):
         yield Segment(part, first, wall)
 
 
 def new_run_row(run: Run, moves: int, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
-    """Return a row for `insert_runs_statement`; `moves` counts the change's events of the run, which set its `n`."""
+    """Return a row for `insert_runs_statement`. `moves` becomes the run's `n`: the number of its events in the change.
+
+    `guard_key`: a unique key that no open run may have. None: the guard names none.
+    """
     return run_row(run, moves, wall if run.state in ENDED else None, mark, guard_key)
 
 

@@ -9,17 +9,18 @@ from mainspring.model.errors import StoreError
 
 #: The poll interval for `EAGER_FOR_SECONDS` after another process wrote, and the interval without such a write.
 EAGER_POLL_SECONDS, IDLE_POLL_SECONDS, EAGER_FOR_SECONDS = 0.025, 0.15, 1.0
-#: An instance that plans ahead polls with each `due`, which comes sooner than this: its timer is a fallback.
+#: The poll interval of an instance that plans ahead. It also polls with each call of `due`, which comes sooner than
+#: this: the timer is a fallback.
 LOOKAHEAD_POLL_SECONDS = 0.45
-#: Under a virtual clock there is hardly ever another process.
+#: The poll interval under a virtual clock: there is hardly ever another process then.
 VIRTUAL_POLL_SECONDS = 1.0
 
 
 class ChangeWatch:
-    """Detects commits of other connections: queries SQLite only after the write-ahead log's modification time moved.
+    """Detects commits of other connections: queries SQLite only after the write-ahead log's time or size changed.
 
-    After each move, two calls of `has_changed` query: two commits may carry the same modification time, and the first
-    query can come between them.
+    After each such change, two calls of `has_changed` query: two commits may carry the same modification time, and the
+    first query can come between them.
     """
 
     def __init__(self, db: Database) -> None:
@@ -37,7 +38,10 @@ class ChangeWatch:
         return EAGER_POLL_SECONDS if is_eager else IDLE_POLL_SECONDS
 
     def has_changed(self) -> bool:
-        """Return True if another connection committed since the last call, or if the query for that failed."""
+        """Return True if another connection committed since the last call, or if the query for that failed.
+
+        Also find out whether the file is lost (`check_file`). After such a commit `interval` is short for a while.
+        """
         self._db.check_file()
         try:
             stat = os.stat(self._db.path + "-wal")

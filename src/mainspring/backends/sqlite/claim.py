@@ -75,6 +75,7 @@ _STARTED_RUN_JSON = run_json(
     lease_until="?6",
     started_at="max(?7, r.ready_at)",
 )
+#: The part of `_FIRST_STARTED` for one priority.
 _HEAD_OF_PRIORITY = f"""
 SELECT * FROM (
     SELECT c.rid FROM run c INDEXED BY run_claim
@@ -88,6 +89,7 @@ SELECT json_group_array({_STARTED_RUN_JSON}), json_group_array(r.rid)
 FROM ({" UNION ALL ".join(_HEAD_OF_PRIORITY % priority for priority in range(4))} LIMIT ?4) h
 CROSS JOIN run r WHERE r.rid = h.rid
 """  # noqa: S608
+#: Parameter: payload ids. Returns [id, data] of each.
 _BODIES = (
     "SELECT json_group_array(json_array(b.id, b.data)) FROM json_each(?1) j CROSS JOIN body b WHERE b.id = j.value"
 )
@@ -140,9 +142,10 @@ _numbers = msgspec.json.Decoder(list[int])
 
 
 def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
-    """Lease up to `limit` due runs that the offer covers and that pass their gates, by priority, then due time.
+    """Lease up to `limit` due runs that the offer covers and that pass their gates, by priority, then by time.
 
-    With `ids`, only those runs are considered. Writes nothing, and begins no transaction, when no run is due.
+    Return their claims, and when the next run becomes claimable. With `ids`, only those runs are considered. A run that
+    a gate refuses is parked. Writes nothing, and begins no transaction, when no run is due.
     """
     wall, lease_now = db.lease_clocks(now)
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
@@ -170,7 +173,10 @@ def claim_in_transaction(
 
 
 def next_ready(db: Database, lanes: str, tasks: str) -> Ms | None:
-    """Return when the first run of these lanes and tasks becomes claimable; a past instant if one is already."""
+    """Return when the first run of these lanes and tasks (JSON lists) becomes claimable; None: there is no such run.
+
+    It is a past instant if a run is due already.
+    """
     found: Ms | None = db.value(_NEXT_READY, lanes, tasks)
     return found
 
@@ -181,7 +187,7 @@ def _claim_uncontended(
     """Lease the first runs of the offer's only lane, if all of them pass their gates, and return their claims.
 
     Otherwise change nothing and return None. It is also None if one of these runs crashed before, because such a run
-    is claimed alone, or if one is not due yet and must not be claimed ahead.
+    is claimed alone, or if one is not due yet and must not be claimed ahead. `tasks`: a JSON list.
     """
     given = (offer.lanes[0], tasks, wall + offer.ahead, limit, offer.owner, lease_now + offer.ttl, wall)
     text, numbers = db.run(_FIRST_STARTED, *given).fetchone()
@@ -199,7 +205,10 @@ def _claim_uncontended(
 
 
 def enter_gates(db: Database, names: list[str], wall: Ms) -> bool:
-    """Take a slot in each gate and return True, if no gate is named twice and all have room; else change nothing."""
+    """Take a slot of each gate and return True, if no gate is named twice and a slot of each is free for a new run.
+
+    Else change nothing and return False: also if runs are parked at one of the gates, because they come first.
+    """
     packed = pack(names)
     if len(set(names)) < len(names) or db.value(_COUNT_PASSABLE, packed, wall) < len(names):
         return False
@@ -210,9 +219,11 @@ def enter_gates(db: Database, names: list[str], wall: Ms) -> bool:
 def _claim_contended(
     db: Database, offer: Offer, lanes: str, tasks: str, limit: int, named: str | None, wall: Ms, lease_now: Ms
 ) -> list[Claim]:
-    """Lease runs that pass their gates and return their claims; park runs that a gate refuses.
+    """Lease up to `limit` due runs that pass their gates and return their claims; park runs that a gate refuses.
 
-    If some of the first `limit` runs may be refused, up to four times as many of each lane and priority are read.
+    `lanes` and `tasks`: the offer's, as JSON lists. `named`: a JSON list of run ids; only these are considered, and the
+    offer must cover them; None: any run. If some of the first `limit` runs may be refused, up to four times as many of
+    each lane and priority are read. Sets `db.gates_refused` for the next claim.
     """
     found = _candidates(db, lanes, tasks, wall, offer.ahead, limit, named)
     if not found:
@@ -233,7 +244,11 @@ def _claim_contended(
 def _candidates(
     db: Database, lanes: str, tasks: str, wall: Ms, ahead: Ms, depth: int, named: str | None
 ) -> list[_Candidate]:
-    """Return due runs in the order of claims: the named ones, or the first `depth` of each lane and priority."""
+    """Return due runs in the order of claims: the named ones, or the first `depth` of each lane and priority.
+
+    Runs that fall due within `ahead` ms are among them if they may be claimed ahead. For `lanes`, `tasks` and `named`,
+    see `_claim_contended`.
+    """
     if named is not None:
         text = db.value(_NAMED, lanes, tasks, wall + ahead, named)
     else:
@@ -247,7 +262,7 @@ def _candidates(
 
 
 def _cut_priorities(candidates: list[_Candidate], limit: int) -> list[_Candidate]:
-    """Return the candidates of the most urgent priorities, of as many priorities as make up four times the limit."""
+    """Return the candidates of the most urgent priorities, down to the one that makes `4 * limit` of them or more."""
     found: list[_Candidate] = []
     for priority in range(4):
         found += [c for c in candidates if c.priority == priority]
@@ -257,7 +272,10 @@ def _cut_priorities(candidates: list[_Candidate], limit: int) -> list[_Candidate
 
 
 def _admit(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> list[_Candidate]:
-    """Apply `model.gate.admit`: return the runs that pass, their gates now held; park the runs that a gate refuses."""
+    """Apply `model.gate.admit`: return up to `limit` runs that pass, and take their slots; park runs that do not.
+
+    Sets `db.gates_refused` for the next claim.
+    """
     gates, first = _read_gates(db, candidates)
     runs = (
         Run(id=c.id, task="", gates=c.gates or (), priority=c.priority, ready_at=c.ready_at, crashes=c.crashes)
@@ -275,7 +293,7 @@ def _admit(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> 
 
 
 def _read_gates(db: Database, candidates: list[_Candidate]) -> tuple[dict[str, Gate], dict[str, tuple[int, Ms, RunId]]]:
-    """Return the candidates' gates by name, and by gate the (priority, due time, id) of the first run parked there."""
+    """Return the candidates' gates by name, and by gate the (priority, ready_at, id) of the first run parked there."""
     names = sorted({name for candidate in candidates for name in candidate.gates or ()})
     gates: dict[str, Gate] = {}
     first: dict[str, tuple[int, Ms, RunId]] = {}
@@ -301,7 +319,11 @@ def append_started(db: Database, rids: str) -> None:
 
 
 def make_claims(db: Database, runs: list[Run], rids: list[int]) -> list[Claim]:
-    """Return the claims of started runs, each with its payload; remember the row numbers for `complete_runs`."""
+    """Return the claims of started runs, each with its payload; `rids`: their row numbers, in the same order.
+
+    Runs and row numbers are remembered in `db.claimed_runs`, for `complete_runs`. If there are too many, all older ones
+    are forgotten: their successes take the long way.
+    """
     if len(db.claimed_runs) > MAX_REMEMBERED_CLAIMS:  # left over from leases that were lost
         db.claimed_runs.clear()
     db.claimed_runs.update((run.id, (rid, run)) for run, rid in zip(runs, rids, strict=True))

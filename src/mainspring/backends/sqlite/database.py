@@ -48,9 +48,11 @@ _MAX_MARK = (1 << 62) - 1
 
 
 class Database:
-    """The connection to the file, and the state that the verbs of the store share.
+    """The connection to the file, and the state that the methods of the store share.
 
-    Thread: one at a time, in the process that opened it. `busy_timeout`: how long to wait for other writers, in ms.
+    Thread: one at a time, in the process that opened it. `clock` None: the system's. `synchronous`: SQLite's setting of
+    that name, "FULL", "EXTRA" or "NORMAL". `force`: open the file even on a network file system. `failpoint`: called
+    with the names of places in the code, for tests. `busy_timeout`: how long to wait for other writers, in ms.
     """
 
     def __init__(
@@ -66,16 +68,17 @@ class Database:
             raise InvalidInput("synchronous", f"{synchronous!r} is not known", 'Use "full", "extra" or "normal"')
         self.path = path
         self.clock: Clock = clock or SystemClock()
-        #: Holds of `due`: by the id of a schedule or run, until when.
+        #: Holds of `due`: by the id of a schedule or run, until when (wall time).
         self.held_until: dict[str, Ms] = {}
-        #: Runs claimed by this object, with their row numbers: the fastest access to a row, and they never change.
+        #: By id, the runs that this object claimed, until a change under their lease comes: the row number (the fastest
+        #: access to a row; it never changes) and the run as it was claimed.
         self.claimed_runs: dict[str, tuple[int, Run]] = {}
-        #: Number of schedules whose cursor moved since the file was opened.
+        #: How many times the fast paths of `apply` moved the cursor of a schedule: each costs the file more pages.
         self.moved_schedules = 0
-        #: Row numbers of the schedules that the last `due` returned.
+        #: By id, the row number of each schedule that the last `due` returned.
         self.schedule_row_ids: dict[str, int] = {}
-        #: Whether the last claim met a gate that refused or was shared, or a run that crashed before. The next claim
-        #: then does not try the way that only works if all runs pass.
+        #: Whether the last contended claim (`claim.py`) met a gate that refused a run or let in more than one, or a run
+        #: that crashed before. The next claim then does not try the ways that only work if all runs pass.
         self.gates_refused = False
         self._synchronous = synchronous.upper()
         self._force = force
@@ -87,31 +90,35 @@ class Database:
         self._fork_safe = False
         self._reopen = False
         self._inode = 0
+        #: True once `check_file` found that the path no longer leads to the open file.
         self.is_file_lost = False
         self._pid = 0
         # A new mark only has to differ from the marks that rows still carry: a random start is enough.
         self._mark = random.SystemRandom().getrandbits(62)
 
     def second_connection(self) -> Database:
-        """Return another connection to the file, not yet open, which never waits for another writer."""
+        """Return a second `Database` on the file, not yet open; its connection never waits for another writer."""
         return Database(self.path, self.clock, self._synchronous, self._force, self._failpoint, busy_timeout=0)
 
     @property
     def uses_system_clock(self) -> bool:
-        """Return False under a virtual clock or a clock of a test."""
+        """True if time is the machine's, False under a virtual clock or a clock of a test."""
         return isinstance(self.clock, SystemClock)
 
     def clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return (wall time, lease time); `now`, as tests give it, stands for both."""
+        """Return (wall time, lease time) in ms: `now` for both if a test gave it, else what the clock shows."""
         return (self.clock.now(), self.clock.boot()) if now is None else (now, now)
 
     def lease_clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return `clocks` with the lease time rounded up: a lease must not be shorter than its `ttl`."""
+        """Return `clocks`, with the lease time of the system's clock rounded up to the next millisecond.
+
+        Why: a lease that begins now must not be shorter than its `ttl`.
+        """
         wall, lease_now = self.clocks(now)
         return wall, lease_now + (now is None and self.uses_system_clock)
 
     def reserve_marks(self, count: int) -> int:
-        """Return the first of `count` consecutive marks that no row carries."""
+        """Return the first of `count` consecutive marks that no row bears (`apply_sql` explains marks)."""
         if self._mark + count > _MAX_MARK:
             self._mark = 1
         first = self._mark
@@ -129,7 +136,7 @@ class Database:
     def connection(self) -> sqlite3.Connection:
         """Return the connection, opened again if a fork closed it.
 
-        Raises `StoreError` after `close` and in a forked child, `StoreUnavailable` if the file is lost.
+        Raises `StoreError` before `open`, after `close` and in a forked child, `StoreUnavailable` if the file is lost.
         """
         if self._reopen and self._pid != os.getpid():
             raise StoreError(
@@ -147,7 +154,7 @@ class Database:
         return self._connection
 
     def check_file(self) -> None:
-        """Find out whether the path still leads to the open file; if not, every later statement is refused."""
+        """Set `is_file_lost` if the path no longer leads to the open file: every later statement is then refused."""
         if self._connection is not None and not self.is_file_lost and _inode(self.path) != self._inode:
             self.is_file_lost = True
 
@@ -186,7 +193,7 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[None]:
-        """Run statements outside a transaction. Errors are translated to store errors."""
+        """Run statements outside a transaction, under the lock. An error of SQLite is raised as a `StoreError`."""
         with self._lock:
             _ = self.connection
             try:
@@ -196,7 +203,7 @@ class Database:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Run several queries that see one state of the file."""
+        """Run several queries in one read transaction, so that they see one state of the file. Errors: as `read`."""
         with self.read():
             connection = self.connection
             connection.execute("BEGIN")
@@ -207,7 +214,7 @@ class Database:
 
     @contextlib.contextmanager
     def write(self, verb: str) -> Iterator[None]:
-        """Run statements in one write transaction: all of them or, after any exception, none.
+        """Run statements in one write transaction: all of them or, after any exception, none. Errors: as `read`.
 
         The failpoint is called with names that begin with `verb`, such as `apply:before_commit`.
         """
@@ -231,7 +238,11 @@ class Database:
     # ── open, close ────────────────────────────────────────────────────────
 
     def open(self) -> None:
-        """Open the file: check its directory and content, bring its schema up to date. Does nothing if it is open."""
+        """Open the file or create it: check its directory and content, and bring its schema up to date.
+
+        Ends the leases of earlier boots of the machine. Does nothing if this process has opened it already. Raises:
+        `StoreError` with a remedy.
+        """
         if self._connection is not None and self._pid == os.getpid():
             return
         self._check_place()
@@ -268,7 +279,7 @@ class Database:
                 connection.close()
 
     def _survive_forks(self) -> None:
-        """Close the connection before each fork of this process; the parent opens it again with its next statement.
+        """From now on, close the connection before each fork; the parent opens it again with its next statement.
 
         Why: SQLite counts its file locks in memory, so a connection in the child would rely on locks that it does not
         hold. The child must open a store of its own. A statement in progress ends before the fork.
@@ -332,7 +343,10 @@ class Database:
         return translate_error(error, path)
 
     def _connect(self) -> sqlite3.Connection:
-        """Open and configure a connection, with the schema up to date."""
+        """Return a new, configured connection, after bringing the schema up to date and ending leases of earlier boots.
+
+        Also note the process and the file's inode, which `connection` and `check_file` compare.
+        """
         connection = sqlite3.connect(
             self.path,
             timeout=self._busy_timeout / 1000,

@@ -1,6 +1,6 @@
 """The store's `due`: rows for the settler, from one of its agendas.
 
-Holds are kept in this process only: they save work, guards protect the rows.
+Holds are kept in memory, so other instances do not see them. They save work only: guards protect the rows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ _pairs = msgspec.json.Decoder(list[tuple[str, Ms]])
 def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """Return up to `limit` due rows of the agenda and hold them for `hold` ms.
 
-    Fires that are due within the next `ahead` ms are included. For the agenda of gates, runs are un-parked instead.
+    Schedules that fall due within the next `ahead` ms are included, and held until their time. For the agenda of gates,
+    up to `limit` runs are un-parked instead, and their number is returned.
     """
     wall, lease_now = db.clocks(now)
     db.reach("due:begin")
@@ -105,7 +106,10 @@ def _hold_schedules(
     *,
     can_be_early: bool,
 ) -> Due:
-    """Hold the schedules and return them with `next_at`, the time to ask again. `times`: when others are due.
+    """Hold the schedules of `rows` and return them with `next_at`, the time to ask again.
+
+    `rows`: (row number, schedule); the numbers are remembered for `advance_schedules`. `times`: when other schedules
+    are due; it is changed. With as many rows as `limit`, more may be due, so `next_at` is now.
 
     With `can_be_early`, a schedule found ahead of its fire time is held until then. Its fire time does not count in
     `next_at`, because the caller plans that fire now.
@@ -125,7 +129,10 @@ def _hold_schedules(
 
 
 def _expired_runs(db: Database, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
-    """Return running runs whose lease ended, and hold them; `next_at` is when the next lease or hold ends."""
+    """Return up to `limit` running runs whose lease ended, and hold them for `hold` ms.
+
+    `next_at` is when the next lease or hold of the other running runs ends.
+    """
     found = read_runs(db.value(_EXPIRED_RUNS, pack(list(db.held_until)), lease_now, limit))
     before = dict(db.held_until)
     db.held_until.update((run.id, wall + hold) for run in found)

@@ -53,7 +53,7 @@ def translate_error(error: sqlite3.Error | UnicodeDecodeError, path: str) -> Sto
 
 
 def damage_refusal(path: str, reason: object) -> StoreCorrupt:
-    """Return the refusal of a file whose content cannot be trusted."""
+    """Return the error to raise for a file whose content cannot be trusted. Its text quotes `reason`."""
     return StoreCorrupt(
         f"{path} is damaged or is not a SQLite database ({reason}); it was left as it is. "
         "Restore it from a backup, or give another path"
@@ -68,6 +68,7 @@ def _write_failure(error: sqlite3.Error, code: int, path: str) -> StoreError:
 
 
 def _is_disk_full(path: str) -> bool:
+    """Return True if the file system of the path has less than `_FULL_DISK_BYTES` left; False if that is unknown."""
     try:
         stat = os.statvfs(os.path.dirname(os.path.abspath(path)))
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+#: Types of file systems that other machines share, as a mount table names them.
 _NETWORK = frozenset(
     {
         "9p",
@@ -65,7 +66,8 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 def filesystem_of(path: str, mounts: str) -> str | None:
     """Return the type of the file system that holds the absolute `path`, None if no mount point fits.
 
-    The longest mount point decides; of mounts on one mount point, the last one.
+    `mounts` is the text of a mount table such as /proc/self/mounts. The longest mount point decides; of mounts on one
+    mount point, the last one.
     """
     best: tuple[int, str] | None = None
     for line in mounts.splitlines():
@@ -80,7 +82,7 @@ def filesystem_of(path: str, mounts: str) -> str | None:
 
 
 def is_network(fstype: str) -> bool:
-    """Return True for file systems on which SQLite's locks and shared memory cannot be relied on."""
+    """Return True for a type of file system, such as "nfs4", on which SQLite's locks and shared memory may fail."""
     kind, _, served = fstype.lower().partition(".")
     if kind == "fuse" and served:
         return served not in _LOCAL_FUSE

@@ -54,7 +54,7 @@ class _Where:
         self.values: list[Any] = []
 
     def add(self, term: str, value: Any) -> None:
-        """Add a condition on `?`, unless the value is None: then the query leaves that field open."""
+        """Add an SQL condition on `?` with its value, a tuple as a JSON list; if the value is None, add nothing."""
         if value is not None:
             self.terms.append(term)
             self.values.append(pack(list(value)) if isinstance(value, tuple) else value)
@@ -64,7 +64,7 @@ class _Where:
 
 
 def find(db: Database, query: Query[T]) -> list[T]:
-    """Return the rows that a query of the store port asks for."""
+    """Return the rows that a query of the store port asks for. Raises: `StoreError` for an unknown kind of query."""
     answer = _FIND.get(type(query))
     if answer is None:
         raise StoreError(f"{type(query).__name__} is not a query that this store can answer")
@@ -79,7 +79,7 @@ def tail(db: Database, after: int, limit: int) -> list[Event]:
 
 
 def _select_events(db: Database, rows: str, *values: Any) -> list[Event]:
-    """Return the events of a SELECT from the table event."""
+    """Return the events that `rows`, a SELECT of all columns of the table event, finds with these values."""
     sql = f"SELECT json_group_array({EVENT_JSON}) FROM ({rows}) e LEFT JOIN run r ON r.rid = e.rid"  # noqa: S608
     return read_events(db.value(sql, *values))
 
@@ -114,7 +114,7 @@ def _find_runs(db: Database, q: Runs) -> list[Run]:
 def _index_of_runs(q: Runs, where: _Where) -> str:
     """Return the INDEXED BY clause for a query of runs, empty if SQLite may choose the index.
 
-    The condition of a partial index is added to `where`.
+    The condition of a partial index that the query can use is added to `where`.
     """
     if q.states is None:
         return ""
@@ -229,7 +229,8 @@ def _find_lanes(db: Database, q: Lanes) -> list[LaneCount]:
     return [LaneCount(*row) for row in _rows.decode(text)]
 
 
-#: Names that begin with ?1: the upper end of a range of the primary key, and an exact test for its last names.
+#: Condition: the name begins with ?1. The first test ends a range of the primary key, the second is exact; the query
+#: adds the beginning of the range.
 HAS_PREFIX = "name <= ?1 || char(1114111) AND substr(name, 1, length(?1)) = ?1"
 LEASE_JSON = "json_array(name, owner, epoch, expires_at, renewed_at, data, live)"
 

@@ -1,4 +1,4 @@
-"""Writes of gates. A gate's limits and its number of holders are in two tables: only the latter changes with runs."""
+"""Writes of gates. A gate's limit and its number of holders are in two tables: only the latter changes with runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def put_gates(db: Database, gates: list[tuple[Any, ...]]) -> None:
 
 
 def release_gates(db: Database, names: list[str]) -> None:
-    """Reduce each gate's number held by the number of times that the gate is named."""
+    """Reduce each gate's number of slots held by the number of times that `names` has the gate."""
     if len(set(names)) == len(names):
         packed = pack(names)
         if db.run(sql.RELEASE_LAST_HOLDS, packed).rowcount == len(names):

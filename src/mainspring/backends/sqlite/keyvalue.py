@@ -23,7 +23,7 @@ WHERE kind = ?1 AND id > ?2 AND (expires_at IS NULL OR expires_at > ?3)
   AND (?5 IS NULL OR id IN (SELECT value FROM json_each(?5)))
 ORDER BY id LIMIT ?4
 """
-#: Parameters: now, limit.
+#: Parameters: now, limit. Returns [kind, id] of expired entries.
 EXPIRED = """
 SELECT json_group_array(json_array(kind, id)) FROM (
     SELECT kind, id FROM kept WHERE expires_at <= ?1 AND expires_at IS NOT NULL ORDER BY expires_at LIMIT ?2)
@@ -35,7 +35,7 @@ DELETE FROM kept WHERE (kind, id) IN (SELECT j.value ->> 0, j.value ->> 1 FROM j
 
 
 def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | None) -> list[bool]:
-    """Write entries that are new or expired, or all of them with `replace`; return for each if it was written."""
+    """Write entries that are new or expired, or all of them with `replace`; return for each whether it was written."""
     wall, _ = db.clocks(now)
     with db.write("keep"):
         return [
@@ -54,7 +54,10 @@ def remove(db: Database, kind: str, ids: Sequence[str]) -> int:
 
 
 def find(db: Database, q: KeyValues) -> list[KeyValue]:
-    """Return the entries of one kind that the query asks for and that have not expired, in the order of their ids."""
+    """Return the entries of one kind that match the query and have not expired, in the order of their ids.
+
+    To be called inside `db.read()`.
+    """
     now, _ = db.clocks(None)
     ids = None if q.ids is None else pack(list(q.ids))
     return [

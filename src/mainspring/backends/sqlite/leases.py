@@ -16,7 +16,9 @@ INSERT OR REPLACE INTO lease (name, owner, epoch, expires_at, renewed_at, data, 
 def lease(
     db: Database, name: str, owner: str, ttl: Ms, epoch: int | None, data: str | None, now: Ms | None
 ) -> Lease | None:
-    """Begin a new term (epoch None) if the lease is free, or renew the term `epoch`; return None if refused.
+    """Begin a new term (`epoch` None) if the lease is free, or renew the term `epoch`. Return None if refused.
+
+    The term ends `ttl` ms from now. `data` is stored with it; None keeps the text of a term that is renewed.
 
     The first read decides whether a transaction is begun at all: most attempts to take a lease are refused.
     """
@@ -36,7 +38,7 @@ def lease(
 def _term(
     db: Database, name: str, owner: str, epoch: int | None, data: str | None, lease_now: Ms
 ) -> tuple[int, str | None] | None:
-    """Return the epoch and data to write, or None if the term is refused."""
+    """Return the epoch and data to write, or None if the term is refused. Arguments: as for `lease`."""
     old = _read_lease(db, name)
     live = old is not None and old.live and old.expires_at > lease_now
     if epoch is None:
@@ -52,7 +54,7 @@ def _read_lease(db: Database, name: str) -> Lease | None:
 
 
 def release(db: Database, name: str, owner: str, epoch: int) -> bool:
-    """End the owner's term early; return False if it was released before or a later term has begun."""
+    """End the owner's term `epoch` early and return True. False if it was released or is not the present term."""
     with db.write("lease"):
         ended = db.run(
             "UPDATE lease SET live = 0 WHERE name = ? AND owner = ? AND epoch = ? AND live = 1", name, owner, epoch

@@ -35,7 +35,8 @@ from mainspring.rules.retention import (
     snapshot_schedules,
 )
 
-#: Parameters: limit of `ended_at`, number of rows, 1 to include dead runs. Returns the runs that ended first.
+#: Parameters: limit of `ended_at`, number of rows, 1 to include dead letters. Returns the runs that ended first; dead
+#: letters come after all others.
 _REMOVABLE_RUNS = """
 SELECT json_group_array(json_array(rid, schedule_id, origin, ifnull(fire_time, created_at), state, body)) FROM (
     SELECT * FROM (SELECT * FROM run WHERE dead = 0 AND ended_at < ?1 AND ended_at IS NOT NULL
@@ -104,7 +105,7 @@ _REMOVE_SCHEDULES = (
          AND NOT EXISTS (SELECT 1 FROM gate_held h WHERE h.name = gate_limit.name)""",  # noqa: S608 - a constant
     "DELETE FROM schedule WHERE id IN (SELECT value FROM json_each(?1))",
 )
-#: Parameters: prefix, limit of `renewed_at`, lease time, number of rows.
+#: Parameters: prefix, limit of `renewed_at`, lease time, number of rows. Returns the names of leases that have ended.
 _REMOVABLE_LEASES = f"""
 SELECT json_group_array(name) FROM (
     SELECT name FROM lease WHERE name >= ?1 AND {HAS_PREFIX} AND renewed_at < ?2 AND (live = 0 OR expires_at <= ?3)
@@ -113,7 +114,7 @@ SELECT json_group_array(name) FROM (
 
 
 class _Run(NamedTuple):
-    """A row of `_REMOVABLE_RUNS`; `at` is the fire time, or the creation of a run that is no planned fire."""
+    """A row of `_REMOVABLE_RUNS`; `at` is the fire time, or the creation of a run without one."""
 
     rid: int
     schedule_id: ScheduleId | None
@@ -149,7 +150,10 @@ _keys = msgspec.json.Decoder(list[tuple[str, str]])
 
 
 def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
-    """Remove what the policy allows in one transaction: all spans, and at most `limit` rows of each other kind."""
+    """Remove what the policy allows in one transaction: all spans, and at most `limit` rows of each other kind.
+
+    Return the numbers of removed rows. Begins no write transaction if nothing is removable.
+    """
     wall, lease_now = db.clocks(now)
     with db.read():
         found, spans = _find_removable(db, policy, 1, wall, lease_now)
@@ -205,7 +209,7 @@ def _compact(db: Database, rows: Removable, spans: list[_Span], wall: Ms) -> tup
 
 
 def _remove_runs(db: Database, rids: list[int]) -> list[int]:
-    """Delete runs with their event streams; return the numbers of the deleted events."""
+    """Delete runs, given by row number, with their event streams; return the seqs of the deleted events."""
     text = pack(rids)
     removed = _numbers.decode(db.value(_RUN_EVENTS, text))
     _delete_events(db, removed)
@@ -214,7 +218,7 @@ def _remove_runs(db: Database, rids: list[int]) -> list[int]:
 
 
 def _compact_streams(db: Database, schedules: Sequence[ScheduleId], wall: Ms) -> list[int]:
-    """Replace each schedule's event stream by one snapshot; return the numbers of the deleted events."""
+    """Replace the event stream of each schedule that exists by one snapshot; return the seqs of the deleted events."""
     rows = read_schedules(db.value(_ROWS, pack(schedules))) if schedules else []
     if not rows:
         return []
@@ -227,7 +231,10 @@ def _compact_streams(db: Database, schedules: Sequence[ScheduleId], wall: Ms) ->
 
 
 def _remove_schedules(db: Database, schedules: list[ScheduleId]) -> list[int]:
-    """Delete schedules with their streams and gates; return the numbers of the deleted events."""
+    """Delete schedules with their event streams and own gates; return the seqs of the deleted events.
+
+    A gate with a slot held stays. The schedules' tallies are added to those "of no schedule".
+    """
     if not schedules:
         return []
     text = pack(schedules)

@@ -12,7 +12,8 @@ from mainspring.model.ids import RunId
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Renewed
 
-#: Rows: [run id, epoch]; parameters: owner, lease time. Returns the runs whose lease holds: id, cancel request, row.
+#: Rows: [run id, epoch]; parameters: owner, lease time. Returns [id, reason of a requested cancellation, row number] of
+#: the runs whose lease holds.
 _LEASED = f"""
 {WITH_ROWS}
 SELECT json_group_array(json_array(r.id, r.cancel, r.rid)) FROM j CROSS JOIN run r
@@ -34,7 +35,8 @@ _leased_rows = msgspec.json.Decoder(list[tuple[str, str | None, int]])
 def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
     """Extend the owner's leases that still hold; return these and the lost ones, requests to cancel, and strays.
 
-    An expired lease is lost, even if no worker took the run yet.
+    `leases`: (run id, epoch) of each. Those that hold then end `ttl` ms from now. A lease that has ended is lost, even
+    if no worker has claimed the run since.
     """
     wall, lease_now = db.clocks(now)
     db.reach("renew:begin")
@@ -55,7 +57,7 @@ def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms
 
 
 def progress(db: Database, run_id: RunId, epoch: int, text: str) -> bool:
-    """Store a run's progress line and return True, if the run is still running under this epoch."""
+    """Store a run's progress line if the run is still running under this epoch; return whether it was stored."""
     with db.read():
         changed = db.run(
             "UPDATE run SET progress = ?3 WHERE id = ?1 AND state = 'running' AND epoch = ?2", run_id, epoch, text

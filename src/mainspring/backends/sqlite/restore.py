@@ -22,7 +22,10 @@ _GATES, _OPTIONS, _STATE = (RUN_FIELDS.index(name) for name in ("gates", "option
 
 
 def _put(table: str, fields: Sequence[str], key: str) -> str:
-    """Return a statement that inserts a row, or overwrites the row with the same key."""
+    """Return a statement that inserts a row with these fields, or overwrites the row with the same key.
+
+    `key`: the names of the key's fields, joined by ", ".
+    """
     others = ", ".join(f"{name} = excluded.{name}" for name in fields if name not in key.split(", "))
     return (
         f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))}) "  # noqa: S608 - field names
@@ -49,7 +52,10 @@ FROM (SELECT 1) LEFT JOIN run r ON r.id = ?5
 
 
 def restore(db: Database, page: Page) -> bool:
-    """Write all of the page in one transaction and return True, if the log ends where the page begins."""
+    """Write all of the page in one transaction and return True, if the log ends at `page.after`.
+
+    Else write nothing and return False.
+    """
     with db.write("restore"):
         if (db.value("SELECT max(seq) FROM event") or 0) != page.after:
             return False
@@ -58,6 +64,7 @@ def restore(db: Database, page: Page) -> bool:
 
 
 def _write_page(db: Database, page: Page) -> None:
+    """Write the rows and events of the page. Rows replace rows with the same key; payloads that exist stay."""
     many = db.connection.executemany
     many(_PUT_BODIES, (_plain(astuple(body)) for body in page.bodies))
     # Ended runs first: an open run of the page may hold a unique key that an ended run still has in this store.
@@ -77,6 +84,7 @@ def _plain(values: Iterable[Any]) -> list[Any]:
 
 
 def _run(run: Run) -> list[Any]:
+    """Return the values of a run for `_PUT_RUNS`."""
     row = _plain(astuple(run))
     row[_STATE] = STATE_TEXT[run.state]
     row[_GATES] = _encoder.encode(run.gates).decode() if run.gates else None
@@ -85,11 +93,13 @@ def _run(run: Run) -> list[Any]:
 
 
 def _schedule(row: Schedule, touched: int) -> list[Any]:
+    """Return the values of a schedule with its touch mark for `_PUT_SCHEDULES`."""
     own = {"spec": _encoder.encode(row.spec).decode(), "body": row.spec.body, "touched": touched}
     return _plain(own[name] if name in own else getattr(row, name) for name in _SCHEDULE_FIELDS)
 
 
 def _event(event: Event) -> list[Any]:
+    """Return the values of an event for `_ADD_EVENTS`."""
     return _plain(
         (
             event.seq,

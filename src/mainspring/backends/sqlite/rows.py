@@ -1,6 +1,6 @@
 """Encoding of rows for SQLite: any number of rows is one JSON text, in both directions.
 
-New runs and events, which are written most, are bound value by value instead: that is faster than JSON.
+Rows that are written most, such as new runs and events, are bound value by value instead: that is faster than JSON.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def pack(rows: Any) -> str:
 
 
 def replace_nul(text: str | None) -> str | None:
-    """Replace U+0000 by U+2400 in a text that is bound as it is, as `pack` does."""
+    """Return a text that is bound as it is with U+0000 replaced by U+2400, as `pack` does; None stays None."""
     return text if text is None or "\0" not in text else text.replace("\0", "\u2400")
 
 
 def _without_nul(value: Any) -> Any:
+    """Return the value with U+0000 replaced by U+2400 in its texts, at any depth of lists and tuples."""
     if isinstance(value, str):
         return value.replace("\0", "\u2400")
     if isinstance(value, list | tuple):
@@ -86,7 +87,7 @@ def column(index: int) -> str:
 # ── runs ────────────────────────────────────────────────────────────────────
 
 RUN_FIELDS = Run.__struct_fields__
-#: The fields that a run has when it is created. The others have their defaults until it is claimed.
+#: The fields that a run gets when it is created. The others, but for `created_at`, have defaults until it is claimed.
 _CREATION_FIELDS = RUN_FIELDS[: RUN_FIELDS.index("epoch")]
 #: A row for the INSERT statements. The row of a new run ends with the guard's unique key.
 _ROW = (*_CREATION_FIELDS, "mark", "guard_key", *RUN_FIELDS[len(_CREATION_FIELDS) :])
@@ -134,7 +135,7 @@ def _new_run_value(name: str) -> str:
 def _insert(values: Iterable[str]) -> str:
     """Return an INSERT of runs, with created_at as first parameter; a run that exists is skipped.
 
-    It exists if its id, its fire or the unique key of an open run is taken.
+    It exists if its id, its fire or the unique key of an open run is taken. `values`: SQL for each field of a run.
     """
     return f"""
 INSERT OR IGNORE INTO run ({", ".join(RUN_FIELDS)}, mark)
@@ -147,7 +148,8 @@ WHERE {column(_AT["id"])} IS NOT NULL AND ({column(_AT["guard_key"])} IS NULL OR
 
 _INSERT_RUNS = _insert(map(_full_run_value, RUN_FIELDS))
 INSERT_NEW_RUNS = _insert(map(_new_run_value, RUN_FIELDS))
-#: Parameters: created_at, owner, end of the lease, then rows of new runs. They are written as running, as if claimed.
+#: SQL for the fields that differ if a new run is written as running, as if claimed. `INSERT_RUNNING_RUNS` has the
+#: parameters created_at, owner, end of the lease, then rows of new runs.
 _CLAIMED_VALUES = {
     "state": "'running'",
     "n": "2",
@@ -161,7 +163,7 @@ INSERT_RUNNING_RUNS = _insert(_CLAIMED_VALUES.get(name) or _new_run_value(name) 
 
 
 def insert_run_statement(row: list[Any], created_at: int) -> tuple[str, list[Any]]:
-    """Return the INSERT of a single new run's row, and its values.
+    """Return an INSERT of one run, given as the row of a new run, and the values that it binds. Changes `row`.
 
     Columns without a value are left out of the statement, which makes it measurably faster.
     """
@@ -172,7 +174,7 @@ def insert_run_statement(row: list[Any], created_at: int) -> tuple[str, list[Any
 
 @cache
 def _insert_run_sql(filled: tuple[int, ...]) -> str:
-    """Return the INSERT of a new run whose row has values at these indexes."""
+    """Return the INSERT of a new run whose row has values at these indexes; the last index is that of `created_at`."""
     names = [*_ROW[: _NEW_ROW_LENGTH - 1], "created_at"]
     values = dict.fromkeys([names[index] for index in filled], "?")
     for name in RUN_FIELDS[len(_CREATION_FIELDS) :]:
@@ -187,14 +189,21 @@ def is_new_row(row: list[Any]) -> bool:
 
 
 def insert_runs_statement(rows: list[list[Any]]) -> tuple[str, list[list[Any]]]:
-    """Return an INSERT for these rows, and the rows at the width it takes. Its parameter before them is created_at."""
+    """Return an INSERT for these rows of `run_row`, and the rows at the width it takes.
+
+    Its parameter before the rows is created_at.
+    """
     if all(map(is_new_row, rows)):
         return INSERT_NEW_RUNS, rows
     return _INSERT_RUNS, [row if len(row) > _NEW_ROW_LENGTH else [*row, *_LIFE_DEFAULTS] for row in rows]
 
 
 def run_row(run: Run, n: int, ended_at: int | None, mark: int, guard_key: str | None) -> list[Any]:
-    """Return a row for the INSERT statements; `n`: the number of its events, `guard_key`: a unique key to check."""
+    """Return a run's row for the INSERT statements. It is short (`is_new_row`) if the run is new.
+
+    `n`: the number of the run's events. `ended_at` None: the run is open. `guard_key`: a unique key; if an open run has
+    it, the INSERT skips the row.
+    """
     values = astuple(run)
     row = [*values[: len(_CREATION_FIELDS)], mark, guard_key]
     row[_N] = n
@@ -210,7 +219,7 @@ def run_row(run: Run, n: int, ended_at: int | None, mark: int, guard_key: str | 
 
 
 def new_run_rows(runs: Iterable[Run], mark: int) -> list[list[Any]] | None:
-    """Return rows for `INSERT_NEW_RUNS`, or None if one of the runs is not new.
+    """Return rows for `INSERT_NEW_RUNS`, all with this mark, or None if one of the runs is not new (`is_new_row`).
 
     A run that differs from the one before it only in id and body gets a copy of its row: that is faster.
     """
@@ -296,8 +305,9 @@ WHERE {column(5)} IS NOT NULL AND ({column(1)} IS NULL OR r.mark = {column(1)})
 def event_row(event: Event, change: str | None, mark: int | None, n: int | None) -> list[Any]:
     """Return a row for `INSERT_EVENTS`.
 
-    Without a mark, `n` is the event's number in its stream. With a mark, `n` is the number of later events of the run
-    in this change: the statement subtracts it from the `n` in the run's row.
+    `change`: the id of its change; None: the store itself writes it. Without a mark, `n` is the event's number in its
+    stream, None for a note. With a mark, `n` is the number of later events of the run in this change: the statement
+    subtracts it from the `n` in the run's row.
     """
     return [
         event.run_id,

@@ -16,9 +16,10 @@ APPLICATION_ID = 0x4D535052
 
 
 def read_version(connection: sqlite3.Connection, path: str, newest: int) -> int:
-    """Return the schema version of a file, 0 for a new one.
+    """Return the schema version of a file, 0 for a new one. Writes nothing.
 
-    Another application's database, a newer schema, or a damaged file is refused before anything is written.
+    Raises: `SchemaMismatch` if the version is above `newest`, the number of migrations that this program knows;
+    `StoreCorrupt` if the file is damaged or is another application's database. `path` is for the error texts.
     """
     alone = not connection.in_transaction
     if alone:  # one snapshot for the three reads: another process may be creating the schema right now
@@ -49,7 +50,10 @@ def read_version(connection: sqlite3.Connection, path: str, newest: int) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: str, scripts: list[str]) -> None:
-    """Run the scripts that the file has not seen yet, in one transaction."""
+    """Run those of `scripts` (all migrations) that the file has not seen yet, in one transaction.
+
+    The transaction also writes the new version and Mainspring's mark into the file's header. Raises as `read_version`.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = read_version(connection, path, len(scripts))  # another process may have migrated meanwhile
@@ -65,9 +69,10 @@ def migrate(connection: sqlite3.Connection, path: str, scripts: list[str]) -> No
 
 
 def end_leases_of_other_boots(connection: sqlite3.Connection, boot_id: str) -> None:
-    """End all leases if they were written before the machine's last restart, and store the id of this boot.
+    """Store `boot_id`, the id of this boot; if another one was stored, end all leases on runs and names.
 
-    Leases are counted in boot time, which begins anew with each restart, so none of the old ones means anything.
+    Why: leases are counted in boot time, which begins anew with each restart of the machine. A lease that was written
+    before the restart means nothing.
     """
     known = "SELECT value FROM meta WHERE key = 'boot_id'"
     if connection.execute(known).fetchone() == (boot_id,):
@@ -93,7 +98,7 @@ def roll_back(connection: sqlite3.Connection) -> None:
 
 
 def read_boot_id() -> str:
-    """Return the id that the kernel gave to this boot."""
+    """Return the id that the kernel gave to this boot, "unknown" if it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

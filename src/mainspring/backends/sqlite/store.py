@@ -1,4 +1,4 @@
-"""The SQLite store: the port's verbs on one file, run on the thread that calls them."""
+"""The SQLite store: the port's methods on one file, run on the thread that calls them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """A store in one file, with one connection. Any number of processes of one machine may open the file."""
+    """A store in one file, with one connection. Any number of processes of one machine may open the file.
+
+    `clock` None: the system's. `synchronous`: SQLite's setting of that name, "FULL", "EXTRA" or "NORMAL". `force`: open
+    the file even on a network file system. `failpoint`: called with the names of places in the code, for tests.
+    """
 
     capabilities = Capabilities(durable=True, multi_process=True)
     #: A caller's open transaction locks the file, so no other connection can write meanwhile.
@@ -55,7 +59,7 @@ class SqliteStore:
         self._use(Database(os.fspath(path), clock, synchronous, force, failpoint))
 
     def _use(self, db: Database) -> None:
-        """Set the store's fields, on this connection: the part of the constructor that `open_beside` shares."""
+        """Set the store's fields, with `db` as connection: the part of the constructor that `open_beside` shares."""
         self._db = db
         self._hints = Wakeup()
         self._watch = ChangeWatch(self._db)
@@ -69,7 +73,7 @@ class SqliteStore:
         return self._db.path
 
     def open_beside(self) -> SqliteStore:
-        """Return a store with another connection to the file, which never waits for another writer."""
+        """Return a store, not open yet, with another connection to the file, which never waits for another writer."""
         other = SqliteStore.__new__(SqliteStore)
         other._use(self._db.second_connection())
         return other
@@ -94,7 +98,11 @@ class SqliteStore:
         return apply.apply(self._db, changes, claim_request, now)
 
     def join(self, connection: Any, changes: Sequence[Change], *, blocking: bool) -> list[Result]:
-        """Insert new runs in the transaction of the caller's `sqlite3.Connection`, which is open on the same file."""
+        """Insert new runs in the transaction of the caller's `sqlite3.Connection`; return a result for each change.
+
+        Raises: `InvalidInput` unless the connection is open on this store's file. `blocking` makes no difference: the
+        call never needs to be awaited. Thread: the caller's.
+        """
         return apply.apply(adapt_connection(self._db, connection), changes, None, None).results
 
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
@@ -142,12 +150,17 @@ class SqliteStore:
         return restore.restore(self._db, page)
 
     async def wait(self, timeout: float) -> bool:
+        """Return True as soon as another connection has committed or the store is closed, else False after `timeout`.
+
+        SQLite notifies no other process, so a timer polls the file meanwhile.
+        """
         if self._watch.has_changed():
             return True
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
 
         def poll(least: float = 0.0) -> None:
+            """End the wait if another connection has committed; else poll again after `least` seconds or more."""
             nonlocal timer
             if timer is not None:
                 timer.cancel()

@@ -62,7 +62,10 @@ class CallerDatabase(Database):
 
 
 def adapt_connection(home: Database, connection: Any) -> CallerDatabase:
-    """Return a `CallerDatabase` on the connection. Raises `InvalidInput` unless it is open on the store's own file."""
+    """Return a `CallerDatabase` on the caller's connection. `home` is the store's own `Database`.
+
+    Raises: `InvalidInput` unless the connection is a `sqlite3.Connection` that is open on the store's own file.
+    """
     if not isinstance(connection, sqlite3.Connection):
         name = f"{type(connection).__module__}.{type(connection).__qualname__}"
         raise InvalidInput(

@@ -13,7 +13,7 @@ from mainspring.model.gate import Gate
 from mainspring.model.instant import Ms
 
 #: Parameter: limit. Returns each gate that runs wait at, with the number of waiting runs, counted up to the limit.
-#: The recursion skips through the index from gate to gate, so the number of waiting runs costs nothing.
+#: The recursion skips through the index from gate to gate, so it reads few entries however many runs wait.
 _WAITED_AT = """
 WITH RECURSIVE waited(name) AS (
     SELECT min(parked_on) FROM run WHERE parked_on IS NOT NULL
@@ -60,7 +60,10 @@ def unpark(db: Database, limit: int, wall: Ms) -> int:
 
 
 def _count_unparked(text: str, limit: int, wall: Ms) -> list[tuple[str, int]]:
-    """Return (gate, number of runs to un-park), at most `limit` runs in all. `text`: the answer of `_WAITED_AT`."""
+    """Return (gate, number of runs to un-park) for each gate with room, at most `limit` runs in all.
+
+    `text`: the answer of `_WAITED_AT`.
+    """
     counts: list[tuple[str, int]] = []
     left = limit
     for name, waiting, *row in _waited_rows.decode(text):
@@ -72,6 +75,9 @@ def _count_unparked(text: str, limit: int, wall: Ms) -> list[tuple[str, int]]:
 
 
 def _gate_room(name: str, row: Iterable[Any], limit: int, wall: Ms) -> int:
-    """Return how many runs the gate lets pass; a gate that does not exist lets all of them pass."""
+    """Return how many runs the gate lets pass at the time `wall`; `row`: its max, held and closed_until.
+
+    A gate that does not exist (the row has only None) lets `limit` runs pass.
+    """
     most, held, closed_until = row
     return limit if most is None else Gate(name, most, held, closed_until).room(wall)

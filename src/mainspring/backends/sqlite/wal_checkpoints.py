@@ -16,23 +16,25 @@ from mainspring.ports.threads import SystemThreads
 CHECKPOINT_EVERY_COMMITS = 400
 #: Number of changed rows that count as one more commit. It is a mean: rows spread over the file write more pages.
 ROWS_PER_COMMIT = 36
-#: Number of rows that a moved schedule counts in addition: it writes its own page, and one of the index by schedule.
+#: Number of rows that the move of a schedule counts beside its own row: it writes a page of its own, and one of the
+#: index by schedule.
 ROWS_PER_MOVED_SCHEDULE = 18
 #: Number of checkpoints in a row. Commits go on meanwhile, and the next, shorter checkpoint moves what they added.
-#: During the last one, this process makes no commit: nothing is left, and SQLite starts the log from its beginning. In
-#: a log that only grows, every commit waits for the file system to extend the file.
+#: During the last one, the store's connection makes no commit. If no other connection does, nothing is left, and SQLite
+#: starts the log from its beginning. In a log that only grows, every commit waits for the file system to extend it.
 CHECKPOINT_ROUNDS = 3
 
 
 class WalCheckpoints:
     """A thread with its own connection, which makes PASSIVE checkpoints: they never wait for readers or writers.
 
-    Thread: `committed`, `pause`, `resume` and `end` are called by the store's user, `_run` is the thread.
+    `path`: the database file. Thread: `committed` and `end` run on the thread that uses the store, `pause` and `resume`
+    on the one that forks, `_run` on the object's own.
     """
 
     def __init__(self, path: str, writing: AbstractContextManager[object]) -> None:
         self._uri = f"file:{urllib.parse.quote(path)}?mode=rw"  # never creates a file
-        #: The lock of the process's commits. If both locks are needed, this one is acquired first.
+        #: The lock of the store's commits. If both locks are needed, this one is acquired first.
         self._writing = writing
         self._due = threading.Event()
         #: The lock of this object's connection.
@@ -47,7 +49,8 @@ class WalCheckpoints:
     def committed(self, rows: int) -> None:
         """Count a commit, and wake the thread when enough of them came together.
 
-        `rows`: the number of rows that the committing connection has changed since it was opened.
+        `rows`: the number of rows that the connection has changed since it was opened, with `ROWS_PER_MOVED_SCHEDULE`
+        more for each move of a schedule.
         """
         self._commits += 1 + max(0, rows - self._rows) / ROWS_PER_COMMIT  # a new connection counts from 0 again
         self._rows = rows
@@ -75,6 +78,7 @@ class WalCheckpoints:
         self._due.set()
 
     def _run(self) -> None:
+        """Make `CHECKPOINT_ROUNDS` checkpoints whenever they are due, until `end` is called. Thread: this object's."""
         while True:
             self._due.wait()
             self._due.clear()
@@ -87,6 +91,7 @@ class WalCheckpoints:
                 return
 
     def _checkpoint(self) -> None:
+        """Make one checkpoint, over a connection that is opened if need be. Does nothing after `end`."""
         # A full disk or a damaged file is reported by the next commit.
         with self._lock, contextlib.suppress(*STATEMENT_ERRORS):
             if self._ended:

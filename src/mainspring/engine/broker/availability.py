@@ -1,4 +1,4 @@
-"""Availability of the broker: which uses of it fail, and why. Its loss is logged once, and its return once."""
+"""Availability of the broker: which uses of it fail, and why. An outage is logged once, and its end once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mainspring.model.errors import BrokerError
 
 log = logging.getLogger("mainspring.engine")
 
-#: A broker that answers again is noticed within this many seconds.
+#: The longest pause between two tries to use a broker that fails, in seconds.
 MAX_BROKER_BACKOFF_SECONDS = 1.0
 #: A task that does not end is cancelled again after this many seconds.
 RECANCEL_SECONDS = 0.2
@@ -28,20 +28,20 @@ class BrokerAvailability:
         return next(iter(self._failing.values()), None)
 
     def report_failure(self, use: str, error: Exception) -> None:
-        """Note that a use of the broker failed."""
+        """Note that a use of the broker fails; log that if all uses worked before."""
         if not self._failing:
             log.warning("the broker fails, runs go on by the store alone: %s", error)
         self._failing[use] = str(error)
 
     def report_success(self, use: str) -> None:
-        """Note that a use of the broker succeeded."""
+        """Note that a use of the broker works; log that if it was the last one that failed."""
         if self._failing and self._failing.pop(use, None) is not None and not self._failing:
             log.warning("the broker answers again")
 
     async def repeat(self, use: str, work: Callable[[], Awaitable[bool]]) -> None:
-        """Call `work` again and again until it returns False, waiting longer after each failure in a row.
+        """Call `work` again and again until it returns False, with growing pauses after errors that it raises.
 
-        Its failures and successes are reported as those of `use`.
+        Its failures and successes are noted as those of `use`.
         """
         failures = 0
         while True:
@@ -64,9 +64,9 @@ class BrokerAvailability:
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks again and again until they end.
+    """Cancel tasks again and again until they have ended. Their errors are ignored.
 
-    Python 3.11's `wait_for`, by which redis-py sends, may swallow a cancellation.
+    Why: Python 3.11's `wait_for`, by which redis-py sends, may swallow a cancellation.
     """
     left = set(tasks)
     while left:

@@ -1,4 +1,4 @@
-"""The hint consumer: messages of work from the broker to the workers of this instance, and the answers back."""
+"""The hint consumer: reads messages of work for the workers of this instance, and acknowledges them to the broker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from mainspring.ports.clock import Clock
 
 log = logging.getLogger("mainspring.engine")
 
+#: The broker's group of consumers: all instances. Each message goes to one of them.
 GROUP = "workers"
-#: Read no more messages while 10 named runs per slot, and at least 100, wait for slots here.
+#: Read no more messages while 10 runs per slot, and at least 100, that messages named wait here to be claimed.
 MAX_NAMED_PER_SLOT, MIN_NAMED = 10, 100
-#: Answer a message whose run found no slot for 2 seconds or two polls: every worker has polled the store since.
+#: Acknowledge a message whose run was not claimed for 2 seconds, or for two poll intervals if these are longer: every
+#: worker has polled the store since.
 STALE_MESSAGE_SECONDS = 2.0
-#: Seconds for the last answers when the instance ends.
+#: Seconds for refusing messages, and for the last acknowledgements, when the instance ends.
 LAST_ANSWERS_SECONDS = 1.0
-#: Answers are sent together after 0.2 seconds, or as soon as there are 1,000: nothing waits for them.
+#: Acknowledgements are sent together after 0.2 seconds, or as soon as there are 1,000: nothing waits for them.
 ANSWER_PACE_SECONDS, ANSWER_AT_MESSAGES = 0.2, 1_000
 
 _decoder = msgspec.json.Decoder(Hint)
@@ -47,6 +49,7 @@ class HintConsumer:
         poll: float,
         slots: int,
     ) -> None:
+        """`owner` is this instance's name in the group. `poll`: the poll interval in seconds."""
         self._broker = broker
         self._availability = availability
         self._clock = clock
@@ -59,11 +62,12 @@ class HintConsumer:
         self._answered: list[Message] = []
         self._sending: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
+        #: Numbers of messages that were read, and of those among them that could not be decoded.
         self.received = 0
         self.unreadable = 0
 
     def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
-        """Hand messages for these tasks to this worker. `unstored`: its runs whose outcome is not stored yet."""
+        """Give messages for these tasks to this worker. `unstored`: ids of runs whose outcome is not stored yet."""
         inbox = HintInbox(tasks, worker.running, unstored, self._poll, self._answer_soon, self._room.set)
         worker.attach_hints(inbox)
         self._workers.append((worker, inbox))
@@ -76,7 +80,10 @@ class HintConsumer:
             self._tasks.append(loop.create_task(self._read_repeatedly(topic), name=f"mainspring-hints-{lane}"))
 
     async def stop_reading(self) -> None:
-        """Stop reading, and give the messages of runs not yet claimed back to the broker for other instances."""
+        """Stop reading, and refuse the messages of runs not yet claimed, so that other instances receive them.
+
+        The refusal takes at most `LAST_ANSWERS_SECONDS`; if it fails, the broker delivers them again later.
+        """
         tasks, self._tasks = self._tasks, []
         await cancel_and_wait(*tasks)
         left = [message for _, inbox in self._workers for message in inbox.remove_all()]
@@ -86,8 +93,9 @@ class HintConsumer:
                     await self._broker.nack(left, group=GROUP)
 
     async def stop(self) -> None:
-        """Stop reading, then send the acknowledgements that are left; each of the two takes at most
-        LAST_ANSWERS_SECONDS.
+        """Stop reading, detach the workers, and send the acknowledgements that are left.
+
+        Those acknowledgements take at most `LAST_ANSWERS_SECONDS`.
         """
         await self.stop_reading()
         for worker, _ in self._workers:
@@ -114,6 +122,7 @@ class HintConsumer:
         await self._availability.repeat(f"reading {topic}", read)
 
     async def _read(self, topic: str) -> None:
+        """Read a topic until the broker is closed, with a pause while too many named runs wait to be claimed."""
         messages = self._broker.consume(
             topic, group=GROUP, consumer=self._owner, limit=min(1_000, self._max_named // 2)
         )
@@ -125,6 +134,10 @@ class HintConsumer:
                     await self._wait_for_room()
 
     async def _distribute(self, batch: Sequence[Message]) -> None:
+        """Give each message to the worker that knows its task, and wake the workers that have runs to claim.
+
+        A message without such a worker is acknowledged; one that cannot be decoded becomes a dead letter of the broker.
+        """
         self.received += len(batch)
         now = self._clock.monotonic()
         bad: list[Message] = []
@@ -150,6 +163,7 @@ class HintConsumer:
             await self._broker.bury(bad, group=GROUP, reason="not a message of work")
 
     async def _wait_for_room(self) -> None:
+        """Wait until fewer than `_max_named` runs wait to be claimed; meanwhile acknowledge messages that are stale."""
         while sum(len(inbox.named) for _, inbox in self._workers) >= self._max_named:
             self._room.clear()
             with contextlib.suppress(TimeoutError):
@@ -162,7 +176,7 @@ class HintConsumer:
     # ── answering ──────────────────────────────────────────────────────────
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Acknowledge the messages of runs whose outcomes these changes stored."""
+        """Acknowledge the messages of runs whose outcomes these accepted changes stored."""
         inboxes = [inbox for _, inbox in self._workers]
         for change in changes:
             run = change.run
@@ -174,6 +188,7 @@ class HintConsumer:
                     inbox.stored(run.id, ended=ended)
 
     def _answer_soon(self, message: Message) -> None:
+        """Queue the acknowledgement of a message."""
         self._answered.append(message)
         if self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send_answers())

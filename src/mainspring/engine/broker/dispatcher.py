@@ -1,6 +1,7 @@
 """The dispatcher: publishes to the broker, after the commit, which runs became claimable and which events happened.
 
-Nothing waits for it. Workers find runs in the store whose message did not fit the buffer or was lost on the way.
+Nothing waits for it. A run whose message was dropped by a full outbox, or lost on the way, is found in the store by the
+workers' polls.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import CLAIMABLE, Run
 from mainspring.ports.broker import EVENTS_TOPIC, Broker
 
-#: Messages of one topic that wait to be published; beyond that the oldest are dropped.
+#: The most messages of one topic that wait to be published; beyond that the oldest are dropped.
 MAX_OUTBOX_MESSAGES = 20_000
-#: Messages published in one call.
+#: The most messages published in one call.
 PUBLISH_BATCH = 500
 #: An event whose JSON is longer, in bytes, is published without its data.
 MAX_EVENT_BYTES = 8 * 1024
@@ -56,6 +57,7 @@ class Outbox:
         self._availability = availability
         self._waiting: deque[str] = deque(maxlen=MAX_OUTBOX_MESSAGES)
         self._task: asyncio.Task[None] | None = None
+        #: Numbers of messages that were published, and of those that a full outbox dropped.
         self.sent = 0
         self.dropped = 0
 
@@ -73,6 +75,7 @@ class Outbox:
             self._task = None
 
     async def _publish(self) -> bool:
+        """Publish the oldest messages, up to `PUBLISH_BATCH`. Return True if messages are left."""
         batch = [self._waiting[n] for n in range(min(PUBLISH_BATCH, len(self._waiting)))]
         dropped = self.dropped
         await self._broker.publish(self._topic, batch)
@@ -83,7 +86,7 @@ class Outbox:
         return bool(self._waiting)
 
     async def close(self) -> None:
-        """Publish the rest, for at most a second."""
+        """Publish the messages that wait, for at most a second; those that are left then are lost."""
         task = self._task
         if task is not None:
             with contextlib.suppress(TimeoutError):
@@ -98,6 +101,7 @@ class Dispatcher:
     def __init__(
         self, broker: Broker, availability: BrokerAvailability, now: Callable[[], Ms], is_held: Callable[[str], bool]
     ) -> None:
+        """`now` returns the store's time; `is_held(run_id)` is True for a run whose lease this instance holds."""
         self._broker = broker
         self._availability = availability
         self._now = now
@@ -108,7 +112,7 @@ class Dispatcher:
         self._outboxes: dict[str, Outbox] = {}
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Announce the runs that became claimable by a commit, but for those this instance claimed itself."""
+        """Announce the runs that accepted changes made claimable, but for those that this instance claimed itself."""
         claimable, now = self._claimable, self._now()
         before = len(claimable)
         for change in changes:
@@ -127,7 +131,7 @@ class Dispatcher:
         self.announce([run for run in claimable if not self._is_held(run.id)])
 
     def announce(self, runs: Sequence[Run]) -> None:
-        """Queue a message of work for each run."""
+        """Queue a message of work for each run, in the topic of its lane."""
         for run in runs:
             self._outbox(work_topic(run.lane)).put(_encode(Hint(run.id, run.task)).decode())
 
@@ -152,7 +156,7 @@ class Dispatcher:
         return outbox
 
     async def close(self) -> None:
-        """Publish the rest, for at most a second per topic."""
+        """Publish the messages that wait, all topics at once, for at most a second."""
         if self._claimable:
             self._announce_claimable()
         await asyncio.gather(*(outbox.close() for outbox in self._outboxes.values()))

@@ -1,4 +1,4 @@
-"""The broker link: all that a broker adds to an instance. It sends and reads hints, and sends lost ones again."""
+"""The broker link: all that a broker adds to an instance. It sends hints, reads them, and sends lost ones again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mainspring.ports.executor import Handler, HeldRun
 from mainspring.ports.store import Offer, Runs, Store
 from mainspring.rules.lanes import lane_of
 
-#: Runs announced again in one look.
+#: The most runs that one look announces again.
 RESEND_BATCH = 500
 
 
@@ -42,6 +42,7 @@ class BrokerLink:
         owner: str,
         is_held: Callable[[str], bool],
     ) -> None:
+        """`owner` names this instance; `is_held(run_id)` is True for a run whose lease this instance holds."""
         self.broker = broker
         self.availability = BrokerAvailability()
         self._store = store
@@ -54,7 +55,7 @@ class BrokerLink:
         self._checking: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Connect to the broker in a task, and ask it from time to time whether any program reads its events."""
+        """Start a task that connects to the broker and asks it every second whether any program reads events."""
         opened = False
 
         async def check() -> bool:
@@ -68,13 +69,16 @@ class BrokerLink:
         self._checking = asyncio.get_running_loop().create_task(checking)
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Announce the runs of accepted changes, and answer the messages whose runs ended by them."""
+        """Announce the runs that accepted changes made claimable, and acknowledge messages of outcomes they stored."""
         self.dispatcher.committed(changes)
         if self.consumer is not None:
             self.consumer.committed(changes)
 
     def start(self, worker: Worker, handlers: Mapping[str, Handler], unstored: Mapping[str, HeldRun]) -> None:
-        """Begin to read messages of work for this worker, whose tasks are those of `handlers`."""
+        """Begin to read messages of work for this worker, whose tasks are those of `handlers`.
+
+        `unstored`: the runs whose outcome is not stored yet, by run id.
+        """
         settings = self._settings
         lanes = [lane_of(settings.namespace, queue) for queue in dict.fromkeys(settings.queues)]
         self.consumer = HintConsumer(
@@ -84,7 +88,7 @@ class BrokerLink:
         self.consumer.start()
 
     def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
-        """Hand messages for `tasks` to a further worker, too. Does nothing before `start`."""
+        """Give messages for `tasks` to a further worker. Does nothing before `start`. `unstored`: as for `start`."""
         if self.consumer is not None:
             self.consumer.serve(worker, tasks, unstored)
 
@@ -93,11 +97,13 @@ class BrokerLink:
         return HintResender(self, leader, self._store, self._clock, self._settings, handlers)
 
     def listen(self, on_event: Callable[[], None]) -> None:
-        """Call `on_event` whenever another instance publishes events."""
+        """Have `on_event` called whenever an instance, also this one, published events; only the first call counts."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(on_event))
 
     async def _listen(self, on_event: Callable[[], None]) -> None:
+        """Call `on_event` for each list of messages read from the topic of events, until the broker is closed."""
+
         async def read() -> bool:
             messages = self.broker.consume(EVENTS_TOPIC, group=None, consumer=self._owner, limit=1_000)
             async with contextlib.aclosing(messages):
@@ -110,12 +116,12 @@ class BrokerLink:
         await self.availability.repeat("reading events", read)
 
     async def stop_reading(self) -> None:
-        """Read no more messages of work, and leave those that wait to other instances."""
+        """Read no more messages of work, and leave those whose runs are not claimed yet to other instances."""
         if self.consumer is not None:
             await self.consumer.stop_reading()
 
     async def stop(self) -> None:
-        """Read no more messages, and send the last answers."""
+        """Read no more messages of work or events, and send the last acknowledgements."""
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
             await consumer.stop()
@@ -124,7 +130,7 @@ class BrokerLink:
             await cancel_and_wait(task)
 
     async def close(self) -> None:
-        """Publish the rest, for at most a second, and disconnect."""
+        """Stop reading, publish the messages that wait, for at most a second, and disconnect."""
         await self.stop()
         checking, self._checking = self._checking, None
         if checking is not None:
@@ -173,10 +179,11 @@ class HintResender(Loop):
         self._handlers = handlers
         #: When each run was announced again, in monotonic seconds.
         self._resent_at: dict[str, float] = {}
+        #: Number of runs that were announced again.
         self.announced = 0
 
     async def run_once(self) -> float:
-        """Announce lost runs if this instance leads. Return the seconds to wait."""
+        """Announce again the runs whose message was lost, if this instance leads. Return the seconds to wait."""
         if self._leader.leads and self._link.availability.trouble is None:
             with contextlib.suppress(BrokerError):
                 await self.resend()
@@ -185,8 +192,8 @@ class HintResender(Loop):
     async def resend(self) -> int:
         """Announce overdue runs again if they are more than the unanswered messages can explain. Return their number.
 
-        Workers may know of runs with an unanswered message and have no slot for them. Usually this takes one cheap
-        question to the store: whether anything is overdue.
+        A worker may have an unanswered message of an overdue run and no slot for the run. Return 0 if nothing was
+        announced. Usually that takes one cheap question to the store: whether anything is overdue.
         """
         settings = self._settings
         lanes = tuple(lane_of(settings.namespace, queue) for queue in settings.queues)
@@ -213,7 +220,10 @@ class HintResender(Loop):
         return {lane: depth.unanswered for lane, depth in depths.items() if depth.waiting == 0}
 
     async def _find_overdue(self, lanes: Container[str], before: Ms) -> list[Run]:
-        """Return claimable runs of these lanes that were due before `before` and were not announced again lately."""
+        """Return claimable runs of these lanes that were due before `before` and were not announced again lately.
+
+        "Lately" is the time after which the broker delivers an unanswered message again.
+        """
         forget_before = self._clock.monotonic() - self._link.broker.limits.redeliver_after / 1000
         self._resent_at = {run_id: at for run_id, at in self._resent_at.items() if at > forget_before}
         query = Runs(

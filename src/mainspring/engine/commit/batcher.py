@@ -18,17 +18,17 @@ from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import Event
 from mainspring.ports.store import Applied, Store
 
-#: Upper bounds of one batch.
+#: Upper bounds of a batch that is taken from the queue, unless it is one change.
 MAX_BATCH_ROWS = 1_000
 MAX_BATCH_BYTES = 512 * 1024
-#: Queued changes from which on callers wait for room.
+#: While this many changes are queued, callers of `apply` wait for room.
 MAX_QUEUED_CHANGES = 10_000
 #: Changes without a waiting caller are committed one pace after the last commit, or as soon as 50 are queued: at 1,000
 #: outcomes per second, one commit for every two of them would keep the store busy for nothing.
 FLUSH_AT_CHANGES = 50
 
 
-#: Receives the result of a change, or the error that keeps the store from telling it.
+#: Receives the result of a change, or the error because of which the result is unknown or there is none.
 Answer = Callable[[Result | StoreError], None]
 
 
@@ -39,15 +39,15 @@ class Urgency(IntEnum):
     WAITED_FOR = 0
     #: No caller waits: commit one pace after the last commit.
     NEXT_PACE = 1
-    #: Nothing depends on it either: commit when the worker has a free slot, or after `BUSY_LINGER_PACES` paces.
+    #: Nothing depends on it either: as `NEXT_PACE`, but up to `BUSY_LINGER_PACES` paces while every slot is taken.
     WHEN_IDLE = 2
-    #: One of many that end at moments of their own: commit after `LINGER_SECONDS`.
+    #: The success of an early run, one of many that end at moments of their own: commit after `LINGER_SECONDS`.
     LINGER = 3
 
 
 #: A crash of the process loses at most this many seconds of lingering successes; their runs are executed again.
 LINGER_SECONDS = 0.45
-#: No timer is exact to this many seconds: a shorter wait may end before it began.
+#: No timer is exact to this many seconds, so a change that would linger for less does not linger.
 MIN_LINGER_SECONDS = 0.0005
 #: While the worker has queued runs, hold plain successes for up to 20 paces: committing earlier frees nothing and costs
 #: the handlers CPU. As soon as a slot is free they are committed together with the next claim.
@@ -55,6 +55,11 @@ BUSY_LINGER_PACES = 20
 
 
 class _Waiting(Struct, gc=False):
+    """A queued change, what receives its result, its number of rows, and its approximate size in bytes.
+
+    `since`: when a change of the urgency `LINGER` began to linger, in the event loop's time.
+    """
+
     change: Change
     answer: asyncio.Future[Result] | Answer
     rows: int
@@ -91,7 +96,7 @@ class Batcher:
         """Commit to `store`, at most once per `pace` seconds while no caller waits.
 
         `claims`: the workers whose claims may share a commit. `publisher`: receives the events of accepted changes.
-        `is_busy`: returns True while a worker has enough runs and no caller waits for the end of a run, so that plain
+        `is_busy`: returns True while handlers take every slot and no caller waits for the end of a run, so that plain
         successes may linger.
         """
         self._store = store
@@ -112,7 +117,10 @@ class Batcher:
         self._room.set()
 
     def call_after_commit(self, callback: Callable[[Sequence[Change], Applied], None]) -> None:
-        """Call `callback` with the accepted changes and the store's answer after each commit."""
+        """Have `callback` called, after each commit, with the changes that were accepted and the store's answer.
+
+        There is one callback. It is not called for a commit of which no change was accepted.
+        """
         self._after_commit = callback
 
     @property
@@ -122,11 +130,14 @@ class Batcher:
 
     @property
     def full(self) -> bool:
-        """True if callers have to wait for room."""
+        """True while callers of `apply` have to wait for room."""
         return len(self._queue) >= MAX_QUEUED_CHANGES
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change together with others and return its result; waits while the queue is full."""
+        """Commit a change together with others and return its result; waits while the queue is full.
+
+        Raises: StoreError if the change could not be committed, or if the result is unknown.
+        """
         while self.full:
             self._room.clear()
             await self._room.wait()
@@ -148,22 +159,28 @@ class Batcher:
                 self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def apply_beside(self, change: Change) -> Result:
-        """Commit a large change at once and alone, even while another commit is under way.
+        """Commit a large change at once and alone, even while another commit is under way, and return its result.
 
-        Its caller can build the next change meanwhile.
+        Why: the caller can build the next change meanwhile. Raises: StoreError, as `apply`.
         """
         results: list[Result | StoreError] = []
         await self._commit([_Waiting(change, results.append, 1, 0, Urgency.WAITED_FOR)])
         return _checked(results)[0]
 
     async def apply_many(self, changes: Sequence[Change]) -> list[Result]:
-        """Commit many small changes in one commit, even while another is under way. Raise the first failure."""
+        """Give many small changes to the store in one call, even while a commit is under way. Return their results.
+
+        Raises: StoreError, the first failure; other changes may have been committed.
+        """
         results: list[Result | StoreError] = []
         await self._commit([_Waiting(change, results.append, 1, 0, Urgency.WAITED_FOR) for change in changes])
         return _checked(results)
 
     async def submit_all(self, changes: Sequence[Change]) -> list[Result]:
-        """Queue changes without waiting for room. When all have results, return these or raise the first failure."""
+        """Queue changes, at least one, without waiting for room. Return their results when all of them have one.
+
+        Raises: StoreError, the first failure; other changes may have been committed.
+        """
         results: list[Result | StoreError] = []
         done = asyncio.get_running_loop().create_future()
 
@@ -190,9 +207,10 @@ class Batcher:
         urgency: Urgency = Urgency.WAITED_FOR,
         waited: float = 0.0,
     ) -> None:
-        """Queue a change without waiting for room, and resolve or call `answer` when it is committed.
+        """Queue a change without waiting for room; `answer` later receives its result or the error.
 
-        `waited`: seconds the change has already lingered elsewhere; they count against its limit.
+        `waited`: seconds for which a change of the urgency `LINGER` has lingered elsewhere; they count against its
+        limit.
         """
         rows = 1 + len(change.runs) + len(change.spans) + len(change.events)
         size = 200 * rows
@@ -209,7 +227,10 @@ class Batcher:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def flush(self) -> None:
-        """Commit everything queued so far at once, and return when that is done."""
+        """Commit queued changes without lingering, and return when the queue is empty.
+
+        A commit of `apply_here`, `apply_beside` or `apply_many` that is under way is not waited for.
+        """
         self._flushing += 1
         try:
             while self._flusher is not None:
@@ -219,6 +240,7 @@ class Batcher:
             self._flushing -= 1
 
     async def _flush(self) -> None:
+        """Commit one batch after the other until the queue is empty. Runs in a task of its own."""
         try:
             while self._queue:
                 await self._linger()
@@ -245,7 +267,10 @@ class Batcher:
         return self._queue[0].since + LINGER_SECONDS
 
     async def _linger(self) -> None:
-        """Wait for more changes, up to the limit of those queued, while no caller waits for any of these."""
+        """Wait for more changes to share the commit, until one of the queued changes may linger no longer.
+
+        Return at once if a caller waits for one, or if `FLUSH_AT_CHANGES` are queued.
+        """
         loop = asyncio.get_running_loop()
         while not (self._queued_with[Urgency.WAITED_FOR] or self._flushing) and len(self._queue) < FLUSH_AT_CHANGES:
             wait = self._linger_until() - loop.time()
@@ -258,7 +283,10 @@ class Batcher:
         self._last_commit_at = loop.time()
 
     def _next_batch(self) -> list[_Waiting]:
-        """Take as many changes as fit one commit, at most one per guarded row: a second one goes to the next batch."""
+        """Take from the queue, and return, as many changes as fit one commit, at most one per guarded row.
+
+        A second change of a row ends the batch and begins the next one. Changes whose future was cancelled are dropped.
+        """
         batch: list[_Waiting] = []
         guarded: set[str] = set()
         rows = size = 0
@@ -281,7 +309,10 @@ class Batcher:
         return batch
 
     async def _commit(self, batch: list[_Waiting]) -> None:
-        """Apply a batch and answer each of its changes; one that the store cannot apply fails alone."""
+        """Apply a batch, with a worker's claim if one wants to share the commit, and answer each of its changes.
+
+        A change that the store cannot apply fails alone; if the store is unavailable, all of them fail.
+        """
         if not batch:
             return
         changes = [waiting.change for waiting in batch]
@@ -340,6 +371,7 @@ def _checked(results: Sequence[Result | StoreError]) -> list[Result]:
 
 
 def _answer(waiting: _Waiting, result: Result | StoreError) -> None:
+    """Resolve the change's future, or call its callback, with a result or an error."""
     answer = waiting.answer
     if not isinstance(answer, asyncio.Future):
         answer(result)

@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 log = logging.getLogger("mainspring.engine")
 
-#: Open a connection for callers' threads at the 21st change.
+#: The first 20 changes go through the engine thread; at the 21st, open a connection for callers' threads.
 INLINE_AFTER_CHANGES = 20
 #: If an inline commit takes longer than 10 ms, send the next 5 runs through the engine thread; double that number after
-#: each further slow commit, up to 10,000.
+#: each further slow commit in a row, up to 10,000.
 SLOW_COMMIT_SECONDS = 0.01
 MIN_DETOUR, MAX_DETOUR = 5, 10_000
 
@@ -51,7 +51,10 @@ class InlineWriter:
         self._next_detour = MIN_DETOUR
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change, alone on this thread or together with others on the engine thread."""
+        """Commit a change, alone on this thread or together with others on the engine thread; return its result.
+
+        Raises: StoreError.
+        """
         self._changes += 1
         number = self._changes
         if self._detour > 0:
@@ -68,7 +71,10 @@ class InlineWriter:
             self._count_in_engine(-1)
 
     def apply_blocking(self, change: Change) -> Result:
-        """Commit a change for a thread that runs no event loop, on this thread or on the engine thread."""
+        """Commit a change on this thread, which runs no event loop, or on the engine thread; return its result.
+
+        Raises: StoreError.
+        """
         self._changes += 1
         if self._detour > 0:
             self._detour -= 1
@@ -81,7 +87,7 @@ class InlineWriter:
             self._count_in_engine(-1)
 
     async def close(self) -> None:
-        """Close the connection; after 20 further changes it is opened again."""
+        """Close the connection, once no thread uses it; after 20 further changes it is opened again."""
         with self._using:
             store, self._store, self._detour = self._store, None, INLINE_AFTER_CHANGES
             if store is not None:
@@ -93,7 +99,10 @@ class InlineWriter:
             self._in_engine += by
 
     def _write(self, change: Change) -> Result | None:
-        """Commit a change here and return its result; None if nothing was written and the engine must commit it."""
+        """Commit a change here and return its result; None: the engine thread must commit it.
+
+        An error of the store, or a slow commit, also sends the next changes through the engine thread.
+        """
         if self._in_engine or not self._using.acquire(blocking=False):
             return None
         began = self._stopwatch()

@@ -20,9 +20,9 @@ from mainspring.ports.store import Store
 
 log = logging.getLogger("mainspring.engine")
 
-#: Open a connection for an event loop at its 20th change…
+#: Open a connection for an event loop at its 20th change.
 CONNECT_AFTER_CHANGES = 20
-#: …and after a failure try again at its 200th further change.
+#: If the connection cannot be opened, try again at the event loop's 200th further change.
 RECONNECT_AFTER_CHANGES = 200
 
 
@@ -33,9 +33,13 @@ class _LoopConnection:
         #: Changes so far, and the number of changes at which to open a connection.
         self.changes = 0
         self.opens_at = CONNECT_AFTER_CHANGES
+        #: Commits over this connection; None while it is not open.
         self.batcher: Batcher | None = None
+        #: The task that opens the connection, while it is under way.
         self.opening: asyncio.Task[None] | None = None
+        #: The generator that owns the connection: closing it closes the connection.
         self.life: AsyncGenerator[Batcher, None] | None = None
+        #: Keeps the task that closes the connection from being collected.
         self.closing: asyncio.Task[None] | None = None
 
 
@@ -53,7 +57,11 @@ class LoopWriter:
         self._pid = os.getpid()
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change, together with others of the same event loop, and return its result."""
+        """Commit a change, together with others of the same event loop, and return its result.
+
+        Until the event loop has a connection, the change goes through the engine loop; an event loop that enqueues
+        often gets one in the background. Raises: StoreError.
+        """
         loop = asyncio.get_running_loop()
         connection = self._connections.get(loop)
         if connection is None:
@@ -71,7 +79,10 @@ class LoopWriter:
         return self._submitter.apply_blocking(change)
 
     async def close(self) -> None:
-        """Close every connection, each on its own event loop."""
+        """Close every connection, each on its own event loop; return when the caller's own is closed.
+
+        The other event loops close theirs soon after.
+        """
         here = asyncio.get_running_loop()
         connections, self._connections = self._connections, {}
         for loop, connection in connections.items():
@@ -82,6 +93,7 @@ class LoopWriter:
                     loop.call_soon_threadsafe(_close_soon, connection)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, connection: _LoopConnection) -> None:
+        """Open the connection of an event loop; if the store refuses it, log that and leave it closed."""
         # A loop that ends closes the generators that live on it: so the connection is closed with it in any case.
         connection.life = self._life(loop)
         try:
@@ -94,7 +106,7 @@ class LoopWriter:
     async def _life(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Batcher, None]:
         """Open a store, yield its batcher once, and close the store when the generator is closed.
 
-        A generator, because an event loop that ends closes the generators that live on it.
+        Why a generator: an event loop that ends closes the generators that live on it.
         """
         store = self._open_another()
         batcher = Batcher(store)
@@ -118,6 +130,7 @@ def _close_soon(connection: _LoopConnection) -> None:
 
 
 async def _close(connection: _LoopConnection) -> None:
+    """Close a connection, or give up opening it. Thread: the connection's event loop."""
     connection.batcher = None
     if connection.opening is not None:
         connection.opening.cancel()

@@ -1,4 +1,4 @@
-"""Claims that share a commit with outcomes or new runs: one commit then does what would need two."""
+"""Claims that share a commit with outcomes or new runs: one commit then does the work of two."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ class Claimant(Protocol):
     """A worker that may claim runs in the commit that is about to be made."""
 
     def claim_request(self, changes: Sequence[Change]) -> ClaimRequest | None:
-        """Return the claim to make in the commit of `changes`, or None. Each claim gets one call of `claim_result`."""
+        """Return the claim to make in the commit of `changes`, or None to make none.
+
+        For each claim that was returned, the batcher calls `claim_result` once.
+        """
         ...
 
     def claim_result(self, claimed: Claimed | None) -> None:
-        """Take the runs that were claimed; None when the commit failed or its result is unknown."""
+        """Take the answer to the claim, with its runs; None: the claim was not made, or its result is unknown."""
         ...
 
 
@@ -39,7 +42,10 @@ class SharedClaims:
         self._claimants.clear()
 
     def next_request(self, changes: Sequence[Change]) -> tuple[Claimant, ClaimRequest] | None:
-        """Return the claim for the commit of `changes` and the worker that makes it; None if no worker wants one."""
+        """Return a claim for the commit of `changes`, and the worker that receives its answer; None if none wants one.
+
+        That worker is asked last from now on.
+        """
         for claimant in self._claimants:
             request = claimant.claim_request(changes)
             if request is not None:

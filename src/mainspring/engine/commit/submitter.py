@@ -21,7 +21,7 @@ _ResultFuture = asyncio.Future[Result] | concurrent.futures.Future[Result]
 class ThreadsafeSubmitter:
     """A `Writer` that commits through the engine loop, in one hop there and one hop back for all changes that coincide.
 
-    A change needs no task on the engine loop and only one future.
+    Unless the batcher's queue is full, a change needs one future and no task on the engine loop.
     """
 
     def __init__(self, batcher: Batcher, post: Callable[..., None]) -> None:
@@ -35,25 +35,29 @@ class ThreadsafeSubmitter:
         self._applying: set[asyncio.Task[None]] = set()
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change and return its result. Thread: any event loop."""
+        """Commit a change and return its result. Raises: StoreError. Thread: any event loop."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._submit(change, future)
         return await future
 
     def apply_blocking(self, change: Change) -> Result:
-        """Commit a change and return its result, blocking a thread that runs no event loop."""
+        """Commit a change and return its result, blocking a thread that runs no event loop. Raises: StoreError."""
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
         self._submit(change, future)
         return future.result()
 
     async def close(self) -> None:
-        """Submit the queued changes and refuse new ones: a future bound to a stopped loop would never be resolved."""
+        """Refuse new changes and give the queued ones to the batcher, which the caller flushes next.
+
+        Why: once the engine loop has stopped, the futures of changes would never be resolved. Thread: engine loop.
+        """
         with self._lock:
             self._is_closed = True
         self._submit_queued()
         await asyncio.gather(*self._applying)
 
     def _submit(self, change: Change, future: _ResultFuture) -> None:
+        """Queue a change whose result `future` receives. Raises: StoreUnavailable after `close`. Thread: any."""
         with self._lock:
             if self._is_closed:
                 raise StoreUnavailable("the store was closed meanwhile; nothing was stored")
@@ -77,6 +81,7 @@ class ThreadsafeSubmitter:
                 self._batcher.post(change, partial(self._queue_result, future))
 
     async def _apply_when_there_is_room(self, change: Change, future: _ResultFuture) -> None:
+        """Commit a change once the batcher's queue has room; `future` receives its result."""
         try:
             result: Result | StoreError = await self._batcher.apply(change)
         except StoreError as error:
@@ -84,6 +89,7 @@ class ThreadsafeSubmitter:
         self._queue_result(future, result)
 
     def _queue_result(self, future: _ResultFuture, result: Result | StoreError) -> None:
+        """Resolve the future of a blocked thread now, or that of an event loop with others in one hop to that loop."""
         if isinstance(future, concurrent.futures.Future):
             _resolve(future, result)
             return

@@ -1,4 +1,4 @@
-"""The ways by which a caller outside the engine loop gets a change committed."""
+"""The protocol of writers: ways by which a caller outside the engine loop gets a change committed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Writer(Protocol):
     """Commits changes for callers on any event loop or thread."""
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change and return its result. Thread: any event loop."""
+        """Commit a change and return its result. Raises: StoreError. Thread: any event loop."""
         ...
 
     def apply_blocking(self, change: Change) -> Result:
-        """Commit a change and return its result, blocking a thread that runs no event loop."""
+        """Commit a change and return its result, blocking a thread that runs no event loop. Raises: StoreError."""
         ...
 
     async def close(self) -> None:
-        """Commit what was accepted and give up the connections this writer opened."""
+        """Commit the changes that were accepted, or pass them on, and close the connections that this writer opened."""
         ...

@@ -13,12 +13,18 @@ from mainspring.model.events import Event
 
 log = logging.getLogger("mainspring.events")
 
+#: A function or coroutine function that is called with an event.
 Subscriber = Callable[[Any], Awaitable[None] | None]
 #: Events queued for one subscriber; beyond that the oldest are dropped.
 MAX_SUBSCRIBER_EVENTS = 10_000
 
 
 class _Subscription:
+    """One subscriber with its queue of events, and the task that calls it while the queue is not empty.
+
+    Thread: the handlers' loop.
+    """
+
     def __init__(
         self,
         types: tuple[type[Event], ...],
@@ -26,6 +32,7 @@ class _Subscription:
         failed: Callable[[Event, str], None],
         everywhere: bool,
     ) -> None:
+        """`call` is the subscriber; `failed(event, error)` reports that it raised an error."""
         self.types = types
         self.everywhere = everywhere
         self._call = call
@@ -35,7 +42,7 @@ class _Subscription:
         self.dropped = 0
 
     def push(self, event: Event) -> None:
-        """Queue an event for the subscriber; if the queue is full, drop the oldest. Thread: the handlers' loop."""
+        """Queue an event for the subscriber; if the queue is full, drop the oldest."""
         if len(self._queue) >= MAX_SUBSCRIBER_EVENTS:
             self._queue.popleft()
             self.dropped += 1
@@ -46,6 +53,7 @@ class _Subscription:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
+        """Call the subscriber with each queued event, in order. Log and report its errors, and go on."""
         try:
             while self._queue:
                 event = self._queue.popleft()
@@ -81,7 +89,7 @@ class Bus:
         self.has_global_subscribers = False
 
     def subscribe(self, types: tuple[type[Event], ...], call: Subscriber, *, everywhere: bool = False) -> None:
-        """Call `call` with every event of these types or their subclasses.
+        """From now on, call `call` with every event of these types or their subclasses.
 
         `everywhere`: with events of every instance; otherwise with those of this process.
         """
@@ -92,12 +100,18 @@ class Bus:
             self.has_local_subscribers = True
 
     def bind(self, loop: asyncio.AbstractEventLoop | None, report: Callable[[Event, str], None] | None) -> None:
-        """Set the event loop on which subscribers run, and the callback that reports a subscriber's failure."""
+        """Set the event loop on which subscribers run, and the callback that reports a subscriber's failure.
+
+        While `loop` is None, published events are dropped; while `report` is None, failures are only logged.
+        """
         self._loop = loop
         self._report = report
 
     def publish(self, event: Event) -> None:
-        """Queue an event of this process for its subscribers, at most once. Never blocks."""
+        """Queue an event of this process for the subscribers to such events. Never blocks.
+
+        An event may be lost: if the subscribers' event loop is closed, or if a subscriber's queue is full.
+        """
         self._push(event, everywhere=False)
 
     def publish_everywhere(self, event: Event) -> None:
@@ -108,6 +122,7 @@ class Bus:
         self._push(event, everywhere=True)
 
     def _push(self, event: Event, *, everywhere: bool) -> None:
+        """Queue an event for the subscribers to its type that subscribed with this value of `everywhere`."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return

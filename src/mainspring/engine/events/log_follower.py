@@ -33,13 +33,16 @@ class LogFollower(Loop):
         self._pause = MIN_READ_PAUSE
 
     async def begin(self) -> LogCursor:
-        """Open the cursor at the end of the log, unless that was done; only later events are published."""
+        """Open the cursor at the end of the log, unless that was done, and return it.
+
+        Only events behind that end are published. Raises: StoreError.
+        """
         if self._follower is None:
             self._follower = await self._follow()
         return self._follower
 
     async def run_once(self) -> float:
-        """Publish new events. Return the seconds until the next read."""
+        """Publish up to `READ_BATCH` new events of the namespace. Return the seconds until the next read."""
         follower = await self.begin()
         steps = await follower.read(READ_BATCH)
         for _, event in steps:

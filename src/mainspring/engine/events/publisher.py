@@ -43,7 +43,10 @@ class EventPublisher:
             self._broker_link.dispatcher.publish_event(event)
 
     def follow_log(self) -> LogFollower | None:
-        """Make the log follower if a subscriber needs one and there is none yet. The caller starts it."""
+        """Make the log follower and return it, for the caller to start; None if none is needed or there is one.
+
+        Messages in the broker's topic of events then wake the follower, too.
+        """
         if self._follower is not None or not self._bus.has_global_subscribers:
             return None
         self._follower = LogFollower(self._ns, self._follow, self._bus.publish_everywhere)

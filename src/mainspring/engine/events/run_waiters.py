@@ -13,9 +13,9 @@ log = logging.getLogger("mainspring.engine")
 
 #: Seconds until the first look at the store for runs that another process ended.
 FIRST_LOOK_SECONDS = 0.02
-#: Seconds between two looks while a caller waits.
+#: The longest pause between two looks while a caller waits, in seconds, unless the instance sets another one.
 LOOK_SECONDS = 0.025
-#: Growth of the pause between two looks, up to the longest one that is allowed.
+#: Each pause between two looks is longer than the one before by this factor, up to the longest pause.
 LOOK_BACKOFF = 1.5
 #: Pause for at least four times as long as a look took, so that many waiting callers do not slow the engine down.
 PAUSE_PER_LOOK = 4
@@ -36,7 +36,7 @@ class RunWaiters:
         is_held: Callable[[str], bool],
         max_pause: float = LOOK_SECONDS,
     ) -> None:
-        """`find_ended` reads those runs from the store that have ended. `max_pause`: seconds between two looks at most.
+        """`find_ended(run_ids)` asks the store which of the runs have ended. `max_pause`: longest pause, in seconds.
 
         `is_held` returns True for a run that this process executes: it ends by a commit here, so it is not looked for.
         """
@@ -46,6 +46,7 @@ class RunWaiters:
         self._pause = FIRST_LOOK_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         self._look: asyncio.Task[None] | None = None
+        #: The futures of the waiting callers, by run id.
         self.waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     def notify(self, run_id: str) -> None:
@@ -95,6 +96,10 @@ class RunWaiters:
         self._look = asyncio.get_running_loop().create_task(self._look_and_rearm())
 
     async def _look_and_rearm(self) -> None:
+        """Look for ended runs and wake their callers; set the timer of the next look if callers still wait.
+
+        If the store fails, wake every caller.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -113,7 +118,7 @@ class RunWaiters:
             self._arm(max(self._pause, PAUSE_PER_LOOK * (loop.time() - began)))
 
     def _next_run_ids(self) -> list[str]:
-        """Return the runs of the next look, and move them behind those that are not part of it."""
+        """Return the runs of the next look; if they are the most that one look takes, move them behind the others."""
         run_ids: list[str] = []
         for run_id in self.waiting:
             if not self._is_held(run_id):

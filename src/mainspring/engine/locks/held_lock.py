@@ -1,4 +1,4 @@
-"""A held lock: acquired, renewed and released on the engine loop, whatever the event loop of the locked block does."""
+"""A held lock: acquired, renewed and released on the engine loop, even while the event loop of its block is blocked."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.01, 0.25
 
 
 class LocalWaitQueues:
-    """Queues of callers in this process that wait for the same name. Only the first of a queue asks the store."""
+    """Queues of callers in this process that want the same name. Only the first of a queue asks the store.
+
+    Thread: engine loop.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def enter(self, name: str, timeout: float | None) -> None:
-        """Return when the caller is the first in the queue for `name`. Raises: TimeoutError after `timeout` seconds."""
+        """Return when the caller is the first in the queue for `name`; it remains the first until it calls `leave`.
+
+        Raises: TimeoutError after `timeout` seconds; None: no limit.
+        """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # an earlier engine loop, or that of the process that forked this one
             self._loop, self._queues = loop, {}
@@ -52,7 +58,7 @@ class LocalWaitQueues:
             raise
 
     def leave(self, name: str) -> None:
-        """Let the next caller in the queue for `name` have its turn."""
+        """Let the next caller in the queue for `name` be the first. Called by the first one."""
         if asyncio.get_running_loop() is not self._loop:
             return
         queue = self._queues.get(name)
@@ -70,7 +76,10 @@ class HeldLock:
     def __init__(
         self, term: LeaseTerm, queues: LocalWaitQueues, rng: random.Random, on_lost: Callable[[str], None]
     ) -> None:
-        """`on_lost` is called once, with the reason, when the lock can no longer be relied on."""
+        """`on_lost` is called once, with the reason, when the lock can no longer be relied on.
+
+        `queues` are those of all locks of this process; `rng` spreads the attempts to acquire the lock.
+        """
         self.term = term
         self._queues = queues
         self._rng = rng
@@ -81,6 +90,7 @@ class HeldLock:
         self._released = asyncio.Event()
         self._is_queued = False
         self._is_abandoned = False
+        #: The fencing token; 0 before the lock was acquired.
         self.token = 0
         #: Why the lock was lost; None if it was not.
         self.lost_reason: str | None = None
@@ -98,7 +108,10 @@ class HeldLock:
     # ── acquiring ──────────────────────────────────────────────────────────
 
     async def acquire(self, timeout: float | None) -> bool:
-        """Wait up to `timeout` seconds for the lock, without limit if None. Return False if another owner kept it."""
+        """Acquire the lock, and renew it from then on. Return False if it is not free within `timeout` seconds.
+
+        `timeout` None: wait without limit. Raises: StoreError.
+        """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         try:
@@ -118,6 +131,10 @@ class HeldLock:
         return is_held
 
     async def _acquire_before(self, deadline: float | None) -> bool:
+        """Ask the store for the lock until it is given, at growing intervals. Return False if `deadline` comes first.
+
+        `deadline` is in the event loop's time; None: no limit.
+        """
         loop = asyncio.get_running_loop()
         delay = MIN_RETRY_SECONDS
         while not await self._acquire_once():
@@ -131,7 +148,8 @@ class HeldLock:
     async def _acquire_once(self) -> bool:
         """Ask the store for the lock once. Return True if it was given.
 
-        If the caller is cancelled before the answer, release what the store may have given.
+        If the caller is cancelled before the answer, or the request fails, a task releases the lock that the store may
+        have given.
         """
         acquiring = asyncio.ensure_future(self.term.acquire())
         try:
@@ -145,13 +163,14 @@ class HeldLock:
         return is_held
 
     async def _release_unanswered(self, acquiring: asyncio.Future[bool]) -> None:
+        """Wait until the request `acquiring` has ended, then release the lock that it may have got."""
         await asyncio.wait([acquiring])
         if not acquiring.cancelled():
             acquiring.exception()
         await self.term.release_unanswered()
 
     def abandon(self) -> None:
-        """Release the lock if it was acquired although its caller was cancelled and waits for it no longer."""
+        """Have the lock released, now or as soon as it is acquired: its caller was cancelled and cannot release it."""
         self._is_abandoned = True
         if self._renewing is not None:
             self._cleanup = asyncio.ensure_future(self.release())
@@ -159,7 +178,10 @@ class HeldLock:
     # ── renewing ───────────────────────────────────────────────────────────
 
     async def _renew_repeatedly(self) -> None:
-        """Renew the lock every third of its TTL. While the store fails, try again as long as the term is trusted."""
+        """Renew the lock every third of its TTL, until it is released or lost; a loss is reported by `_lose`.
+
+        While the store fails, try again as long as the term is trusted.
+        """
         term = self.term
         pause = term.ttl / 3000
         while not await self._is_released_within(min(pause, term.trust_left)):
@@ -184,6 +206,7 @@ class HeldLock:
         return self._released.is_set()
 
     def _lose(self, reason: str) -> None:
+        """Note that the lock is lost, log it, call `on_lost`, and give up the place in the local queue."""
         self.lost_reason = reason
         log.error("lock %s (token %d) lost: %s", self.term.name, self.token, reason)
         self._leave_queue()
@@ -199,7 +222,8 @@ class HeldLock:
     async def release(self, data: TermData | None = None, keep: Ms = 0) -> bool:
         """Release the lock, or with `data` leave it held for `keep` milliseconds more with that data.
 
-        Return True if the lock was held without a gap until now.
+        Return True if the lock was held without a gap until now. If the store fails, the error is logged, and the lock
+        ends by itself. In a child of the process that acquired the lock, do nothing and return False.
         """
         if self._pid != os.getpid():
             return False

@@ -54,7 +54,7 @@ class LeaseRows:
 
 
 class TermData(Struct, frozen=True, omit_defaults=True):
-    """The data of a lease row: since when it is held, and whether the work it protects is done."""
+    """The data of a lease row: since when it is held, in wall time, and whether the work that it protects is done."""
 
     since: Ms = 0
     done: bool = False
@@ -84,11 +84,15 @@ class LeaseTerm:
         self.name = name
         self.owner = owner
         self.ttl = ttl
+        #: The fencing token of the term; None while no term is known to be held.
         self.token: int | None = None
+        #: When the term began, in wall time.
         self.since: Ms = 0
+        #: The trust deadline, in boot time.
         self._trusted_until: Ms = 0
         #: True if an acquire was not answered, so that the store may hold a term of this owner.
         self._may_hold = False
+        #: The token of the term that `drop` gave up last.
         self._dropped_token: int | None = None
 
     @property
@@ -102,7 +106,10 @@ class LeaseTerm:
         return max(0, self._trusted_until - self._clock.boot()) / 1000
 
     async def acquire(self) -> bool:
-        """Acquire the name if it is free, or if a lost answer gave it to this owner. Return True if it is held."""
+        """Acquire the name if it is free, or if a lost answer gave it to this owner. Return True if this owner has it.
+
+        Raises: StoreError, if the result is unknown.
+        """
         sent, since = self._clock.boot(), self._clock.now()
         may_hold, self._may_hold = self._may_hold, True
         token = await self._backend.acquire(self.name, self.owner, self.ttl, TermData(since).text())
@@ -119,8 +126,9 @@ class LeaseTerm:
         return True
 
     async def _find_unanswered(self, since: Ms) -> tuple[int | None, Ms]:
-        """Take up the term that an unanswered request gave this owner, by renewing it; a term that was dropped is
-        released and acquired anew. Return its token and start, or None and `since` if there is no such term.
+        """Take up the term that an unanswered request gave this owner. Return its token and start; token None: no term.
+
+        The term is renewed; one that `drop` gave up is released, and a new term begins at `since`.
         """
         holder = await self._backend.find_holder(self.name)
         if holder is None or not holder.live or holder.owner != self.owner:
@@ -132,7 +140,7 @@ class LeaseTerm:
         return (holder.token if kept else None), TermData.read(holder.data).since
 
     async def renew(self, *, ttl: Ms | None = None, data: TermData | None = None) -> bool:
-        """Renew the term, with another TTL or other data if given. Return False if the term is over.
+        """Renew the term that is held, with another TTL or other data if given. Return False if the term is over.
 
         Raises: StoreError, if the result is unknown.
         """
@@ -151,12 +159,15 @@ class LeaseTerm:
         self._may_hold = True
 
     async def release(self) -> bool:
-        """Release the name. Return False if this owner no longer held it."""
+        """Release the name. Return False if this owner no longer held it. Raises: StoreError."""
         token, self.token = self.token, None
         return token is not None and await self._backend.release(self.name, self.owner, token)
 
     async def release_unanswered(self) -> None:
-        """Release what an unanswered or cancelled `acquire` may have got. If that fails, the lease expires anyway."""
+        """Release the term that an unanswered or cancelled `acquire` may have got.
+
+        If the store fails, nothing is raised: the lease expires by itself.
+        """
         try:
             if self.token is None:
                 holder = await self._backend.find_holder(self.name)

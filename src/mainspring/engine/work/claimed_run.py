@@ -13,7 +13,7 @@ from mainspring.rules.windows import is_open
 
 
 def is_sole_crashed_run(claimed: Claimed) -> bool:
-    """Return True if the claim brought a run that crashed before: the store gives it alone, though more may be due."""
+    """Return True if the claim brought a run that crashed before: the store gives it alone, but more may be due."""
     return bool(claimed.claims) and claimed.claims[0].run.crashes > 0
 
 
@@ -46,7 +46,7 @@ def skip_outcome(run: Run, options: RunOptions, now: Ms) -> Skipped | None:
 
 
 def started_event(run: Run) -> Event:
-    """Return the event that the store wrote when it gave the run to this worker."""
+    """Return the event RunStarted that the store wrote when this worker claimed the run, to publish it here."""
     return RunStarted(
         at=run.started_at or 0,
         ns=run.ns,

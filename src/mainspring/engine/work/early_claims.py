@@ -1,8 +1,8 @@
 """Runs that were claimed a moment before their time.
 
-They hold no slot while they wait. Attempts of coroutine handlers are handed to the handlers' loop at once; it begins
-each at its time, in a slot that it takes then. Their outcomes are collected when the next group is dispatched, so at
-100 fires per second the engine wakes once per about 20 runs (ADR 17).
+They hold no slot while they wait. If a slot is free, attempts that run on the handlers' loop are given to it ahead of
+their time; it begins each at its time, in a slot that it takes then. Their outcomes are collected when the next group
+is dispatched, so at 100 fires per second the engine wakes once per about 20 runs (ADR 17).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mainspring.ports.executor import HeldRun
 
 #: Dispatch this many seconds before the next attempt's time.
 LEAD_SECONDS = 0.005
-#: Collect outcomes this many seconds after the time of the last attempt that was handed over.
+#: Collect outcomes this many seconds after the time of the last attempt that was given to the handlers' loop.
 TAIL_SECONDS = 0.02
 #: Collect outcomes after at most this many seconds, even if more attempts are still to come.
 MAX_DEFER_SECONDS = 0.45
-#: No timer is exact to this many seconds.
+#: Do not defer outcomes for less than this many seconds: no timer is exact to them.
 MIN_DEFER_SECONDS = 0.001
 
 
@@ -46,9 +46,10 @@ class EarlyClaims:
         has_free_slot: Callable[[], bool | None],
         begin: Callable[[Sequence[HeldRun], Sequence[HeldRun]], None],
     ) -> None:
-        """`has_free_slot` returns None if other runs wait for a slot, so that every end must be reported at once.
+        """`has_free_slot` returns True or False, or None while runs wait for a slot or the worker stops.
 
-        `begin(due, soon)` starts the attempts whose time has come and hands over those whose time comes soon.
+        While it returns None, no outcome is deferred. `begin(due, soon)` begins the attempts `due`, whose time has
+        come, as slots are free, and gives those of `soon` to the handlers' loop.
         """
         self._clock = clock
         self._outcomes = outcomes
@@ -57,7 +58,7 @@ class EarlyClaims:
         self._queue: list[tuple[float, int, HeldRun]] = []
         self._count = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        #: When the attempts that were handed over should have ended, in monotonic seconds.
+        #: When the attempts that were given to the handlers' loop should have ended, in monotonic seconds.
         self._ends_at = 0.0
 
     def add(self, held: HeldRun) -> None:
@@ -72,7 +73,10 @@ class EarlyClaims:
         return not self._queue
 
     def dispatch_due(self) -> None:
-        """Begin the attempts whose time has come, hand over the next ones, and take outcomes of earlier ones."""
+        """Begin the attempts whose time has come, and give the next ones to the handlers' loop.
+
+        Before, deliver the outcomes of earlier ones. At the end, set the timer of the next call.
+        """
         self._disarm()
         self._outcomes.drain()
         now = self._clock.monotonic()
@@ -95,7 +99,7 @@ class EarlyClaims:
         self._arm(now, defer=has_free_slot is not None and self._ends_at > now + MIN_DEFER_SECONDS)
 
     def remove_all(self) -> list[HeldRun]:
-        """Empty the queue and return the attempts that were in it."""
+        """Empty the queue and return the runs that still waited in it. Outcomes of earlier ones are delivered."""
         self._disarm()
         waiting = [held for *_, held in self._queue if not held.is_done]
         self._queue.clear()
@@ -103,6 +107,7 @@ class EarlyClaims:
         return waiting
 
     def _disarm(self) -> None:
+        """Stop the timer and the deferring of outcomes."""
         # First: outcomes from here on are posted; those left in the inbox before are taken by the drain that follows.
         self._outcomes.set_deferring(deferring=False)
         if self._timer is not None:
@@ -110,6 +115,7 @@ class EarlyClaims:
             self._timer = None
 
     def _arm(self, now: float, *, defer: bool) -> None:
+        """Set the timer of the next `dispatch_due`, if one is needed. `defer`: outcomes wait until then."""
         looks = [min(self._ends_at, now + MAX_DEFER_SECONDS)] if defer else []
         if self._queue:
             at = self._queue[0][0]

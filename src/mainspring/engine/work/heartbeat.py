@@ -22,9 +22,9 @@ log = logging.getLogger("mainspring.engine")
 
 
 class LeaseHolder(Protocol):
-    """The worker whose leases are renewed."""
+    """The worker whose leases are renewed, as the heartbeat uses it."""
 
-    #: Claims that were answered.
+    #: Number of claims that were answered.
     claims: int
     #: True while a claim is under way.
     claiming: bool
@@ -35,7 +35,7 @@ class LeaseHolder(Protocol):
         ...
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Ask a run of this worker to stop."""
+        """Stop the attempt of a run, if this worker holds it, so that the run ends as cancelled."""
         ...
 
     def stop_attempt(self, held: HeldRun, why: Outcome) -> None:
@@ -63,6 +63,7 @@ class Heartbeat(Loop):
         interval: float,
         lease_ttl: Ms,
     ) -> None:
+        """`interval`: seconds between two renewals. `owner`: the name under which the worker claims."""
         super().__init__(interval)
         self.name = name
         self._holder = holder
@@ -72,8 +73,9 @@ class Heartbeat(Loop):
         self._owner = owner
         self._handlers = handlers
         self._lease_ttl = lease_ttl
+        #: By run and epoch that the worker does not know: the number of answered claims from which on it is a stray.
         self._suspects: dict[tuple[str, int], int] = {}
-        #: Attempts that an agent accepted (202) and whose lease still has a worker's length.
+        #: Attempts that an agent accepted (202) and whose lease still has a worker's length, with the silence allowed.
         self._to_hand_over: dict[tuple[str, int], tuple[HeldRun, Ms]] = {}
         #: Runs whose lease is the agent's to renew, by its callbacks.
         self._handed_over: set[tuple[str, int]] = set()
@@ -81,14 +83,17 @@ class Heartbeat(Loop):
         self._recording: set[asyncio.Task[None]] = set()
 
     def hand_over(self, held: HeldRun, accepted: Accepted) -> None:
-        """Leave a run to its agent: extend the lease once, by the silence the agent is allowed, and never again."""
+        """Leave a run to its agent: a heartbeat, which is woken now, extends the lease for the last time.
+
+        The lease then lasts for the silence that the agent is allowed.
+        """
         self._to_hand_over[held.attempt.run.id, held.attempt.run.epoch] = (held, accepted.silence)
         self.wake()
 
     async def renew_handed_over(self) -> None:
-        """Extend the leases of accepted runs for the last time, by the silence their agents are allowed.
+        """Extend the leases of accepted runs for the last time, to the silence that their agents are allowed.
 
-        A lease that is lost already needs no care: a callback ended its run.
+        A lease that is lost already needs no care: a callback ended its run. Raises: StoreError.
         """
         while self._to_hand_over:
             ttl = next(iter(self._to_hand_over.values()))[1]
@@ -99,7 +104,10 @@ class Heartbeat(Loop):
             self._handed_over.update(leases)
 
     async def run_once(self) -> float:
-        """Renew all leases; stop attempts that were lost or cancelled; hand back runs this worker does not know."""
+        """Renew all leases; stop attempts that were lost or cancelled; hand back strays. Return the seconds to wait.
+
+        Raises: StoreError, after stopping the attempts whose trust deadline has passed.
+        """
         holder = self._holder
         sent = self._clock.boot()
         accepted = {run_id: held for (run_id, _), (held, _) in self._to_hand_over.items()}
@@ -125,7 +133,7 @@ class Heartbeat(Loop):
         return self.poll
 
     def _stop_lost(self, run_id: str, held: HeldRun) -> None:
-        """Stop an attempt whose lease was lost, unless the run ended meanwhile or is ours again under a new lease."""
+        """Stop an attempt whose lease was lost, unless it ended meanwhile or the worker has claimed its run again."""
         if self._holder.running.get(run_id) is held and held.stop is None:
             log.warning("run %s: the lease was lost; its result will be refused", run_id)
             self._holder.stop_attempt(held, _lease_lost(held))
@@ -138,6 +146,7 @@ class Heartbeat(Loop):
         task.add_done_callback(self._recording.discard)
 
     async def _record_if_held(self, held: HeldRun, outcome: Outcome) -> None:
+        """Renew the lease and record the outcome; if the lease was lost or the store fails, give the outcome up."""
         run = held.attempt.run
         sent = self._clock.boot()
         try:
@@ -150,12 +159,16 @@ class Heartbeat(Loop):
             held.lease_trusted_until = sent + int(self._lease_ttl * LEASE_TRUST_RATIO)
             self._recorder.record(held, outcome)
         else:
-            # The result is refused. But until an instance rescues the run, it is ours, and that it began must be known.
+            # The outcome is refused. But until an instance rescues the run, the store may list it as a stray of this
+            # worker. It is handed back then, and it must be known that the attempt had begun.
             self._recorder.give_up(held, _lease_lost(held))
             self._recorder.note_stale(held, outcome)
 
     def _strays(self, held: Sequence[Run]) -> list[Run]:
-        """Return the runs of `held` that this worker does not know, unless a claim under way may bring them."""
+        """Return the runs of `held` that this worker does not know, but for those that a claim under way may bring.
+
+        `held`: the runs that the store lists as this worker's although the renewal did not name them.
+        """
         holder = self._holder
         unknown = [
             run
@@ -172,7 +185,8 @@ class Heartbeat(Loop):
     def _give_back(self, run: Run, trust: Ms) -> None:
         """Record the outcome of a stray that was given up earlier, or hand the stray back if there is none.
 
-        A stray without an outcome comes from a claim whose answer was lost.
+        A stray without an outcome comes from a claim whose answer was lost. A stray of a task without a handler here is
+        left alone. `trust`: its trust deadline, in boot time.
         """
         ended = self._recorder.recall(run)
         if ended is not None:

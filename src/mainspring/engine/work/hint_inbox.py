@@ -8,9 +8,9 @@ from collections.abc import Callable, Container, Sequence
 from mainspring.ports.broker import Message
 from mainspring.ports.store import Claimed
 
-#: Named runs claimed at once, at most.
+#: The most named runs in one claim.
 MAX_NAMED_CLAIM = 200
-#: Ended runs that are remembered, at least: messages about them come late, and need no question to the store.
+#: The latest ended runs that are remembered, at least: their messages come late, and need no question to the store.
 MIN_REMEMBERED_RUNS = 5_000
 
 
@@ -30,9 +30,10 @@ class HintInbox:
         done: Callable[[Message], None],
         room: Callable[[], None],
     ) -> None:
-        """`running`, `unstored`: runs that the worker holds, and runs whose outcome is not stored yet.
+        """`running`, `unstored`: ids of runs that the worker holds, and of runs whose outcome is not stored yet.
 
-        `done(message)` acknowledges a message; `room()` is called when the number of named runs may have fallen.
+        `poll`: the poll interval in seconds. `done(message)` acknowledges a message; `room()` is called when the number
+        of named runs may have fallen.
         """
         #: Tasks that the worker can run.
         self.tasks = tasks
@@ -41,10 +42,11 @@ class HintInbox:
         self._poll = poll
         self._done = done
         self._room = room
-        #: By run: its message and when that came, for runs that are not known to be claimed.
+        #: By run: its message and when that came, in monotonic seconds, for runs that are not known to be claimed.
         self.named: dict[str, tuple[Message, float]] = {}
         #: By run: its message, for runs claimed here whose outcome is not stored yet.
         self._held: dict[str, Message] = {}
+        #: Runs that ended here before their message came. When the set is full, it becomes `_ended_before`.
         self._ended: set[str] = set()
         self._ended_before: set[str] = set()
         self._polled_at = float("-inf")
@@ -52,7 +54,10 @@ class HintInbox:
         self.claimed = 0
 
     def add(self, run_id: str, message: Message, now: float) -> bool:
-        """Take a message that names a run. Return True if the run has to be claimed."""
+        """Take a message that names a run. Return True if the run has to be claimed.
+
+        Else the message is answered, or kept until the outcome of its run is stored. `now`: in monotonic seconds.
+        """
         if run_id in self._ended or run_id in self._ended_before:
             self._done(message)
         elif self._holds(run_id):
@@ -72,13 +77,17 @@ class HintInbox:
         return run_id in self._running or run_id in self._unstored
 
     def _replace(self, where: dict[str, Message], run_id: str, message: Message) -> None:
+        """Keep a message for a run in `where`, and answer the one that was kept for the run before."""
         before = where.get(run_id)
         if before is not None and before.id != message.id:
             self._done(before)
         where[run_id] = message
 
     def names_to_claim(self, now: float) -> list[str]:
-        """Return the runs to claim by name; none when an ordinary claim is due, which finds runs without a message."""
+        """Return the ids of runs to claim by name. If it is empty, the worker makes an ordinary claim, which finds all.
+
+        An ordinary claim is due if no run is named, and once per poll interval. `now`: in monotonic seconds.
+        """
         if not self.named or now - self._polled_at >= self._poll:
             self._polled_at = now
             return []
@@ -99,7 +108,8 @@ class HintInbox:
     def claim_answered(self, asked: Sequence[str], claimed: Claimed, wanted: int) -> bool:
         """Note which of the `asked` runs a claim for `wanted` runs brought; answer the messages of those not claimable.
 
-        Return True if there are more runs to claim by name.
+        A run is not claimable if the claim did not bring it although it brought fewer than `wanted` runs, and no
+        crashed one, which comes alone. Return True if there are more runs to claim by name.
         """
         got = {claim.run.id for claim in claimed.claims}
         self.claimed += len(got)
@@ -118,7 +128,8 @@ class HintInbox:
     def stored(self, run_id: str, *, ended: bool) -> None:
         """Answer the message of a run whose outcome is stored.
 
-        If the run ended, its later messages are answered at once; if it did not, they name it anew.
+        If the run ended before its message came, that message is answered when it comes. If the run did not end, a
+        later message names it anew.
         """
         message = self._held.pop(run_id, None)
         if message is not None:
@@ -137,7 +148,7 @@ class HintInbox:
                 self._ended_before, self._ended = self._ended, set()
 
     def answer_older(self, before: float) -> int:
-        """Answer messages of unclaimed runs that came before this time. Return their number.
+        """Answer messages of unclaimed runs that came until `before`, in monotonic seconds. Return their number.
 
         Their runs are not lost: every worker has polled the store since.
         """

@@ -19,7 +19,7 @@ class OutcomeInbox:
         post: Callable[[Callable[[], None]], None],
         deliver: Callable[[Sequence[tuple[HeldRun, Outcome]]], None],
     ) -> None:
-        """`post` calls a function on the engine loop soon; `deliver` takes the outcomes there."""
+        """`post` calls a function on the engine loop soon, from any thread; `deliver` takes the outcomes there."""
         self._slots = slots
         self._post = post
         self._deliver = deliver
@@ -30,7 +30,7 @@ class OutcomeInbox:
         self.is_deferring = False
 
     def put(self, held: HeldRun, outcome: Outcome) -> None:
-        """Queue the outcome of an attempt. Thread: any."""
+        """Queue the outcome of an attempt, and have it delivered soon unless it is deferred. Thread: any."""
         self._queue.append((held, outcome))
         if held.is_early:
             if (
@@ -51,5 +51,5 @@ class OutcomeInbox:
             self._deliver(ended)
 
     def set_deferring(self, *, deferring: bool) -> None:
-        """Let outcomes of early runs wait for the next `drain`; if False, post each at once. Thread: engine loop."""
+        """Let outcomes of early runs wait for the next `drain`, or if False, be delivered soon. Thread: engine loop."""
         self.is_deferring = deferring

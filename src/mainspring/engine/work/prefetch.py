@@ -21,6 +21,7 @@ class Prefetch:
     """Measures how many runs end per second and how long a claim takes. Thread: engine loop."""
 
     def __init__(self, clock: Clock, pace: float = 0.0) -> None:
+        """`pace`: seconds between two commits of outcomes."""
         self._clock = clock
         self._pace = pace
         self._since = clock.monotonic()
@@ -29,7 +30,7 @@ class Prefetch:
         self._round_trip = 0.0
 
     def finished(self, count: int) -> None:
-        """Count runs that ended."""
+        """Add `count` to the number of runs that ended."""
         self._finished += count
 
     def answered(self, began: float) -> None:

@@ -26,12 +26,12 @@ log = logging.getLogger("mainspring.engine")
 
 #: After this many errors that are no outage, an outcome is replaced by a failure that says so.
 MAX_REFUSALS = 3
-#: Outcomes that are kept although their lease may have ended.
+#: The most outcomes that are kept although their lease may have ended; the oldest give way.
 MAX_GIVEN_UP_OUTCOMES = 1_000
 
 
 class Recorder:
-    """Turns outcomes into changes and commits them. The store refuses stale ones, which are noted in the log.
+    """Turns outcomes into changes and commits them. The store refuses stale ones, which are noted in the event log.
 
     Thread: engine loop.
     """
@@ -39,6 +39,10 @@ class Recorder:
     def __init__(
         self, batcher: Batcher, clock: Clock, rng: Randomness, change_id: Callable[[], str], max_wait: float
     ) -> None:
+        """`change_id` returns a new id for a change. `max_wait`: longest pause between two tries to store, in seconds.
+
+        `rng` varies the time of the next attempt after a failure.
+        """
         self._batcher = batcher
         self._clock = clock
         self._rng = rng
@@ -53,7 +57,10 @@ class Recorder:
         self._given_up: dict[tuple[str, int], tuple[HeldRun, Outcome]] = {}
 
     def record(self, held: HeldRun, outcome: Outcome, now: Ms | None = None) -> None:
-        """Store an outcome with the next commit; try again while the store fails and the lease may hold."""
+        """Queue an outcome for a commit; try again while the store fails and the lease may hold. Log a failure.
+
+        `now`: the present store time, if the caller knows it.
+        """
         change = self.change_of(held.attempt, held.execution, outcome, self._clock.now() if now is None else now)
         if type(outcome) is Failed:
             _log_failure(held, outcome, change)
@@ -67,6 +74,7 @@ class Recorder:
         self._batcher.post(change, partial(self._stored, held, outcome, change), urgency, waited)
 
     def _stored(self, held: HeldRun, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
+        """Take the result of the commit: after an error, try again in a task; else note a refusal, if it is one."""
         if isinstance(result, StoreError):
             log.warning("run %s: outcome not stored yet: %s", held.attempt.run.id, result)
             task = asyncio.get_running_loop().create_task(self._store_again(held, outcome, change))
@@ -84,9 +92,10 @@ class Recorder:
             self.ending.discard(held.attempt.run.id)
 
     async def _store_again(self, held: HeldRun, outcome: Outcome, change: Change) -> None:
-        """Submit a change again and again while the lease may hold.
+        """Submit a change again and again while the lease may hold; then give the outcome up.
 
-        Its id stays the same, so that the store accepts a change that it stored without answering.
+        Its id stays the same, so that the store accepts a change that it stored without answering. After
+        `MAX_REFUSALS` errors that are no outage, a change that stores a failure takes its place.
         """
         delay, refused = 0.1, 0
         while self._clock.boot() < held.lease_trusted_until:
@@ -114,18 +123,21 @@ class Recorder:
         log.error("run %s: outcome could not be stored before the lease ended", held.attempt.run.id)
 
     def give_up(self, held: HeldRun, outcome: Outcome) -> None:
-        """Stop trying to store an outcome, and keep it in case the lease turns out to hold."""
+        """Give up storing an outcome, but keep it for `recall`, in case the lease turns out to hold."""
         self._forget_unstored(held)
         self._given_up[held.attempt.run.id, held.attempt.run.epoch] = (held, outcome)
         if len(self._given_up) > MAX_GIVEN_UP_OUTCOMES:
             del self._given_up[next(iter(self._given_up))]
 
     def recall(self, run: Run) -> tuple[HeldRun, Outcome] | None:
-        """Return, and forget, the outcome that was given up under the present lease of a run; None without one."""
+        """Return, and forget, the outcome that was given up under the present lease of a run; None if there is none."""
         return self._given_up.pop((run.id, run.epoch), None)
 
     def note_stale(self, held: HeldRun, outcome: Outcome) -> None:
-        """Note in the log that an outcome was refused, because its lease was no longer held."""
+        """Log, and note in the event log, that an outcome was refused because its lease was no longer held.
+
+        The event is queued; if the store fails, it is lost.
+        """
         run = held.attempt.run
         log.warning("run %s: a result of attempt %d came too late and was refused", run.id, run.attempt)
         note = StaleResultRejected(
@@ -141,7 +153,7 @@ class Recorder:
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
     def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change:
-        """Return the change that stores the outcome of an attempt."""
+        """Return the change that stores the outcome of an attempt, with `now` as the present store time."""
         event: RunEvent
         kind: ChangeKind = "other"
         if type(outcome) is Succeeded:  # directly, because most outcomes are successes
@@ -163,6 +175,7 @@ class Recorder:
         )
 
     def _apply_outcome(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Moved[RunState]:
+        """Return the run after an outcome, with the event of that move."""
         run = Running(attempt.run)
         match outcome:
             case Succeeded():
@@ -195,6 +208,7 @@ class Recorder:
                 raise AssertionError("the run goes on: its lease is handed over, nothing is recorded")
 
     def _retry_at(self, attempt: Attempt, now: Ms) -> Ms | None:
+        """Return when to try again after a failure at `now`; None if the retry policy allows no further attempt."""
         options = attempt.run.options
         policy = options.retry if options is not None and options.retry is not None else attempt.handler.retry
         return retry_at(policy, attempt.run.failures + 1, now, self._rng)

@@ -10,7 +10,7 @@ from mainspring.ports.executor import HeldRun
 class Slots:
     """A counter of the slots taken, with the limit `total`.
 
-    Thread: any. Attempts that were handed over ahead of their time take their slots on the handlers' loop.
+    Thread: any. Attempts that were given to the handlers' loop ahead of their time take their slots there.
     """
 
     def __init__(self, total: int) -> None:

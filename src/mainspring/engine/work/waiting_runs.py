@@ -24,15 +24,15 @@ class WaitingRuns:
         heappush(self._heap, (held.attempt.run.priority, self._added, now, held))
 
     def first(self) -> HeldRun:
-        """Return the most urgent run."""
+        """Return the most urgent entry; the queue must not be empty."""
         return self._heap[0][3]
 
     def remove_first(self) -> None:
-        """Remove the most urgent run."""
+        """Remove the most urgent entry; the queue must not be empty."""
         heappop(self._heap)
 
     def waiting_since(self, latest: float) -> list[HeldRun]:
-        """Return the runs that wait at least since `latest`, in monotonic seconds, and are not done."""
+        """Return the runs that have waited since `latest` or longer, in monotonic seconds, and are not done."""
         return [held for _, _, since, held in self._heap if since <= latest and not held.is_done]
 
     def all(self) -> list[HeldRun]:

@@ -22,7 +22,7 @@ log = logging.getLogger("mainspring.engine")
 
 #: The kinds of handlers that run on the handlers' loop.
 ON_LOOP: frozenset[Kind] = frozenset(("async", "sync"))
-#: Seconds between two checks while the loop answers, and while an answer is awaited.
+#: Seconds until the next check if the handlers' loop waits for work, and if it was pinged.
 IDLE_CHECK_SECONDS = 0.1
 PING_CHECK_SECONDS = 0.05
 #: Seconds without an answer after which the loop counts as blocked.
@@ -45,7 +45,7 @@ LIBRARY_FOLDERS = (os.path.dirname(os.__file__), "site-packages")
 
 
 class WatchedWorker(Protocol):
-    """The worker whose coroutine handlers run on the watched loop."""
+    """The worker whose coroutine handlers run on the watched loop, as the watchdog uses it."""
 
     @property
     def running(self) -> Mapping[str, HeldRun]:
@@ -61,7 +61,7 @@ class WatchedWorker(Protocol):
         ...
 
     def finished(self, done: Sequence[tuple[HeldRun, Outcome]]) -> None:
-        """Take the outcomes of attempts."""
+        """Record the outcomes of attempts."""
         ...
 
 
@@ -81,7 +81,10 @@ class Watchdog:
         given_up: Callable[[Attempt], Outcome],
         worker: WatchedWorker,
     ) -> None:
-        """`note` appends an event to the log soon. `given_up` makes the outcome of an attempt that does not stop."""
+        """`note` appends an event to the event log soon. `given_up` makes the outcome of an attempt that does not stop.
+
+        `executor` runs coroutines on `handler_loop`; `owner` names this instance.
+        """
         self._executor = executor
         self._handler_loop = handler_loop
         self._clock = clock
@@ -89,7 +92,7 @@ class Watchdog:
         self._note = note
         self._given_up = given_up
         self._worker = worker
-        #: True from 100 ms of silence until the next answer.
+        #: True from the check that finds 100 ms of silence until the one that finds an answer.
         self.blocked = False
         #: Number of coroutines that did not stop after their time-out and were abandoned.
         self.abandoned = 0
@@ -108,6 +111,7 @@ class Watchdog:
     # ── as an executor ─────────────────────────────────────────────────────
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
+        """Give the attempts to the executor of coroutines, and begin the checks unless they are under way."""
         now = self._clock.monotonic()
         if self._timer is None:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS
@@ -142,9 +146,9 @@ class Watchdog:
             self._arm(pause)
 
     def _ping_or_judge(self, now: float) -> float | None:
-        """Ping the handlers' loop, or judge how long it has been silent.
+        """Ping the handlers' loop, or judge how long it has been silent; once a second, call `_abandon_overrun`.
 
-        Return the seconds until the next check; None if no coroutine runs.
+        Return the seconds until the next check; None if no attempt is held for that loop, or it is closed.
         """
         if now >= self._overrun_at:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS
@@ -172,6 +176,7 @@ class Watchdog:
         return frame is not None and frame.f_code in SELECT_CODES
 
     def _ping(self, now: float) -> bool:
+        """Have the handlers' loop call `_pong`. Return False if it is closed."""
         self._pings += 1
         self._pinged_at = now
         self._suspect = None
@@ -189,6 +194,10 @@ class Watchdog:
         self._pongs = number
 
     def _judge_silence(self, now: float) -> None:
+        """Report that the loop is blocked if it has been silent long enough; hand runs back if it stays silent.
+
+        While it is blocked, the worker claims no runs for it.
+        """
         silence = now - self._pinged_at
         if not self.blocked:
             task = asyncio.current_task(self._handler_loop)
@@ -202,6 +211,7 @@ class Watchdog:
             self._hand_back()
 
     def _report_free(self) -> None:
+        """Log that the loop answers again, and let the worker claim runs for it again."""
         self.blocked = False
         self._suspect = None
         took = round((self._ponged_at - self._blocked_at) * 1000)
@@ -211,9 +221,10 @@ class Watchdog:
     # ── reporting and handing back ─────────────────────────────────────────
 
     def _report_blocker(self, task: asyncio.Task[Any] | None, ms: int, *, is_one_task: bool) -> None:
-        """Log, once per blockage, which task or code holds the loop, and at which line.
+        """Log, and note in the event log, which task or code holds the loop, and at which line. Once per blockage.
 
-        `is_one_task`: the same task ran at the last check, so it is the one that blocks.
+        `task` runs on the loop now; `ms`: how long the loop has been silent. `is_one_task`: the same task ran at the
+        last check, so it is the one that blocks.
         """
         thread = self._thread or getattr(self._handler_loop, "_thread_id", None)
         stack = stack_of(None if thread is None else sys._current_frames().get(thread))
@@ -249,7 +260,10 @@ class Watchdog:
         )
 
     def _find_holder(self, task: asyncio.Task[Any] | None, stack: Sequence[FrameType]) -> Attempt | None:
-        """Return the attempt whose task this is, or that began the task or callback that runs now."""
+        """Return the attempt that `task` executes, else the attempt that began the task or callback that runs now.
+
+        `stack`: the frames that the loop runs now. None if no attempt did, or on another loop than asyncio's own.
+        """
         for held in self._held_on_loop():
             if task is not None and held.execution.handle is task:
                 return held.attempt
@@ -260,7 +274,7 @@ class Watchdog:
         return attempt
 
     def _hand_back(self) -> None:
-        """Hand back, for other instances, attempts that have not begun. `HeldRun.stop` keeps them from beginning."""
+        """Hand back, for other instances, runs whose attempt has not begun. `HeldRun.stop` keeps it from beginning."""
         back: list[tuple[HeldRun, Outcome]] = []
         for held in self._held_on_loop():
             if held.execution.began_at is not None:
@@ -292,7 +306,10 @@ def _has_begun(held: HeldRun) -> bool:
 
 
 def stack_of(frame: FrameType | None) -> list[FrameType]:
-    """Return the frames that the loop runs now, innermost first; the last is asyncio's own."""
+    """Return the frames from `frame`, the innermost one, out to the one in which asyncio runs a callback.
+
+    All frames if there is no such one, as on another loop than asyncio's own; an empty list for None.
+    """
     stack = []
     while frame is not None:
         stack.append(frame)
@@ -303,7 +320,10 @@ def stack_of(frame: FrameType | None) -> list[FrameType]:
 
 
 def line_of(stack: Sequence[FrameType], module: str = "") -> str:
-    """Return the innermost line of `module`, else of code outside libraries, else of any: "file:line in function"."""
+    """Return the innermost line of `module`, else of code outside libraries, else of any: "file:line in function".
+
+    An empty text for an empty stack.
+    """
     own = [frame for frame in stack if frame.f_globals.get("__name__") == module]
     theirs = [frame for frame in stack if not any(place in frame.f_code.co_filename for place in LIBRARY_FOLDERS)]
     for frame in (*own[:1], *theirs[:1], *stack[:1]):

@@ -70,10 +70,10 @@ class Worker(Loop):
         heartbeat_name: str = "heart",
         under_way: Callable[[], int] | None = None,
     ) -> None:
-        """`executors` is filled by the caller before the worker starts: executors refer to the worker's inbox.
+        """The caller fills `executors` before the worker starts, because executors refer to the worker's inbox.
 
-        `post` calls a function on the engine loop soon, from any thread. `under_way` returns how many of this worker's
-        attempts really run, for an executor with a queue of its own.
+        `owner`: the name under which the worker claims. `post` calls a function on the engine loop soon, from any
+        thread. `under_way` returns how many attempts really run, for an executor with a queue of its own.
         """
         super().__init__(settings.poll / 1000)
         self.name = name
@@ -87,7 +87,7 @@ class Worker(Loop):
         self._publisher = publisher
         #: Every run this worker holds a lease on, by run id: given to an executor, or waiting for a slot.
         self.running: dict[str, HeldRun] = {}
-        #: Runs whose lease was lost and claimed again while their earlier attempt still runs.
+        #: Earlier attempts that still run although their lease was lost and this worker claimed the run again.
         self._superseded: set[HeldRun] = set()
         #: True if a waiting run may have to start at once or be handed back: an at-most-once run, or one that crashed.
         self._may_have_urgent = False
@@ -107,8 +107,9 @@ class Worker(Loop):
         #: Of the claim that shares a commit: the number wanted, and when it was sent, in boot time and monotonic time.
         self._shared_claim: tuple[int, Ms, float] = (0, 0, 0.0)
         self._next_claim_at = 0.0
-        #: True while a claim is under way, and if another one was due meanwhile.
+        #: True while a claim is under way.
         self.claiming = False
+        #: True if `run_once` was to claim while a shared claim was under way.
         self._was_held_up = False
         #: Number of claims that were answered.
         self.claims = 0
@@ -219,7 +220,7 @@ class Worker(Loop):
     # ── claims that share a commit ─────────────────────────────────────────
 
     def claim_request(self, changes: Sequence[Change]) -> ClaimRequest | None:
-        """Return a claim for the commit of `changes` if there is room and work to expect, else None."""
+        """Return a claim for the commit of `changes`, if runs can be taken and are to be expected, else None."""
         if self._task is None or self.claiming or not (self._may_be_more or self._brings_work(changes)):
             return None
         wanted = self._wanted()
@@ -233,7 +234,7 @@ class Worker(Loop):
         return ClaimRequest(offer, wanted)
 
     def claim_result(self, claimed: Claimed | None) -> None:
-        """Take the runs that a shared claim brought; None if the commit failed or its result is unknown."""
+        """Take the runs that a shared claim brought; None if it was not made or its result is unknown."""
         self.claiming = False
         self.claims += 1
         if self._was_held_up or claimed is None:
@@ -261,7 +262,7 @@ class Worker(Loop):
     # ── how much to claim ──────────────────────────────────────────────────
 
     def _wanted(self) -> int:
-        """Return the number of runs to claim.
+        """Return the number of runs to claim; zero or less: none.
 
         Zero while a run on its last allowed crash is executing: if it kills the process, runs claimed beside it would
         be charged with a crash too.
@@ -282,7 +283,7 @@ class Worker(Loop):
         return any(handler.recovery == "fail" for handler in self._handlers.values())
 
     def _ahead(self) -> Ms:
-        """Return how far ahead of their time runs are claimed: 0 unless there are many and none waits for a slot."""
+        """Return how many milliseconds ahead of their time to claim runs; 0 unless they are frequent and none waits."""
         if self._was_claim_full or self._waiting or self._hints is not None or self._under_way is not None:
             return 0
         if not self._prefetch.is_measured:  # runs held ahead would take every place in the local queue
@@ -299,7 +300,7 @@ class Worker(Loop):
     # ── beginning ──────────────────────────────────────────────────────────
 
     def _take(self, claimed: Claimed, sent: Ms) -> None:
-        """Hold the claimed runs, and begin those that may begin. `sent`: boot time before the claim was sent."""
+        """Hold the claimed runs, and begin, queue or end each of them. `sent`: boot time before the claim was sent."""
         trust = sent + int(self._settings.lease_ttl * LEASE_TRUST_RATIO)
         now = self._clock.monotonic()
         running = self.running
@@ -331,6 +332,7 @@ class Worker(Loop):
             self.early.dispatch_due()
 
     def _hold(self, claim: Claim, trust: Ms) -> HeldRun:
+        """Return the claimed run as held, with its attempt. `trust`: its trust deadline, in boot time."""
         run = claim.run
         handler, options = self._handlers[run.task], run.options
         timeout = handler.timeout
@@ -342,11 +344,11 @@ class Worker(Loop):
         return HeldRun(attempt, trust)
 
     def _has_free_slot(self) -> bool | None:
-        """Return True if there are free slots; None if runs wait for one, so that every end is reported at once."""
+        """Return whether a slot is free; None while runs wait for one or the worker stops: then defer no outcome."""
         return None if self._waiting or self.draining else self.slots.taken < self.slots.total
 
     def _begin_early(self, due: Sequence[HeldRun], soon: Sequence[HeldRun]) -> None:
-        """Begin early runs whose time has come, and hand those whose time comes soon to the handlers' loop."""
+        """Begin the early runs `due` as slots are free, and give those whose time comes soon to the handlers' loop."""
         now = self._clock.monotonic()
         for held in due:
             self._may_have_urgent = True
@@ -363,7 +365,7 @@ class Worker(Loop):
             self._begin_early((held,), ())
 
     def _begin(self) -> None:
-        """Give waiting runs to their executors while slots are free, the most urgent first."""
+        """Give waiting runs to executors as slots are free, most urgent first; hand back those that must not wait."""
         starts: dict[Kind, list[HeldRun]] = {}
         while self._waiting and not self.draining:
             held = self._waiting.first()
@@ -403,7 +405,7 @@ class Worker(Loop):
     # ── outcomes ───────────────────────────────────────────────────────────
 
     def finished(self, done: Sequence[tuple[HeldRun, Outcome]]) -> None:
-        """Record the outcomes of attempts and begin waiting runs in their slots."""
+        """Record the outcomes of attempts, begin waiting runs in their slots, and claim again if more may be due."""
         boot, now = self._clock.boot(), self._clock.now()
         for held, outcome in done:
             if self.running.get(held.attempt.run.id) is held:
@@ -442,13 +444,13 @@ class Worker(Loop):
     # ── stopping ───────────────────────────────────────────────────────────
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Stop the attempt of a run, if this worker holds it."""
+        """Stop the attempt of a run, if this worker holds it, so that the run ends as cancelled for `reason`."""
         held = self.running.get(run_id)
         if held is not None and held.stop is None:
             self.stop_attempt(held, Cancelled(reason))
 
     def stop_attempt(self, held: HeldRun, why: Outcome) -> None:
-        """Stop an attempt: through its executor, after which it ends by `finished`; at once if it has no slot."""
+        """End an attempt with the outcome `why`: at once if it has no slot, else by asking its executor to stop it."""
         held.request_stop(why)
         if held.starts_at is not None:
             self.outcomes.drain()  # it may have ended
@@ -475,14 +477,14 @@ class Worker(Loop):
             await self.heart.renew_handed_over()
 
     async def abort(self, reason: str) -> None:
-        """Hand everything back at once. Ends a `drain` that is under way."""
+        """Stop every attempt and hand its run back at once. A `drain` that is under way then ends."""
         self.stop_claiming()
         await self.stop()
         await self.hand_back(reason)
         self.idle.set()
 
     async def hand_back(self, reason: str) -> None:
-        """Stop every attempt and hand its run back now; no run is lost."""
+        """Stop every attempt, hand its run back, and store that. An at-most-once run that has begun ends as lost."""
         for held in list(self.running.values()):
             if held.stop is None:
                 self.stop_attempt(held, HandedBack(reason, began=held.execution.began_at is not None))

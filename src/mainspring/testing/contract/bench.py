@@ -48,13 +48,13 @@ class StoreBench:
         assert [result.status for result in results] == ["accepted"] * len(changes), results
 
     async def enqueue(self, *, now: Ms = T0, payload: str | None = None, made: Sequence[Gate] = (), **over: Any) -> Run:
-        """Insert a run with the fields in `over` and the gates in `made`; return its row as stored."""
+        """Insert a run with the fields in `over`, its payload and the gates `made`; return its row as stored."""
         run = make_run(self.ids, **over)
         await self.accept(enqueue_change(self.ids, run, body=payload, gates=made), now=now)
         return await self.run(run.id)
 
     async def schedule(self, *, now: Ms = T0, payload: str | None = None, **over: Any) -> Schedule:
-        """Insert a schedule with the fields in `over`; return its row as stored."""
+        """Insert a schedule with the fields in `over` and its payload; return its row as stored."""
         schedule = make_schedule(self.ids, **over)
         await self.accept(create_schedule_change(self.ids, schedule, body=payload), now=now)
         return await self.schedule_row(schedule.id)
@@ -80,7 +80,7 @@ class StoreBench:
         return claims[0].run
 
     async def end(self, run: Run, state: State = State.SUCCEEDED, *, now: Ms = T0, **over: Any) -> Run:
-        """Finish a claimed run, and return its row after that."""
+        """Finish a claimed run, with the arguments of `finish_change`, and return its row after that."""
         await self.accept(finish_change(self.ids, run, state, **over), now=now)
         return await self.run(run.id)
 
@@ -107,7 +107,7 @@ class StoreBench:
         return rows[0]
 
     async def events(self, **query: Any) -> list[Event]:
-        """Find events in the order of the log."""
+        """Find events in the order of the log; `query` holds fields of `Events`."""
         return await self.store.find(Events(**query))
 
     async def names(self, **query: Any) -> list[str]:

@@ -12,7 +12,7 @@ from mainspring.ports.store import Applied
 
 
 def comparable_answer(applied: Applied) -> Applied:
-    """Return the part of the answer that all stores must share; `parked` may be False or True."""
+    """Return the answer with `parked` set to True: a store may find out that no run is parked, but need not."""
     return replace(applied, parked=True)
 
 
@@ -22,7 +22,11 @@ def count_rows(rows: Iterable[Hashable]) -> Counter[Hashable]:
 
 
 def group_by_stream(log: list[Event]) -> dict[tuple[str | None, str | None], list[Event]]:
-    """Group a log into its streams, without sequence numbers: stores may interleave the streams of one batch freely."""
+    """Group a log into its streams, without sequence numbers: stores may interleave the streams of one batch freely.
+
+    The keys are (run id, None), (None, schedule id), and (None, None) for the other events. The fields of
+    `LogCompacted` that depend on the order of the log are cleared.
+    """
     group_by_stream: dict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
     for event in log:
         if isinstance(event, LogCompacted):

@@ -59,13 +59,13 @@ def make_run(ids: Ids, **over: Any) -> Run:
 
 
 def make_spec(**over: Any) -> ScheduleSpec:
-    """Return the definition of a schedule that runs task `t` every second."""
+    """Return the definition of a schedule that runs task `t` every second, with the fields in `over`."""
     values: dict[str, Any] = {"trigger": EverySpec(interval=1_000), "task": "t", **over}
     return ScheduleSpec(**values)
 
 
 def make_schedule(ids: Ids, **over: Any) -> Schedule:
-    """Return an active schedule anchored at T0 whose first fire is one second later."""
+    """Return an active schedule anchored at T0 whose first fire is one second later, with the fields in `over`."""
     values: dict[str, Any] = {"anchor": T0, "cursor": T0, "next_at": T0 + 1_000, **over}
     if "id" not in values:
         values["id"] = ids.next()
@@ -118,7 +118,7 @@ def with_kind(change: Change) -> Change:
 
 
 def enqueue_change(ids: Ids, run: Run, *, body: str | None = None, gates: Sequence[Gate] = ()) -> Change:
-    """Return a change that inserts a new run with its payload and the gates that it names."""
+    """Return a change that inserts a new run, with `body` as its payload and the rows of `gates`."""
     bodies: tuple[Body, ...] = ()
     if body is not None:
         bodies = (make_body(body),)
@@ -136,7 +136,7 @@ def enqueue_change(ids: Ids, run: Run, *, body: str | None = None, gates: Sequen
 
 
 def create_schedule_change(ids: Ids, schedule: Schedule, *, body: str | None = None) -> Change:
-    """Return a change that inserts a new schedule with its payload."""
+    """Return a change that inserts a new schedule, with `body` as its payload."""
     bodies: tuple[Body, ...] = ()
     if body is not None:
         bodies = (make_body(body),)
@@ -158,7 +158,7 @@ def create_schedule_change(ids: Ids, schedule: Schedule, *, body: str | None = N
 
 
 def schedule_change(ids: Ids, old: Schedule, *events: Event, touched: int = 0, **values: Any) -> Change:
-    """Return a change that sets `values` of a schedule, if its row is still `old`."""
+    """Return a change that sets `values` of a schedule, if its row is still `old`. `touched`: touch mark to clear."""
     return Change(
         id=ids.change(),
         guard=ScheduleAt(old.id, old.revision, old.cursor, old.n, touched),
@@ -168,7 +168,7 @@ def schedule_change(ids: Ids, old: Schedule, *events: Event, touched: int = 0, *
 
 
 def fire_run(schedule: Schedule, fire: Ms, **over: Any) -> Run:
-    """Return the run of one fire, with the id that every instance computes for it."""
+    """Return the run of one fire, with the id that every instance computes for it, and the fields in `over`."""
     key = str(fire)
     values: dict[str, Any] = {
         "id": fire_id(schedule.id, key, fire),
@@ -199,7 +199,10 @@ def plan_change(
     touched: int = 0,
     **over: Any,
 ) -> Change:
-    """Return a change that advances a schedule over `fires` and inserts a run for each; `over`: fields of the runs."""
+    """Return a change that advances a schedule over `fires` and inserts a run for each; `over`: fields of the runs.
+
+    `next_at` None: one second after the last fire or span. `events` come before those of the runs.
+    """
     runs = tuple(fire_run(schedule, fire, **over) for fire in fires)
     cursor = max([schedule.cursor, *fires, *(span.through for span in spans)])
     change = Change(
@@ -228,7 +231,11 @@ def finish_change(
     touches: Sequence[ScheduleId] = (),
     **values: Any,
 ) -> Change:
-    """Return a change that ends, retries or hands back a claimed run under its lease and releases its gates."""
+    """Return a change that moves a claimed run to `state` under its lease, and releases its gates.
+
+    It ends, retries (RETRYING) or hands back (WAITING) the run. `ready_at`: when the run is ready again in the latter
+    two. `error`: its error if it failed. `touches`: schedules to be marked. `values`: further fields of the run.
+    """
     head: dict[str, Any] = {
         "ns": run.ns,
         "run_id": run.id,

@@ -18,6 +18,7 @@ PURGE_NOTHING = Retention(ended_before=0)
 
 
 def make_entry(name: str, data: str = "{}", *, kind: str = "key", expires_at: int | None = None) -> KeyValue:
+    """Return an entry with the id `name`, created at T0."""
     return KeyValue(kind=kind, id=name, data=data, created_at=T0, expires_at=expires_at)
 
 

@@ -156,6 +156,7 @@ class LeaseTerms(ContractBase):
 
 
 async def take_lease(b: StoreBench, owner: str, now: int) -> Lease:
+    """Begin a term of the lease "lock" and return it; fail if it is refused."""
     lease = await b.store.lease("lock", owner, LEASE_TTL_MS, now=now)
     assert lease is not None
     assert (lease.owner, lease.expires_at - lease.renewed_at) == (owner, LEASE_TTL_MS)

@@ -79,7 +79,6 @@ from mainspring.testing.contract.factories import (
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 
-
 NO_LIMIT = 100_000
 TTL_MS: Ms = 15_000
 OWNERS = ("w1", "w2", "w3")
@@ -119,6 +118,8 @@ def store_machine(make: Callable[[Path], Store]) -> type[RuleBasedStateMachine]:
 
 
 class _Machine(RuleBasedStateMachine):
+    """The commands. Each is sent to both stores: `subject`, made by `make_store`, and `model`, a memory store."""
+
     make_store: Callable[[Path], Store]
 
     def __init__(self) -> None:
@@ -129,6 +130,7 @@ class _Machine(RuleBasedStateMachine):
         self.now: Ms = T0
         self.made = 0
         self.ticks = 10
+        #: Rows as they once were, changes as sent, terms as given: commands send them again, also when they are stale.
         self.leased: list[Run] = []
         self.stale: list[Schedule] = []
         self.sent: list[Change] = []
@@ -313,6 +315,7 @@ class _Machine(RuleBasedStateMachine):
         self.report(mine[: len(mine) - left], state)
 
     def claim(self, offer: Offer, limit: int, ids: Iterable[str] = ()) -> None:
+        """Claim on both stores, compare the answers, and remember the claimed runs for later commands."""
         wanted = tuple(ids)
 
         def key(claimed: Claimed) -> Any:

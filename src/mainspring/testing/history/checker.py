@@ -64,8 +64,9 @@ def check(
     """Check every invariant and return the report; all times are in milliseconds.
 
     `calls`: the handlers' own log; None if the handlers kept none. `until`: every fire up to this instant must have a
-    run or a span. `late`: the longest delay allowed for a fire after `late_since`. `lease_ttl`: no lease may be ended
-    by expiry sooner. `healed`: no due run may be open, except one that began within the last `longest` ms.
+    run or a span. `late`: the longest delay allowed for a fire after `late_since`; None: any. `lease_ttl`: no lease may
+    be ended by expiry sooner; None: not checked. `healed`: no run that is due at `until` may be open, except one that
+    began within the `longest` ms before.
     `at_most_once`: tasks with recovery="fail". `acknowledged`: ids of runs whose enqueue was confirmed to a caller.
     `seen`: the sequence numbers that a subscriber received, in that order. `seed`: printed with the report.
     """

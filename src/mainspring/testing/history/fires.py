@@ -35,11 +35,15 @@ from mainspring.rules.triggers import compile_trigger
 from mainspring.rules.windows import is_open, next_opening
 from mainspring.testing.history.report import History, Report
 
+#: Events after which a run has ended.
 _END_EVENTS = tuple({event for (_, event), after in TRANSITIONS.items() if after in ENDED})
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """The limits of a check, in ms: fires up to `until` are owed; those after `late_since` may be late by `late`."""
+    """The limits of a check, in ms: fires up to `until` are owed; those after `late_since` may be late by `late`.
+
+    `late` None: a fire may be late by any time.
+    """
 
     until: Ms
     late: Ms | None = None
@@ -47,7 +51,10 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 
 def check_fires(history: History, report: Report, bounds: Bounds) -> None:
-    """Compare every schedule's fires with its runs and spans, and add the violations to the report."""
+    """Compare every schedule's fires with its runs and spans, and add the violations to the report.
+
+    It also checks that no fire was planned too early or too late, and adds the number of fires owed.
+    """
     streams = history.schedule_streams()
     rows: dict[str, list[Run]] = defaultdict(list)
     for run in history.runs:
@@ -70,6 +77,7 @@ def check_fires(history: History, report: Report, bounds: Bounds) -> None:
 
 
 def _check_on_time(event: Event, report: Report, bounds: Bounds) -> None:
+    """Check that a fire was planned at most `PLAN_AHEAD` early and, unless it is made up for, in time (I6)."""
     fire: Ms = event.fire_time or 0  # type: ignore[attr-defined]  # a birth has it
     late = event.at - fire
     caught_up = isinstance(event, RunScheduled) and event.catch_up  # late by nature
@@ -84,7 +92,8 @@ def _check_on_time(event: Event, report: Report, bounds: Bounds) -> None:
 def fires_of(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> Iterator[Ms]:
     """Yield every fire in (after, through] that lies between the schedule's start and end.
 
-    Intervals and lists of instants are computed independently of the engine; cron times come from its trigger.
+    `anchor` is the origin of an interval without one of its own. Intervals and lists of instants are computed
+    independently of the engine; cron times come from the engine's trigger.
     """
     low = after if spec.start is None else max(after, spec.start - 1)
     high = through if spec.end is None else min(through, spec.end)
@@ -119,7 +128,11 @@ def _dropped_fires(spec: ScheduleSpec, after: Ms, through: Ms) -> list[Ms]:
 
 
 class _FireAccount:
-    """One schedule: the fires that it owed, and the runs and spans that stand for them."""
+    """One schedule: the fires that it owed, and the runs and spans that stand for them.
+
+    `stream`: the events of the schedule. `births`: the first events of its fires' runs. `rows`: these runs. Violations
+    are added to `report`.
+    """
 
     def __init__(
         self,
@@ -143,6 +156,7 @@ class _FireAccount:
         self.low = max(snapshots, default=-(1 << 62))  # the ledger accounts for what retention removed
 
     def check(self, history: History) -> None:
+        """Compute what each definition of the schedule owed, and compare it with its runs and spans (I1, I2, I3)."""
         found = fold_definitions(self.stream)
         fixed = any(_has_fixed_delay(definition) for definition in found)
         if fixed:
@@ -174,7 +188,8 @@ class _FireAccount:
         """Return the instant up to which the last definition owes fires.
 
         An active schedule owes them up to the end of the check, others up to their cursor. A paused or deleted one
-        also owes fires that were late by more than allowed when that happened; fires of a pause are settled at its end.
+        also owes the fires that were already late by more than allowed when it was paused or deleted. The fires of the
+        pause itself are settled at its end.
         """
         row, bounds = self.schedule, self.bounds
         if row.state == "active":
@@ -187,6 +202,10 @@ class _FireAccount:
     # ── rows and spans against what was owed ───────────────────────────────
 
     def _check_coverage(self, owed: list[Ms], dropped: list[Ms], closed: list[tuple[Ms, Ms]]) -> None:
+        """Check that each fire owed has one run or span, each dropped one a span, and that there are no others.
+
+        `closed` holds the stretches (after, through] under a fixed delay, which are checked elsewhere.
+        """
         owing = set(owed)
         times: dict[Ms, int] = defaultdict(int)
         for run in self.rows:
@@ -231,6 +250,7 @@ class _FireAccount:
             self.report.add("I1", what, self._events_around(int(key)), kind="doubled")
 
     def _check_accounted_once(self, fire: Ms, times: int, nothing: str) -> None:
+        """Report a fire that is lost, or accounted for more than once. `nothing`: what a lost fire has, in words."""
         name = self.schedule.name
         if times == 0:
             what = f"{name!r} owed {isoformat(fire)}, and it has {nothing}"
@@ -240,6 +260,7 @@ class _FireAccount:
             self.report.add("I1", what, self._events_around(fire), kind="doubled", count=times - 1)
 
     def _check_span_count(self, span: Span, found: int) -> None:
+        """Report a span whose count is not `found`, the number of fires that were owed in it."""
         more = span.count - found
         what = f"a span {span.reason!r} of {self.schedule.name!r} says {span.count} fires, {found} were owed in it"
         if more > 0:
@@ -273,6 +294,7 @@ class _FireAccount:
                     pass
 
     def _check_finished(self, event: ScheduleFinished, spec: ScheduleSpec, anchor: Ms, fired: int) -> None:
+        """Report a schedule that was finished while it still owed fires. `fired`: number of its fires until then."""
         if event.reason == "max_runs":
             wrong = spec.max_runs is None or fired < spec.max_runs
         elif _is_fixed_delay(spec):
@@ -359,22 +381,25 @@ class _FireAccount:
         return sorted({event.seq: event for event in [*defined[-1:], *near]}.values(), key=lambda event: event.seq)
 
     def _events_near(self, guilty: Event) -> list[Event]:
+        """Return an event with the two before it and the one after it, of the schedule and the births of its runs."""
         index = self.log.index(guilty)
         return self.log[max(0, index - 2) : index + 2]
 
 
 def _fires_within(fires: list[Ms], span: Span) -> list[Ms]:
+    """Return the fires inside a span. `fires` is sorted."""
     return fires[bisect_right(fires, span.after) : bisect_right(fires, span.through)]
 
 
 def _covered_through(event: Event) -> Ms | None:
+    """Return the fire time of a run's birth, or the end of a span; None for other events."""
     if isinstance(event, FiresElided):
         return event.through
     return event.fire_time if isinstance(event, RunScheduled | RunSkipped) else None
 
 
 def _is_outside_window(spec: ScheduleSpec, fire: Ms) -> bool:
-    """Return True if a fire cannot start inside its time window, so that a span stands for it."""
+    """Return True if a span stands for a fire: it lies outside the window, which does not open within its grace."""
     window = spec.options.window if spec.options is not None else None
     if window is None or is_open(window, fire):
         return False

@@ -39,7 +39,11 @@ MAX_SLICE_EVENTS = 16
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """One line of the log that handlers write themselves, independent of the store; `began` and `ended` in ms."""
+    """One line of the log that handlers write themselves, independent of the store: one call of a handler.
+
+    `key`: the idempotency key that the handler saw. `token`: the epoch of its lease. `began` and `ended` are in ms
+    since 1970. `node`: a name for the process that called it.
+    """
 
     run_id: str
     key: str
@@ -80,7 +84,11 @@ class History(Struct, kw_only=True):
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """One violation: the invariant, the number of fires or calls concerned, and the events that show it."""
+    """One violation: the invariant, what is wrong, the number of fires or calls concerned, and the events that show it.
+
+    `invariant`: a key of `INVARIANTS`, or "" for a run that is still open. `kind`: one of `KINDS` for a violation about
+    a fire or a call, else "".
+    """
 
     invariant: str
     what: str
@@ -90,7 +98,10 @@ class Violation(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, kw_only=True):
-    """The result of checking one history: counts by invariant and kind, and the violations."""
+    """The result of checking one history: counts of what is wrong, by invariant and kind, and the violations.
+
+    The other numbers are what was examined: fires owed, runs, events, calls. `seed`: that of the history's scenario.
+    """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*KINDS, *INVARIANTS), 0))
     violations: list[Violation] = field(default_factory=list)
@@ -106,9 +117,10 @@ class Report(Struct, kw_only=True):
         return not any(self.counts.values())
 
     def add(self, invariant: str, what: str, events: Iterable[Event] = (), *, kind: str = "", count: int = 1) -> None:
-        """Count a violation under its invariant and its `kind` (one of KINDS or empty).
+        """Count a violation under its invariant and its `kind`, of which either may be "".
 
-        The first `MAX_KEPT_VIOLATIONS` are also kept, with their events.
+        `count`: the number of fires or calls concerned. The first `MAX_KEPT_VIOLATIONS` are also kept, with their
+        events.
         """
         for key in filter(None, (invariant, kind)):
             self.counts[key] += count

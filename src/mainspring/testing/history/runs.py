@@ -44,6 +44,7 @@ def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
 
 
 def _check_tokens(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
+    """Check that each claim has a greater token than the one before, and each outcome the newest token (I5)."""
     newest = 0
     for index, event in enumerate(stream):
         if isinstance(event, RunStarted):
@@ -57,11 +58,13 @@ def _check_tokens(run_id: str, stream: Sequence[RunEvent], report: Report) -> No
 
 
 def _since_started(stream: Sequence[RunEvent], index: int, epoch: int) -> list[RunEvent]:
+    """Return the events from the claim under `epoch` to the one at `index`; only that one if there is no such claim."""
     first = next((i for i, e in enumerate(stream) if isinstance(e, RunStarted) and e.epoch == epoch), index)
     return list(stream[first : index + 1])
 
 
 def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: Ms | None) -> None:
+    """Check that a run is not claimed while it is held, and that no lease is ended by expiry before `ttl` ms (I7)."""
     holder: tuple[int, RunEvent] | None = None
     given: Ms = 0
     for index, (event, ready) in enumerate(_with_ready(stream)):
@@ -80,6 +83,7 @@ def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: 
 
 
 def _by_expiry(event: RunEvent) -> bool:
+    """Return True if the event ended a lease because it was not renewed in time."""
     if isinstance(event, RunFailed):
         return event.reason == "crashed"
     return isinstance(event, LeaseExpired) or (isinstance(event, RunCancelled) and event.by == "lease")
@@ -104,6 +108,7 @@ def _with_ready(stream: Sequence[RunEvent]) -> Iterator[tuple[RunEvent, Ms | Non
 
 
 def _check_not_early(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
+    """Check that no claim lets the run start before it is due (I6)."""
     for index, (event, ready) in enumerate(_with_ready(stream)):
         if isinstance(event, RunStarted) and ready is not None and event.at < ready:
             what = f"run {run_id} was claimed to start {ready - event.at} ms before it was due"
@@ -135,6 +140,7 @@ def check_calls(history: History, calls: Sequence[Call], report: Report, at_most
 
 
 def _check_keys(by_run: dict[str, list[Call]], streams: dict[str, list[RunEvent]], report: Report) -> None:
+    """Check that each run was called under one idempotency key, which no other run has (I10)."""
     owners: dict[str, str] = {}
     for run_id, mine in by_run.items():
         keys = sorted({call.key for call in mine})
@@ -173,7 +179,7 @@ def _check_tokens_of_calls(run_id: str, mine: Sequence[Call], stream: Sequence[R
 
 
 def _check_begin_times(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that no handler was called before its time; a worker may claim the run earlier."""
+    """Check that no handler was called before its time (I6); a worker may claim the run earlier."""
     started = [(event, at) for event, at in _with_ready(stream) if isinstance(event, RunStarted)]
     ready = {event.epoch: at for event, at in started if at is not None and at <= event.at}  # else `_check_not_early`
     for call in mine:
@@ -183,7 +189,7 @@ def _check_begin_times(run_id: str, mine: Sequence[Call], stream: Sequence[RunEv
 
 
 def _check_at_most_once(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that an at-most-once run was called again only after a retry, a snooze or a manual reopening."""
+    """Check that an at-most-once run was called again only after a retry, a snooze or a manual reopening (I4)."""
     asked = {event.epoch for event in stream if isinstance(event, RunRetrying | RunSnoozed)}
     reopened = sum(isinstance(event, RunReopened) for event in stream)
     again = sum(call.token not in asked for call in mine) - 1 - reopened
@@ -193,7 +199,7 @@ def _check_at_most_once(run_id: str, mine: Sequence[Call], stream: Sequence[RunE
 
 
 def _check_acceptance_order(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that no outcome of an older token was accepted after a call under a newer token had begun."""
+    """Check that no outcome of an older token was accepted after a call under a newer token had begun (I5)."""
     for index, event in enumerate(stream):
         if not isinstance(event, _LEASE_ENDS) or event.epoch is None:
             continue
@@ -240,6 +246,7 @@ def _replay_differences(history: History) -> Differences:
 
 
 def _slice_around(stream: list[Event], what: str) -> list[Event]:
+    """Return the events around the one that a difference names in its text, else the last ones of the stream."""
     named = [i for i, event in enumerate(stream) if f"event {event.seq} " in what]
     at = named[0] if named else len(stream) - 1
     return stream[max(0, at - 2) : at + 2]
@@ -254,6 +261,7 @@ def check_tail(history: History, report: Report, seen: Iterable[int] | None) -> 
 
 
 def _check_event_order(who: str, seqs: list[int], by_seq: dict[int, Event], report: Report, *, repeats: bool) -> None:
+    """Check the numbers that a reader of the log received: every event, in order, and once unless `repeats` (I9)."""
     known: set[int] = set()
     newest = 0
     for seq in seqs:
@@ -330,7 +338,7 @@ def check_complete(history: History, report: Report, until: Ms, longest: Ms) -> 
 
 
 def check_acknowledged(history: History, acknowledged: Iterable[str], report: Report) -> None:
-    """Check that every run whose enqueue was confirmed to a caller exists."""
+    """Check that every run whose enqueue was confirmed to a caller exists (I2)."""
     known = {run.id for run in history.runs}
     for run_id in acknowledged:
         if run_id not in known:

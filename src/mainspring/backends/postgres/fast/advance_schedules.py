@@ -17,7 +17,8 @@ from mainspring.model.instant import Ms
 class ScheduleAdvances:
     """A batch in which each change advances a schedule, ready to be written.
 
-    `advances`: rows of ADVANCE_COLUMNS; `runs`: rows of INSERTED_RUN_COLUMNS for the runs of the fires.
+    `advances`: rows of ADVANCE_COLUMNS; `runs`: rows of INSERTED_RUN_COLUMNS for the runs of the fires, each with the
+    `idx` of its advance behind.
     """
 
     def __init__(self, changes: Sequence[Change], advances: list[Any], runs: list[Any]) -> None:
@@ -28,7 +29,8 @@ class ScheduleAdvances:
     async def write(self, session: Session, results: list[Result], now: Ms | None) -> tuple[Ms, IndexedChanges]:
         """Write the changes whose schedule is as the planner read it, and set their results.
 
-        Returns the instant, and the refused changes, whose results the caller sets.
+        Returns the instant stamped on the events, and the refused changes, whose results the caller sets. `now`: the
+        instant to send to the server, see `Database.now`.
         """
         if self._runs:
             sql, parameters = bind(self._runs, (), self._advances)
@@ -47,7 +49,10 @@ class ScheduleAdvances:
 
 
 def match_schedule_advances(changes: Sequence[Change]) -> ScheduleAdvances | None:
-    """Return the batch if each change advances another schedule, inserts fresh runs of it, and no more; else None."""
+    """Return the batch, ready to be written, if each change only advances a schedule and inserts fresh runs of it.
+
+    Return None for any other batch, also if two changes advance one schedule, or if one finishes its schedule.
+    """
     advances: list[Any] = []
     runs = RunInsertRows()
     ids: set[str] = set()

@@ -1,4 +1,7 @@
-"""Fast path of `apply` for the most frequent write: plain successes of runs, together with the next claim."""
+"""Fast path of `apply` for the most frequent write: plain successes of runs, together with the next claim.
+
+A *plain success* is a change of kind "success" for a run that this store object claimed.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ _ACCEPTED = Result("accepted")
 async def complete_runs(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied | None:
-    """Write a batch of plain successes of runs that this store object claimed, and claim if requested.
+    """Write a batch of plain successes of one owner, each of another run, and claim if requested; return the results.
 
-    Returns None, with nothing written, for any other batch.
+    Returns None, with nothing written, for any other batch. The runs are removed from `db.claimed`.
     """
     rows: dict[str, tuple[Any, ...]] = {}
     owner = changes[0].events[0].owner if changes[0].events else None
@@ -55,8 +58,10 @@ async def _write(
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
     """Complete runs, leave their gates and claim; return the instant, the ids of completed runs, and the claim.
 
-    `done`: parameters of `complete_runs_ctes`; runs whose lease does not hold are not completed. Without gates the
-    claim shares the commit. Otherwise it follows, so that it sees the room in the gates.
+    `done`: parameters of `complete_runs_ctes`. Runs whose lease does not hold are not completed; the ids are None if no
+    run is. The claim shares the commit, with two exceptions: it follows if the runs leave gates, so that it sees the
+    room in them, and if a candidate has gates or crashed before. It is None if no run was requested, or if it failed
+    after the commit.
     """
     claimed: Claimed | None = None
     released = [(change.guard.id, gate) for change in changes if change.guard for gate in change.releases]
@@ -77,7 +82,10 @@ async def _write(
 
 
 async def _explain_lost(db: Database, changes: Sequence[Change], held: set[str], results: list[Result]) -> None:
-    """Set the results of changes whose run is not in `held`: `repeated` if the change is stored, else `refused`."""
+    """Set the results of changes whose run is not in `held`: `repeated` if the change is stored, else `refused`.
+
+    `held`: the ids of the runs whose lease held.
+    """
     refused = [(i, change) for i, change in enumerate(changes) if change.guard and change.guard.id not in held]
     for index, _ in refused:
         results[index] = Result("refused")
@@ -86,9 +94,9 @@ async def _explain_lost(db: Database, changes: Sequence[Change], held: set[str],
 
 
 def split_successes(db: Database, changes: Sequence[Change]) -> tuple[list[int], list[int]] | None:
-    """Split a batch into the places of plain successes and of other changes.
+    """Return the indexes of the plain successes of one owner in a batch, and those of the other changes.
 
-    Return None if one kind is missing, or if two changes concern the same run and one of them is a plain success.
+    Return None if one of the two is missing, or if two changes concern one run and one of them is a plain success.
     """
     ended: list[int] = []
     others: list[int] = []
@@ -107,7 +115,7 @@ def split_successes(db: Database, changes: Sequence[Change]) -> tuple[list[int],
 async def _claim_or_none(call: Awaitable[Claimed]) -> Claimed | None:
     """Await a claim that follows a commit and return it; return None if it fails.
 
-    Why: the results of the commit must reach the caller, else the changes would be sent again. The worker claims again.
+    Why: the results of the commit must reach the caller, else it would send the changes again. The worker claims again.
     """
     try:
         return await call
@@ -116,9 +124,9 @@ async def _claim_or_none(call: Awaitable[Claimed]) -> Claimed | None:
 
 
 def _success_row(known: Mapping[str, Run], change: Change, owner: str | None) -> tuple[Any, ...] | None:
-    """Return a row of success columns if the change is a success of a run in `known`, claimed by `owner`; else None.
+    """Return a row of the parameters of `complete_runs_ctes` for a plain success by `owner`; None for any other change.
 
-    `known` are the runs that this store object claimed.
+    `known`: the runs that this store object claimed, by id. The change must have the epoch of that claim.
     """
     run = change.run
     if change.kind != "success" or run is None:

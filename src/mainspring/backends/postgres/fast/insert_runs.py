@@ -15,7 +15,7 @@ from mainspring.model.events import RunScheduled
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run, differs_only_in_id_and_body
 
-#: Results of a change without a guard, and of one that inserted its guarded run, whose stream has one event.
+#: Results of a change without a guard, and of a change that inserted the run it guards, whose stream has one event.
 _ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
 
 
@@ -27,9 +27,10 @@ class RunInserts:
         self._rows = rows
 
     async def write(self, session: Session, results: list[Result], now: Ms | None) -> tuple[Ms, IndexedChanges]:
-        """Insert the runs that do not exist, and set the results of their changes.
+        """Insert the runs that do not exist, and set the results of the changes that are accepted.
 
-        Returns the instant, and the refused changes, whose results the caller sets.
+        Returns the instant stamped on the events, and the refused changes, whose results the caller sets. `now`: the
+        instant to send to the server, see `Database.now`.
         """
         bodies = body_rows(body for change in self._changes for body in change.bodies)
         sql, parameters = bind(self._rows, bodies)
@@ -47,7 +48,7 @@ class RunInserts:
 
 
 def match_run_inserts(changes: Sequence[Change]) -> RunInserts | None:
-    """Return the batch if its changes only insert fresh runs and their payloads, without gates; else None."""
+    """Return the batch, ready to be written, if it only inserts fresh runs and their payloads, no gates; else None."""
     rows = RunInsertRows()
     for change in changes:
         if change.kind != "new_runs" or change.gates:
@@ -68,7 +69,10 @@ class RunInsertRows:
         self._row: list[Any] = []
 
     def add(self, change: Change, runs: Sequence[Run]) -> bool:
-        """Add a row for each of the change's runs; return False if one of them is not fresh, or was added before."""
+        """Add a row for each of the runs that a change inserts; return False if one is not fresh, or was added before.
+
+        After False the rows cannot be used: some runs of the change may have been added.
+        """
         change_id = storable_text(change.id)
         for run, event in zip(runs, change.events, strict=True):
             assert isinstance(event, RunScheduled)
@@ -91,6 +95,7 @@ class RunInsertRows:
         return True
 
     def _set_model(self, run: Run, event: RunScheduled) -> bool:
+        """Keep a run, with its row, as the model of the runs that follow; return False if it is not fresh."""
         row = fresh_row(run, 1)
         if row is None:
             return False

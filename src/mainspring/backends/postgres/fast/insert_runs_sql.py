@@ -1,7 +1,7 @@
-"""One SQL statement that inserts new runs with their events, and advances the schedules that fired.
+"""One SQL statement that inserts new runs with their payloads and events, and advances the schedules that fired.
 
-A column whose value is equal in all rows is sent as one value, the other columns as one array each. So one run needs
-no array, and runs without payloads need no access to the table of payloads.
+A column whose value is equal in all rows is sent as one value, the other columns as one array each, so one run needs
+no array. Without payloads the statement does not name their table, and without advances not that of schedules.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from mainspring.backends.postgres.rows import (
     unnest_columns,
 )
 
-#: The columns of a fresh run, then of its `RunScheduled` event where the two differ.
+#: The columns of a fresh run, then those of its `RunScheduled` event that the run does not have.
 INSERTED_RUN_COLUMNS = {**FRESH_COLUMNS, "actor": "text", "change": "text", "data": "text"}
 #: Columns of a schedule's planning position; its definition does not change.
 _POSITION = {
     name: SCHEDULE_VALUES[name] for name in ("state", "anchor", "cursor", "next_at", "fired", "reason", "until")
 }
 POSITION_FIELDS = tuple(_POSITION)
+#: `idx` is the index of the change in the batch; the columns `at_…` are what the planner read.
 ADVANCE_COLUMNS = {
     "idx": "integer",
     "id": "text",
@@ -48,7 +49,8 @@ def bind(
 ) -> tuple[str, list[Any]]:
     """Return the statement that writes new runs, their payloads and schedule advances, and its parameters after `now`.
 
-    `rows` have INSERTED_RUN_COLUMNS, and with `advances` one column more: the `idx` of the run's advance.
+    `rows` have INSERTED_RUN_COLUMNS, and with `advances` one column more: the `idx` of the run's advance. There is one
+    row at least. `bodies` are payloads as (id, data), `advances` rows of ADVANCE_COLUMNS.
     """
     columns = list(zip(*rows, strict=True))
     count = len(rows)
@@ -64,11 +66,11 @@ def bind(
 
 @lru_cache(maxsize=256)
 def statement(varying: tuple[int, ...], *, with_bodies: bool = False, with_advances: bool = False) -> str:
-    """Return SQL that inserts new runs. Parameters: now, columns of runs, payloads, advances.
+    """Return SQL that inserts new runs. Parameters: now, columns of runs, then of payloads and of advances if present.
 
     `varying`: indexes of the run columns that are arrays. The statement returns the instant, how many runs were
-    inserted, and their ids unless all were. With advances it returns the instant and the `idx` of the schedules that
-    are as the caller read them; only runs of these are inserted.
+    inserted (`got`), and their `ids`, NULL if all were. With advances it returns the instant, and as `held` the `idx`
+    of the schedules that were as the caller read them; only runs of these are inserted.
     """
     names = _NAMES if with_advances else _NAMES[:_WIDTH]
     value_of = {name: f"${2 + i}::{_COLUMNS[name]}" for i, name in enumerate(names)}
@@ -105,7 +107,10 @@ SELECT t.now, {answer}
 
 
 def _advance_sql(first: int) -> str:
-    """Return SQL that advances those schedules that are as the caller read them; `first` is its first parameter."""
+    """Return SQL that advances the schedules that are as the caller read them, and returns the `idx` of each.
+
+    `first`: the number of the first of its parameters, which are ADVANCE_COLUMNS.
+    """
     return f"""
     UPDATE §schedule s SET {", ".join(f"{name} = i.{name}" for name in POSITION_FIELDS)}, held_until = 0,
         touched = CASE WHEN s.touched = i.at_touched THEN 0 ELSE s.touched END
@@ -114,7 +119,7 @@ def _advance_sql(first: int) -> str:
     RETURNING i.idx"""  # noqa: S608
 
 
-#: Parameters: now, ADVANCE_COLUMNS. Advances schedules that bring no runs; returns as `statement` does.
+#: Parameters: now, ADVANCE_COLUMNS. Advances schedules whose changes bring no runs; returns the instant and `held`.
 ADVANCE_SCHEDULES = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now), m AS ({_advance_sql(2)})
 SELECT t.now, (SELECT array_agg(m.idx) FROM m) AS held FROM t

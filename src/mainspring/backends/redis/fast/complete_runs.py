@@ -1,4 +1,4 @@
-"""Fast path of `apply`: complete runs that succeeded and touch nothing else, and claim the next runs in one call."""
+"""Fast path of `apply`: complete runs that succeeded and change no other row, and claim the next runs in one call."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _ACCEPTED = Result("accepted")
 async def complete_runs(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> tuple[Applied, list[int]] | None:
-    """Complete a batch of plain successes, then claim; return the result and the positions of changes not written.
+    """Write a batch of plain successes, then claim if requested; return the answer and positions of unwritten changes.
 
-    A change is left to lua/apply.lua if its lease is not held, or its run has gates or a cancel request; then nothing
-    is claimed. Returns None, with nothing written, if the batch holds other changes, names a run twice or is too large.
+    A change is left unwritten, for lua/apply.lua, if its lease is not held, or its run has gates or a cancel request;
+    its result in the answer is "accepted" all the same, and nothing is claimed. Returns None, with nothing written, if
+    the batch holds other changes, names a run twice, is empty or too large.
     """
     if not 0 < len(changes) <= _MAX_BATCH_CHANGES or not all(map(is_plain_success, changes)):
         return None
@@ -50,6 +51,6 @@ async def complete_runs(
 
 
 def is_plain_success(change: Change) -> bool:
-    """Return True if the change is a success without gates, of a run that was neither parked nor asked to stop."""
+    """Return True if the change is a success that releases no gate, of a run neither parked nor asked to stop."""
     run = change.run
     return change.kind == "success" and not change.releases and run is not None and run.cancel is run.parked_on is None

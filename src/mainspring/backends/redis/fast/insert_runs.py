@@ -21,7 +21,7 @@ _ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
 
 
 async def insert_runs(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied | None:
-    """Insert the runs of a batch; return None, with nothing written, if the batch needs lua/apply.lua.
+    """Insert the runs of a batch, and return the results; None, with nothing written, if the batch needs lua/apply.lua.
 
     The batch needs it if it holds other changes or is too large, or if one of its runs or the holder of one of its
     unique keys exists already.
@@ -39,19 +39,28 @@ async def insert_runs(db: Database, changes: Sequence[Change], now: Ms | None) -
 
 
 class _InsertBatch:
-    """Arguments of lua/insert_runs.lua, gathered from changes."""
+    """Arguments of lua/insert_runs.lua, gathered from changes. The position of a run counts the runs from 1."""
 
     def __init__(self) -> None:
+        #: Run id → position.
         self.ids: dict[str, int] = {}
+        #: Three arguments for each run: header, other fields, event.
         self.arguments: list[Argument] = []
+        #: Name of a queue → positions of its runs, and when each is ready.
         self._queues: dict[str, tuple[list[int], list[str]]] = {}
+        #: Namespace → positions of its runs.
         self._namespaces: dict[str, list[int]] = {}
+        #: Namespace NUL unique key → position of the run that has it.
         self._keys: dict[str, int] = {}
+        #: Payload id → number of runs that name it, and → its text.
         self._uses: dict[str, int] = {}
         self._texts: dict[str, str] = {}
 
     def add(self, change: Change) -> bool:
-        """Add the runs of a change; return False if it does anything but insert runs that only wait for a worker."""
+        """Add the runs of a change; return False if lua/insert_runs.lua cannot write the change.
+
+        The batch must not be used then: a part of the change may have been added.
+        """
         runs = _runs_of_insert(change)
         if not runs:
             return False
@@ -62,7 +71,7 @@ class _InsertBatch:
         return True
 
     def _add_run(self, run: Run, event: Event, change: str) -> bool:
-        """Add one run with its event; return False if the short script cannot insert the run.
+        """Add one run with its event, of the change with the id `change`; return False if the script cannot insert it.
 
         It cannot if the run does not just wait for a worker, belongs to a schedule, or has the id or unique key of a
         run that was added before.
@@ -89,7 +98,7 @@ class _InsertBatch:
         return True
 
     def pack(self) -> bytes:
-        """Return the second argument of lua/insert_runs.lua; each run's own arguments are in `arguments`."""
+        """Return the argument of lua/insert_runs.lua that is about all runs; `arguments` follow it."""
         queues = [(name, *rows) for name, rows in self._queues.items()]
         bodies: list[Any] = [(body, count, self._texts.get(body)) for body, count in self._uses.items()]
         keys = (list(self._keys), list(self._keys.values()))

@@ -14,7 +14,7 @@ local ENDED_AT = 56 -- offset of the time of the run's end in the header
 local changes = cmsgpack.unpack(ARGV[2])
 local hour_ago = now - 3600000 -- the ids of changes without guard and runs are remembered until then
 
--- Whether the event with this number was written by this change.
+-- True if the event with this number was written by the change with this id.
 local function is_event_of(seq, change)
   local event = hget(block_key(seq), format('%d', seq))
   if not event then
@@ -24,7 +24,7 @@ local function is_event_of(seq, change)
   return change_id == change
 end
 
--- Whether an event of this run was written by this change.
+-- True if an event of this run was written by the change with this id.
 local function run_has_change(id, change)
   local r = id and load_run(id)
   for i = 1, r and #r.trail or 0, 6 do
@@ -35,7 +35,7 @@ local function run_has_change(id, change)
   return false
 end
 
--- Whether an event of this schedule was written by this change.
+-- True if an event of this schedule was written by the change with this id.
 local function schedule_has_change(id, change)
   for _, seqs in ipairs({ call('LRANGE', P .. 'moves:' .. id, 0, -1), list_appends['moves:' .. id] or {} }) do
     for _, seq in ipairs(seqs) do
@@ -47,7 +47,8 @@ local function schedule_has_change(id, change)
   return false
 end
 
--- The answer to a change whose guard failed: repeated if this change has been stored before, else refused.
+-- The answer to a change whose guard failed: repeated if this change has been stored before, else refused. row: the
+-- decoded row that refused it, or nil; is_run: true if it is a run, else it is a schedule.
 local function refusal(row, is_run, c)
   if not row then
     return { 1, 0, false }
@@ -101,7 +102,7 @@ local function check_guard(c)
 end
 
 -- Apply new values to the guarded run, which leaves its indexes; the caller indexes and saves it.
--- values: state, ready, failures, crashes, reason, result, error, began, ms, dead, moves, cancel, body, unique key
+-- values: state, ready, failures, crashes, reason, result, error, began, ms, dead, nil, cancel, body, unique key
 local function update_run(c)
   local r, v, id = load_run(c[2]), c[5], c[2]
   local was_open = not ENDED[r.state]
@@ -129,7 +130,7 @@ local function update_run(c)
 end
 
 -- Insert a run. new: id, header without created_at, owner, head and rest, number of its events, true if it has ended,
--- namespace, schedule, fire key, payload, queue if the run only waits for a worker, ready
+-- namespace, schedule, fire key, payload, queue if the run only waits for a worker, ready. trail: its trail, packed.
 local function insert_run(new, trail)
   local id, front = new[1], new[2]
   if new[6] then
@@ -150,7 +151,7 @@ local function can_insert(new)
   return not hget('run', new[1]) and not (new[8] and new[9] and hget('fire:' .. new[8], new[9]))
 end
 
--- Write a change's schedule; returns its number of events.
+-- Write a change's schedule; returns the number of its last event.
 -- values: revision, cursor, state, next_at, namespace, name, app, payload, encoded schedule, number of events, id
 local function write_schedule(c)
   local id, v, old = c[2], c[5], load_schedule(c[5][11])
@@ -177,7 +178,7 @@ local function write_schedule(c)
   return s.n
 end
 
--- Index an event that belongs to no stream; with `run`, also by that run.
+-- Index an event that is no move of a run or schedule; with `run`, also by that run.
 local function index_note(seq, run)
   zput('notes', format('%d', seq), now)
   if run then
@@ -185,8 +186,9 @@ local function index_note(seq, run)
   end
 end
 
--- Append a change's events to the log in their order. r: guarded run or nil; n: number of events of the guarded
--- schedule after this change, or nil; trails: run id → trail to fill, for each run that this change inserts.
+-- Append a change's events to the log in their order. r: guarded run or nil; n: number of the guarded schedule's last
+-- event after this change, or nil; trails: run id → trail to fill, for each run that this change inserts. Events of
+-- other runs, which exist already, are left out.
 local function append_events(c, r, n, trails)
   local own = 0
   for _, e in ipairs(c[7] or {}) do

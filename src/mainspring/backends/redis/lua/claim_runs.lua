@@ -1,5 +1,6 @@
 -- Part of a script: claim due runs for a worker, by priority, then time, if their gates have room. A run that crashed
--- before is claimed alone, so that its next crash is blamed on no other run. The entry point is `claim`.
+-- before is claimed alone, so that if it kills its worker, few others are charged with the crash. The entry point is
+-- `claim`.
 
 local STARTED, PACKED_NIL = pack(nil, 'RunStarted', 1, nil), pack(nil)
 local MAX_FAST_CLAIM = MAX_ARGS / 2 -- runs in one claim: two values for each in one command
@@ -12,8 +13,8 @@ local function to_set(values)
   return set
 end
 
--- Names of non-empty queues, among them all that the offer covers: looks up either every possible name or every
--- existing one, whichever are fewer.
+-- Names of non-empty queues, among them all that the offer covers: of either all possible names or all existing ones,
+-- whichever are fewer.
 local function existing_queues(lanes, tasks)
   local key, names = P .. 'queues', {}
   if call('SCARD', key) <= 4 * #lanes * #tasks then
@@ -55,7 +56,7 @@ local function offered_queues(lanes, tasks)
   return found
 end
 
--- Order of {score, id} pairs.
+-- True if the pair {score, id} `a` comes before `b`.
 local function comes_before(a, b)
   if a[1] ~= b[1] then
     return a[1] < b[1]
@@ -63,7 +64,7 @@ local function comes_before(a, b)
   return a[2] < b[2]
 end
 
--- The ids of the first `enough` due runs, in order; and for each the key of its queue.
+-- The ids of the first `enough` runs that are due at `now`, by priority, then time; and for each the key of its queue.
 local function first_due(queues, now, enough)
   local found, from = {}, {}
   for priority = 0, 3 do
@@ -94,7 +95,7 @@ local function first_due(queues, now, enough)
   return found, from
 end
 
--- Those of the given ids that may be claimed under this offer, in order.
+-- Those of the given ids that may be claimed under this offer at `now`, by priority, then time.
 local function claimable_among(ids, lanes, tasks, now)
   local due, found = {}, {}
   lanes, tasks = to_set(lanes), to_set(tasks)
@@ -168,7 +169,7 @@ local function admit_runs(ids, limit, now)
   return taken
 end
 
--- The earliest ready time in the offered queues (it may be past), or false.
+-- The earliest ready time in the offered queues, or false if they are empty. It may be past.
 local function next_ready_at(queues)
   local best = false
   for priority = 0, 3 do
@@ -184,8 +185,8 @@ local function next_ready_at(queues)
 end
 
 -- Fast path: claim runs without gates. Rows are cut and joined as bytes instead of decoded and encoded.
--- due: ids; from: the key of each id's queue. Returns the filled answer, or nil, with nothing written, if one of the
--- runs has gates or crashed before.
+-- due: ids; from: the key of each id's queue; answer: see `claim`. Returns the filled answer, or nil, with nothing
+-- written, if one of the runs has gates or crashed before.
 local function claim_ungated(due, from, now, offer, answer)
   local owner, lease = offer[1], now + offer[4]
   local found = call('HMGET', P .. 'run', unpack(due))
@@ -293,7 +294,7 @@ local function claimable_ahead(ids, now)
   return found
 end
 
--- Slow path: claim at most `limit` of the given runs through their gates, and fill the answer.
+-- Slow path: claim at most `limit` of the given runs through their gates, and fill the answer (see `claim`).
 local function claim_gated(due, limit, now, offer, answer)
   local owner, lease = offer[1], now + offer[4]
   local packed_owner = pack(owner, nil)

@@ -1,7 +1,7 @@
 -- The first part of most scripts: key names, rows in and out, and the indexes of every row.
 -- KEYS[1]: the prefix of every key, `{mainspring}:`. It is the hash tag, so all keys of one store lie in one slot.
--- Reads go through a cache. Writes are collected and sent by `flush` as the script's last step, so a script that the
--- server refuses (no memory, a read-only replica) or that raises an error has written nothing.
+-- Reads go through a cache. Writes are collected, and sent by `flush` once everything is checked, so a script that the
+-- server refuses (no memory, a read-only replica) or that raises an error before has written nothing.
 -- docs/redis.md lists every key.
 
 local P = KEYS[1] -- short, because every key name in every script begins with it
@@ -38,6 +38,7 @@ end
 -- Both: hash → field → value as it will be after the script, false where the field does not exist.
 local hash_cache, hash_changes = {}, {}
 
+-- The cached fields of a hash, a table to change.
 local function cached_fields(hash)
   local fields = hash_cache[hash]
   if not fields then
@@ -47,6 +48,7 @@ local function cached_fields(hash)
   return fields
 end
 
+-- The value of a field, or false, with the changes of this script.
 local function hget(hash, field)
   local fields = cached_fields(hash)
   local value = fields[field]
@@ -71,6 +73,7 @@ local function hload(hash, wanted)
   end
 end
 
+-- Set a field; the value false removes it.
 local function hput(hash, field, value)
   cached_fields(hash)[field] = value
   local fields = hash_changes[hash]
@@ -90,6 +93,7 @@ end
 -- Sorted set → member → new score or false; registry → name → key; list → values to append.
 local score_changes, registries, list_appends = {}, {}, {}
 
+-- Set a member's score in a sorted set; the score false removes the member.
 local function zput(key, member, score)
   local members = score_changes[key]
   if not members then
@@ -104,7 +108,7 @@ local function zdel(key, member)
 end
 
 -- Set a member's score (false removes it) in the sorted set `kind .. name`, for example `queue:default/default`.
--- `flush` then adds `name` to the set `registry` (`queues`, `owners`, …), or removes it if the sorted set is gone.
+-- `flush` then adds `name` to the set `registry` (`queues`, `owners`, …), or removes it if the sorted set is empty.
 local function zput_registered(registry, kind, name, member, score)
   zput(kind .. name, member, score)
   local names = registries[registry]
@@ -115,6 +119,7 @@ local function zput_registered(registry, kind, name, member, score)
   names[name] = kind .. name
 end
 
+-- Append a value to a list.
 local function push(key, value)
   local values = list_appends[key]
   if not values then
@@ -126,6 +131,7 @@ end
 
 -- ── the log ─────────────────────────────────────────────────────────────────
 
+-- Numbers of the last event: with the events of this script, and as stored. Nil until `log_end` reads them.
 local last_seq, first_seq
 
 -- The number of the last event in the log, events of this script included.
@@ -137,6 +143,7 @@ local function log_end()
   return last_seq
 end
 
+-- The hash that holds the event with this number.
 local function block_key(seq)
   return 'log:' .. format('%d', floor(seq / BLOCK_EVENTS))
 end
@@ -152,8 +159,8 @@ end
 -- ── writing ─────────────────────────────────────────────────────────────────
 
 -- Send all collected writes. With `refusable`, the server may refuse the script at maxmemory. Without it, the script
--- first deletes a key that never exists: after its first write the server refuses a script nothing more, so claims,
--- outcomes and renewals are stored even at maxmemory.
+-- first deletes a key that never exists, because the server refuses no command of a script after its first write. So
+-- claims, outcomes and renewals are stored even at maxmemory.
 local function flush(refusable)
   if not refusable then
     call('DEL', P .. 'none')
@@ -238,6 +245,7 @@ local function instant_or_nil(value)
   return value ~= NEVER and value or nil
 end
 
+-- The run with this id in the row `s`, as a table. `load_head` adds the fields of the head.
 local function decode_run(id, s)
   local flags, state, crashes, n, epoch, attempt, head, ident, body_at, owner, trail, due, ready, started, ended,
     lease, created = struct.unpack(HEADER, s)
@@ -255,6 +263,7 @@ local function decode_run(id, s)
   }
 end
 
+-- The row of a run.
 local function encode_run(r)
   local owner = r.owner or ''
   local flags = bit.band(r.flags, bit.bnot(HAS_CANCEL)) + (r.cancel and HAS_CANCEL or 0)
@@ -277,7 +286,7 @@ local function load_run(id)
   return r or nil
 end
 
--- Write a run's row; its indexes are the task of `unindex_run` before the change and `index_run` after it.
+-- Write a run's row. The caller updates the indexes: `unindex_run` before it changes the run, `index_run` after.
 local function save_run(r)
   run_cache[r.id] = r
   hput('run', r.id, encode_run(r))
@@ -475,12 +484,13 @@ local function load_gate(name)
   end
 end
 
+-- Write a gate's row, and list its name.
 local function save_gate(g)
   hput('gate', g.name, pack(g.max, g.held, g.closed))
   zput('gates', g.name, 0)
 end
 
--- How many more runs a gate admits now.
+-- How many more runs a gate admits at the time `now`.
 local function free_places(g, now)
   return g.closed > now and 0 or math.max(0, g.max - g.held)
 end

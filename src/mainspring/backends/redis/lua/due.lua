@@ -5,12 +5,12 @@
 local now, agenda = current_time(ARGV[1]), ARGV[2]
 local limit, hold, ahead = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- The first two members with a score in this range.
+-- The first two members of a sorted set with a score in this range.
 local function first_two(key, from, to)
   return call('ZRANGEBYSCORE', P .. key, from, to, 'LIMIT', 0, 2)
 end
 
--- {row, touch mark, number of open runs, number of waiting runs, rows of the two oldest open runs…}
+-- {row, touch mark, number of open runs, number of open runs that are not running, rows of the two oldest open runs…}
 local function schedule_with_open_runs(id)
   local open = 'open:' .. id
   local oldest = first_two(open, 0, 0)
@@ -97,7 +97,7 @@ local function touched()
   return { now, false, found }
 end
 
--- Running runs whose lease has expired; the next one is looked at when the hold ends.
+-- Running runs whose lease has expired. Each is due again when its hold ends.
 local function expired()
   local ids, found, next_at = {}, {}, false
   for _, owner in ipairs(call('SMEMBERS', P .. 'owners')) do
@@ -121,7 +121,7 @@ local function expired()
   return { now, #ids >= limit and now or next_at, found }
 end
 
--- Unpark runs whose gate has room: they become claimable again.
+-- Unpark up to `limit` runs whose gate has room, or does not exist: they become claimable again.
 local function gates()
   local names = call('SMEMBERS', P .. 'parked')
   local unparked = {}

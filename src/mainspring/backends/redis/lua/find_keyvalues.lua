@@ -1,4 +1,4 @@
--- Find keyvalue entries of one kind by id, without expired ones.
+-- Find key-value entries of one kind by id, without expired ones.
 -- KEYS[1]: prefix. ARGV: now or '', kind NUL, id to begin after or '', limit. Returns {name, row, …}.
 local now, kind, limit = current_time(ARGV[1]), ARGV[2], tonumber(ARGV[4])
 local first = '[' .. kind

@@ -1,4 +1,4 @@
--- Find keyvalue entries by name, without expired ones.
+-- Find key-value entries by name, without expired ones.
 -- KEYS[1]: prefix. ARGV: now or '', then names (kind NUL id). Returns {name, row, …}.
 local now = current_time(ARGV[1])
 local found = {}

@@ -2,7 +2,7 @@
 -- KEYS[1]: prefix. ARGV: now or '', {ids, queues, namespaces, payloads, unique keys, positions of the keys' runs}, then
 -- for each run its header, its head and rest, and its event
 -- A queue: {name, positions of its runs, their ready times}; a namespace: {name, positions}; a payload: {id, number of
--- runs that name it, text or nil}. A position counts the ids from 1.
+-- runs that name it, text or nil}. A position is that of an id in `ids`, from 1.
 -- Returns {now, 0} if all were written, {now, 1} if none was, because a run or the holder of a unique key exists.
 -- Stands alone, without common.lua: a short script costs less per call than a long one.
 

@@ -1,4 +1,4 @@
--- Put keyvalue entries. An existing entry that has not expired is overwritten only if `replace` is set.
+-- Write key-value entries. An existing entry that has not expired is overwritten only if `replace` is set.
 -- KEYS[1]: prefix. ARGV: now or '', '1' to replace, then for each entry: kind NUL id, data, created_at or 0 for now,
 -- expires_at or ''
 -- A row: {data, created_at, expires_at or false}. Returns for each entry 1 if it was written, else 0.

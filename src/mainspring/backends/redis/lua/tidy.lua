@@ -1,8 +1,8 @@
--- First call of retention: remove old notes, leases and keyvalue entries, and return what else may be removed. Runs,
+-- First call of retention: remove old notes, leases and key-value entries, and return what else may be removed. Runs,
 -- spans and schedules are only returned, because their schedule's snapshot is built in Python; purge.lua removes them.
 -- KEYS[1]: prefix. ARGV: now or '', remove what ended before, limit of each kind, '1' to keep dead letters, maximum of
 -- ended runs or '', prefix of removable leases, remove leases renewed before
--- Returns {now, 1 if more may be removed, notes, leases and keyvalue entries removed, rows of runs, spans {{schedule,
+-- Returns {now, 1 if more may be removed, notes, leases and key-value entries removed, rows of runs, spans {{schedule,
 -- span…}…}, deleted schedules {{schedule, row}…}, schedules of these runs and spans {{schedule, row, number,
 -- event, …}…}}.
 
@@ -10,7 +10,7 @@ local now, ended_before, limit = current_time(ARGV[1]), tonumber(ARGV[2]), tonum
 local keep_dead, max_ended, prefix = ARGV[4] == '1', tonumber(ARGV[5]), ARGV[6]
 local more = false
 
--- Remove events that belong to no stream, except the newest LogCompacted; returns how many.
+-- Remove old events that are no moves of a run or schedule, except the newest LogCompacted; returns how many.
 local function remove_notes()
   local last, done = call('GET', P .. 'compacted'), 0
   local through = '(' .. format('%d', ended_before)
@@ -33,7 +33,7 @@ local function remove_notes()
   return done
 end
 
--- Remove expired leases under the prefix; returns how many.
+-- Remove leases under the prefix that have ended and were not renewed since ARGV[7]; returns how many.
 local function remove_leases()
   local done = 0
   for _, name in ipairs(call('ZRANGEBYSCORE', P .. 'lease:renewed', '-inf', '(' .. ARGV[7])) do
@@ -54,7 +54,7 @@ local function remove_leases()
   return done
 end
 
--- Remove expired keyvalue entries; returns how many.
+-- Remove expired key-value entries; returns how many.
 local function remove_keyvalues()
   local names = call('ZRANGEBYSCORE', P .. 'kept:ends', '-inf', now, 'LIMIT', 0, limit + 1)
   for i = 1, math.min(#names, limit) do
@@ -66,8 +66,8 @@ local function remove_keyvalues()
   return math.min(#names, limit)
 end
 
--- Ids of removable runs, longest ended first: runs that ended before the limit, and the surplus over the maximum of
--- ended runs. At most `limit` + 1 ids: the last one shows that there is more.
+-- Ids of removable runs, longest ended first: runs that ended before `ended_before`, and the surplus over the maximum
+-- of ended runs. At most `limit` + 1 ids: the last one shows that there is more.
 local function find_ended_runs()
   local found, at, passed = {}, 0, 0
   local kept = max_ended and keep_dead and call('ZCARD', P .. 'dead') or 0
@@ -93,7 +93,7 @@ local function find_ended_runs()
   return found
 end
 
--- Members of spans that end before the limit: {{schedule, span…}…}.
+-- Members of up to `limit` spans that end before `ended_before`: {{schedule, span…}…}.
 local function find_spans()
   local found, left = {}, limit
   local through = '(' .. format('%d', ended_before)
@@ -114,7 +114,7 @@ local function find_spans()
   return found
 end
 
--- Deleted schedules without runs and spans: {{schedule, row}…}.
+-- Up to `limit` schedules that were deleted before `ended_before` and have no runs and spans: {{schedule, row}…}.
 local function find_deleted_schedules()
   local found = {}
   for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'gone', '-inf', '(' .. format('%d', ended_before))) do

@@ -20,7 +20,7 @@ _ids = msgspec.json.Decoder(list[str])
 
 
 class Plans(NamedTuple):
-    """The rows of a batch of plans: new runs, schedules that advance, schedules that finish, ids of all schedules."""
+    """The rows of a batch of plans: new runs, schedules that advance, schedules that finish; ids of all schedules."""
 
     runs: list[list[Any]]
     moved: list[tuple[Any, ...]]
@@ -31,10 +31,10 @@ class Plans(NamedTuple):
 def advance_schedules(
     db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms
 ) -> IndexedChanges:
-    """Write a batch of plain plans and set their results; return the changes that are not written.
+    """Write a batch of plain plans (see `match_plans`) and set their results; return the changes that are not written.
 
     These are the plans whose schedule is not as the planner saw it, or all changes if one is not a plain plan or if
-    one of the new runs exists already.
+    one of the new runs exists already. `mark` is written into all rows of the batch.
     """
     plans = match_plans(db, changes, mark)
     before_first = None if plans is None else insert_new_rows(db, plans.runs, mark, wall)
@@ -75,7 +75,11 @@ def advance_schedules(
 
 
 def match_plans(db: Database, changes: IndexedChanges, mark: int) -> Plans | None:
-    """Return the rows of the batch if all changes are plain plans, each of a different schedule; else None."""
+    """Return the rows of the batch if all changes are plain plans, each of a different schedule; else None.
+
+    A plain plan is a change of the kind "plan" whose runs are new (`is_new_row`); one that finishes a schedule with a
+    touch mark is not plain. The rows in the file are not read. `mark` is written into all rows of runs.
+    """
     plans = Plans([], [], [], set())
     for _, change in changes:
         row = _read_plan(db, change, plans.runs, mark)
@@ -90,7 +94,7 @@ def match_plans(db: Database, changes: IndexedChanges, mark: int) -> Plans | Non
 
 
 def _move_schedules(db: Database, plans: Plans, mark: int, wall: Ms) -> set[str]:
-    """Update the schedules that are as the planners saw them; return their ids."""
+    """Update those schedules of the plans that are as the planner saw them; return their ids."""
     written = db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) if plans.moved else 0
     if plans.finished:
         written += db.run_rows(sql.FINISH_SCHEDULES, plans.finished, mark, wall)

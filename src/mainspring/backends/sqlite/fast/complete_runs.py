@@ -28,7 +28,9 @@ def complete_runs(
 ) -> IndexedChanges:
     """Write the plain successes of the batch and set their results; return the other changes in order.
 
-    Successes of runs that this store object did not claim are returned as well: `apply` finds out why, the long way.
+    A plain success is one of a run that this store object claimed (see `_find_claimed_row`). Plain successes of
+    another owner than the first one's, and those whose run is no longer as claimed, are returned as well: `apply`
+    writes or refuses them the long way. If the order of the changes may matter, all are returned. All rows get `mark`.
     """
     if not db.claimed_runs:
         return list(enumerate(changes))
@@ -56,7 +58,7 @@ def complete_runs(
 
 
 def _split_changes(db: Database, changes: Sequence[Change]) -> tuple[list[PlainSuccess], IndexedChanges]:
-    """Return the plain successes of one owner, and the other changes."""
+    """Return the plain successes of the first success's owner, and the other changes."""
     plain: list[PlainSuccess] = []
     rest: IndexedChanges = []
     owner: str | None = None
@@ -87,9 +89,10 @@ def _write(db: Database, plain: list[PlainSuccess], mark: int, wall: Ms) -> int:
 
 
 def _find_claimed_row(db: Database, change: Change) -> int | None:
-    """Return the run's row number if the change is a success of a run that this store object claimed, else None.
+    """Return the run's row number if the change is a plain success, else None.
 
-    The claim is removed from `claimed_runs` in any case: it is over, whatever the change brings.
+    It is one if this store object claimed the run under the change's epoch, the run has no unique key, and its result
+    no U+0000. A success removes the claim from `claimed_runs` in any case: the claim is over.
     """
     run = change.run
     if change.kind != "success" or run is None:

@@ -28,7 +28,10 @@ NewRun = tuple[Run, RunScheduled, str]
 
 
 def insert_runs(db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms) -> bool:
-    """Write the changes and set their results if all of them only insert new runs; else write nothing, return False."""
+    """Write the changes, set their results and return True if all of them only insert runs that do not exist yet.
+
+    Else (see also `_collect_new_runs`) write nothing and return False. `mark` is written into all rows of runs.
+    """
     found: list[NewRun] = []
     for _, change in changes:
         if not _collect_new_runs(change, found):
@@ -52,6 +55,7 @@ def insert_runs(db: Database, changes: IndexedChanges, results: list[Result], ma
 
 
 def _write_bodies_and_gates(db: Database, changes: IndexedChanges) -> None:
+    """Write the payloads and gates that the changes bring."""
     bodies = {body.id: body.data for _, change in changes for body in change.bodies}
     if bodies:
         db.run(sql.INSERT_BODIES, pack(list(bodies.items())))
@@ -113,7 +117,7 @@ def insert_run(db: Database, change: Change, mark: int, wall: Ms) -> Result | No
 def _collect_new_runs(change: Change, found: list[NewRun]) -> bool:
     """Add to `found` the runs of a change that only inserts new runs, and return True; return False for another change.
 
-    A run with a unique key is left to `apply`, which looks for another open run with that key.
+    A change whose guard names a unique key counts as another: `apply` looks for an open run with that key.
     """
     if change.kind != "new_runs":
         return False

@@ -26,7 +26,10 @@ _first, _second = itemgetter(0), itemgetter(1)
 
 
 def insert_schedules(db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms) -> bool:
-    """Write the changes and set their results if all only create schedules; else write nothing and return False."""
+    """Write the changes, set their results and return True if all of them only create schedules that do not exist.
+
+    Else (see also `_match_creation`) write nothing and return False. `mark` is written into all rows of schedules.
+    """
     rows: list[tuple[Any, Any]] = []
     events: list[tuple[Any, Any]] = []
     for _, change in changes:

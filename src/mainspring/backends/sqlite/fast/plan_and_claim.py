@@ -20,7 +20,7 @@ from mainspring.ports.store import Claimed, ClaimRequest
 
 
 class FastPathMissed(Exception):
-    """A row is not as it was read. The transaction must be rolled back, and the batch written the long way."""
+    """A row is not as the planner read it. The transaction must be rolled back, and the batch written another way."""
 
 
 def plan_and_claim(
@@ -82,7 +82,7 @@ def _write_rows(db: Database, plans: Plans, mark: int, wall: Ms, owner: str, lea
 
 
 def _fits_request(run: Run, claim_request: ClaimRequest, wall: Ms) -> bool:
-    """Return True if the request covers the run's lane and task, and the run is due or may be claimed ahead."""
+    """Return True if the run waits in the request's lane with one of its tasks, and is due or may be claimed ahead."""
     offer = claim_request.offer
     if run.state is not State.WAITING or run.lane != offer.lanes[0] or run.task not in offer.tasks:
         return False
