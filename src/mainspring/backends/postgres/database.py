@@ -226,7 +226,8 @@ class Database:
     async def single_statement(self, verb: str) -> AsyncIterator[Session]:
         """Lend a session for one statement, which commits by itself. Raises: as `session`.
 
-        Behind a pooler, and with a failpoint, it is a `transaction` instead; `verb` then begins the failpoints' names.
+        Behind a pooler, and where a test listens to `reach`, it is a `transaction` instead.
+        The argument `verb` begins the names that `reach` gets.
         """
         if self._failpoint is not None or self.settings.pooler:
             async with self.transaction(verb) as session:

@@ -8,7 +8,7 @@ from importlib import resources
 
 
 class Script:
-    """A script: its text, its SHA-1, by which the server knows it, and its name, which begins those of failpoints."""
+    """A Lua script: its text, the SHA-1 by which the server knows it, and its name, which `Database.reach` gets."""
 
     __slots__ = ("name", "sha", "text")
 
