@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
 from mainspring.model.errors import MainspringError
 from mainspring.model.instant import Ms
+
+#: Time stops this much after a timer, or a few steps of the loop's floating-point time where those are longer. Sums of
+#: the same waits in another order differ in the last digit: exactly at the timer, a loop that sleeps until a deadline
+#: may find the deadline ahead by less than the loop's time can show, and would sleep for that rest for ever.
+AFTER_TIMER_SECONDS = 1e-9
+#: A timer at most this much after the end of an `advance` is due at its end: the pauses above may have added up. Clocks
+#: show whole milliseconds, so both are the same time.
+SAME_TIME_SECONDS = 0.0005
 
 
 class VirtualClock:
@@ -45,6 +54,7 @@ class VirtualTime:
         self.clock = clock
         self._loop: Any = None
         self._origin = 0.0
+        self._resolution = 0.0
         self._held = 0
         self._free = asyncio.Event()
 
@@ -55,6 +65,8 @@ class VirtualTime:
             raise MainspringError("virtual time needs asyncio's own event loop; run this test without uvloop")
         self._loop = loop
         self._origin = loop.time() - self.clock.monotonic()
+        self._resolution = self._loop._clock_resolution
+        self._loop._clock_resolution = 0.0  # else the loop runs timers before their time, without a move of time
         self._loop.time = self._time
         self._loop.run_in_executor = self._run_in_executor
 
@@ -62,6 +74,7 @@ class VirtualTime:
         """Give the loop its own time back."""
         if self._loop is not None:
             del self._loop.time, self._loop.run_in_executor
+            self._loop._clock_resolution = self._resolution
             self._loop = None
 
     def _time(self) -> float:
@@ -86,14 +99,10 @@ class VirtualTime:
         return future
 
     async def settle(self) -> None:
-        """Let the loop run until no callback is ready and no thread works for it; time does not move."""
-        while True:
-            await asyncio.sleep(0)
-            if self._loop._ready:
-                continue
-            if not self._held:
-                return
-            await self._free.wait()
+        """Run the loop, without moving time, until no callback is ready, no timer is due and no thread works for it."""
+        await self._run_ready()
+        while self._pass_timer(self._time()):
+            await self._run_ready()
 
     async def advance(self, seconds: float) -> None:
         """Move time forward by `seconds`, stopping at each timer so that its callback runs at its time."""
@@ -106,17 +115,27 @@ class VirtualTime:
     async def step(self, target: float | None = None) -> bool:
         """Settle, then move time to the next timer and return True; its callback runs when the loop goes on.
 
-        Return False, without moving time, if there is no timer, or none that is due by `target`, in the loop's time.
+        Return False, without moving time, if there is no timer, or none that is due by `target` (seconds of the loop).
         """
+        await self.settle()
+        return self._pass_timer(math.inf if target is None else target + SAME_TIME_SECONDS)
+
+    async def _run_ready(self) -> None:
+        """Return when no callback is ready, no thread works for the loop, and its next timer is not a cancelled one."""
         while True:
-            await self.settle()
             await asyncio.sleep(0)  # the loop drops cancelled timers from the head of its heap here
-            if self._loop._ready:
-                continue
             timers = self._loop._scheduled
-            if timers and timers[0]._cancelled:
+            if self._loop._ready or (timers and timers[0]._cancelled):
                 continue
-            if not timers or (target is not None and timers[0]._when > target):
-                return False
-            self.clock.move_to(timers[0]._when - self._origin)
-            return True
+            if not self._held:
+                return
+            await self._free.wait()
+
+    def _pass_timer(self, until: float) -> bool:
+        """Move time just past the next timer and return True; return False if none is due by `until`."""
+        timers = self._loop._scheduled
+        if not timers or timers[0]._when > until:
+            return False
+        when = timers[0]._when
+        self.clock.move_to(when + max(AFTER_TIMER_SECONDS, 4 * math.ulp(when)) - self._origin)
+        return True
