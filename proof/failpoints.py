@@ -1,9 +1,10 @@
-"""Failpoints: named moments at which a test lets a process die or a call fail.
+"""Failpoints: named points in the life of a process at which a test lets the process die or a call fail.
 
-Production code contains none of these names. A store calls its `failpoint` hook only if a test passed one; the other
-points are wrapped around the store and the handlers from outside. The package imports nothing from this module.
+Production code contains none of these names. Points inside a store are reached by its `failpoint` hook, which only a
+test passes. Points between calls are wrapped around the store and the handlers from outside. The package `mainspring`
+imports nothing from this module.
 
-    MAINSPRING_FAILPOINT=materialise:before_commit:crash@2      at the second time the point is reached
+    MAINSPRING_FAILPOINT=materialise:before_commit:crash@2      crash when the point is reached for the second time
 
 `crash` ends the process at the point (exit code 137, nothing is cleaned up). `crash_after` carries out the step behind
 the point and ends the process at the next point. `raise` lets the call fail as an unreachable store does.
@@ -104,7 +105,7 @@ FAILPOINT_MEANINGS: Mapping[str, str] = {
 }
 FAILPOINTS: tuple[str, ...] = tuple(FAILPOINT_MEANINGS)
 
-#: Name of a step in a store → its name in a failpoint.
+#: The step that a store passes to its hook → the step in the name of the failpoint.
 _STEPS: Mapping[str, str] = {
     "begin": "tx_open",
     "after_guard": "after_guard",
@@ -115,6 +116,7 @@ _STEPS: Mapping[str, str] = {
     "after_commit": "ack_lost",
     "after_migrate": "after_migrate",
 }
+#: Failpoints that have another name than purpose and step give.
 _RENAMED_POINTS: Mapping[str, str] = {
     "materialise:after_guard": "materialise:after_cas",
     "materialise:after_rows": "materialise:after_fires",
@@ -123,7 +125,10 @@ _RENAMED_POINTS: Mapping[str, str] = {
 
 
 class FailpointTrigger:
-    """Counts how often each failpoint is reached, and triggers its fault at one of them."""
+    """Counts how often each failpoint is reached, and triggers a fault at one of them.
+
+    `spec`: point, mode and count, as in the variable; None: no fault. `die` ends the process with an exit code.
+    """
 
     def __init__(self, spec: str | None = None, *, die: Callable[[int], object] = os._exit) -> None:
         self.reached: Counter[str] = Counter()
@@ -139,7 +144,10 @@ class FailpointTrigger:
         return cls(os.environ.get(FAILPOINT_VARIABLE))
 
     def reach(self, point: str) -> None:
-        """Count a point, and trigger the fault if it is planned here: end the process or raise StoreUnavailable."""
+        """Count a point, and trigger the fault if it belongs here: end the process or raise StoreUnavailable.
+
+        In the mode `crash_after`, the process ends at the first point after that one. An unknown point is ignored.
+        """
         if point not in FAILPOINT_MEANINGS:
             return
         with self._lock:
@@ -154,12 +162,12 @@ class FailpointTrigger:
             raise StoreUnavailable(f"injected at {point}")
 
     def over(self) -> None:
-        """End the process if `crash_after` was triggered at the last point; a program calls this at its end."""
+        """End the process if `crash_after` was triggered and no point came after it: for the end of a program."""
         if self._dying:
             self._die(FAILPOINT_EXIT_CODE)
 
     def wrap_handler(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the handler with a failpoint before and one after it."""
+        """Return a handler that reaches a failpoint, calls `handler`, and reaches another failpoint."""
         if inspect.iscoroutinefunction(handler):
 
             @functools.wraps(handler)
@@ -181,19 +189,22 @@ class FailpointTrigger:
         return call
 
 
-#: Purposes of the store call that this task is making. A store that works in a thread of its own sees none of its
-#: caller's context; it makes one call at a time, so `FailingStore._doing` serves it.
+#: Purposes of the store call that this task is making (see `change_purpose`). A store that works in a thread of its own
+#: has not the context of its caller. It executes one call at a time, so it finds them in `FailingStore._doing`.
 _doing_here: ContextVar[tuple[str, ...] | None] = ContextVar("doing", default=None)
 
 
 class FailingStore:
-    """A store with failpoints around its methods and, through the store's own hook, inside them."""
+    """A store with failpoints around its methods and, by the store's own hook, inside them.
+
+    `make` creates the wrapped store; its argument is the hook, which the store calls with the name of each step.
+    """
 
     def __init__(self, make: Callable[[Callable[[str], None]], Store], trigger: FailpointTrigger) -> None:
         self._doing: tuple[str, ...] = ("open",)
         self._trigger = trigger
         self._store = make(self._inside)
-        #: Names by which the store called the hook.
+        #: Every name with which the store has called the hook.
         self.raw: set[str] = set()
 
     def _inside(self, point: str) -> None:
@@ -306,7 +317,7 @@ class FailingStore:
 
 
 def change_purpose(change: Change) -> str:
-    """Return the purpose of a change, as the first part of a failpoint's name."""
+    """Return what a change is for, as in the first part of a failpoint's name; "other" if no failpoint is about it."""
     guard = change.guard
     if isinstance(guard, ScheduleAbsent):
         return "declare"
@@ -324,7 +335,7 @@ def change_purpose(change: Change) -> str:
 
 
 def _parse(spec: str) -> tuple[str, Mode, int]:
-    """Parse `group:step:mode@n` into point, mode and count; without `@n` the count is 1."""
+    """Parse "purpose:step:mode@n" into "purpose:step", mode and n; without "@n", n is 1. Raises: InvalidInput."""
     text, _, count = spec.partition("@")
     point, _, word = text.rpartition(":")
     if point not in FAILPOINT_MEANINGS:

@@ -10,7 +10,10 @@ from mainspring.ports.broker import Broker, BrokerLimits, DeadLetter, Depth, Mes
 
 
 class FaultyBroker:
-    """Wraps a broker and drops, doubles or reorders published messages; each rate is a fraction of them."""
+    """Wraps a broker and loses, doubles and reorders some of the published messages; it also loses acknowledgements.
+
+    `dropped`, `doubled` and `reordered` are the fractions of messages with that fault.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class FaultyBroker:
             if self._rng.random() < self._doubled:
                 self.repeated += 1
                 sent.append(body)
-            if self._rng.random() < self._reordered:  # it is published after later messages
+            if self._rng.random() < self._reordered:  # keep the message and publish it after later ones
                 self.shuffled += 1
                 self._late.append((topic, body))
                 continue

@@ -1,4 +1,7 @@
-"""Drives a store by the rules but without an engine: schedules, settling, claims, outcomes. Tests pass the time."""
+"""Writes schedules, plans, claims and outcomes into a store by the rules of `rules/`, without an engine.
+
+Tests use it to make histories quickly; they pass the time to every call.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ class Scenario:
         return OpenRuns(len(rows), waiting, rows[0].id if rows else None)
 
     async def settle(self, schedule_id: str, now: Ms) -> None:
-        """Turn every due fire of a schedule into a run or a span; apply changes until none is due."""
+        """Turn every fire of a schedule that is due at `now` into a run or a span, in one change after the other."""
         while True:
             draft = settle(await self.schedule(schedule_id), await self.open_runs(schedule_id), now)
             if draft.changed:
@@ -65,7 +68,7 @@ class Scenario:
                 return
 
     async def update(self, schedule_id: str, spec: ScheduleSpec, now: Ms) -> None:
-        """Give a schedule a new definition, which is its next revision."""
+        """Give a schedule a new definition; its revision increases by one."""
         row = await self.schedule(schedule_id)
         await self.write(schedule_commands.update(row, await self.open_runs(schedule_id), spec, now), now)
 
@@ -88,11 +91,11 @@ class Scenario:
         await self.write(schedule_commands.rearm(await self.schedule(schedule_id), ended_at), ended_at)
 
     async def write(self, draft: ScheduleDraft, now: Ms) -> None:
-        """Apply a draft; fail unless it is accepted."""
+        """Apply the change of a draft; fail unless the store accepts it."""
         await self.apply(draft.change(self.ids.change()), now)
 
     async def apply(self, change: Change, now: Ms) -> None:
-        """Apply one change; fail unless it is accepted."""
+        """Apply one change; fail unless the store accepts it."""
         applied = await self.store.apply([change], now=now)
         assert applied.results[0].status == "accepted", applied.results[0]
 
@@ -117,7 +120,7 @@ class Scenario:
         return run.id
 
     async def claim(self, now: Ms, limit: int = 1_000, ids: tuple[str, ...] = ()) -> list[Run]:
-        """Unpark the runs whose gates have room, then claim runs and return them."""
+        """Unpark the runs whose gates have room, then claim runs and return them. `ids`: claim only these; (): any."""
         await self.store.due(Agenda.GATES, 1_000, now=now)
         offer = Offer("worker-1", (self.lane,), (self.task,), 30_000)
         return [claim.run for claim in (await self.store.claim(offer, limit, ids=ids, now=now)).claims]

@@ -1,7 +1,8 @@
 """One event loop in virtual time for many simulated processes, which can be stopped or die at any await.
-Every handle (callback of the loop) belongs to the process in whose context it was created. Handles of a dead process
-never run again. They are kept alive, so that Python closes nothing of the process: no `finally`, no release, no
-CancelledError.
+
+Every handle (a callback that the loop will run) belongs to the process in whose context it was created. Handles of a
+dead process never run again. They are kept in memory, so that Python closes nothing of the process: no `finally` block
+runs, nothing is released, and no CancelledError is raised.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mainspring.model.instant import Ms
 
 #: Start of every world: Monday, 2 March 2026, 08:00 UTC.
 WORLD_START_MS: Ms = 1_772_438_400_000
-#: Steps after which a world counts as spinning without time passing; no sound world needs as many.
+#: Steps after which a world counts as one that never ends; no world without a mistake needs as many.
 MAX_WORLD_STEPS = 1_000_000
 
 
@@ -45,7 +46,11 @@ class Process:
         return self.loop.create_task(work, name=name, context=self.context)
 
     def accepts(self, handle: Any) -> bool:
-        """Return True if a handle may run now, else keep it: until `resume` if stopped, for ever if dead."""
+        """Return True if a handle may run now, and count a step; else keep the handle.
+
+        If the process is stopped, `resume` gives the handle back to the loop. If the process is dead, or dies at this
+        step, the handle is kept for ever.
+        """
         if self.alive and self._dies_in is not None and not self.stopped:
             self._dies_in -= 1
             if self._dies_in < 0:
@@ -59,11 +64,11 @@ class Process:
         return False
 
     def kill_after_steps(self, steps: int, died: Callable[[], None] | None = None) -> None:
-        """Let the process die after this number of steps, each of which ends at an await; then call `died`."""
+        """Let the process die after this number of further steps, and call `died` then; each step ends at an await."""
         self._dies_in, self._died = steps, died
 
     def kill(self) -> None:
-        """Let the process die: none of its code runs again."""
+        """Let the process die now: none of its code runs again. Call `on_end`."""
         self.alive = False
         ended, self.on_end = self.on_end, None
         if ended is not None:
@@ -74,7 +79,7 @@ class Process:
         self.stopped = True
 
     def resume(self) -> None:
-        """Continue the process, as SIGCONT does: handles held back meanwhile run in their order."""
+        """Continue the process, as SIGCONT does: the handles that were kept run in their order."""
         self.stopped = False
         if self.alive:
             self.loop.ready(self._held)
@@ -103,7 +108,7 @@ def current_process() -> Process | None:
 
 
 class WorldStuck(Exception):
-    """Raised when a world stands still or spins without time passing."""
+    """Raised if a world waits for nothing (no handle and no timer), or does not end within MAX_WORLD_STEPS."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -127,7 +132,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return WORLD_START_MS + round(self._seconds * 1000)
 
     def ready(self, handles: deque[Any]) -> None:
-        """Put handles that were held back at the end of the queue."""
+        """Append handles to the queue of those that run next: they belong to a process that was continued."""
         self._ready.extend(handles)
 
     def _write_to_self(self) -> None:
@@ -166,7 +171,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 def _tracked(
     loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: contextvars.Context | None = None, **more: Any
 ) -> asyncio.Task[Any]:
-    """Create a task and add it to its process: the garbage collector would close a task without references."""
+    """Create a task and add it to the tasks of its process; the loop's task factory.
+
+    Why: the garbage collector would close the tasks of a dead process if nothing referred to them.
+    """
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context, **more)
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
     if process is not None:
@@ -177,7 +185,7 @@ def _tracked(
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:
-    return not task.cancelled() and bool(getattr(task, "_log_traceback", False))  # its error was not retrieved
+    return not task.cancelled() and bool(getattr(task, "_log_traceback", False))  # set until the error is retrieved
 
 
 class TrueClock:
@@ -197,9 +205,10 @@ class TrueClock:
 
 
 class NodeClock:
-    """The clocks of one machine: `skew` shifts the wall clock in ms, and wall and boot time drift by `ppm`.
+    """The clocks of one machine. Wall and boot time run fast by `ppm` millionths; `skew` shifts the wall time in ms.
 
-    Monotonic time is that of the loop, so that a process's timers agree with its own measurements of time.
+    `booted`: the boot time at the start of the world. Monotonic time is that of the loop, so that a process's timers
+    agree with its own measurements of time.
     """
 
     def __init__(self, loop: SimulatedLoop, *, skew: Ms, ppm: float, booted: Ms) -> None:

@@ -11,12 +11,17 @@ from proof.simulated_store import VERBS
 
 FAULT_KINDS = ("crash", "crash", "pause", "pause", "step", "slow", "fail", "fail", "lose", "drain")
 ALL_NODES = -1
-#: Seconds after the last fault during which planning may still be late: a machine with a stepped clock waits that long.
+#: Seconds after the last fault during which planning may still be late: an engine whose clock stepped waits before it
+#: plans again.
 CALM_SECONDS = 8.0
 
 
 class Fault(Struct, frozen=True, kw_only=True):
-    """One fault: its kind, its node (−1: all nodes), and when it begins; `at`, `length` and `slow` are in seconds."""
+    """One fault: when it begins (`at`), its kind, its node (ALL_NODES: all), and how long it lasts (`length`).
+
+    Times are in seconds. `steps`: how many steps a process makes before it crashes. `jump`: the step of a wall clock.
+    `odds`: the probability with which a call of `verbs` fails. `slow`: the longest delay of a call, each way.
+    """
 
     at: float
     kind: str
@@ -41,7 +46,12 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """The shape of a world and its faults; `chaos` and `calm` are in seconds."""
+    """The size of a world and its faults.
+
+    `chaos`: seconds with faults. `calm`: seconds after them in which fires may still be late. `hints_lost`: the
+    fraction of hints that is lost. `skews` and `ppms`: errors of the clocks of each node and of the client.
+    `operations`: the number of commands of the client.
+    """
 
     nodes: int
     chaos: float
@@ -64,7 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def draw_plan(rng: random.Random, *, small: bool = False) -> Plan:
-    """Draw a plan; `small` makes a short world with few nodes, for a store on a real server."""
+    """Draw the plan of a world; `small`: a short world with few nodes, for a store on a real server."""
     nodes = rng.randint(2, 3 if small else 4)
     chaos = rng.uniform(2, 4) if small else rng.uniform(8, 25)
     ttl = 1_500 if small else rng.choice((1_500, 3_000))

@@ -1,9 +1,9 @@
 """Simulated worlds on a real PostgreSQL server: every process has a real store object, which runs on the world's loop.
 
-The statements of a store go through a `Wire`. Between two statements of a transaction other processes send theirs,
-processes stop and die, and connections break before or after a statement takes effect. Time-outs that a server applies
-by its own clock are applied by the world in virtual time: a transaction that is idle for 3 seconds is ended, and so is
-a wait for a lock after 5 seconds.
+The statements of a store go through a `Wire`. Between two statements of a transaction, other processes send their own,
+processes stop and die, and connections break before or after a statement takes effect. The world applies in virtual
+time the time-outs that a server would apply by its own clock: it ends a transaction that is idle for 3 seconds, and a
+wait for a lock after 5 seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _STATEMENT_FAULT_SHARE = 0.2
 
 
 class _Connection:
-    """Stands in for an asyncpg connection: sends each statement through the wire and may break before or after it."""
+    """Replaces an asyncpg connection: sends each statement through the wire, and may break before or after it.
+
+    `store_faults` gives the delays and the probability of a break, `rng` decides.
+    """
 
     def __init__(self, provider: PostgresProvider, rng: random.Random, store_faults: StoreFaults) -> None:
         self._provider = provider
@@ -64,7 +67,7 @@ class _Connection:
         return self._line is None
 
     def terminate(self) -> None:
-        """Close the connection; what was not committed is rolled back."""
+        """Close the connection and roll back its open transaction."""
         line, self._line = self._line, None
         if line is not None:
             self._provider.drop(line)
@@ -85,7 +88,7 @@ class _Connection:
         self._watch(line)
         if rng.random() < store_faults.after * _STATEMENT_FAULT_SHARE:
             self.terminate()
-        await asyncio.sleep(0)  # the answer is under way: the waiting process may die here
+        await asyncio.sleep(0)  # the process may die here, before it receives the answer
         self._usable()
         assert line.answer is not None, "a line that was asked has an answer"
         return line.answer.result()
@@ -96,7 +99,11 @@ class _Connection:
         return self._line
 
     async def _locked(self, line: WireConnection) -> None:
-        """Wait until the server gets the lock that the statement needs, at most for the lock time-out."""
+        """Wait until the statement of `line` gets its lock and is answered.
+
+        After `_LOCK_SECONDS` or if the caller is cancelled, cancel the statement. Raises: LockNotAvailableError after
+        that time.
+        """
         self._waiter = self._loop.create_future()
         try:
             async with asyncio.timeout(_LOCK_SECONDS):
@@ -112,12 +119,12 @@ class _Connection:
             self._waiter = None
 
     def wake(self) -> None:
-        """Continue the waiting statement if the server has answered it."""
+        """End the wait in `_locked` if the server has answered the statement, or the connection was closed."""
         if self._waiter is not None and not self._waiter.done() and (self._line is None or not self._line.busy):
             self._waiter.set_result(None)
 
     def _watch(self, line: WireConnection) -> None:
-        """If a transaction is open, start the time-out that closes the connection if no further statement comes."""
+        """If a transaction is open, set a timer that closes the connection unless another statement is sent before."""
         if line.connection.is_in_transaction():
             self._loop.call_later(_IDLE_SECONDS, self._idle, self._sent, context=self._outside)
 
@@ -152,14 +159,14 @@ class _Database(Database):
         return self.dial()
 
     async def open(self) -> None:
-        """Do nothing: the wire is open."""
+        """Do nothing: the provider's wire is open."""
 
     async def close(self) -> None:
-        """Close the connections; the wire stays open."""
+        """Close this store's connections; the wire stays open for other stores."""
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Close every connection."""
+        """Close every connection of this store."""
         for connection in self.connections:
             connection.terminate()
         self.connections.clear()
@@ -184,13 +191,16 @@ class _Notifications:
 
 
 def world_runner_on(url: str) -> Callable[..., Outcome]:
-    """Return `run_world` for small worlds on this server; they share a schema of their own, emptied for each world."""
+    """Return a `run_world` that runs small worlds on the server at `url`, in the schema mainspring_simulation.
+
+    The schema is emptied before each world.
+    """
     wire = Wire(replace(read_url(url), schema="mainspring_simulation"))
     return partial(run_world, provider=partial(PostgresProvider, wire), small=True)
 
 
 class PostgresProvider:
-    """One schema of a real server, empty at first, with a store object for each process."""
+    """Provides a store object for each process, all on one schema of a real server, which is empty at first."""
 
     on_wire = 0.0  # a process may die between any two statements instead
 
@@ -228,16 +238,17 @@ class PostgresProvider:
         self._settle()
 
     def drop(self, line: WireConnection) -> None:
-        """Roll back what is not committed on a line, and free the line."""
+        """Roll back the transaction of `line`, give the connection back, and continue statements that waited for it."""
         self.wire.drop(line)
         self._settle()
 
     def cancel(self, line: WireConnection) -> None:
-        """Cancel the statement of `line`, which waits for a lock, and continue those that this sets free."""
+        """Cancel the statement of `line`, which waits for a lock, and continue statements that waited behind it."""
         self.wire.cancel(line)
         self._settle()
 
     def _settle(self) -> None:
+        """Continue every statement that waited for a lock and is answered now."""
         for databases in self._databases.values():
             for database in databases:
                 for connection in database.connections:

@@ -1,4 +1,4 @@
-"""Providers of the store that the processes of a simulated world share."""
+"""Providers of the store that the processes of a simulated world share: their protocol, and the one for memory."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ class StoreProvider(Protocol):
         ...
 
     def connect(self, process: str, store_faults: StoreFaults) -> Store:
-        """Return the store as seen by the process of this name, with its faults."""
+        """Return the store object that the process of this name uses; `store_faults` are its faults."""
         ...
 
     def close_connections(self, process: str) -> None:
-        """Close the connections of a process that died."""
+        """Close the connections of the process of this name, which died."""
         ...
 
     def close(self) -> None:
-        """Close everything at the end of the world."""
+        """Close all connections at the end of the world."""
         ...
 
 
-#: Arguments: the loop, the seed, and the fraction of hints that get lost.
+#: Makes a provider. Its arguments: the loop, the seed, and the fraction of hints that are lost.
 MakeProvider = Callable[[SimulatedLoop, int, float], StoreProvider]
 
 
 class MemoryProvider:
-    """One memory store, used by all processes directly."""
+    """Provides one memory store, which all processes use; `FaultyStore` adds the faults."""
 
     on_wire = 0.3
 

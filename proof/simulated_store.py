@@ -1,4 +1,4 @@
-"""A store with faults: each method may be slow, fail before it takes effect, or lose its answer."""
+"""A store with faults: each call may be slow, fail before it takes effect, or take effect and lose its answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class StoreFaults(Struct):
 
 
 class SimulatedHints:
-    """Hints of a simulated world: wakes waiters in the order of their arrival, and loses a fraction of the hints."""
+    """Hints of a simulated world: wakes waiters in the order in which they began to wait, and loses some hints.
+
+    `lost`: the fraction of hints that is lost; `rng` decides which.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random, lost: float) -> None:
         self._loop = loop
@@ -70,7 +73,7 @@ class SimulatedHints:
                 self._loop.call_soon(_wake, waiter, context=self._outside)
 
     async def wait(self, timeout: float) -> bool:
-        """Return True if notified within `timeout` seconds."""
+        """Wait for a hint; return False if none came within `timeout` seconds."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters[waiter] = None
         try:
@@ -96,14 +99,17 @@ class _Sorted(frozenset[str]):
 
 
 def _delay(rng: random.Random, slow: float) -> float:
-    """Draw a delay of up to `slow` seconds. Without a fault it is mostly 0: still one await, and shorter worlds."""
+    """Return a random delay of up to `slow` seconds; without a fault it is 0 in three of four calls.
+
+    A delay of 0 still is one await, at which a process can die, and it needs no timer, so worlds take less time.
+    """
     return rng.random() * slow if slow > FAIR_DELAY_SECONDS or rng.random() < 0.25 else 0.0
 
 
 class FaultyStore:
     """One process's connection to the shared store, with faults.
 
-    A fraction `on_wire` of the requests take effect although their sender dies or is stopped after sending them.
+    `on_wire`: the fraction of requests that take effect although the process dies or is stopped after it sent them.
     """
 
     def __init__(self, store: Store, rng: random.Random, store_faults: StoreFaults, on_wire: float = 0.3) -> None:
@@ -124,6 +130,10 @@ class FaultyStore:
         """Do nothing: the shared store stays open."""
 
     async def _send(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Return `await call()`, after the delays and with the faults that are drawn for this call.
+
+        Raises: StoreUnavailable for a failure, or for a lost answer.
+        """
         store_faults, rng = self.store_faults, self._rng
         bad = verb in store_faults.verbs
         there, back = _delay(rng, store_faults.slow), _delay(rng, store_faults.slow)

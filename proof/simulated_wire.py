@@ -1,8 +1,8 @@
 """Connections of a simulated world to a real PostgreSQL server; virtual time stands still while the server works.
 
-The connections live on an event loop of their own. Each call that sends a statement runs that loop until the server is
-quiet again: every statement under way is answered, or waits for a lock that another of these connections holds. The
-order of events on the server is therefore decided by the world, and the world is decided by its seed.
+The connections are on an event loop of their own, the real loop. Each call that sends a statement runs the real loop
+until the server is quiet: every statement is answered, or waits for a lock that another of these connections holds. So
+the seed of the world determines the order of everything that happens on the server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _swap_current_task: Callable[[asyncio.AbstractEventLoop, Any], Any] = getattr(
 
 
 class WireConnection:
-    """One real connection; `answer` is the task of its last statement."""
+    """One real connection; `answer` is the task that executes its last statement, None if there was none."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -58,7 +58,10 @@ class WireConnection:
 
 
 class Wire:
-    """Real connections to one schema, reused from world to world."""
+    """Real connections to one schema, used by one world after the other.
+
+    One more connection, the monitor, asks the server which statements wait, and cancels statements.
+    """
 
     def __init__(self, settings: PostgresSettings) -> None:
         self.settings = settings
@@ -74,9 +77,9 @@ class Wire:
         return self._run(self._loop.run_until_complete, work)
 
     def _run(self, call: Callable[[P], T], what: P) -> T:
-        """Call `call(what)`, which runs the real loop, inside a step of the virtual loop, and return its result.
+        """Return `call(what)`, a call that runs the real loop, while the virtual loop is running in this thread.
 
-        asyncio allows one running loop per thread, so the virtual one is unset meanwhile.
+        asyncio allows one running loop per thread, so during the call the virtual loop is not set as the running one.
         """
         outer = asyncio._get_running_loop()
         task = None if outer is None else _swap_current_task(outer, None)
@@ -100,19 +103,22 @@ class Wire:
         return answer.done()
 
     def _stop(self, answer: asyncio.Task[Any]) -> None:
-        if answer is self._awaited:  # else the time-out came in the same turn, and the loop runs another call by now
+        if answer is self._awaited:  # else the time-out has stopped the loop already, and it runs for another call now
             self._loop.stop()
 
     # ── for the world, which stands still meanwhile ────────────────────────
 
     def line(self) -> WireConnection:
-        """Return a connection that is idle and in no transaction."""
+        """Return a connection that is idle and in no transaction; it belongs to the caller until `drop`."""
         line = self._free.pop(0) if self._free else self._do(self._connect())
         self._used.append(line)
         return line
 
     def ask(self, line: WireConnection, verb: str, sql: str, parameters: tuple[Any, ...]) -> None:
-        """Send a statement and wait until the server is quiet; then `line.busy` is True if it waits for a lock."""
+        """Send a statement and wait until the server is quiet. After that, `line.busy` is True if it waits for a lock.
+
+        `verb`: the method of the connection to call, such as "fetch".
+        """
         line.answer = self._loop.create_task(getattr(line.connection, verb)(sql, *parameters))
         if not self._run(self._is_answered_soon, line.answer) or any(one.busy for one in self._used):
             self._do(self._wait_until_quiet())
@@ -129,11 +135,11 @@ class Wire:
             self._free.append(line)
 
     def cancel(self, line: WireConnection) -> None:
-        """Cancel a statement that waits for a lock."""
+        """Cancel the statement of a connection that waits for a lock."""
         self._do(self._cancel(line))
 
     def clear(self) -> None:
-        """Empty the schema for the next world; sequences begin with 1 again."""
+        """Drop all connections and empty the schema for the next world; sequences begin with 1 again."""
         for line in list(self._used):
             self.drop(line)
         self._do(self._monitor.execute(f"TRUNCATE {', '.join(self._tables)} RESTART IDENTITY"))
@@ -146,6 +152,7 @@ class Wire:
     # ── on the real loop ──────────────────────────────────────────────────
 
     async def _open(self) -> None:
+        """Connect the monitor, create the schema if it is missing, and switch off autovacuum for its tables."""
         schema = self.settings.schema
         self._monitor = (await self._connect()).connection
         state = await migrations.read_state(self._monitor, schema)
@@ -154,7 +161,7 @@ class Wire:
         rows = await self._monitor.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY 1", schema)
         kept = ("migration", "identity")
         self._tables = [f'"{schema}"."{row["tablename"]}"' for row in rows if row["tablename"] not in kept]
-        for table in self._tables:  # a vacuum would run at a moment that the seed does not decide
+        for table in self._tables:  # else a vacuum would run at a moment that the seed does not determine
             await self._monitor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
 
     async def _connect(self) -> WireConnection:
@@ -168,6 +175,7 @@ class Wire:
             await connection.close(timeout=_MAX_BUSY_SECONDS)
 
     async def _reset(self, line: WireConnection) -> None:
+        """Cancel the statement of a connection that is under way, if any, and roll back its transaction."""
         if line.busy:
             await self._cancel(line)
         line.answer = None
@@ -183,12 +191,16 @@ class Wire:
         await self._wait_until_quiet()
 
     async def _blockers(self, busy: list[WireConnection]) -> dict[int, set[int]]:
-        """Return server process id of each busy connection → the process ids that hold the locks it waits for."""
+        """Return, for the server process id of each busy connection, the process ids whose locks it waits for."""
         rows = await self._monitor.fetch(_BLOCKERS, [line.pid for line in busy])
         return {row["pid"]: set(row["by"]) for row in rows}
 
     async def _wait_until_quiet(self) -> None:
-        """Wait until every statement is answered or waits for a lock whose holder has no statement under way."""
+        """Wait until every statement is answered, or waits for a lock of another of these connections.
+
+        A circle of waiting connections is not quiet: the server will break it. Raises: MainspringError if the server
+        is not quiet after `_MAX_BUSY_SECONDS`.
+        """
         deadline = self._loop.time() + _MAX_BUSY_SECONDS
         waiting: set[int] = set()
         while True:
@@ -202,6 +214,6 @@ class Wire:
             ours = {line.pid for line in self._used}
             waiting = {pid for pid, by in blockers.items() if by and by <= ours}
             if len(waiting) == len(busy) and any(by - waiting for by in blockers.values()):
-                return  # all wait, and not in a circle, which the server would break
+                return  # every busy connection waits, and not all of them in a circle
             if self._loop.time() > deadline:
                 raise MainspringError(f"the server does not come to rest: {blockers}")

@@ -36,7 +36,7 @@ SCHEDULE_NAMES = tuple(f"s{i}" for i in range(5))
 
 
 class HandlerLog(Protocol):
-    """The handlers' own log, and the parameters that handlers need; `lease` is in seconds."""
+    """The handlers' own log, and the values on which handlers depend; `lease` is the length of a lease in seconds."""
 
     seed: int
     lease: float
@@ -48,7 +48,7 @@ class HandlerLog(Protocol):
 
 
 async def run_handler(log: HandlerLog, task: str, ctx: Context) -> Any:
-    """Carry out one attempt; its behaviour depends only on the seed, the run and the attempt."""
+    """Carry out one attempt of a task, as handlers do; what happens depends only on the seed, the run and its epoch."""
     call = log.called(ctx)
     luck = random.Random(f"{log.seed}:{ctx.run_id}:{ctx.epoch}")  # noqa: S311 - no secret
     match task:
@@ -75,7 +75,7 @@ async def run_handler(log: HandlerLog, task: str, ctx: Context) -> Any:
 
 
 def register_tasks(app: Mainspring, log: HandlerLog, declared: dict[str, dict[str, Any]]) -> None:
-    """Register every task on `app`, and the schedules that the code of all nodes declares."""
+    """Register the tasks of a world on `app`, and declare schedules: name → options, with the task's name as `task`."""
 
     def handler(task: str) -> Any:
         async def run(ctx: Context, n: int = 0) -> Any:
@@ -93,9 +93,9 @@ def register_tasks(app: Mainspring, log: HandlerLog, declared: dict[str, dict[st
 
 
 def schedule_options(rng: random.Random, start: Any, length: float) -> dict[str, Any]:
-    """Draw the options of a schedule: one trigger of any kind, and any policies.
+    """Draw the options of a schedule: one trigger of any kind, and policies.
 
-    `start`: when the world begins. `length`: the length of its faulty part, in seconds.
+    Instants among them lie in the `length` seconds after `start`.
     """
     options: dict[str, Any] = {
         "missed": rng.choice(MISSED),
@@ -155,7 +155,10 @@ def _rare_policies(rng: random.Random) -> dict[str, Any]:
 
 
 class Client:
-    """A client that sends random commands; it may receive errors, and only confirmed enqueues count as acknowledged."""
+    """A client that sends random commands, some of which fail.
+
+    `acknowledged` holds the ids of the runs whose creation was confirmed. `length`: as for `schedule_options`.
+    """
 
     def __init__(self, app: Mainspring, rng: random.Random, length: float) -> None:
         self.app = app
@@ -166,7 +169,7 @@ class Client:
         self.errors: list[str] = []
 
     async def send_command(self) -> None:
-        """Send one random command."""
+        """Send one random command; keep the text of its error, if it fails."""
         command = self.rng.choice(
             [self.enqueue] * 3
             + [self.enqueue_many, self.create, self.create, self.edit, self.edit, self.pause, self.resume]

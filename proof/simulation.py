@@ -1,8 +1,8 @@
-"""Deterministic simulation: several nodes of the real engine on one virtual loop and one store, decided by one seed.
+"""Deterministic simulation: several nodes of the real engine run in virtual time on one store, determined by one seed.
 
-Nodes crash at any await, are stopped and continued; their clocks step and drift; their store is slow, fails and loses
-answers. Then the faults end, the world comes to rest, and the history checker judges it. A seed always produces the
-same world: `python -m proof.simulation 1234` replays it.
+Nodes crash at any await, and are stopped and continued. Their clocks step and drift. Their store is slow, fails and
+loses answers. Then the faults end, all work must end, too, and the history checker examines the result. A seed always
+gives the same world: `python -m proof.simulation 1234` replays it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from proof.simulated_provider import MakeProvider, MemoryProvider
 from proof.simulated_store import FaultyStore, StoreFaults
 from proof.simulated_workload import AT_MOST_ONCE, TASKS, Client, register_tasks, schedule_options
 
-#: Virtual seconds within which a world must come to rest after its faults have ended.
+#: Virtual seconds within which all due work of a world must end after its faults have ended.
 MAX_REST_SECONDS = 90.0
 #: Longest time that a handler of a world takes, in milliseconds.
 MAX_HANDLER_MS: Ms = 10_000
@@ -80,13 +80,19 @@ class Node:
         self.index = index
         self.clock = clock
         self.store_faults = StoreFaults()
+        #: Number of processes started on this machine.
         self.births = 0
+        #: The process that runs now and its app; None from its end until the start of the next.
         self.process: Process | None = None
         self.app: Mainspring | None = None
 
 
 class World:
-    """The world of one seed: nodes, client, faults, and the handlers' own log."""
+    """The world of one seed: nodes, client, faults, and the handlers' own log.
+
+    `provider` makes the shared store. `connect` wraps the store of a process into one with faults. `small`: as for
+    `draw_plan`.
+    """
 
     def __init__(
         self, seed: int, connect: Connect = FaultyStore, provider: MakeProvider = MemoryProvider, *, small: bool = False
@@ -143,7 +149,7 @@ class World:
     # ── nodes ──────────────────────────────────────────────────────────────
 
     def start(self, node: Node) -> None:
-        """Start a process on a machine; each process has a new identity."""
+        """Start a new process on a machine, under a name that no process had before."""
         node.births += 1
         node.process = self._process(f"n{node.index}.{node.births}")
         node.app = self._app(node.clock, node.store_faults, node.process.name)
@@ -173,12 +179,17 @@ class World:
         return app
 
     async def _run(self, node: Node, process: Process, app: Mainspring) -> None:
+        """Start the engine of a process; if that fails, end the process, and start another half a second later."""
         try:
             await runner_of(app).start()
-        except MainspringError:  # a supervisor would start it again
+        except MainspringError:
             self._process_ended(node, process, 0.5)
 
     async def _drain(self, node: Node, process: Process, app: Mainspring, back: float) -> None:
+        """Stop a process in order, and start another on its node `back` seconds later.
+
+        An error that is no failure of the store is a problem of the world.
+        """
         try:
             await runner_of(app).stop(Stopper())
         except MainspringError as error:
@@ -199,7 +210,7 @@ class World:
     # ── faults ─────────────────────────────────────────────────────────────
 
     def begin_fault(self, fault: Fault) -> None:
-        """Begin a fault on its nodes, and plan its end."""
+        """Begin a fault on its nodes now, and set a timer for its end."""
         for node in self.nodes if fault.node == ALL_NODES else [self.nodes[fault.node]]:
             self._begin_fault(fault, node)
 
@@ -252,7 +263,7 @@ class World:
     # ── the course of a world ──────────────────────────────────────────────
 
     async def live(self) -> tuple[Ms, Ms]:
-        """Run the world; return the instants at which its faults ended and at which it was at rest."""
+        """Run the world; return the instants at which its faults ended and at which all due work had ended."""
         await self.store.open()
         for node in self.nodes:
             self.loop.call_later(self.rng.uniform(0, 0.5), self._restart, node, context=self.outside)
@@ -288,9 +299,9 @@ class World:
         return app
 
     async def _stop_overload(self, person: Mainspring) -> None:
-        """Pause schedules with several waiting runs, and cancel all but two of these, as a person would.
+        """Pause each schedule with several waiting runs, and cancel all but two of those runs, as an operator would.
 
-        An overloaded schedule would never come to rest.
+        `person`: the app that makes these calls. Why: the work of an overloaded schedule would never end.
         """
         waiting: dict[str, list[str]] = {}
         for run in await self.store.find(Runs(states=tuple(sorted(OPEN)), limit=10_000, oldest_first=True)):
@@ -298,13 +309,16 @@ class World:
                 waiting.setdefault(run.schedule_id, []).append(run.id)
         for schedule, runs in waiting.items():
             if len(runs) > 1:
-                with contextlib.suppress(MainspringError):  # it may be finished or gone
+                with contextlib.suppress(MainspringError):  # the schedule may be finished or deleted
                     await person.pause(schedule)
                 for run_id in runs[2:]:
                     await person.cancel(run_id)
 
     async def _is_at_rest(self) -> bool:
-        """Return True if no run due more than a poll and 2 s ago is open, except runs that have only just started."""
+        """Return True if all work has ended that was due more than a poll interval and 2 s ago.
+
+        A run that started less than MAX_HANDLER_MS before that may still be running.
+        """
         old = self.loop.now() - self.plan.poll - 2_000
         due = await self.store.find(Runs(states=tuple(sorted(OPEN)), due_before=old, limit=100))
         return all(run.state is State.RUNNING and (run.started_at or 0) > old - MAX_HANDLER_MS for run in due)
@@ -320,7 +334,7 @@ def _capture_errors(world: World) -> Iterator[None]:
                 world.problems.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
     def unhandled(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        harmless = ("never retrieved", "destroyed but it is pending")  # what a crash leaves behind
+        harmless = ("never retrieved", "destroyed but it is pending")  # tasks of crashed processes
         if not any(words in context["message"] for words in harmless):
             world.problems.append(f"{context['message']}: {context.get('exception')!r}")
 
@@ -346,7 +360,10 @@ def run_world(
     small: bool = False,
     keep_log: bool = False,
 ) -> Outcome:
-    """Run the world of a seed, and return its outcome as judged by the history checker, `verify` and the ledger."""
+    """Run the world of a seed, check it with the history checker, `verify` and the ledger, and return the outcome.
+
+    `connect`, `provider` and `small`: as for `World`. `keep_log`: the outcome contains all events.
+    """
     world = World(seed, connect, provider, small=small)
     loop = world.loop
     try:
@@ -366,6 +383,7 @@ def run_world(
 
 
 async def _judge(world: World, healed: Ms, rest: Ms, *, keep_log: bool) -> Outcome:
+    """Check the store and the handlers' log, and return the outcome; `healed` and `rest` are what `live` returned."""
     history = await read_history(world.store)
     plan = world.plan
     report = check(
@@ -403,7 +421,10 @@ async def _judge(world: World, healed: Ms, rest: Ms, *, keep_log: bool) -> Outco
 
 
 def _digest(events: list[Event], calls: list[Call]) -> str:
-    """Return a digest of the world that is equal on every machine: owners are numbered, traces are left out."""
+    """Return a digest of the world's events and calls that is equal on every machine.
+
+    Owners are replaced by numbers, and stack traces are left out: both differ from process to process.
+    """
     owners: dict[str | None, str] = {None: ""}
     digest = hashlib.blake2b(digest_size=16)
     for event in events:

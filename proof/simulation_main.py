@@ -15,7 +15,7 @@ from proof.simulation import Outcome, run_world
 
 
 def run_worlds(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
-    """Yield the outcomes of the worlds in the order of their seeds, computed by `jobs` processes."""
+    """Run the worlds of these seeds in `jobs` processes, and yield their outcomes in the order of the seeds."""
     if jobs <= 1:
         yield from map(run_world, seeds)
         return
@@ -25,12 +25,12 @@ def run_worlds(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
 
 @click.command()
 @click.argument("seed", type=int, default=1)
-@click.option("--worlds", type=int, default=1, help="How many seeds, from SEED on.")
-@click.option("--jobs", type=int, default=os.cpu_count() or 1, help="How many processes.")
+@click.option("--worlds", type=int, default=1, help="How many worlds to run: those of SEED and the seeds after it.")
+@click.option("--jobs", type=int, default=os.cpu_count() or 1, help="How many processes run worlds at once.")
 @click.option("--log", is_flag=True, help="Print the whole event log of the world.")
 @click.option("--store", help="postgresql://…: small worlds on a real server, in its schema mainspring_simulation.")
 def main(seed: int, worlds: int, jobs: int, log: bool, store: str | None) -> None:
-    """Replay the world of a SEED, or run many of them from it on; every failure is printed with its seed."""
+    """Run the world of SEED and print its report, or run many worlds and print each that fails, with its seed."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     live: Callable[..., Outcome] = run_world
     if store is not None:

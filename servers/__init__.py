@@ -1,1 +1,1 @@
-"""Real servers for tests, benchmarks and the chaos run: started when asked for, gone when nobody needs them."""
+"""Real servers for tests, benchmarks and the chaos run; each starts on request and stops with its last user."""

@@ -1,8 +1,9 @@
-"""Programs of Debian packages without root: downloaded by apt, unpacked beside the virtual environment's own.
+"""Programs of Debian packages, fetched without root: apt downloads them, and they are unpacked in the environment.
 
-    python -m servers.debian        fetches what the tests can use; says why when that is not possible
+    python -m servers.debian        fetches the programs that tests use, or prints why that is not possible
 
-Nothing is installed, nothing of the system is changed: where apt has no lists yet, it gets a place of its own for them.
+Nothing is installed and nothing of the system is changed. If apt has no package lists, they are downloaded into a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ PACKAGES = (
     *("redis-server", "redis-tools", "libatomic1", "libjemalloc2", "liblzf1"),
 )
 PLACE = Path(sys.prefix) / "debian"
-_SECONDS = 120
+_COMMAND_TIMEOUT_SECONDS = 120
 
 
 class NotFetched(Exception):
-    """Why there are no packages."""
+    """Raised if the packages cannot be downloaded or unpacked; the message is the reason."""
 
 
 def fetch(packages: tuple[str, ...] = PACKAGES, place: Path = PLACE) -> None:
-    """Unpack packages into a folder, which appears when all are there."""
+    """Download packages and unpack them into the folder `place`; do nothing if it exists.
+
+    `place` is created by one rename after all packages were unpacked, so it is complete whenever it exists. Raises:
+    NotFetched.
+    """
     if place.exists():
         return
     missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
@@ -50,7 +55,10 @@ def fetch(packages: tuple[str, ...] = PACKAGES, place: Path = PLACE) -> None:
 
 
 def program(path: str, place: Path = PLACE) -> Path | None:
-    """A command that starts an unpacked program with the libraries beside it; None where it was not fetched."""
+    """Return a script that starts an unpacked program with its unpacked libraries; None if it was not fetched.
+
+    `path`: the program's path inside `place`. Why a script: the program finds its libraries by a variable.
+    """
     if not os.access(place / path, os.X_OK):
         return None
     command = place / "run" / Path(path).name
@@ -65,7 +73,7 @@ def program(path: str, place: Path = PLACE) -> Path | None:
 
 
 def _own_lists(folder: Path) -> list[str]:
-    """Options of apt: no other user for downloads, then places that anybody may write to."""
+    """Return options for apt: download as the current user; keep lists and cache in `folder`, which this user owns."""
     for part in ("lists/partial", "cache/archives/partial"):
         (folder / part).mkdir(parents=True)
     return [
@@ -77,7 +85,9 @@ def _own_lists(folder: Path) -> list[str]:
 
 def _run(command: list[str], folder: Path) -> None:
     try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=_SECONDS)
+        subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_SECONDS
+        )
     except subprocess.CalledProcessError as error:
         said = (error.stderr or error.stdout).strip().splitlines()
         raise NotFetched(f"{' '.join(command[:1])}: {said[-1] if said else error}") from error

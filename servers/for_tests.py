@@ -1,4 +1,4 @@
-"""The test suite's PostgreSQL: one server a session, a database for each worker process, a schema for each test."""
+"""PostgreSQL for the test suite: one server per test run, one database per pytest process, one schema per test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _schemas = itertools.count(1)
 
 @cache
 def database_url() -> str:
-    """A database of this process; skips with the reason where there is no server, and fails in CI."""
+    """Create a database for this process and return its URL; later calls return that URL.
+
+    Without a server, skip the calling test with the reason, or fail it if the variable CI is "true".
+    """
     import asyncpg
 
     try:
@@ -39,13 +42,16 @@ def database_url() -> str:
         finally:
             await connection.close()
 
-    with ThreadPoolExecutor(1) as thread:  # whoever asks may be on a loop
+    with ThreadPoolExecutor(1) as thread:  # the caller's thread may run an event loop
         thread.submit(asyncio.run, create()).result()
     return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
 
 
 def fresh_url(base: str | None = None, **options: object) -> str:
-    """The URL of a schema nobody has used."""
+    """Return the URL of a schema that no other test uses; it does not exist yet.
+
+    `base`: the URL of the database; None: `database_url()`. `options` are added to the URL's query.
+    """
     words = {"schema": f"t{next(_schemas)}", **options}
     base = base or database_url()
     query = "&".join(f"{name}={value}" for name, value in words.items())
@@ -54,7 +60,7 @@ def fresh_url(base: str | None = None, **options: object) -> str:
 
 @cache
 def pooled_url() -> str:
-    """The same database by way of PgBouncer in transaction mode; skips with the reason where there is none."""
+    """Return the URL of PgBouncer in transaction mode before `database_url()`; skip the test without PgBouncer."""
     url = database_url()
     try:
         return pgbouncer_url(url)
@@ -63,5 +69,5 @@ def pooled_url() -> str:
 
 
 def fresh_store(**options: object) -> PostgresStore:
-    """A store on a schema of its own, not yet open."""
+    """Return a store on a schema of its own, not yet open; `options` are those of `fresh_url`."""
     return PostgresStore(fresh_url(None, **options))

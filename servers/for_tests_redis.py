@@ -1,4 +1,4 @@
-"""The test suite's Valkey and Redis: one of each for a worker process, a prefix for each test."""
+"""Valkey and Redis for the test suite: one server of each kind per pytest process, one prefix per test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _prefixes = itertools.count(1)
 
 
 def skipping(make: Callable[[], T]) -> T:
-    """What `make` brings up; skips with the reason where it cannot be had, and fails in CI."""
+    """Return `make()`. If that raises Unavailable, skip the test with the reason, or fail it if CI is "true"."""
     try:
         return make()
     except Unavailable as error:
@@ -31,29 +31,29 @@ def skipping(make: Callable[[], T]) -> T:
 
 @cache
 def server(kind: Kind) -> RedisServer:
-    """This process's own server of a kind; it goes with the process."""
+    """Return this process's server of a kind, started at the first call; it stops at the end of the process."""
     return skipping(lambda: RedisServer(kind).start())
 
 
 def server_url(kind: Kind = "valkey") -> str:
-    """Where to test: a server that was given, or our own."""
+    """Return the URL of the server to test on: TEST_VALKEY_URL or TEST_REDIS_URL, else this process's server."""
     return os.environ.get(VARIABLES[kind]) or server(kind).url
 
 
 @cache
 def cluster() -> Cluster:
-    """This process's own cluster of three masters."""
+    """Return this process's cluster of three masters, started at the first call."""
     return skipping(Cluster)
 
 
 @cache
 def sentineled() -> Sentineled:
-    """This process's own primary, replica and Sentinel; for tests that leave them as they are."""
+    """Return this process's primary, replica and Sentinel. A test that kills or moves one makes a `Sentineled`."""
     return skipping(Sentineled)
 
 
 def tls_url() -> str:
-    """A server that speaks TLS; skips with the reason where none was built so: that is then not proven."""
+    """Return the URL of a server with TLS; skip the test with the reason if no server was built with TLS."""
     found = _tls_url()
     if isinstance(found, Unavailable):
         pytest.skip(str(found))
@@ -71,7 +71,10 @@ def _tls_url() -> str | Unavailable:
 
 
 def fresh_url(base: str | None = None, **options: object) -> str:
-    """The URL of a prefix nobody has used."""
+    """Return the URL of a prefix that no other test uses.
+
+    `base`: the URL of the server; None: `server_url()`. `options` are added to the URL's query.
+    """
     words = {"prefix": f"t{os.getpid()}-{next(_prefixes)}", **options}
     base = base or server_url()
     query = "&".join(f"{name}={value}" for name, value in words.items())

@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode in front of a server, where the machine has it."""
+"""PgBouncer in transaction mode between a test and a PostgreSQL server, if the machine has PgBouncer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ pidfile =
 
 
 def pgbouncer_url(url: str) -> str:
-    """The same URL by way of a pooler, which lives as long as this process."""
+    """Start a PgBouncer before the server at `url`, and return the URL through it; it stops with this process.
+
+    Raises: Unavailable if there is no PgBouncer, or if it does not start.
+    """
     parts = urlsplit(url)
     folder = Path(tempfile.mkdtemp(prefix="mainspring-bouncer-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -43,7 +46,7 @@ def pgbouncer_url(url: str) -> str:
         host=parts.hostname, port=parts.port or 5432, user=parts.username or "postgres", mine=port, folder=folder
     )
     (folder / "settings.ini").write_text(text, encoding="utf-8")
-    user = NOBODY if os.getuid() == 0 else None  # it refuses root
+    user = NOBODY if os.getuid() == 0 else None  # PgBouncer refuses to run as root
     if user is not None:
         os.chown(folder, user, user)
     folder.chmod(0o755)
@@ -68,7 +71,11 @@ def pgbouncer_url(url: str) -> str:
 
 
 def _program(folder: Path) -> tuple[str, dict[str, str]]:
-    """The program of the machine, else a copy of the one in `servers.debian`'s place, which anybody may run."""
+    """Return the path of PgBouncer and the environment to run it in. Raises: Unavailable.
+
+    It is the machine's, else a copy in `folder` of the one that `servers.debian` fetched: the user NOBODY may not be
+    able to read the original.
+    """
     env = dict(os.environ)
     found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if found is not None:

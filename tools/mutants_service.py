@@ -77,8 +77,8 @@ SERVICE_MUTANTS: tuple[Mutant, ...] = (
         "one-limit-for-all",
         "a client with wrong keys and a user share one rate limit",
         S + "server/access.py",
-        '            return self._limited(f"key {key.id}", path) or key.name',
-        "            return self._limited(_address(scope), path) or key.name",
+        '            return self._check_rate(f"key {key.id}", path) or key.name',
+        "            return self._check_rate(_address(scope), path) or key.name",
         (ACCESS + "test_there_is_no_rate_limit_unless_configured_and_then_each_caller_has_its_own",),
     ),
     Mutant(

@@ -1,7 +1,7 @@
-"""Mainspring, a task scheduler. This package exports the public names, each imported when it is first used.
+"""Mainspring, a task scheduler: `ms = Mainspring(…)`. The package imports each public name when it is first used.
 
-PYTEST_DONT_REWRITE in this docstring tells pytest not to rewrite the package's asserts: pytest loads our plugin by an
-entry point, and would warn a program that imported the package before.
+PYTEST_DONT_REWRITE in this docstring tells pytest not to rewrite the package's asserts. Otherwise pytest, which loads
+our plugin by an entry point, would warn a program that had imported the package before.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what a type checker reads; a test compares it with the table below
+if TYPE_CHECKING:  # for type checkers; a test compares these imports with the table below
     from mainspring.app.context import Context as Context
     from mainspring.app.dependencies import Depends as Depends
     from mainspring.app.locks import LockGuard as LockGuard
@@ -69,7 +69,7 @@ if TYPE_CHECKING:  # what a type checker reads; a test compares it with the tabl
 
 __version__ = "0.1.0"
 
-#: Module of this package → the public names that it defines. It is imported when one of them is first used.
+#: Module of this package → the public names that it defines. The module is imported when one of them is first used.
 _EXPORTS = {
     "app.context": ("Context",),
     "app.dependencies": ("Depends",),
@@ -121,7 +121,10 @@ __all__ = [*sorted(_MODULE_OF), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import and return a public name when it is first used, so that the command line does not import the engine."""
+    """Return the object of a public name: Python calls this when `name` is used for the first time.
+
+    Why: so the command line does not import the engine. Raises: AttributeError for a name that is not public.
+    """
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"mainspring.{_MODULE_OF[name]}"), name)

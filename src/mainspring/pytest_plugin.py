@@ -1,4 +1,4 @@
-"""Pytest plugin: the fixture `mainspring`. The test kit is imported only when a test requests the fixture."""
+"""Pytest plugin: the fixture `mainspring`, a test kit. The kit is imported only when a test requests the fixture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mainspring() -> Iterator[Kit]:
-    """Yield a test kit: a virtual clock, a store in memory, and a worker that runs due work when the test says so."""
+    """Yield a test kit: a virtual clock, a store in memory, and a worker that runs due work when the test calls it.
+
+    `mainspring.testing.Kit` has the methods.
+    """
     from mainspring.testing import Kit
 
     with Kit() as kit:

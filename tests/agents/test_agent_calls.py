@@ -93,7 +93,7 @@ async def test_a_trigger_may_bring_its_own_payload(ms: Mainspring, there: AgentP
 async def test_the_secret_is_shown_once_and_both_sign_while_it_rotates(ms: Mainspring, there: AgentProcess) -> None:
     await called(ms, there.url("/ok/rotate"))
     first = await ms.signing_secret("x")
-    with pytest.raises(InvalidInput, match="shown only once"):
+    with pytest.raises(InvalidInput, match="can be read only once, and was read already"):
         await ms.signing_secret("x")
     second = await ms.rotate_secret("x")
     handle = await ms.trigger("x")

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.agents.fair_limiter import STALL_SECONDS, FairLimiter
-from mainspring.agents.response import MAX_RETRY_AFTER, decode_text, parse_retry_after, read_bounded, redact
+from mainspring.agents.response import MAX_RETRY_AFTER_MS, decode_text, parse_retry_after, read_bounded, redact
 from mainspring.agents.signing import callback_token, decode_secret, new_secret, read_token, sign, sign_headers, verify
+from mainspring.agents.vault import Vault
 from mainspring.engine.settler import Settler
+from mainspring.model.errors import StoreError
 from mainspring.model.instant import instant_ms
 from mainspring.model.run import Run, State
 
@@ -35,6 +37,18 @@ def test_the_example_of_standard_webhooks() -> None:
 def test_a_secret_has_enough_bytes_and_is_never_the_same() -> None:
     assert len(decode_secret(new_secret())) == 32
     assert len({new_secret() for _ in range(100)}) == 100
+
+
+async def test_a_secret_that_the_store_does_not_keep_is_an_error_of_the_store() -> None:
+    async def find(query: object) -> list[object]:
+        return []
+
+    async def put(items: object) -> list[bool]:
+        return [True]
+
+    forgetful: Any = SimpleNamespace(find=find, put=put)
+    with pytest.raises(StoreError, match="was written three times and cannot be read back"):
+        await Vault(forgetful, lambda: 0).secrets("a schedule")
 
 
 def test_a_signature_is_good_for_its_body_its_secret_and_five_minutes() -> None:
@@ -124,7 +138,7 @@ def test_how_long_an_agent_asks_us_to_wait() -> None:
     assert parse_retry_after(" 0 ", now) == 0
     assert parse_retry_after("Sun, 01 Mar 2026 09:00:30 GMT", now) == 30_000
     assert parse_retry_after("Sun, 01 Mar 2026 08:00:00 GMT", now) == 0
-    assert parse_retry_after("99999999", now) == MAX_RETRY_AFTER
+    assert parse_retry_after("99999999", now) == MAX_RETRY_AFTER_MS
     for nothing in (None, "", "soon", "-1", "1.5", "9" * 400, "Sun, 99 Mar"):
         assert parse_retry_after(nothing, now) is None
 

@@ -36,7 +36,7 @@ FIELDS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"headers": {"Idempotency-Key": "b"}}, 422, "#/headers/Idempotency-Key", "set by Mainspring"),
     ({"headers": {"webhook-signature": "b"}}, 422, "#/headers/webhook-signature", "set by Mainspring"),
     ({"headers": {"Host": "b"}}, 422, "#/headers/Host", "connection"),
-    ({"headers": {"X-A": "***"}}, 422, "#/headers/X-A", "mask"),
+    ({"headers": {"X-A": "***"}}, 422, "#/headers/X-A", "stands for a stored value"),
     ({"headers": {"X-A": 5}}, 422, "#/headers", "got 'int'"),
     ({"intervalMs": 1000}, 422, "#/intervalMs", "cronExpression and intervalMs are given"),
     ({"fixedDelay": True}, 422, "#/fixedDelay", "belongs to intervalMs"),

@@ -14,8 +14,13 @@ import pytest
 from mainspring import Mainspring, State
 from mainspring.api.app import build
 from mainspring.app.internals import host_of, http_agents_of
+from mainspring.model.change import Body
+from mainspring.model.errors import OutcomeUnknown, StoreUnavailable
 from mainspring.model.keyvalue import HEADERS_KIND
+from mainspring.model.run import Run
+from mainspring.model.schedule import Schedule
 from mainspring.ports.store import KeyValues
+from mainspring.service.commands import Commands
 
 GOOD: dict[str, Any] = {"name": "n", "cronExpression": "0 9 * * *", "agentUrl": "http://127.0.0.1:5678/"}
 CANARY = "canary-7c1f"
@@ -286,7 +291,7 @@ async def test_a_mask_beside_a_new_value_needs_the_same_host(api: httpx.AsyncCli
     body = {"agentUrl": "http://127.0.0.1:9/", "headers": {"Authorization": "***", "X-New": "x"}}
     answer = await put(api, made["id"], body)
     assert answer.status_code == 422
-    assert "another host" in answer.text
+    assert "not sent to a new host" in answer.text
 
 
 async def test_a_secret_header_value_appears_nowhere(
@@ -403,6 +408,46 @@ async def test_a_request_in_flight_is_409_and_a_refused_one_leaves_the_key_free(
     assert (await api.post("/api/schedules", json=bad, headers=refused)).status_code == 422
     good = GOOD | {"name": "later"}
     assert (await api.post("/api/schedules", json=good, headers=refused)).status_code == 201
+
+
+async def test_after_an_unknown_outcome_the_key_is_not_free(
+    api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = f"/api/schedules/{(await created(api))['id']}/trigger", {"Idempotency-Key": "k"}
+    trigger = Commands.trigger
+
+    async def lose_answer(self: Commands, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
+        await trigger(self, schedule, body, by=by)
+        raise OutcomeUnknown("the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Commands, "trigger", lose_answer)
+        lost = await api.post(path, headers=key)
+    assert (lost.status_code, lost.json()["type"]) == (503, "/api/errors/unavailable")
+    assert lost.json()["detail"] == (
+        "It is not known whether the change was stored. Read the object before you repeat the request."
+    )
+    assert "retry-after" not in lost.headers
+    again = await api.post(path, headers=key)
+    assert (again.status_code, again.json()["type"]) == (409, "/api/errors/idempotency-in-flight")
+    assert len(await runs(api)) == 1
+
+
+async def test_after_a_store_that_changed_nothing_the_key_is_free(
+    api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = f"/api/schedules/{(await created(api))['id']}/trigger", {"Idempotency-Key": "k"}
+
+    async def fail(self: Commands, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
+        raise StoreUnavailable("the server is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Commands, "trigger", fail)
+        refused = await api.post(path, headers=key)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert "Nothing was changed" in refused.json()["detail"]
+    assert (await api.post(path, headers=key)).status_code == 201
+    assert len(await runs(api)) == 1
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "ü"])

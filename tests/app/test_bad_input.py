@@ -225,7 +225,7 @@ CASES: list[Case] = [
         InvalidInput,
         "trigger: cron and every are given. Give exactly one of",
     ),
-    ("no trigger", lambda ms: ms.schedule("x", "send", args=("a",)), InvalidInput, "trigger: nothing says when"),
+    ("no trigger", lambda ms: ms.schedule("x", "send", args=("a",)), InvalidInput, "trigger: the schedule has no trig"),
     (
         "delay and at",
         lambda ms: ms.tasks["send"].using(delay="1s", at=datetime(2026, 1, 1, tzinfo=UTC)),
@@ -288,7 +288,7 @@ async def test_a_duplicate_name_and_its_three_policies(ms: Mainspring) -> None:
 
 def test_wrong_declarations_fail_at_the_decorator() -> None:
     ms = Mainspring("memory://")
-    with pytest.raises(InvalidInput, match=r"the context is neither first nor called ctx. Make it the first"):
+    with pytest.raises(InvalidInput, match=r"the Context parameter must be the first, or be called ctx. Make it"):
 
         @ms.task
         def misplaced(n: int, context: Context) -> None: ...
@@ -300,7 +300,7 @@ def test_wrong_declarations_fail_at_the_decorator() -> None:
 
     with pytest.raises(InvalidInput, match=r"Depends: 5 cannot be called. Give a function"):
         Depends(5)  # type: ignore[call-overload]
-    with pytest.raises(InvalidInput, match="url: no store is called 'sqlight'"):
+    with pytest.raises(InvalidInput, match="url: 'sqlight://' is not the scheme of a store"):
         Mainspring("sqlight:///x").sync.schedules()
     assert "misplaced" not in ms.tasks
 

@@ -254,5 +254,5 @@ async def test_retry_of_a_failed_run_keeps_the_row(ms: Mainspring) -> None:
         assert (reopened.id, reopened.failures, reopened.error) == (handle.id, 0, None)
         assert await handle.result(timeout=WAIT) == "up"
         assert (await handle.run()).attempt == 2
-        with pytest.raises(IllegalTransition, match="is succeeded: RunReopened is not possible"):
+        with pytest.raises(IllegalTransition, match="is succeeded: event RunReopened cannot follow"):
             await ms.retry(handle.id)

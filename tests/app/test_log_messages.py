@@ -100,7 +100,7 @@ def test_mainspring_run_runs_a_program_that_ends_with_its_own_run_once(tmp_path:
     command = [sys.executable, "-m", "mainspring.cli.main", "run", "app:ms", "--until-idle"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stdout) == (0, "worked\n"), done.stderr
-    assert done.stderr.count("stopped in order") == 1
+    assert done.stderr.count("stopped cleanly") == 1
 
 
 LOGGING = """

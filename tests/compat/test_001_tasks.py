@@ -278,7 +278,7 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("past", {"one_time": START.timestamp() - 1}, InvalidInput, "one_time: .* lies in the past. Give a later time"),
     ("now", {"one_time": START}, InvalidInput, "one_time: .* lies in the past"),
     ("no zone", {"one_time": datetime(2030, 1, 1)}, NaiveDatetime, "one_time: .* has no time zone"),
-    ("endless", {"one_time": float("inf")}, InvalidInput, "one_time: inf is no unix time"),
+    ("endless", {"one_time": float("inf")}, InvalidInput, "one_time: inf is not a unix time"),
     ("a flag", {"one_time": True}, InvalidInput, "one_time: bool is not a datetime"),
     ("bad cron", {"cron": "0 0 0 * *  13 *"}, InvalidCron, "."),
     ("bad hour", {"cron": "0 0 24 * * *"}, InvalidCron, "hour: .*24"),
@@ -315,7 +315,7 @@ def test_bad_handlers_and_settings_are_refused(world: World) -> None:
         def execute(self, ctx: Context, payload: Any) -> TaskEvent:
             return TaskEvent("x")
 
-    with pytest.raises(InvalidInput, match=r"handler: .* is no TaskHandler with a task_type"):
+    with pytest.raises(InvalidInput, match=r"handler: .* is not a TaskHandler with a task_type"):
         world.scheduler.with_task_handler(Nameless())
     with pytest.raises(InvalidInput, match="handler: "):
         world.scheduler.with_task_handler(print)  # type: ignore[arg-type]  # that is what is refused

@@ -51,8 +51,8 @@ BAD: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("times", lambda: Schedule.at_times([datetime(2030, 1, 1)]), NaiveDatetime, "times: .* has no time zone"),
     ("no times", lambda: Schedule.at_times("soon"), InvalidInput, "times: 'soon' is not a list"),  # type: ignore[arg-type]
     ("id", lambda: Job.without_deps("", HOUR, NOTE), EmptyName, "job_id: '' is empty"),
-    ("schedule", lambda: Job.without_deps("x", "1h", NOTE), InvalidInput, "schedule: '1h' is no Schedule"),  # type: ignore[arg-type]
-    ("task", lambda: Job.without_deps("x", HOUR, print), InvalidInput, "task: .* is no Task"),  # type: ignore[arg-type]
+    ("schedule", lambda: Job.without_deps("x", "1h", NOTE), InvalidInput, "schedule: '1h' is not a Schedule"),  # type: ignore[arg-type]
+    ("task", lambda: Job.without_deps("x", HOUR, print), InvalidInput, "task: .* is not a Task"),  # type: ignore[arg-type]
     ("function", lambda: Task.from_sync(7), InvalidInput, "task: 7 is not a function"),  # type: ignore[arg-type]
     (
         "missed",
@@ -103,7 +103,7 @@ async def test_a_job_id_that_is_a_task_of_the_app_is_refused(
                 await Scheduler(store).run(Job.without_deps("taken", HOUR, NOTE))
             job = Job.without_deps("job", Schedule.at_times([]), NOTE)
             await during(t, Scheduler(store).run(job), "0s")
-            with pytest.raises(InvalidInput, match="task: job 'job' ran here as async"):
+            with pytest.raises(InvalidInput, match="task: job 'job' was run as async in this process"):
                 blocking = Task.from_blocking(lambda context: None)
                 await Scheduler(store).run(Job.without_deps("job", HOUR, blocking))
             assert [schedule.name for schedule in await store.schedules()] == ["job"]

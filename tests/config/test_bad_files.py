@@ -30,7 +30,7 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     ("a.yaml", "server:\n  insecure_no_auth: maybe\n", "server.insecure_no_auth: 'maybe' is neither", "true or false"),
     ("a.yaml", "role: leader\n", "role: 'leader' is not one of all, api, planner, worker", ""),
     ("a.yaml", "role: workr\n", "role: 'workr' is not one of", "Did you mean 'worker'?"),
-    ("a.yaml", "store: postgre://x/y\n", "store: no store is called 'postgre'", "Did you mean 'postgres"),
+    ("a.yaml", "store: postgre://x/y\n", "store: 'postgre://' is not the scheme of a store", "Did you mean 'postgres"),
     ("a.yaml", "store: sqlite://data.db\n", "store: 'sqlite://data.db' has no third slash", "sqlite:///"),
     ("a.yaml", "store:\n  ulr: memory://\n", "store.ulr: there is no such key", "'store.url'"),
     ("a.yaml", "server:\n  port: 1\n   host: x\n", "line 3", "Write `key: value`"),
@@ -66,7 +66,7 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     ("a.yaml", "broker:\n  type: sqs\n", "broker.type: this version has no sqs broker", "redis or in_memory"),
     ("a.yaml", "broker:\n  type: redis\n", "broker.redis.url: is missing", "redis://"),
     ("a.yaml", "broker:\n  type: rabbit\n", "broker.type: 'rabbit' is not one of", "redis"),
-    ("a.yaml", "broker: rabbit://x\n", "broker: no broker is called 'rabbit'", "memory, redis"),
+    ("a.yaml", "broker: rabbit://x\n", "broker: 'rabbit://' is not the scheme of a broker", "memory, redis"),
     ("a.yaml", "broker: redis://h:x/0\n", "broker: 'h:x' is no host and port", "redis://user:password@host:6379/0"),
     ("a.yaml", "agents:\n  allow_ports: [80, x]\n", "agents.allow_ports[1]: 'x' is not a whole number", "65535"),
     (

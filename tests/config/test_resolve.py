@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from mainspring.cli.main import mainspring
 from mainspring.config.redaction import format_all
 from mainspring.config.resolve import Resolved, Sources, resolve, select_live
-from mainspring.config.schema import KEYS, get_value, variable
+from mainspring.config.schema import KEYS, get_value, variable_name
 from mainspring.config.settings import ServeSettings
 from mainspring.model.errors import InvalidInput
 
@@ -196,7 +196,7 @@ def test_every_key_can_be_given_by_a_variable_and_by_a_file(look: Look, key: str
     if key == "agents.allow_private":
         text = "true"
     more = {"MAINSPRING_LIMITS__REQUESTS_PER_SECOND": "1"} if key == "limits.burst" else {}
-    by_variable = look(variables={variable(key): text, **more})
+    by_variable = look(variables={variable_name(key): text, **more})
     assert get_value(by_variable.settings, key) != default
     section, _, name = key.rpartition(".")
     lines = f"{section}:\n  {name}: {text}\n" if section else f"{name}: {text}\n"

@@ -232,7 +232,7 @@ async def test_a_look_while_a_run_is_open_writes_nothing_that_could_undo_the_nex
         await t.runtime._touch([(await app.ms.get("s")).id])
         with monkeypatch.context() as patch:
             patch.setattr(settler, "_batcher", Slow())
-            await settler.look_again()
+            await settler.update_touched()
         await t.advance("20s")
         assert (await app.ms.get("s")).next_at is not None
         for change in late:

@@ -10,7 +10,7 @@ from mainspring import Context, Every, Mainspring
 from mainspring.app.internals import host_of
 from mainspring.backends.memory.store import MemoryStore
 from mainspring.engine import lookahead
-from mainspring.engine.lookahead import PLAN_AHEAD, Lookahead
+from mainspring.engine.lookahead import PLAN_AHEAD_MS, Lookahead
 from mainspring.ledger.account import ledger
 from mainspring.testing.time_travel import Travel, travel
 from mainspring.testing.virtual_time import VirtualClock
@@ -56,7 +56,7 @@ async def test_busy_planning_is_ahead_and_nothing_begins_before_its_time() -> No
         for _ in range(20):
             await t.advance("50ms")
             found += await early(t)
-            assert all(run.due_at <= t.clock.now() + PLAN_AHEAD for run in await t.runs())
+            assert all(run.due_at <= t.clock.now() + PLAN_AHEAD_MS for run in await t.runs())
         assert found > 20
         due = {run.id: run.due_at for run in await t.runs()}
         assert all(at >= due[run_id] for run_id, at in begun)
@@ -130,8 +130,8 @@ async def _store(runtime: object) -> MemoryStore:
     [
         (0, 0),
         (lookahead.BUSY_FIRES_PER_SECOND - 1, 0),
-        (lookahead.BUSY_FIRES_PER_SECOND, PLAN_AHEAD),
-        (1_000, PLAN_AHEAD),
+        (lookahead.BUSY_FIRES_PER_SECOND, PLAN_AHEAD_MS),
+        (1_000, PLAN_AHEAD_MS),
     ],
 )
 def test_the_rate_decides(fires: float, ms: int) -> None:
@@ -144,13 +144,14 @@ def test_the_rate_decides(fires: float, ms: int) -> None:
 
 def test_what_matters_is_looked_at_in_time() -> None:
     ahead = Lookahead(VirtualClock(0))
-    assert ahead.look_at(1_000, 5_000) == 5_000
-    ahead.ms = PLAN_AHEAD
-    assert ahead.look_at(1_000, 5_000) == 5_000 - PLAN_AHEAD
+    assert ahead.next_query_at(1_000, 5_000) == 5_000
+    ahead.ms = PLAN_AHEAD_MS
+    assert ahead.next_query_at(1_000, 5_000) == 5_000 - PLAN_AHEAD_MS
     assert (
-        ahead.look_at(1_000, 1_000 + PLAN_AHEAD) == 1_000 + PLAN_AHEAD * lookahead.LOOK_INTERVAL_PERCENT // 100
+        ahead.next_query_at(1_000, 1_000 + PLAN_AHEAD_MS)
+        == 1_000 + PLAN_AHEAD_MS * lookahead.QUERY_INTERVAL_PERCENT // 100
     )  # in steps
-    assert ahead.look_at(1_000, 1_010) == 1_010  # and never too late
+    assert ahead.next_query_at(1_000, 1_010) == 1_010  # and never too late
 
 
 async def test_a_rush_is_seen_at_once_and_its_end_after_a_while() -> None:
@@ -160,10 +161,10 @@ async def test_a_rush_is_seen_at_once_and_its_end_after_a_while() -> None:
         ahead.count(1)
     assert ahead.ms == 0
     ahead.count(1)  # six in no time are more than twenty in a second
-    assert ahead.ms == PLAN_AHEAD
+    assert ahead.ms == PLAN_AHEAD_MS
     clock.move_to(0.2)
     ahead.count(1)
-    assert ahead.ms == PLAN_AHEAD
+    assert ahead.ms == PLAN_AHEAD_MS
     clock.move_to(0.4)
     ahead.count(1)  # two in 0.4 s
     assert ahead.ms == 0

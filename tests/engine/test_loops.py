@@ -457,4 +457,4 @@ async def test_the_engine_runs_on_uvloop_where_it_is_installed(
     try:
         assert await engine.call(kind()) == ("uvloop" if installed else "asyncio")
     finally:
-        await engine.rest(lambda: True)
+        await engine.stop_when_idle(lambda: True)

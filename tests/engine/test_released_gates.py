@@ -69,7 +69,7 @@ async def test_a_gate_that_a_plan_released_is_looked_at_in_the_same_round() -> N
         looks.settler.wake(Agenda.GATES)
         await looks.settler.run_once()
     looks.at.clear()
-    looks.during_plan = [looks.settler.released]
+    looks.during_plan = [looks.settler.check_gates_soon]
     assert await rounds(looks) == 1
     assert len(looks.at) == 1
 
@@ -78,15 +78,15 @@ async def test_between_rounds_several_releases_share_a_check_when_no_run_waited_
     looks = Looks()
     await looks.settler.run_once()
     looks.at.clear()
-    looks.settler.released()
+    looks.settler.check_gates_soon()
     assert await looks.settler.run_once() > 1
     assert len(looks.at) == 1, "at once"
     for _ in range(IDLE_GATE_CHECKS):
         looks.settler.wake(Agenda.GATES)
         await looks.settler.run_once()
     looks.at.clear()
-    looks.settler.released()
-    looks.settler.released()
+    looks.settler.check_gates_soon()
+    looks.settler.check_gates_soon()
     assert 0 < await looks.settler.run_once() <= GATE_DEBOUNCE_SECONDS
     assert looks.at == []
     looks.clock.move_to(looks.clock.monotonic() + GATE_DEBOUNCE_SECONDS)
@@ -105,12 +105,12 @@ async def test_gates_are_not_checked_where_no_run_is_parked(overlap: Any, tmp_pa
 
     async with travel(ms, "2026-03-28T22:00Z") as t:
         assert host_of(ms).runtime is not None
-        open_gates = runtime_of(ms).settler.open_gates
+        unpark_runs = runtime_of(ms).settler.unpark_runs
 
         async def counted() -> float:
             nonlocal looked
             looked += 1
-            await open_gates()
+            await unpark_runs()
             return 3_600.0
 
         runtime_of(ms).settler._steps[Agenda.GATES] = counted

@@ -166,15 +166,15 @@ def test_bad_urls_are_told_and_create_nothing(tmp_path: Path, source: str) -> No
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "a.db")
     cases = [
-        (source, source, 2, "TARGET: it is the source"),
-        (source, f"sqlite:///{link}", 2, "TARGET: it is the source"),
-        (source, f"sqlite:///{tmp_path}/./a.db?synchronous=normal", 2, "TARGET: it is the source"),
-        ("mysql://host/db", target, 2, "SOURCE: no store is called 'mysql'"),
-        (source, "sqlit:///b.db", 2, "TARGET: no store is called 'sqlit'. Did you mean 'sqlite'"),
+        (source, source, 2, "TARGET: SOURCE and TARGET are the same store"),
+        (source, f"sqlite:///{link}", 2, "TARGET: SOURCE and TARGET are the same store"),
+        (source, f"sqlite:///{tmp_path}/./a.db?synchronous=normal", 2, "TARGET: SOURCE and TARGET are the same store"),
+        ("mysql://host/db", target, 2, "SOURCE: 'mysql://' is not the scheme of a store"),
+        (source, "sqlit:///b.db", 2, "TARGET: 'sqlit://' is not the scheme of a store. Did you mean 'sqlite'"),
         ("memory://", target, 2, "SOURCE: memory:// lives inside one process"),
         (source, "memory://", 2, "TARGET: memory:// lives inside one process"),
         (f"sqlite:///{tmp_path / 'none.db'}", target, 1, "none.db does not exist. Give the URL of the store to copy"),
-        (source, f"sqlite:///{tmp_path / 'none' / 'b.db'}", 1, "has no directory to be in"),
+        (source, f"sqlite:///{tmp_path / 'none' / 'b.db'}", 1, "does not exist. Create it: mkdir -p"),
     ]
     before = sorted(os.listdir(tmp_path))
     for one, other, code, words in cases:

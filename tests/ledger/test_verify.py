@@ -6,21 +6,25 @@ import asyncio
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from mainspring.backends.memory.store import MemoryStore
 from mainspring.backends.sqlite.store import SqliteStore
 from mainspring.cli.main import mainspring
 from mainspring.ledger.account import Ledger, ledger
 from mainspring.ledger.verify import Report, verify
+from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.gate import Gate
 from mainspring.model.ids import fire_id
 from mainspring.model.retention import Retention
 from mainspring.model.run import Run
 from mainspring.model.schedule import ScheduleSpec
 from mainspring.model.trigger import CronSpec
+from mainspring.ports.store import Query, Runs, Schedules
 from mainspring.rules.lifecycle import Complete, Fail
 from mainspring.testing.contract.factories import T0
 from proof.scenario import Scenario
@@ -226,6 +230,27 @@ def test_a_row_that_cannot_be_read(t: Tampered) -> None:
     assert t.cli("ledger")[0] == 1
 
 
+async def test_an_outage_while_rows_are_read_one_by_one_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage is not reported as rows that cannot be read."""
+    store = MemoryStore()
+    s = Scenario(store)
+    await s.create(SPEC, T0)
+    await s.enqueue(T0)
+    find = store.find
+    for kind in (Runs, Schedules):
+
+        async def fail(query: Query[Any], kind: type = kind) -> list[Any]:
+            if not isinstance(query, kind):
+                return await find(query)
+            raise StoreUnavailable("the server is away") if query.id else StoreError("a bad page")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "find", fail)
+            with pytest.raises(StoreUnavailable, match="the server is away"):
+                await verify(store)
+    assert (await verify(store)).ok
+
+
 def test_a_deleted_event_in_the_middle(t: Tampered) -> None:
     t.sql("DELETE FROM event WHERE type = 'RunStarted' AND rid = (SELECT rid FROM run WHERE id = ?)", t.fires[1].id)
     t.assert_named(t.fires[1].id, "number 2 is missing", by="verify")
@@ -271,7 +296,7 @@ def test_an_illegal_move(t: Tampered) -> None:
         "WHERE n = 2 AND rid = (SELECT rid FROM run WHERE id = ?)",
         t.fires[1].id,
     )
-    t.assert_named(t.fires[1].id, "RunUnblocked is not possible", by="verify")
+    t.assert_named(t.fires[1].id, "event RunUnblocked cannot follow", by="verify")
 
 
 def test_an_event_of_an_unknown_type(t: Tampered) -> None:

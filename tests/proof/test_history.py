@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mainspring import Mainspring, Retry
 from mainspring.app.context import Context
 from mainspring.backends.memory.store import MemoryStore
-from mainspring.engine.lookahead import PLAN_AHEAD
+from mainspring.engine.lookahead import PLAN_AHEAD_MS
 from mainspring.ledger.verify import Replay, _run_of
 from mainspring.ledger.verify import Report as Differences
 from mainspring.model.events import (
@@ -237,7 +237,7 @@ def stale_by_the_calls(world: World) -> None:
 
 def early_fire(world: World) -> None:
     run_id = world.run(4).id
-    _birth_at(world, run_id, T0 + 4 * MINUTE - PLAN_AHEAD - 1)
+    _birth_at(world, run_id, T0 + 4 * MINUTE - PLAN_AHEAD_MS - 1)
 
 
 def late_fire(world: World) -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from mainspring.model.errors import InvalidInput
 from mainspring.rules.autoscale import (
-    LOOKS_BEFORE_GROWING,
-    LOOKS_BEFORE_SHRINKING,
-    MAX_LOOKS_BEFORE_SHRINKING,
+    MAX_POLLS_BEFORE_SHRINKING,
     MAX_RESTART_SECONDS,
+    POLLS_BEFORE_GROWING,
+    POLLS_BEFORE_SHRINKING,
     Bounds,
     Demand,
     PoolState,
@@ -56,7 +56,7 @@ def test_the_size_stays_inside_the_bounds_and_at_most_doubles(
 
 @given(all_bounds(), SLOTS)
 def test_under_a_backlog_it_is_full_within_a_few_looks(bounds: Bounds, slots: int) -> None:
-    looks = LOOKS_BEFORE_GROWING + bounds.high.bit_length()
+    looks = POLLS_BEFORE_GROWING + bounds.high.bit_length()
     assert sizes(bounds, slots, [Demand(bounds.high * slots, 0)] * looks)[-1] == bounds.high
 
 
@@ -64,7 +64,7 @@ def test_under_a_backlog_it_is_full_within_a_few_looks(bounds: Bounds, slots: in
 def test_a_pool_that_is_idle_long_enough_shrinks_to_its_lower_bound(
     bounds: Bounds, slots: int, before: list[Demand]
 ) -> None:
-    found = sizes(bounds, slots, before + [IDLE] * (2 * MAX_LOOKS_BEFORE_SHRINKING))
+    found = sizes(bounds, slots, before + [IDLE] * (2 * MAX_POLLS_BEFORE_SHRINKING))
     assert found[-1] == bounds.low
 
 
@@ -75,8 +75,8 @@ def test_it_shrinks_only_after_a_calm_as_long_as_its_patience(
     found = sizes(bounds, slots, demands)
     for at, (before, later) in enumerate(itertools.pairwise(found)):
         if later < before:
-            calm = demands[max(0, at + 1 - LOOKS_BEFORE_SHRINKING) : at + 1]
-            assert len(calm) == LOOKS_BEFORE_SHRINKING
+            calm = demands[max(0, at + 1 - POLLS_BEFORE_SHRINKING) : at + 1]
+            assert len(calm) == POLLS_BEFORE_SHRINKING
             assert all(demand.backlog == 0 for demand in calm)
             assert later * slots >= max(demand.running for demand in calm)
 
@@ -89,13 +89,13 @@ def test_a_constant_demand_moves_it_one_way_and_then_not_at_all(
     for earlier in before:
         pool = resize(pool, earlier, slots, bounds)
     # The calm of before may still end in a first shrinking; from then on only the constant demand counts.
-    found = sizes(bounds, slots, [demand] * (3 * MAX_LOOKS_BEFORE_SHRINKING), pool)
+    found = sizes(bounds, slots, [demand] * (3 * MAX_POLLS_BEFORE_SHRINKING), pool)
     steps = [later - earlier for earlier, later in itertools.pairwise(found) if later != earlier]
     assert all(step > 0 for step in steps) or all(step < 0 for step in steps)
-    assert len(set(found[2 * MAX_LOOKS_BEFORE_SHRINKING :])) == 1
+    assert len(set(found[2 * MAX_POLLS_BEFORE_SHRINKING :])) == 1
 
 
-@given(all_bounds(), SLOTS, st.integers(1, 3), st.integers(1, LOOKS_BEFORE_SHRINKING - 1))
+@given(all_bounds(), SLOTS, st.integers(1, 3), st.integers(1, POLLS_BEFORE_SHRINKING - 1))
 def test_bursts_that_come_again_and_again_do_not_make_it_flap(bounds: Bounds, slots: int, busy: int, calm: int) -> None:
     found = sizes(bounds, slots, ([Demand(slots, 0)] * busy + [IDLE] * calm) * 50)
     assert found == sorted(found)
@@ -104,7 +104,7 @@ def test_bursts_that_come_again_and_again_do_not_make_it_flap(bounds: Bounds, sl
 def test_each_shrinking_that_came_too_early_doubles_the_patience() -> None:
     """Bursts a little further apart than its patience: the worst rhythm, once, and then it waits longer."""
     bounds = Bounds(1, 8, 1)
-    rhythm = [Demand(80, 0)] * 6 + [IDLE] * (LOOKS_BEFORE_SHRINKING + 2)
+    rhythm = [Demand(80, 0)] * 6 + [IDLE] * (POLLS_BEFORE_SHRINKING + 2)
     found = sizes(bounds, 10, rhythm * 100)
     shrunk = [at for at, (before, later) in enumerate(itertools.pairwise(found)) if later < before]
     assert len(shrunk) <= 3
@@ -117,12 +117,12 @@ def test_a_backlog_that_is_gone_at_the_next_look_starts_no_process() -> None:
 
 def test_busy_processes_are_not_stopped() -> None:
     found = sizes(Bounds(1, 8, 6), 10, [Demand(0, 41)] * 30)
-    assert (found[LOOKS_BEFORE_SHRINKING - 1], found[LOOKS_BEFORE_SHRINKING], found[-1]) == (6, 5, 5)
+    assert (found[POLLS_BEFORE_SHRINKING - 1], found[POLLS_BEFORE_SHRINKING], found[-1]) == (6, 5, 5)
 
 
 def test_the_busiest_look_of_the_calm_decides_how_many_stay() -> None:
-    found = sizes(Bounds(1, 8, 6), 10, [Demand(0, 1), Demand(0, 35), *[IDLE] * LOOKS_BEFORE_SHRINKING])
-    assert found[LOOKS_BEFORE_SHRINKING] == found[-1] == 4
+    found = sizes(Bounds(1, 8, 6), 10, [Demand(0, 1), Demand(0, 35), *[IDLE] * POLLS_BEFORE_SHRINKING])
+    assert found[POLLS_BEFORE_SHRINKING] == found[-1] == 4
 
 
 @given(st.integers(1, 100_000))

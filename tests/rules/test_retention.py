@@ -19,6 +19,7 @@ from mainspring.model.events import (
     ScheduleSnapshot,
     ScheduleUpdated,
 )
+from mainspring.model.instant import DAY_MS
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Purged, Retention
@@ -26,7 +27,6 @@ from mainspring.model.run import ENDED, Run, State
 from mainspring.model.schedule import Schedule, ScheduleSpec, Span
 from mainspring.model.trigger import EverySpec
 from mainspring.rules.retention import (
-    DAY_MS,
     Removable,
     RemovedRun,
     RemovedSpan,

@@ -113,14 +113,14 @@ async def test_a_thread_that_is_asked_for_something_stays_until_it_has_answered(
 
     asked = asyncio.ensure_future(engine.call(waits()))
     await asyncio.to_thread(begun.wait, 10)
-    await engine.rest(lambda: not used)
+    await engine.stop_when_idle(lambda: not used)
     assert engine.begun
     used = True
     gate.set()
     assert await asked == 7
-    await engine.rest(lambda: not used)
+    await engine.stop_when_idle(lambda: not used)
     assert engine.begun, "its owner uses it"
-    await asyncio.gather(engine.rest(lambda: True), engine.rest(lambda: True))
+    await asyncio.gather(engine.stop_when_idle(lambda: True), engine.stop_when_idle(lambda: True))
     assert not engine.begun
     engine.post(pytest.fail, "nobody is there to call this")
 
@@ -139,7 +139,7 @@ async def test_what_is_under_way_on_it_is_not_cut_off_and_ends_it() -> None:
     given_up = asyncio.ensure_future(engine.call(works()))
     await asyncio.to_thread(begun.wait, 10)
     given_up.cancel()
-    await engine.rest(lambda: True)
+    await engine.stop_when_idle(lambda: True)
     assert (engine.begun, over) == (True, [])
     done.set()
     await asyncio.to_thread(until_gone, threads() - before)
@@ -205,7 +205,7 @@ async def test_a_caller_that_stops_waiting_for_the_end_of_the_thread_does_not_di
 
     await engine.call(begins())
     mine = threads() - before
-    resting = asyncio.ensure_future(engine.rest(lambda: True))
+    resting = asyncio.ensure_future(engine.stop_when_idle(lambda: True))
     while engine.begun:  # noqa: ASYNC110 - until it is told to end
         await asyncio.sleep(0.001)
     for _ in range(5):
@@ -233,7 +233,7 @@ async def test_a_caller_gets_the_reason_why_no_loop_can_be_made(monkeypatch: pyt
         refused.close()
     assert (engine.begun, threads()) == (False, before)
     assert await engine.call(asks()) == 7
-    await engine.rest(lambda: True)
+    await engine.stop_when_idle(lambda: True)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

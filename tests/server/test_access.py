@@ -276,13 +276,13 @@ async def test_a_key_expires_on_time_even_if_it_is_cached() -> None:
 
     ring = KeyRing(ask, lambda: now[0])
     _, token = await create_key(store, "short", now[0] + KEY_CACHE_MS // 2)
-    assert await ring.judge(token) is not None
+    assert await ring.check_token(token) is not None
     before = asked
     now[0] += KEY_CACHE_MS // 2 - 1
-    assert await ring.judge(token) is not None
+    assert await ring.check_token(token) is not None
     assert asked == before  # remembered
     now[0] += 1
-    assert await ring.judge(token) is None
+    assert await ring.check_token(token) is None
     assert asked == before
 
 
@@ -295,12 +295,12 @@ async def test_a_revoked_key_is_refused_in_time_and_its_use_does_not_restore_it(
 
     ring = KeyRing(ask, lambda: now[0])
     key, token = await create_key(store, "ci")
-    assert await ring.judge(token) is not None
+    assert await ring.check_token(token) is not None
     (shown,) = await list_keys(store)
     assert shown.last_used == now[0]
     await revoke_key(store, "ci")
     now[0] += 60_000
-    assert await ring.judge(token) is None
+    assert await ring.check_token(token) is None
     assert await store.find(KeyValues(kind=API_KEY_KIND)) == []
     assert await store.find(KeyValues(kind=KEY_USE_KIND)) == []
     assert KEY_CACHE_MS <= 5_000

@@ -45,7 +45,7 @@ def test_it_serves_on_sqlite_and_prints_its_address_and_a_next_command(tmp_path:
         code, seconds = one.stop()
         assert code == 0, one.text
         assert seconds < 25
-        assert "stopped in order" in one.text
+        assert "stopped cleanly" in one.text
         assert "Traceback" not in one.text
 
 
@@ -61,7 +61,7 @@ def test_the_next_command_that_it_prints_works(tmp_path: Path) -> None:
 
 
 WRONG = [
-    (("--store", "sqlite:////no/such/place/x.db"), "has no directory to be in. Create it: mkdir -p", 1),
+    (("--store", "sqlite:////no/such/place/x.db"), "directory /no/such/place does not exist. Create it: mkdir -p", 1),
     (("--store", "postgresql://u@127.0.0.1:9/x?wait=0s"), "127.0.0.1:9", 1),
     (("--store", "mongodb://x"), "--store: ", 2),
     (("--config", "none.yaml"), "none.yaml: does not exist", 2),

@@ -155,7 +155,7 @@ async def test_the_error_for_missing_rights_names_the_remedy() -> None:
     ("query", "words"),
     [
         ("shema=x", "Did you mean 'schema'?"),
-        ("schema=a-b", "not a plain name"),
+        ("schema=a-b", "is not allowed"),
         ("pool=0", "not a number from 1 to 100"),
         ("pooler=maybe", "Use 1 or 0"),
         ("listen=where", "host:port"),

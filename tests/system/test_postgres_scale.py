@@ -18,11 +18,11 @@ import pytest
 
 from mainspring.backends.postgres import PostgresStore
 from mainspring.backends.postgres.database import GateMode
+from mainspring.model.instant import DAY_MS
 from mainspring.model.retention import Retention
 from mainspring.model.run import Run
 from mainspring.ports.store import Agenda, ClaimRequest, Due, Offer
 from mainspring.testing.contract.factories import (
-    DAY,
     T0,
     Ids,
     create_schedule_change,
@@ -53,8 +53,8 @@ HERD = int(os.environ.get("MAINSPRING_PG_HERD", "500"))
 FEW = 1_000
 CALLS = 300
 OFFER = Offer("w", ("default/default",), ("t",), 30_000)
-EVER = Retention(ended_before=T0 + 1_000 * DAY)
-LATER = T0 + 2_000 * DAY
+EVER = Retention(ended_before=T0 + 1_000 * DAY_MS)
+LATER = T0 + 2_000 * DAY_MS
 #: Milliseconds between two fires in a crowd of schedules: a hundred in a second.
 GAP = 10
 
@@ -161,9 +161,9 @@ async def test_a_tick_costs_the_same_with_a_million_schedules_as_with_a_thousand
 
 async def fill_future(store: PostgresStore, ids: Ids, count: int, task: str = "t") -> None:
     """Insert runs that are due in a day."""
-    run = make_run(ids, due_at=T0 + DAY, task=task)
+    run = make_run(ids, due_at=T0 + DAY_MS, task=task)
     await store.apply([enqueue_change(ids, run)], now=T0)
-    ready = f"{T0 + DAY} + g"
+    ready = f"{T0 + DAY_MS} + g"
     await multiply(store, "run", f"o.id = '{run.id}'", 1, count, id=GROWING_ID, ready_at=ready, due_at=ready)
 
 
@@ -227,10 +227,10 @@ async def test_a_claim_reads_few_future_runs_of_a_task_that_is_not_offered(
     for cost, crowded in zip(one, other, strict=True):
         assert crowded.rows <= cost.rows + 4_000, f"{crowded.worst_rows} rows in {crowded.worst}"
     # The next instant is still right for an offered run behind them.
-    await many.apply([enqueue_change(ids, make_run(ids, due_at=T0 + 2 * DAY))], now=T0)
+    await many.apply([enqueue_change(ids, make_run(ids, due_at=T0 + 2 * DAY_MS))], now=T0)
     for limit in (0, 10):
         answer = await many.claim(OFFER, limit, now=T0)
-        assert T0 < (answer.next_at or 0) <= T0 + 2 * DAY
+        assert T0 < (answer.next_at or 0) <= T0 + 2 * DAY_MS
 
 
 # ── retention ───────────────────────────────────────────────────────────────

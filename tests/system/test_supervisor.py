@@ -93,7 +93,7 @@ async def test_a_store_that_does_not_answer_changes_nothing(caplog: pytest.LogCa
     caplog.set_level(logging.INFO)
     code = "import sys; sys.stdin.read()"
     running = asyncio.ensure_future(supervisor(sys.executable, "-c", code, bounds=Bounds(1, 2, 1), demand=away).run())
-    await until(lambda: "from 1 to 2 workers: 5 runs wait" in caplog.text)
-    assert caplog.text.count("the backlog is not known") == 3
+    await until(lambda: "pool resized from 1 to 2 workers (5 runs wait, " in caplog.text)
+    assert caplog.text.count("cannot read the backlog, the pool keeps its size") == 3
     signalled()
     assert await running == 0

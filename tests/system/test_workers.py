@@ -184,7 +184,7 @@ def test_workers_end_after_their_supervisor_was_killed(pool: Pool) -> None:
     until(lambda: len(pool.workers()) == 2)
     process.kill()
     until(lambda: not pool.workers())
-    until(lambda: pool.said().count("stopped in order") == 2)  # they ended in order, not by the end of their leases
+    until(lambda: pool.said().count("stopped cleanly") == 2)  # they ended in order, not by the end of their leases
 
 
 def test_one_process_is_the_worker_itself(pool: Pool) -> None:

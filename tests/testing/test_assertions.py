@@ -200,7 +200,7 @@ def test_the_complete_message_of_assert_fires(kit: Kit) -> None:
         (lambda kit: kit.assert_fires("nigthly", []), UnknownSchedule, "Did you mean 'nightly'?"),
         (lambda kit: kit.assert_fires("x", []), UnknownSchedule, "There are: nightly"),
         (lambda kit: kit.assert_fires("nightly"), InvalidInput, "Give times, or between and count"),
-        (lambda kit: kit.assert_fires("nightly", "2026-03-29T03:00Z"), InvalidInput, "is one time, not a list"),
+        (lambda kit: kit.assert_fires("nightly", "2026-03-29T03:00Z"), InvalidInput, "is one instant, not a list"),
         (lambda kit: kit.assert_fires("nightly", ["2026-03-29T03:00"]), InvalidInput, "times[0]: 2026-03-29T03:00"),
         (
             lambda kit: kit.assert_fires("nightly", between=(START, "2026-01-01T00:00Z"), count=1),

@@ -1,4 +1,7 @@
-"""Verdicts on IP addresses: public, private or never to be called. `ipaddress.is_global` allows more than is safe."""
+"""Verdicts on IP addresses: public, private, or never to be called.
+
+They are our own lists, because `ipaddress.is_global` allows more than is safe.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,22 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Verdict = Literal["public", "private", "never"]
 
-#: Cloud metadata services; link-local, multicast and reserved networks. No setting allows them.
-_NEVER = (
+#: Cloud metadata services, and link-local, multicast and reserved networks. No setting allows them.
+_FORBIDDEN = (
     "0.0.0.0/8",
     "100.100.100.200/32",  # Alibaba's metadata
-    "168.63.129.16/32",  # Azure's
+    "168.63.129.16/32",  # Azure's metadata
     "169.254.0.0/16",  # link-local, and the metadata of most other clouds
-    "192.0.0.0/24",  # among them Oracle's metadata, 192.0.0.192
+    "192.0.0.0/24",  # contains Oracle's metadata, 192.0.0.192
     "224.0.0.0/4",
     "240.0.0.0/4",
     "::/128",
-    "64:ff9b::/96",  # these four networks embed an IPv4 address, which would be called without a verdict
+    "64:ff9b::/96",  # these four networks embed an IPv4 address, which would be called without a check
     "64:ff9b:1::/48",
     "2002::/16",
     "2001::/32",
     "fd00:ec2::254/128",  # Amazon's metadata
-    "fd20:ce::254/128",  # Google's
+    "fd20:ce::254/128",  # Google's metadata
     "fe80::/10",
     "fec0::/10",
     "ff00::/8",
@@ -40,14 +43,14 @@ _PRIVATE = (
     "::1/128",
     "fc00::/7",
 )
-NEVER: tuple[Network, ...] = tuple(ip_network(text) for text in _NEVER)
-PRIVATE: tuple[Network, ...] = tuple(ip_network(text) for text in _PRIVATE)
+FORBIDDEN_NETWORKS: tuple[Network, ...] = tuple(ip_network(text) for text in _FORBIDDEN)
+PRIVATE_NETWORKS: tuple[Network, ...] = tuple(ip_network(text) for text in _PRIVATE)
 #: Names of metadata services, in lower case: they are refused before they are resolved.
-NEVER_NAMES = frozenset({"metadata.google.internal", "metadata", "instance-data", "metadata.azure.internal"})
+FORBIDDEN_NAMES = frozenset({"metadata.google.internal", "metadata", "instance-data", "metadata.azure.internal"})
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the address that a text spells, without the zone of an IPv6 address; None for a host name."""
+    """Return the address in a text, without brackets and the zone of an IPv6 address; None for a host name."""
     try:
         return ip_address(text.strip("[]").partition("%")[0])
     except ValueError:
@@ -65,11 +68,11 @@ def embedded_ipv4(address: Address) -> Address:
 
 
 def judge_address(address: Address) -> Verdict:
-    """Return "never" or "private" if an address is in one of the networks above, else "public".
+    """Return whether an address may be called: "never", only if the settings allow it ("private"), or "public".
 
-    Of an IPv6 address that embeds an IPv4 address, the IPv4 address is judged.
+    If an IPv6 address embeds an IPv4 address, the verdict is that on the IPv4 address.
     """
     real = embedded_ipv4(address)
-    if any(real in network for network in NEVER):
+    if any(real in network for network in FORBIDDEN_NETWORKS):
         return "never"
-    return "private" if any(real in network for network in PRIVATE) else "public"
+    return "private" if any(real in network for network in PRIVATE_NETWORKS) else "public"

@@ -1,6 +1,6 @@
 """Callbacks of HTTP agents that answered 202: heartbeat, progress, complete, fail.
 
-Any instance may receive a callback, and the store decides whether its attempt is still current. Thread: engine loop.
+Any instance may receive a callback. The store decides whether its attempt is still current. Thread: engine loop.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from mainspring.model.instant import Ms
 from mainspring.model.outcome import Failed, Outcome, Succeeded
 from mainspring.model.run import Run, State
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import Attempt, Execution, Handler
+from mainspring.ports.executor import MAX_ERROR_CHARS, Attempt, Execution, Handler
 from mainspring.ports.store import Runs, Store
 
+#: Characters stored of a progress line.
 MAX_PROGRESS_CHARS = 500
-MAX_ERROR_CHARS = 2_000
+#: Bytes stored of the result that an agent sends.
 MAX_RESULT_BYTES = 64 * 1024
 
 
@@ -40,9 +41,10 @@ class CallbackStale(MainspringError):
 
 
 class CallbackReply(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Answer to a callback: the run's state, how long the agent may be silent now, and why it should stop.
+    """Answer to a callback.
 
-    The time is in milliseconds; it is left out once the attempt has ended, the reason while the work may go on.
+    `state`: the state of the run. `lease_ms`: how long the agent may be silent now; left out once the attempt has
+    ended. `cancel`: why the agent should stop; left out unless it should.
     """
 
     state: str
@@ -51,24 +53,27 @@ class CallbackReply(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class ChangeOf(Protocol):
-    """The part of the recorder that callbacks use: it turns the outcome of an attempt, at `now`, into a change."""
+    """The part of the recorder that callbacks use."""
 
-    def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change: ...
+    def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change:
+        """Return the change that records the outcome of an attempt which ends at `now`."""
+        ...
 
 
 def _no_call(*_: object) -> None:
+    """Stand in for a function of `_HANDLER`; it is never called."""
     raise AssertionError("a callback calls no handler")
 
 
-#: Handler of the built-in task, for the recorder only: its retry policy applies to runs that have none.
+#: Handler of the built-in task. Only the recorder reads it: its retry policy applies to runs without one of their own.
 _HANDLER = Handler(name=HTTP_TASK, kind="http", call=_no_call, call_blocking=_no_call, encode=_no_call)  # type: ignore[arg-type]  # never called
 
 
 class Callbacks:
-    """Carries out callbacks. The token of a callback names the attempt, by run and epoch, for which it is valid.
+    """Does what callbacks ask for. The token of a callback is valid for one attempt, given by run and epoch.
 
-    Every method raises UnknownRun, CallbackDenied for a wrong or expired token, or CallbackStale if the attempt of the
-    token has ended. `apply` commits a change.
+    Every method raises UnknownRun if there is no such run, CallbackDenied if the token is wrong or expired, and
+    CallbackStale if the attempt of the token has ended. `apply` commits a change.
     """
 
     def __init__(
@@ -86,19 +91,19 @@ class Callbacks:
         self._clock = clock
 
     async def heartbeat(self, run_id: str, token: str) -> CallbackReply:
-        """Renew the lease of the attempt for the agent's `silence`, at most until the token expires."""
+        """Renew the lease of the attempt for the time that the agent may be silent, at most until the token expires."""
         return await self._renew(await self._find_running(run_id, token), token)
 
     async def progress(self, run_id: str, token: str, text: str) -> CallbackReply:
-        """Store the progress line `text`, redacted and cut to `MAX_PROGRESS_CHARS`, and renew the lease."""
+        """Store the progress line `text`, redacted and cut to `MAX_PROGRESS_CHARS`, and renew the attempt's lease."""
         run = await self._find_running(run_id, token)
         await self._store.progress(run.id, run.epoch, storable_text(redact(text))[:MAX_PROGRESS_CHARS])
         return await self._renew(run, token)
 
     async def complete(self, run_id: str, token: str, data: bytes, content_type: str = "") -> CallbackReply:
-        """End the run as a success, with the request body as its response; repeated, it changes nothing.
+        """End the run as a success whose result is `data`, the body of the callback. A repeated call changes nothing.
 
-        Of the body `data`, the first `MAX_RESULT_BYTES` are stored, as redacted text.
+        The first `MAX_RESULT_BYTES` of the body are stored, as redacted text.
         """
         run = await self._find_run(run_id, token)
         if run.state is State.SUCCEEDED:
@@ -110,10 +115,10 @@ class Callbacks:
     async def fail(
         self, run_id: str, token: str, error: str, *, retry: bool = True, retry_after: Ms | None = None
     ) -> CallbackReply:
-        """End the attempt as a failure with the text `error`; repeated, it changes nothing.
+        """End the attempt as a failure with the text `error`. A repeated call changes nothing.
 
-        The retry policy decides what follows; with `retry` False, no attempt follows. `retry_after`: the shortest delay
-        before the next attempt.
+        The retry policy decides whether another attempt follows; with `retry` False, none follows. `retry_after`: the
+        shortest delay before the next attempt.
         """
         run = await self._find_run(run_id, token)
         if run.state in (State.FAILED, State.RETRYING):
@@ -125,9 +130,10 @@ class Callbacks:
         )
 
     async def _find_run(self, run_id: str, token: str) -> Run:
-        """Return the run if the token is valid for its current attempt.
+        """Return the run if the token is valid for its present or last attempt.
 
-        Raises: UnknownRun, CallbackDenied, CallbackStale.
+        Raises: UnknownRun if there is no such run of a schedule; CallbackDenied if the token is wrong or expired;
+        CallbackStale if the token belongs to an earlier attempt.
         """
         found = await self._store.find(Runs(id=run_id, limit=1))
         if not found or found[0].schedule_id is None:
@@ -149,11 +155,18 @@ class Callbacks:
         return run
 
     async def _find_running(self, run_id: str, token: str) -> Run:
-        """Return the run like `_find_run`. Raises: CallbackStale also if it is not running."""
+        """Return the run if it is running and the token is valid for its attempt.
+
+        Raises: UnknownRun, CallbackDenied and CallbackStale, for the reasons of `_find_run`; CallbackStale also if the
+        run is not running.
+        """
         return self._check_running(await self._find_run(run_id, token))
 
     async def _renew(self, run: Run, token: str) -> CallbackReply:
-        """Extend the lease from now on, but not beyond the expiry in `token`. Raises: CallbackStale if it is lost."""
+        """Extend the lease of a run by the time that its agent may be silent, at most until the token expires.
+
+        Raises: CallbackStale if the lease is lost.
+        """
         target = run.options.http if run.options is not None else None
         silence = 60_000 if target is None else target.silence
         left = int(token.split(".")[1]) - self._clock.now()
@@ -164,13 +177,16 @@ class Callbacks:
         return CallbackReply(run.state, ttl, answer.cancel.get(run.id))
 
     async def _end(self, run: Run, outcome: Outcome) -> CallbackReply:
-        """Commit the outcome of a run, with the agent as actor. Raises: CallbackStale if the store refuses it."""
+        """Commit the outcome of a run, with "agent" as the actor of its events, and return the answer to the agent.
+
+        Raises: CallbackStale if the store refuses it, because the attempt has ended.
+        """
         now = self._clock.now()
         attempt = Attempt(run, None, _HANDLER, None)
         execution = Execution(began_at=run.started_at, ms=max(0, now - (run.started_at or now)))
         change = self._recorder.change_of(attempt, execution, outcome, now)
         by_agent = tuple(replace(event, actor="agent") for event in change.events)
-        change = replace(change, events=by_agent, kind="other")  # a plain success has no actor
+        change = replace(change, events=by_agent, kind="other")  # a change of the kind of a plain success has no actor
         result = await self._apply(change)
         if not result.ok:
             raise CallbackStale(f"attempt {run.epoch} is over")

@@ -1,4 +1,4 @@
-"""Fair limiter: bounds concurrent calls to a resource that many schedules share, and their shares of it."""
+"""Fair limiter: bounds the concurrent calls to a resource that many schedules share, and the share of each schedule."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 STALL_SECONDS = 0.25
 
 
-def with_reserve(limit: int) -> int:
-    """Return `limit` plus a reserve of a quarter, which only schedules without a call under way may use."""
+def add_reserve(limit: int) -> int:
+    """Return `limit` plus a quarter of it: the reserve, which only schedules without a call under way may use."""
     return limit + limit // 4
 
 
 class FairLimiter:
-    """Grants up to `limit` concurrent calls and a reserve; above half of the limit, schedules get equal shares.
+    """Grants slots for up to `limit` concurrent calls, plus a reserve for schedules without a call under way.
 
-    `now` returns monotonic seconds. Calls of runs without a schedule count as one schedule, None.
-    Thread: the one event loop.
+    Up to half of the limit, any call gets a slot. Above it, each schedule gets at most an equal share. `now` returns
+    monotonic seconds. Calls of runs without a schedule count as calls of one schedule, None. Thread: one event loop.
     """
 
     __slots__ = ("_by_schedule", "_limit", "_moved", "_now", "_used", "_waiting")
@@ -28,9 +28,10 @@ class FairLimiter:
         self._now = now
         self._used = 0
         self._by_schedule: dict[str | None, int] = {}
-        #: Schedule → when one of its calls last ended, or its first one started, in seconds of `now`.
+        #: Schedule with calls under way → when one of its calls ended last, else when the first of them began, in
+        #: seconds of `now`.
         self._moved: dict[str | None, float] = {}
-        #: Each waiting caller → its schedule, the longest waiting caller first.
+        #: Future that wakes a waiting caller → its schedule, in the order in which the callers came.
         self._waiting: dict[asyncio.Future[None], str | None] = {}
 
     @property
@@ -38,22 +39,22 @@ class FairLimiter:
         """True if no slot is taken and no caller waits."""
         return not self._used and not self._waiting
 
-    def _free(self, schedule: str | None) -> bool:
-        """Return whether this schedule may have one more slot now."""
+    def _may_take_slot(self, schedule: str | None) -> bool:
+        """Return True if this schedule may have one more slot now."""
         mine = self._by_schedule.get(schedule, 0)
         if not mine:
-            return self._used < with_reserve(self._limit)
+            return self._used < add_reserve(self._limit)
         if self._used < self._limit / 2:
             return True
         return self._used < self._limit and mine < self._limit / len(self._by_schedule)
 
     async def acquire(self, schedule: str | None) -> bool:
-        """Take a slot for a call of `schedule`, waiting for one if needed. Return False if the call got none.
+        """Take a slot for a call of `schedule`, and wait for it if needed. Return False if the call got no slot.
 
-        The wait ends once no call of that schedule has ended for STALL_SECONDS. A schedule without a call under way
-        does not wait at all.
+        The wait ends without a slot once no call of this schedule has ended for `STALL_SECONDS`. A schedule without a
+        call under way does not wait at all.
         """
-        if self._free(schedule):
+        if self._may_take_slot(schedule):
             self._grant(schedule)
             return True
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -65,32 +66,32 @@ class FairLimiter:
                     return True
             self._waiting.pop(turn, None)
         except BaseException:
-            if turn.done() and not turn.cancelled():  # it was granted while the caller gave up
+            if turn.done() and not turn.cancelled():  # a slot was granted while the caller gave up
                 self.release(schedule)
             self._waiting.pop(turn, None)
             raise
         return False
 
     def release(self, schedule: str | None) -> None:
-        """Give back the slot of a call that ended; the longest waiting caller that may have it gets it."""
+        """Free the slot of a call of `schedule` that ended, and grant it to a waiting caller that may have it."""
         self._used -= 1
         self._by_schedule[schedule] -= 1
         if self._by_schedule[schedule]:
             self._moved[schedule] = self._now()
         else:
             del self._by_schedule[schedule], self._moved[schedule]
-        self._hand_on()
+        self._grant_next()
 
     def resize(self, limit: int) -> None:
-        """Change the limit, and give slots that become free to waiting callers; calls under way go on."""
+        """Change the limit, and grant new free slots to waiting callers. Calls under way go on."""
         self._limit = limit
-        while self._hand_on():
+        while self._grant_next():
             pass
 
-    def _hand_on(self) -> bool:
-        """Give a slot to the longest waiting caller that may have one now. Return False if no caller may."""
+    def _grant_next(self) -> bool:
+        """Grant a free slot to the first waiting caller whose schedule may have one. Return False if there is none."""
         for turn, waiting in self._waiting.items():
-            if not turn.done() and self._free(waiting):
+            if not turn.done() and self._may_take_slot(waiting):
                 del self._waiting[turn]
                 self._grant(waiting)
                 turn.set_result(None)
@@ -98,6 +99,7 @@ class FairLimiter:
         return False
 
     def _grant(self, schedule: str | None) -> None:
+        """Count one more slot as taken by `schedule`."""
         self._used += 1
         self._by_schedule[schedule] = self._by_schedule.get(schedule, 0) + 1
         self._moved.setdefault(schedule, self._now())

@@ -1,6 +1,6 @@
 """Address guard: keeps the URLs of HTTP agents from reaching addresses that must not be called (SSRF).
 
-A host is resolved once, every address is checked, and only checked addresses are connected to.
+A host name is resolved once for a call. All its addresses are checked, and the call connects to one of these.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ import socket
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_network
 
-from mainspring.agents.addresses import NEVER_NAMES, Address, Network, embedded_ipv4, judge_address, parse_address
+from mainspring.agents.addresses import FORBIDDEN_NAMES, Address, Network, embedded_ipv4, judge_address, parse_address
 from mainspring.model.errors import InvalidInput, MainspringError
 from mainspring.model.http import AgentSettings, host_and_port
 
-#: (host, port) → the addresses, as text.
+#: A function of host and port that returns the addresses of the host, as text.
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
-#: Time-out of resolving a host name.
+#: A host name that is not resolved within this time counts as one without an address.
 RESOLVE_SECONDS = 3.0
 
 
 class Forbidden(MainspringError):
-    """The guard does not allow the call, because of its port, its host name or an address of the host."""
+    """The guard does not allow a call, because of its port, its host name or an address of the host."""
 
 
 class Unresolved(MainspringError):
-    """The host name has no address, or it could not be found in time."""
+    """The host name has no address, or its address could not be found in time."""
 
 
 class AddressGuard:
     """Checks hosts, ports and addresses of HTTP agents against the settings of this instance.
 
-    `on_loopback` is True if the instance listens on loopback only: private addresses are then allowed by default.
-    `resolve` returns the addresses of a host; None: the system's resolver. Raises: InvalidInput for `allow_hosts`.
+    `on_loopback` is True if the instance listens on loopback only: private addresses are then allowed unless
+    `allow_private` says otherwise. `resolve` returns the addresses of a host; None: use the system's resolver. Raises:
+    InvalidInput if `allow_hosts` contains a network that is not valid.
     """
 
     def __init__(self, settings: AgentSettings, *, on_loopback: bool = True, resolve: Resolve | None = None) -> None:
@@ -49,14 +50,14 @@ class AddressGuard:
             raise Forbidden(f"port {port} is not among agents.allow_ports ({known})")
 
     def check_name(self, host: str) -> None:
-        """Raise Forbidden if the host name is that of a metadata service."""
-        if host.lower().rstrip(".") in NEVER_NAMES:
+        """Raise Forbidden if the host name belongs to a cloud metadata service."""
+        if host.lower().rstrip(".") in FORBIDDEN_NAMES:
             raise Forbidden(f"{host} is a metadata service, which is never called")
 
     def check_address(self, text: str, host: str = "") -> str:
-        """Return the address in `text` if it may be called. Raises: Forbidden.
+        """Return `text` if it is an address that may be called. Raises: Forbidden if it is not.
 
-        `host` is the name that was resolved to it: a name in `allow_hosts` allows its private addresses, too.
+        `host` is the host name of the address, "" without one: a private address is allowed if `allow_hosts` has it.
         """
         address = parse_address(text)
         if address is None:
@@ -77,9 +78,10 @@ class AddressGuard:
         return host.lower().rstrip(".") in self._names or any(real in network for network in self._networks)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Resolve a host once and return its addresses, if port, name and all addresses may be called.
+        """Return the addresses of a host if all of them may be called at this port.
 
-        Raises: Forbidden, Unresolved.
+        Connect to these: a second look-up may give other addresses. Raises: Forbidden if the port, the host name or one
+        of the addresses may not be called; Unresolved if the host has no address.
         """
         self.check_port(port)
         self.check_name(host)
@@ -90,9 +92,10 @@ class AddressGuard:
         return [self.check_address(text, host) for text in found]
 
     async def check_url(self, url: str, *, field: str = "url") -> list[str]:
-        """Return warnings about a URL that may be called: one if its host name has no address yet, else none.
+        """Check that this instance may call the URL of an agent, and return a list of warnings.
 
-        Raises: InvalidInput, which names `field`, for a URL that this instance may not call.
+        There is one warning if the host name has no address now, else the list is empty. Raises: InvalidInput, which
+        names `field`, if the URL is not valid or this instance may not call it.
         """
         host, port = host_and_port(url)
         try:
@@ -105,7 +108,7 @@ class AddressGuard:
 
 
 async def system_resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host by the system's resolver. Raises: Unresolved.
+    """Return the addresses of a host as the system's resolver finds them. Raises: Unresolved if it finds none in time.
 
     The resolver turns odd spellings (0x7f000001, 127.1) into plain addresses, which the guard then checks.
     """
@@ -119,7 +122,10 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 
 def _allow_list(given: tuple[str, ...]) -> tuple[frozenset[str], tuple[Network, ...]]:
-    """Return the names and the networks in `allow_hosts`; one address counts as a network. Raises: InvalidInput."""
+    """Return the host names and the networks in `given`, the setting `allow_hosts`; an address is a network of one.
+
+    Raises: InvalidInput if a network is not valid.
+    """
     names: set[str] = set()
     networks: list[Network] = []
     for one in given:

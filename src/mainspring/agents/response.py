@@ -1,4 +1,4 @@
-"""Responses of HTTP agents: read within bounds, decoded to storable text, with secrets redacted."""
+"""Responses of HTTP agents: read them within bounds, decode them to storable text, and redact secrets in them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from msgspec import Struct
 from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms, instant_ms
 
-#: A compressed response is not read further once decompressing has made it larger by this factor.
+#: Reading of a compressed response stops once its decompressed size is larger than the received size by this factor.
 MAX_COMPRESSION_RATIO = 20
-#: Up to this size in bytes, a compressed response may grow by any factor.
+#: A response that decompresses to at most this size may grow by any factor.
 RATIO_FREE_BYTES = 16 * 1024
-#: Longest wait that an agent may request with Retry-After, in milliseconds.
-MAX_RETRY_AFTER: Ms = 86_400_000
+#: The longest delay that an agent may ask for with Retry-After.
+MAX_RETRY_AFTER_MS: Ms = 86_400_000
 REDACTED = "[redacted]"
 
 #: Content-Encoding → zlib's parameter `wbits`, which selects the format.
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-#: A JSON string that is the value of a name such as "apiKey"; group 1 is all before the value.
+#: A JSON member whose name is like "apiKey" and whose value is a string; group 1 is the text before the value.
 _NAMED = re.compile(
     r'(?i)("[^"]*(?:password|passwd|secret|token|api[_-]?key|authorization|credential|cookie)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"?'
 )
@@ -30,7 +30,7 @@ _WHSEC = re.compile(r"whsec_[A-Za-z0-9+/=]+")
 
 
 class Answer(Struct, frozen=True):
-    """The part of a response body that was read: its bytes, decompressed, and the number of bytes received."""
+    """The part of a response body that was read: the bytes after decompression, and the number of bytes received."""
 
     data: bytes
     read: int
@@ -39,9 +39,9 @@ class Answer(Struct, frozen=True):
 
 
 async def read_bounded(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> Answer:
-    """Read a body and return it decompressed: at most `limit` bytes, both as received and as decompressed.
+    """Read a body and return it decompressed. Stop when more than `limit` bytes are received or decompressed.
 
-    `encoding` is the Content-Encoding in lower case; a body in an unknown one is returned as it was received. A
+    `encoding` is the Content-Encoding in lower case; a body in an unknown encoding is returned as it was received. A
     compressed body that grows too much is cut at `MAX_COMPRESSION_RATIO`.
     """
     inflate = zlib.decompressobj(_WINDOW[encoding]) if encoding in _WINDOW else None
@@ -65,7 +65,7 @@ async def read_bounded(chunks: AsyncIterator[bytes], encoding: str, limit: int) 
 
 
 def decode_text(data: bytes, charset: str | None, limit: int) -> str:
-    """Decode at most `limit` bytes to text that every store can keep; no or an unknown charset counts as UTF-8."""
+    """Decode the first `limit` bytes to text that every store can hold. A `charset` that is unknown counts as UTF-8."""
     try:
         text = data[:limit].decode(charset or "utf-8", "replace")
     except LookupError:
@@ -74,10 +74,10 @@ def decode_text(data: bytes, charset: str | None, limit: int) -> str:
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
-    """Return a text with `[redacted]` in place of the `known` secrets and of all that looks like a secret.
+    """Return the text with `[redacted]` in place of the `known` secrets and of everything that looks like a secret.
 
-    Of a known secret such as "Bearer abcd", the part after the last space is redacted by itself, too. Secrets of fewer
-    than four characters stay.
+    If a known secret contains a space, as in "Bearer abcd", the part after the last space is a known secret, too. Known
+    secrets of fewer than four characters are not redacted.
     """
     for value in known:
         for part in {value, value.rpartition(" ")[2]}:
@@ -89,19 +89,19 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
 
 
 def parse_retry_after(value: str | None, now: Ms) -> Ms | None:
-    """Return the milliseconds to wait by the value of a Retry-After header, which has seconds or a date.
+    """Return the delay that a Retry-After header asks for, at most `MAX_RETRY_AFTER_MS`.
 
-    At most `MAX_RETRY_AFTER`. None without a header, or if the value is neither.
+    `value` is a number of seconds or a date. Return None if it is neither, or None because there is no header.
     """
     if value is None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit() and len(text) < 12:
-        return min(int(text) * 1000, MAX_RETRY_AFTER)
+        return min(int(text) * 1000, MAX_RETRY_AFTER_MS)
     from email.utils import parsedate_to_datetime  # few agents send a date
 
     try:
         at = parsedate_to_datetime(text)
-        return min(max(0, instant_ms(at) - now), MAX_RETRY_AFTER)
+        return min(max(0, instant_ms(at) - now), MAX_RETRY_AFTER_MS)
     except (ValueError, TypeError, IndexError):
         return None

@@ -1,4 +1,4 @@
-"""Signatures of calls to HTTP agents (Standard Webhooks), and tokens of their callbacks."""
+"""Signatures of calls to HTTP agents (Standard Webhooks), and the tokens of the agents' callbacks."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ from collections.abc import Mapping, Sequence
 from mainspring.model.instant import Ms
 
 #: Every signing secret begins with this.
-PREFIX = "whsec_"
+WHSEC_PREFIX = "whsec_"
 #: Largest difference between a signature's timestamp and the time of its check.
 TIMESTAMP_TOLERANCE_SECONDS = 300
 
 
 def new_secret() -> str:
     """Return a new signing secret: `whsec_` and 32 random bytes in base64."""
-    return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+    return WHSEC_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def decode_secret(secret: str) -> bytes:
     """Return the bytes that a signing secret encodes."""
-    return base64.b64decode(secret.removeprefix(PREFIX))
+    return base64.b64decode(secret.removeprefix(WHSEC_PREFIX))
 
 
 def make_reference(key: bytes, data: bytes) -> str:
-    """Return a name for `data`: equal data have equal names, and without the key a name reveals nothing."""
+    """Return a name for `data`, made with a secret `key`: equal data have equal names. A name reveals no data."""
     return hmac.new(key, data, "sha256").hexdigest()[:40]
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """Return one signature of a call: `v1,` and the base64 of HMAC-SHA256 over id, timestamp (in seconds) and body."""
+    """Return the signature of a call with one secret: `v1,` and the base64 of an HMAC-SHA256.
+
+    It is computed over the id, the timestamp (in seconds) and the body.
+    """
     text = f"{message_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.digest(decode_secret(secret), text, "sha256")).decode()
 
 
 def sign_headers(secrets_in_force: Sequence[str], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the three headers that sign a call, with one signature for each of the secrets."""
+    """Return the three headers that sign a call, with one signature for each secret. `timestamp` is in seconds."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),
@@ -48,7 +51,10 @@ def sign_headers(secrets_in_force: Sequence[str], message_id: str, timestamp: in
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> bool:
-    """For agents in Python: return whether a call was signed with `secret` within five minutes of `now`, in seconds."""
+    """Return True if a call was signed with `secret`, within five minutes of `now` (in seconds).
+
+    Agents that are written in Python use this. It returns False also for headers that are missing or not valid.
+    """
     given = {name.lower(): value for name, value in headers.items()}
     try:
         timestamp = int(given["webhook-timestamp"])
@@ -61,12 +67,12 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
 
 
 def callback_token(secret: str, run_id: str, epoch: int, expires: Ms) -> str:
-    """Return a token for the callbacks of one attempt, valid until `expires`."""
+    """Return the token for the callbacks of one attempt, given by run and epoch. It is valid until `expires`."""
     return f"{epoch}.{expires}.{_token_mac(secret, run_id, epoch, expires)}"
 
 
 def read_token(token: str, secrets_in_force: Sequence[str], run_id: str, now: Ms) -> int | None:
-    """Return the epoch of a callback token; None if it is forged, belongs to another run, or has expired."""
+    """Return the epoch in a callback token; None if the token is forged, belongs to another run, or has expired."""
     epoch, _, rest = token.partition(".")
     expires, _, mac = rest.partition(".")
     if not (epoch.isascii() and epoch.isdigit() and expires.isascii() and expires.isdigit() and len(token) < 200):
@@ -79,5 +85,6 @@ def read_token(token: str, secrets_in_force: Sequence[str], run_id: str, now: Ms
 
 
 def _token_mac(secret: str, run_id: str, epoch: int, expires: Ms) -> str:
+    """Return the part of a callback token that only this service can compute: an HMAC over the other values."""
     key = hmac.digest(decode_secret(secret), b"mainspring callback", "sha256")
     return hmac.new(key, f"{run_id}.{epoch}.{expires}".encode(), hashlib.sha256).hexdigest()

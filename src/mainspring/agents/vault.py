@@ -7,25 +7,26 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Struct
 
-from mainspring.model.errors import InvalidInput
+from mainspring.model.errors import InvalidInput, StoreError
 from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import HEADERS_KIND, SIGNING_KIND, KeyValue
 from mainspring.ports.store import KeyValues, Store
 
-#: After a rotation, the old secret signs beside the new one for this long.
+#: After a rotation, the old secret goes on signing, beside the new one, for this long unless the caller says otherwise.
 ROTATION_OVERLAP_MS: Ms = 86_400_000
-#: Values that no schedule refers to any more are stored for this long, for runs that still wait.
+#: Headers and secrets that no schedule uses any more stay stored for this long, for runs that still wait.
 RETIRED_TTL_MS: Ms = 30 * 86_400_000
-#: Secrets are cached for this long, so that a rotation by another instance takes effect afterwards.
+#: Signing secrets are cached for this long. Then they are read again, because another instance may have rotated them.
 SECRET_CACHE_MS: Ms = 5_000
-#: Upper bound of each cache: that of header values and that of signing secrets.
+#: The most entries of each of the two caches, for header values and for signing secrets.
 MAX_CACHED_ENTRIES = 10_000
-#: Id of the entry with the key of `make_reference`: without that key, a reference reveals nothing of the values.
-REFERENCES = "references"
+#: Id of the key-value entry that holds the key for `make_reference`. Without this key, a reference reveals nothing of
+#: the header values that it stands for.
+REFERENCE_KEY_ID = "references"
 
 
 class Secret(Struct, frozen=True, omit_defaults=True):
-    """One signing secret. `until`: the instant at which it stops signing; None if it was not rotated."""
+    """One signing secret. `until`: when it stops signing, because it was rotated; None: it is the newest."""
 
     secret: str
     until: Ms | None = None
@@ -35,14 +36,14 @@ class Secret(Struct, frozen=True, omit_defaults=True):
 
 
 class Signing(Struct, frozen=True, omit_defaults=True):
-    """Signing secrets of a schedule, newest first; `shown` is True once the newest was shown."""
+    """Signing secrets of a schedule, newest first. `shown` is True once a user has received the newest."""
 
     secrets: tuple[Secret, ...] = ()
     shown: bool = False
 
 
 class CallSecrets(Struct, frozen=True):
-    """Header values of a call, None if the stored values are gone, and the secrets that sign it, newest first."""
+    """Header values of a call (None if they are stored no longer), and the secrets that sign it, newest first."""
 
     headers: Mapping[str, str] | None
     secrets: tuple[str, ...]
@@ -66,9 +67,9 @@ class Vault:
     # ── header values ──────────────────────────────────────────────────────
 
     async def store_headers(self, owner: str, headers: Mapping[str, str]) -> str | None:
-        """Store the header values of a schedule and return their reference; None if there are no headers.
+        """Store the header values of a schedule and return a reference to them; None if `headers` is empty.
 
-        `owner` is the schedule's name with its namespace: equal values of one owner have one reference.
+        `owner` is the schedule's name with its namespace. Equal header values of one owner have one reference.
         """
         if not headers:
             return None
@@ -82,7 +83,7 @@ class Vault:
         return ref
 
     async def headers(self, ref: str | None) -> dict[str, str] | None:
-        """Return the header values of a reference: {} for None, and None if the store has them no longer."""
+        """Return the header values that `ref` refers to; None if they are stored no longer. `ref` None: no headers."""
         if ref is None:
             return {}
         known = self._headers.get(ref)
@@ -96,7 +97,10 @@ class Vault:
         return known
 
     def cached(self, ref: str | None, schedule_id: str) -> CallSecrets | None:
-        """Return what `load` would return, from the cache; None if the store must be read. Thread: any."""
+        """Return the header values and signing secrets of a call from the cache; None if the store must be read.
+
+        The arguments are those of `load`. Thread: any.
+        """
         headers = {} if ref is None else self._headers.get(ref)
         read_at, signing = self._signing.get(schedule_id, (0, None))
         now = self._now()
@@ -107,15 +111,15 @@ class Vault:
     async def load(self, ref: str | None, schedule_id: str) -> CallSecrets:
         """Return the header values and signing secrets of a call, from the store unless they are cached.
 
-        `ref` is the reference from `store_headers`; None: the call has no such headers. A schedule without a secret
-        gets one.
+        `ref` is the reference that `store_headers` returned; None: the schedule has no headers. If the schedule has no
+        secret, one is made and stored.
         """
         return CallSecrets(await self.headers(ref), await self.secrets(schedule_id))
 
     async def retire(self, *, ref: str | None = None, schedule_id: str | None = None) -> None:
-        """Let the header values `ref` and the signing secrets of `schedule_id` expire after `RETIRED_TTL_MS`.
+        """Have the header values of `ref` and the signing secrets of `schedule_id` expire after `RETIRED_TTL_MS`.
 
-        No schedule uses them any more, but runs that wait now may still need them. An argument None is ignored.
+        Called when no schedule uses them any more; runs that wait may still need them. An argument None is ignored.
         """
         for kind, name in ((HEADERS_KIND, ref), (SIGNING_KIND, schedule_id)):
             found = [] if name is None else await self._store.find(KeyValues(kind=kind, ids=(name,)))
@@ -124,17 +128,20 @@ class Vault:
                 await self._store.put([ends], replace=True)
 
     async def _reference_key(self) -> bytes:
-        """Return the key of this store's references; the first call on a store makes and stores it."""
+        """Return the HMAC key with which `make_reference` makes references. The first call on a store makes the key."""
         if self._key is None:
-            made = KeyValue(kind=SIGNING_KIND, id=REFERENCES, data=_new_secret())
+            made = KeyValue(kind=SIGNING_KIND, id=REFERENCE_KEY_ID, data=_new_secret())
             await self._store.put([made])
-            self._key = (await self._store.find(KeyValues(kind=SIGNING_KIND, ids=(REFERENCES,))))[0].data.encode()
+            self._key = (await self._store.find(KeyValues(kind=SIGNING_KIND, ids=(REFERENCE_KEY_ID,))))[0].data.encode()
         return self._key
 
     # ── signing secrets ────────────────────────────────────────────────────
 
     async def secrets(self, schedule_id: str) -> tuple[str, ...]:
-        """Return the secrets that sign now, newest first; a schedule without a secret gets one, which is stored."""
+        """Return the secrets with which calls of a schedule are signed now, newest first.
+
+        If the schedule has no secret, one is made and stored. Raises: StoreError.
+        """
         now = self._now()
         read_at, signing = self._signing.get(schedule_id, (0, None))
         if signing is None or not now - SECRET_CACHE_MS <= read_at <= now:
@@ -143,17 +150,25 @@ class Vault:
         return _in_force(signing, now)
 
     async def show(self, schedule_id: str) -> str:
-        """Return the newest secret and store that it was shown. Raises: InvalidInput if it was shown before."""
+        """Return the newest secret of a schedule, for the user, and store that it was shown.
+
+        Raises: InvalidInput if it was shown before.
+        """
         signing = await self._read(schedule_id)
         if signing.shown:
             raise InvalidInput(
-                "secret", "it was shown before, and is shown only once", "Rotate it: the answer is the new one"
+                "secret",
+                "the signing secret can be read only once, and was read already",
+                "Rotate it to get a new one",
             )
         await self._write(schedule_id, Signing(signing.secrets, shown=True))
         return signing.secrets[0].secret
 
     async def rotate(self, schedule_id: str, overlap: Ms = ROTATION_OVERLAP_MS) -> str:
-        """Store and return a new secret, which counts as shown; for `overlap` ms the one before it signs, too."""
+        """Make, store and return a new secret of a schedule. For `overlap` ms, the secret before it signs, too.
+
+        The new secret counts as shown, because the caller returns it to the user.
+        """
         until = self._now() + overlap
         old = (await self._read(schedule_id)).secrets
         kept = tuple(Secret(one.secret, until if one.until is None else one.until) for one in old[:1])
@@ -162,7 +177,10 @@ class Vault:
         return fresh
 
     async def _read(self, schedule_id: str) -> Signing:
-        """Return the stored secrets of a schedule; if there are none, store a first one."""
+        """Return the secrets of a schedule from the store; if there are none, make and store the first.
+
+        Raises: StoreError if a secret that was stored cannot be read back.
+        """
         for _ in range(3):
             found = await self._store.find(KeyValues(kind=SIGNING_KIND, ids=(schedule_id,)))
             if found:
@@ -171,15 +189,16 @@ class Vault:
             await self._store.put(
                 [KeyValue(kind=SIGNING_KIND, id=schedule_id, data=msgspec.json.encode(made).decode())]
             )
-        raise InvalidInput("secret", "the store does not keep signing secrets", "Look at the store")
+        raise StoreError("the signing secret was written three times and cannot be read back")
 
     async def _write(self, schedule_id: str, signing: Signing) -> None:
+        """Store the secrets of a schedule, and put them into the cache."""
         data = msgspec.json.encode(signing).decode()
         await self._store.put([KeyValue(kind=SIGNING_KIND, id=schedule_id, data=data)], replace=True)
         self._remember(schedule_id, signing)
 
     def _remember(self, schedule_id: str, signing: Signing) -> None:
-        """Put the secrets of a schedule into the cache, as read or written now."""
+        """Put the secrets of a schedule into the cache. They were read from or written to the store just now."""
         self._signing.pop(schedule_id, None)
         self._signing[schedule_id] = (self._now(), signing)
         if len(self._signing) > MAX_CACHED_ENTRIES:
@@ -193,5 +212,5 @@ def _new_secret() -> str:
 
 
 def _in_force(signing: Signing, now: Ms) -> tuple[str, ...]:
-    """Return the secrets that sign at `now`, newest first."""
+    """Return the secrets that sign at `now`, newest first: those that were not rotated too long ago."""
     return tuple(one.secret for one in signing.secrets if one.until is None or one.until > now)

@@ -1,6 +1,6 @@
-"""A future that ends after a delay.
+"""A future that is done after a delay, as a quicker `asyncio.sleep`.
 
-Its timer wakes the waiting task in one turn of the event loop; `asyncio.sleep` needs two.
+Its timer wakes the waiting task in one turn of the event loop; `asyncio.sleep` needs two turns.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 
 class TimerFuture:
-    """A future that is done after `seconds`, for one task that awaits it once, on its own loop.
+    """A future that is done after `seconds`. One task may await it, once, on the event loop `loop`.
 
-    It saves a turn of the loop: an ordinary future that a timer resolves wakes its task one turn later; here the timer
+    It saves a turn of the loop. An ordinary future that a timer resolves wakes its task one turn later; here the timer
     wakes the task directly. asyncio accepts it as a future because it has `_asyncio_future_blocking`.
     """
 
@@ -28,19 +28,27 @@ class TimerFuture:
         self._wake: tuple[Callable[[Any], object], Context | None] | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
+        """Let the awaiting task wait for this future, as asyncio's own futures do."""
         self._asyncio_future_blocking = True
         yield self
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop of the future. asyncio checks that the awaiting task runs on it."""
         return self._loop
 
     def add_done_callback(self, wake: Callable[[Any], object], *, context: Context | None = None) -> None:
-        """Start the timer. The task calls this when it begins to wait; `wake` resumes the task."""
+        """Start the timer, which calls `wake` in `context`. asyncio calls this when the task begins to wait.
+
+        `wake` is asyncio's own function that resumes the task.
+        """
         self._wake = wake, context
         self._timer = self._loop.call_later(self._seconds, wake, self, context=context)
 
     def cancel(self, msg: object = None) -> bool:
-        """Wake the task at once, because it is being cancelled. Return False: the task raises the error itself."""
+        """Wake the waiting task at once; asyncio calls this when that task is cancelled.
+
+        Always return False: asyncio then raises `CancelledError` in the task itself. `msg` is ignored.
+        """
         if self._timer is not None and self._wake is not None:
             self._timer.cancel()
             self._timer = None
@@ -49,4 +57,4 @@ class TimerFuture:
         return False
 
     def result(self) -> None:
-        """Return nothing. The task calls this when it resumes."""
+        """Return None, the value of the `await`. asyncio calls this when the task resumes."""

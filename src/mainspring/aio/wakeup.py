@@ -1,4 +1,4 @@
-"""A wake-up: notify waiting tasks from any thread, on whatever event loop they run."""
+"""A wake-up: lets any thread wake the tasks that wait for it, on any event loops."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import threading
 
 
 class Wakeup:
-    """A condition without a lock to hold: any thread notifies, any number of tasks on any loops wait.
+    """Lets tasks wait for a notification from any thread, like a condition variable whose lock callers need not hold.
 
-    A task that looks for work before it waits reads `latest` first, then looks, then calls `wait(timeout, latest)`:
-    a notification that arrives between the look and the wait ends the wait at once. Without a waiter, `notify` takes
-    no lock.
+    A task that searches for work before it waits should first read `latest`, then search, then call
+    `wait(timeout, since)` with the value read. A notification between the search and the wait then ends the wait at
+    once. Without a waiting task, `notify` takes no lock.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Wakeup:
 
     def notify(self) -> None:
         """Wake all waiting tasks. Thread: any."""
-        self.latest = next(self._numbers)  # before the look at `_waiters`: `wait` does the two in the opposite order
+        self.latest = next(self._numbers)  # before `_waiters` is read: `wait` does the two in the opposite order
         if not self._waiters:
             return
         with self._lock:
@@ -38,8 +38,8 @@ class Wakeup:
     async def wait(self, timeout: float, since: int | None = None) -> bool:
         """Wait up to `timeout` seconds for a notification. Return True if one arrived, False after the time-out.
 
-        `since` is the value of `latest` at the caller's last look for work: a later notification counts, too. Without
-        `since` only notifications from now on count.
+        `since`: a value of `latest` that the caller read before; a notification since then ends the wait at once. With
+        None, only notifications from now on count.
         """
         loop = asyncio.get_running_loop()
         entry = (loop, loop.create_future())
@@ -59,5 +59,6 @@ class Wakeup:
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
+    """End the wait of a task, unless it has ended already. Thread: the event loop of the task."""
     if not future.done():
         future.set_result(None)

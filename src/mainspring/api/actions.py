@@ -1,4 +1,7 @@
-"""Helper of the routes that act on one schedule or execution: optional body, one effect per `Idempotency-Key`."""
+"""Helper of the routes that act on one schedule or execution, such as pause and cancel.
+
+Their body may be left out, and a request repeated with its `Idempotency-Key` acts once.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ T = TypeVar("T", bound=Struct)
 
 
 async def run_action(request: Request, kind: type[T], action: Callable[[Api, T], Awaitable[Response]]) -> Response:
-    """Parse the body, which may be left out, as `kind`, and return what `action(api, body)` answers to it.
+    """Parse the body of `request` as `kind`, call `action(api, body)` and return its answer. The body may be left out.
 
-    If the idempotency key was used before, return the stored answer of that request instead. Raises: Refused for a
-    wrong request, and what `action` raises.
+    If the request's idempotency key was used before, return the stored answer of the first request instead. Raises:
+    Refused for a wrong request, and what `action` raises.
     """
     api = api_of(request)
     parse_query(request, NoQuery)

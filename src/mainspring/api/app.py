@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def build(ms: Mainspring, settings: ServeSettings | None = None) -> Starlette:
     """Return the ASGI app that serves `ms`; the caller starts and stops its engine.
 
-    `settings.role` decides the routes: a planner or a worker serves its probes only. Without `settings`, the app is
-    embedded in another program and has all routes. Before the server is stopped, set `app.state.api.closing`: it ends
-    the event streams.
+    `settings.role` decides the routes: a planner or a worker has its probes only. `settings` None: the app is embedded
+    in another program and has all routes. Set `app.state.api.closing` before the server is stopped: this ends the event
+    streams.
     """
     has_api = settings is None or settings.role in ("all", "api")
     app = Starlette(routes=_routes((*ENDPOINTS, *PAGES) if has_api else PROBES))
@@ -38,7 +38,7 @@ def build(ms: Mainspring, settings: ServeSettings | None = None) -> Starlette:
     return app
 
 
-#: Pages and documents. They are made from the table of routes, so they cannot be in it.
+#: Routes of the HTML pages and the OpenAPI document. They are made from the table of routes, so they cannot be in it.
 PAGES: tuple[Endpoint, ...] = (
     Endpoint(method="GET", path="/", handler=status_page, summary="Status page", documented=False),
     Endpoint(method="GET", path="/api/docs", handler=api_docs, summary="Documentation of the API", documented=False),
@@ -49,9 +49,9 @@ PAGES: tuple[Endpoint, ...] = (
 
 
 def route_table(app: Starlette) -> list[tuple[str, str, bool]]:
-    """Return method, path and whether no API key is needed, for every route of an app.
+    """Return (method, path, open) for every route of an app; `open` is True if the route needs no API key.
 
-    A route that is not in the table of routes counts as one that needs a key.
+    A route that is in neither `ENDPOINTS` nor `PAGES` counts as one that needs a key.
     """
     open_routes = {(one.method, one.path) for one in (*ENDPOINTS, *PAGES) if one.public or one.callback}
     return [
@@ -63,7 +63,10 @@ def route_table(app: Starlette) -> list[tuple[str, str, bool]]:
 
 
 def _routes(endpoints: Iterable[Endpoint]) -> list[BaseRoute]:
-    """Return one Starlette route per path, so that the answer to a wrong method lists all methods of the path."""
+    """Return one Starlette route for each path, which handles all methods of the path.
+
+    Why: the answer to a wrong method then lists all methods that the path has.
+    """
     by_path: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
         by_path.setdefault(endpoint.path, []).append(endpoint)
@@ -74,9 +77,9 @@ def _routes(endpoints: Iterable[Endpoint]) -> list[BaseRoute]:
 
 
 def _by_method(handlers: dict[str, Handler]) -> Handler:
-    """Return a handler that calls the one of `handlers` for the request's method: that of GET also for HEAD.
+    """Return a handler that calls the handler in `handlers` for the request's method, and for HEAD the one for GET.
 
-    What a handler raises is answered with a problem document.
+    An exception is answered with a problem document.
     """
 
     async def handle(request: Request) -> Response:

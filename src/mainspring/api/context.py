@@ -1,4 +1,4 @@
-"""Context of the route handlers: the app that they serve, the settings in force, JSON answers, pages of a list."""
+"""What the route handlers share: the app that they serve, the settings in force, JSON answers, pages of a list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 
-#: Event streams that one instance serves at a time.
+#: The most event streams that one instance serves at a time.
 MAX_STREAMS = 100
 
 
@@ -38,18 +38,18 @@ class Api:
         self.ms = ms
         self.host = host_of(ms)
         self.health = HealthReporter(ms, settings)
-        #: Set before the server stops: event streams end then, as the server waits for open answers.
+        #: Set before the server stops, and ends the event streams: the server waits until every answer has ended.
         self.closing = asyncio.Event()
-        #: Number of event streams that are open now, and the largest number that may be.
+        #: Number of event streams that are open now, and the largest number that may be open.
         self.streams = 0
         self.max_streams = MAX_STREAMS
         self.adopt(settings)
 
     def adopt(self, settings: ServeSettings | None) -> None:
-        """Use new settings for the requests that follow."""
+        """Use `settings` for later requests; None: the defaults."""
         self.settings = settings
         self.health.adopt(settings)
-        #: The retry policy of HTTP agents that name none.
+        #: The retry policy of schedules that call an HTTP agent and have no policy of their own.
         self.http_retry: RetryPolicy = HTTP_RETRY if settings is None else settings.retry
         #: The shortest interval between two fires of a schedule; None: no limit.
         self.min_interval: Ms | None = None if settings is None else settings.limits.min_interval
@@ -71,7 +71,7 @@ def api_of(request: Request) -> Api:
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON answer that no cache may store."""
+    """Return an answer with `value` as JSON, which caches must not store."""
     return Response(
         _encoder.encode(value), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json"
     )
@@ -80,10 +80,10 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 def cut_page(
     request: Request, rows: Sequence[T], limit: int, key: Callable[[T], str]
 ) -> tuple[Sequence[T], dict[str, str]]:
-    """Cut `rows` to a page of `limit` and return it with a `Link` header to the next page, if there is one.
+    """Return the first `limit` rows, and a `Link` header to the next page; no header if there is no next page.
 
-    `rows` were read with a limit of `limit` + 1, so that one row too many means that there is a next page.
-    `key` returns the cursor of a row.
+    The caller has read up to `limit` + 1 rows: a row beyond `limit` means that there is a next page. `key` returns the
+    cursor of a row.
     """
     if len(rows) <= limit:
         return rows, {}

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Probes within this time share one report, so that frequent probing costs the store nothing.
+#: For this long a report is reused, so that frequent probing costs the store nothing.
 REPORT_LIFETIME_SECONDS = 0.5
-#: A store or an engine's thread that needs longer for an answer counts as away.
+#: A store, or an engine's thread, that does not answer within this time is reported as unhealthy.
 PROBE_TIMEOUT_SECONDS = 2.0
 _BEST_TO_WORST: tuple[HealthStatus, ...] = ("healthy", "degraded", "unhealthy")
 _REDIS_SCHEMES = ("redis", "valkey")
 
 
 class Liveness(Struct, frozen=True):
-    """Answer of `/health`: whether the engine's thread answers. The store is not asked."""
+    """Report behind `/health`: whether the engine's thread answers. The store is not asked."""
 
     status: HealthStatus
     components: dict[str, ComponentView]
@@ -41,9 +41,10 @@ class Liveness(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """Status of every part of an instance; `ready` is True when the instance should receive work.
+    """Report behind `/ready` and `/api/health`: the status of each part of an instance, by the part's name.
 
-    `status` is the worst of them, but "unhealthy" only if the store is. `last_updated` is RFC 3339.
+    `ready` is True if the instance should receive work. `status` is the worst status of a part, but "unhealthy" only if
+    the store is unhealthy. `last_updated` is an RFC 3339 time.
     """
 
     status: HealthStatus
@@ -57,42 +58,42 @@ class Readiness(Struct, frozen=True):
 class HealthReporter:
     """Makes the reports behind `/health`, `/ready` and `/api/health`, each at most twice a second.
 
-    Without `settings` the app is embedded in another program: its engine may run elsewhere or not at all, so a stopped
-    engine is no fault. With `settings`, `mainspring serve` runs the engine, and a stopped engine is a fault.
+    `settings` None: the app is embedded in another program. Its engine may run in another process or not at all, so a
+    stopped engine is no fault. With `settings`, `mainspring serve` runs the engine, and a stopped engine is a fault.
     """
 
     def __init__(self, ms: Mainspring, settings: ServeSettings | None = None) -> None:
         self._ms = ms
         self._host = host_of(ms)
         self._stopping = False
-        self._liveness = _SharedReport(ms.clock.monotonic, self._look_at_engine)
-        self._readiness = _SharedReport(ms.clock.monotonic, self._look_at_all)
+        self._liveness = _SharedReport(ms.clock.monotonic, self._probe_engine)
+        self._readiness = _SharedReport(ms.clock.monotonic, self._probe_all_parts)
         self.adopt(settings)
 
     def adopt(self, settings: ServeSettings | None) -> None:
-        """Use new settings from the next report on; None: the app is embedded in another program."""
+        """Use `settings` from the next report on; None: the app is embedded in another program."""
         self._embedded = settings is None
         self._role: ServeRole = "all" if settings is None else settings.role
         self._max_lag: Ms = (SchedulerSettings() if settings is None else settings.scheduler).max_lag
 
     def mark_stopping(self) -> None:
-        """Report not ready from now on, whatever the parts report: the instance is about to end."""
+        """Report the instance as not ready from now on, because it is about to end."""
         self._stopping = True
         self._readiness.drop()
 
     async def liveness(self) -> Liveness:
-        """Report whether the engine's thread answers; `unhealthy` means that a restart would help."""
+        """Return the report whether the engine's thread answers; "unhealthy" means that a restart would help."""
         return await self._liveness.get()
 
     async def readiness(self) -> Readiness:
-        """Report the status of every part, and whether the instance should receive work."""
+        """Return the report on every part of the instance, and whether the instance should receive work."""
         return await self._readiness.get()
 
     async def dependencies(self) -> Readiness:
-        """Return the readiness report with the parts outside this process as its only components.
+        """Return the readiness report, but of its parts only those outside this process, under other names.
 
-        These are `database`, and `broker` and `redis` if used. `redis` is the one of store and broker that is a Redis
-        or Valkey server; if both are, the one in worse health.
+        `database` is the store. `broker` is the broker, if there is one. `redis` is the store or the broker, whichever
+        is a Redis or Valkey server; if both are, it has the worse status of the two.
         """
         report = await self.readiness()
         database, broker = report.components["store"], report.components.get("broker")
@@ -108,8 +109,8 @@ class HealthReporter:
 
     # ── liveness ───────────────────────────────────────────────────────────
 
-    async def _look_at_engine(self) -> Liveness:
-        """Have the engine's thread run an empty call, and return whether it did in time."""
+    async def _probe_engine(self) -> Liveness:
+        """Have the engine's thread run an empty call, and return a report whether it did within the time-out."""
         at = isoformat(self._ms.clock.now())
         engine = ComponentView("healthy", at)
         try:
@@ -121,24 +122,24 @@ class HealthReporter:
 
     # ── readiness ──────────────────────────────────────────────────────────
 
-    async def _look_at_all(self) -> Readiness:
-        """Ask the store and the engine, and return a new report."""
+    async def _probe_all_parts(self) -> Readiness:
+        """Ask the store and the engine for their status, and return a new readiness report."""
         at = isoformat(self._ms.clock.now())
-        store, lag = await self._look_at_store(at)
+        store, lag = await self._probe_store(at)
         api = ComponentView("degraded", at, "stopping") if self._stopping else ComponentView("healthy", at)
         parts = {"store": store, **self._engine_parts(at, lag), "api": api}
         status = max((part.status for part in parts.values()), key=_BEST_TO_WORST.index)
         if status == "unhealthy" and store.status == "healthy":
-            status = "degraded"  # the store keeps every promise; other instances can go on
+            status = "degraded"  # all work is safe in the store, and other instances can go on
         # An instance without its broker is only slower. Taking all instances out of service would help no caller.
         needed = (part for name, part in parts.items() if name != "broker")
         ready = not self._stopping and all(part.status == "healthy" for part in needed)
         return Readiness(status, ready, parts, at, self._role, version("mainspring"))
 
-    async def _look_at_store(self, at: str) -> tuple[ComponentView, Ms | None]:
-        """Ask the store for overdue schedules. Return its status, and by how many ms planning is late.
+    async def _probe_store(self, at: str) -> tuple[ComponentView, Ms | None]:
+        """Ask the store for overdue schedules. Return the store's status, and how many milliseconds planning is late.
 
-        None for the latter if planning is not late, or the store does not answer. `at`: the time of the report.
+        The number is None if planning is not late, or if the store does not answer. `at` is the time of the report.
         """
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
@@ -150,10 +151,11 @@ class HealthReporter:
         return ComponentView("healthy", at, "; ".join(self._ms.health().warnings)), lag
 
     async def _planning_lag(self, runtime: Runtime) -> Ms | None:
-        """Return how many ms the oldest due schedule has waited to be planned; None if that is not more than allowed.
+        """Return for how many milliseconds the oldest due schedule has waited to be planned.
 
-        A schedule that cannot be planned at all does not count: it must not take the whole instance out of service.
-        An instance that does not plan asks for a schedule that does not exist, to see whether the store answers.
+        Return None if no schedule has waited longer than the setting `max_lag`. A schedule that cannot be planned at
+        all does not count: it must not take the whole instance out of service. An instance that does not plan only
+        reads a schedule that does not exist, to find out whether the store answers.
         """
         if self._role not in ("all", "planner"):
             await runtime.store.find(Schedules(id="-", limit=1))
@@ -166,10 +168,11 @@ class HealthReporter:
         return max(waits, default=None)
 
     def _engine_parts(self, at: str, lag: Ms | None) -> dict[str, ComponentView]:
-        """Return the status of planner, worker and broker by what the engine reports; parts not run here are left out.
+        """Return the status of planner, worker and broker, as the engine reports it, by name.
 
-        `lag` is what `_planning_lag` returned. An engine that has stopped is a part, "engine", only if
-        `mainspring serve` runs it.
+        Parts that this instance does not run are left out. `at` is the time of the report. `lag` is how many
+        milliseconds planning is late, or None. A stopped engine is reported as the part "engine", unless the app is
+        embedded in another program.
         """
         if self._role == "api":
             return {}
@@ -193,7 +196,11 @@ class HealthReporter:
         return self._embedded and health.status == "stopped"
 
     def _planner_part(self, at: str, trouble: str, lag: Ms | None) -> ComponentView:
-        """Return the planner's status: unhealthy if planning is late. `trouble`: what keeps its loop from working."""
+        """Return the planner's status: unhealthy if planning is late, degraded if only its loop fails.
+
+        `at` is the time of the report. `trouble` says why the loop fails; "" if it does not. `lag` is how many
+        milliseconds planning is late, or None.
+        """
         if lag is not None and lag > self._max_lag:
             behind = f"schedules have waited to be planned for {format_duration(lag - lag % 1_000)}"
             return ComponentView("unhealthy", at, trouble or behind)
@@ -201,30 +208,30 @@ class HealthReporter:
 
 
 class _SharedReport(Generic[T]):
-    """Report that concurrent callers share: `look` makes it once, and it is reused for `REPORT_LIFETIME_SECONDS`."""
+    """One report for all concurrent callers: `make_report` makes it, and it is reused for `REPORT_LIFETIME_SECONDS`."""
 
-    def __init__(self, monotonic: Callable[[], float], look: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, monotonic: Callable[[], float], make_report: Callable[[], Awaitable[T]]) -> None:
         self._monotonic = monotonic
-        self._look = look
+        self._make_report = make_report
         self._last: tuple[float, T] | None = None
-        self._looking: asyncio.Task[T] | None = None
+        self._running: asyncio.Task[T] | None = None
 
     def drop(self) -> None:
-        """Forget the last report and ignore one that is being made, so that the next caller gets a new one."""
-        self._last = self._looking = None
+        """Discard the last report, and the report that is being made, so that the next caller gets a new report."""
+        self._last = self._running = None
 
     async def get(self) -> T:
-        """Return the last report if it is recent, else a new one."""
+        """Return the last report if it is recent, else a new report."""
         if self._last is not None and self._monotonic() - self._last[0] < REPORT_LIFETIME_SECONDS:
             return self._last[1]
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._renew())
-        return await asyncio.shield(self._looking)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._renew())
+        return await asyncio.shield(self._running)
 
     async def _renew(self) -> T:
         """Make a new report, keep it for later callers, and return it."""
-        found = await self._look()
-        if self._looking is asyncio.current_task():  # else dropped meanwhile: this report is outdated already
+        found = await self._make_report()
+        if self._running is asyncio.current_task():  # else dropped meanwhile: this report is outdated already
             self._last = (self._monotonic(), found)
         return found
 
@@ -234,7 +241,7 @@ async def _do_nothing() -> None:
 
 
 def _part(at: str, trouble: str) -> ComponentView:
-    """Return the status of a part: degraded if there is `trouble`, healthy if that is ""."""
+    """Return the status of a part at the time `at`: degraded because of `trouble`, or healthy if `trouble` is ""."""
     return ComponentView("degraded" if trouble else "healthy", at, trouble)
 
 
@@ -243,5 +250,5 @@ def _badness(part: ComponentView) -> int:
 
 
 def _is_redis(place: str | Broker | None) -> bool:
-    """Return True if a store or broker is given as the URL of a Redis or Valkey server; an object gives False."""
+    """Return True if `place` is the URL of a Redis or Valkey server; False for any other URL, a `Broker` and None."""
     return isinstance(place, str) and place.lower().startswith(_REDIS_SCHEMES)

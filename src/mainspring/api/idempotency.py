@@ -1,4 +1,4 @@
-"""Idempotency keys: a repeated request gets the answer of the first one, on every instance, for a day."""
+"""Idempotency keys: for a day, every instance answers a repeated request with the stored answer of the first one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.api.problems import Fault, Refused
+from mainspring.model.errors import OutcomeUnknown
 from mainspring.model.keyvalue import IDEMPOTENCY_KIND, KeyValue
 
 if TYPE_CHECKING:
     from mainspring.app.engine_host import EngineHost
 
-HEADER = "Idempotency-Key"
-MAX_KEY_LENGTH = 255
-_VALID_KEY = re.compile(rf"[!-~]{{1,{MAX_KEY_LENGTH}}}")
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+MAX_KEY_CHARS = 255
+_VALID_KEY = re.compile(rf"[!-~]{{1,{MAX_KEY_CHARS}}}")
 #: How long an answer is stored.
 ANSWER_TTL_MS = 24 * 3_600_000
-#: How long a request without an answer blocks its repetitions; after that its instance is taken for dead.
+#: How long a request without a stored answer blocks its repetitions. After that, its instance counts as dead, and the
+#: key can be used again.
 IN_FLIGHT_TTL_MS = 60_000
 
 
 class Record(Struct, omit_defaults=True):
     """What is stored for an idempotency key: the digest of the first request, and its answer.
 
-    `status` 0: there is no answer yet. `headers`: those of the answer that are sent again. `body`: in base64.
+    `status` is 0 while there is no answer. `headers` holds only the headers of the answer that a repeated request gets
+    again. `body` is the answer's body in base64.
     """
 
     request: str
@@ -45,17 +48,18 @@ async def with_idempotency_key(
 ) -> Response:
     """Return `answer()`, or the stored answer if the request's idempotency key was used before.
 
-    `data` is the raw body. If `answer` raises, nothing is stored and the key can be used again: a refused request
-    changed nothing. Raises: Refused, with 422 for a malformed key or the key of another request, with 409 while the
-    first request with this key has no answer.
+    `data` is the raw body. If `answer` raises, no answer is stored, and the key can be used again at once. Only after
+    `OutcomeUnknown` it stays taken for `IN_FLIGHT_TTL_MS`, as after the death of an instance, because the change may be
+    stored. Raises: Refused, with 422 for a malformed key or for the key of a different request, and with 409 while the
+    first request with this key has no stored answer.
     """
-    given = request.headers.get(HEADER)
+    given = request.headers.get(IDEMPOTENCY_HEADER)
     if given is None:
         return await answer()
     key = given.strip()
     if not _VALID_KEY.fullmatch(key):
-        fault = Fault(f"is not a key of 1 to {MAX_KEY_LENGTH} visible ASCII characters", parameter=HEADER)
-        raise Refused(422, "invalid", f"{HEADER}: {fault.detail}", [fault])
+        fault = Fault(f"is not a key of 1 to {MAX_KEY_CHARS} visible ASCII characters", parameter=IDEMPOTENCY_HEADER)
+        raise Refused(422, "invalid", f"{IDEMPOTENCY_HEADER}: {fault.detail}", [fault])
     digest = _digest(request.method.encode(), request.url.path.encode(), request.url.query.encode(), data)
     name = _digest(b"", key.encode())
     mine = Record(digest)
@@ -67,6 +71,8 @@ async def with_idempotency_key(
             raise _in_flight()
     try:
         response = await answer()
+    except OutcomeUnknown:
+        raise  # a repetition might act twice
     except BaseException:
         await host.call(lambda runtime: runtime.commands.remove(IDEMPOTENCY_KIND, [name]))
         raise
@@ -75,9 +81,9 @@ async def with_idempotency_key(
 
 
 async def _claim(host: EngineHost, name: str, record: Record) -> bool:
-    """Store `record`, which has no answer yet, under `name`; return False if a record is there already.
+    """Store `record`, which has no answer yet, under `name`, and return True. Return False if `name` has a record.
 
-    The record expires after `IN_FLIGHT_TTL_MS`.
+    `name` is the digest of an idempotency key. The record expires after `IN_FLIGHT_TTL_MS`.
     """
     item = KeyValue(kind=IDEMPOTENCY_KIND, id=name, data=_text(record), expires_at=host.now() + IN_FLIGHT_TTL_MS)
     return (await host.call(lambda runtime: runtime.commands.put([item])))[0]
@@ -89,7 +95,10 @@ async def _find(host: EngineHost, name: str) -> Record | None:
 
 
 async def _store(host: EngineHost, name: str, digest: str, response: Response) -> None:
-    """Replace the record under `name` by one with the answer, which is kept for `ANSWER_TTL_MS`."""
+    """Replace the record under `name` by one that holds the answer and expires after `ANSWER_TTL_MS`.
+
+    `digest` is the digest of the request.
+    """
     headers = {key: response.headers[key] for key in ("content-type", "location", "etag") if key in response.headers}
     body = base64.b64encode(bytes(response.body)).decode()
     record = Record(digest, response.status_code, headers, body)
@@ -98,17 +107,22 @@ async def _store(host: EngineHost, name: str, digest: str, response: Response) -
 
 
 def _replay(stored: Record, mine: Record) -> Response:
-    """Return the stored answer. Raises: Refused if the key belongs to another request than `mine`, or has no answer."""
+    """Return the answer in the record `stored`. `mine` is the record of the present request.
+
+    Raises: Refused if the two records are of different requests, or if `stored` has no answer yet.
+    """
     if stored.request != mine.request:
-        fault = Fault("was used for another request", parameter=HEADER, suggestion="Use a new key for a new request")
-        raise Refused(422, "idempotency-mismatch", f"{HEADER}: {fault.detail}", [fault])
+        fault = Fault(
+            "was used for another request", parameter=IDEMPOTENCY_HEADER, suggestion="Use a new key for a new request"
+        )
+        raise Refused(422, "idempotency-mismatch", f"{IDEMPOTENCY_HEADER}: {fault.detail}", [fault])
     if not stored.status:
         raise _in_flight()
     return Response(base64.b64decode(stored.body), stored.status, {**stored.headers, "Idempotency-Replayed": "true"})
 
 
 def _in_flight() -> Refused:
-    """Return the refusal of a request that repeats one which is still under way."""
+    """Return the refusal of a request whose idempotency key belongs to a request that has no stored answer yet."""
     return Refused(
         409, "idempotency-in-flight", "The first request with this key has no answer yet", headers={"Retry-After": "1"}
     )
@@ -119,7 +133,10 @@ def _text(record: Record) -> str:
 
 
 def _digest(*parts: bytes) -> str:
-    """Return the SHA-256 of the parts. Each part's length is hashed before it: ("ab", "c") is not ("a", "bc")."""
+    """Return the SHA-256 of all parts, in hexadecimal.
+
+    The length of each part is hashed before the part, so that ("ab", "c") and ("a", "bc") give different digests.
+    """
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big") + part)

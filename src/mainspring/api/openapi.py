@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 document, made from the table of routes and the structs that the routes read and answer."""
+"""OpenAPI 3.1 document, made from the table of routes and the structs of request bodies and answers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from msgspec import Struct
 from mainspring.api.problems import MEDIA_TYPE, Problem
 from mainspring.api.route_table import ENDPOINTS, Endpoint
 
-#: Reference to the schema of a struct.
-REF = "#/components/schemas/{name}"
-#: Fields of a new schedule of which exactly one says when it fires, and exactly one what it calls.
+#: Reference to the schema of a struct, with its name to be filled in.
+SCHEMA_REF = "#/components/schemas/{name}"
+#: A new schedule has exactly one of `WHEN_FIELDS`, which says when it fires, and one of `WHAT_FIELDS`: what it calls.
 WHEN_FIELDS = ("cronExpression", "intervalMs", "at", "delayMs")
 WHAT_FIELDS = ("agentUrl", "task")
 #: Statuses of the problem documents that every route may answer with.
-COMMON = (401, 403, 421, 422, 429, 503)
+COMMON_STATUSES = (401, 403, 421, 422, 429, 503)
 _STATUS_WORDS = {
     400: "The body is not JSON",
     401: "The key, or the token of a callback, is missing or not valid",
-    403: "The key does not allow this",
+    403: "A page of another site sent the request",
     404: "There is no schedule or execution with this id",
     409: "The request does not fit the present state",
     412: "The schedule has changed since it was read",
@@ -76,9 +76,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the document as JSON types; it is made once, so callers must not change it."""
+    """Return the OpenAPI document as JSON types. It is made once and then shared: callers must not change it."""
     kinds = _body_types()
-    schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=SCHEMA_REF)
     by_kind = dict(zip([str(kind) for kind in kinds], schemas, strict=True))
     for name, schema in components.items():
         if name in EXAMPLES:
@@ -117,7 +117,7 @@ def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _body_types() -> list[Any]:
-    """Return the problem document's type and every type that a route reads or answers, each once."""
+    """Return `Problem` and the type of every request body and answer in the table of routes, each type once."""
     found: dict[str, Any] = {str(Problem): Problem}
     for endpoint in ENDPOINTS:
         for kind in (endpoint.body, endpoint.answer):
@@ -127,7 +127,10 @@ def _body_types() -> list[Any]:
 
 
 def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a route, with the docstring of its handler. `schemas`: name of a type → its schema."""
+    """Return the OpenAPI description of a route, which includes its handler's docstring.
+
+    `schemas` holds the schemas of bodies and answers, by the type as text.
+    """
     operation: dict[str, Any] = {
         "operationId": endpoint.operation_id,
         "summary": endpoint.summary,
@@ -155,7 +158,7 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """Return the description of each parameter in a route's path."""
+    """Return the OpenAPI description of each parameter in a route's path."""
     return [
         {
             "name": name,
@@ -168,7 +171,7 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
-    """Return the description of each field of a query struct."""
+    """Return the OpenAPI description of each query parameter; the fields of the struct `kind` are the parameters."""
     found: list[dict[str, Any]] = []
     for field in msgspec.structs.fields(kind):
         schema = msgspec.json.schema(field.type)
@@ -184,7 +187,7 @@ def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
 
 
 def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """Return the description of each header that a route accepts by its flags."""
+    """Return the OpenAPI description of each request header that the flags of a route (`idempotent` …) announce."""
     found: list[tuple[str, str, dict[str, Any]]] = []
     if endpoint.idempotent:
         text = "For a day, the same request with the same key gets the first answer again"
@@ -200,7 +203,10 @@ def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return status → description of the answer, for the route's own status and for its problem documents."""
+    """Return the OpenAPI description of each answer of a route, by status: success first, then problem documents.
+
+    `schemas` holds the schemas of bodies and answers, by the type as text.
+    """
     good: dict[str, Any] = {"description": endpoint.summary}
     if endpoint.answer is not None:
         good["content"] = {endpoint.media_type: {"schema": schemas[str(endpoint.answer)]}}
@@ -212,7 +218,7 @@ def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     problem = {MEDIA_TYPE: {"schema": schemas[str(Problem)]}}
     bad = {
         str(status): {"description": _STATUS_WORDS[status], "content": problem}
-        for status in sorted({*COMMON, *endpoint.problems})
+        for status in sorted({*COMMON_STATUSES, *endpoint.problems})
     }
     if endpoint.path == "/api/health":  # the same body with both statuses
         bad["503"] = {"description": "Unhealthy", "content": good["content"]}
@@ -220,7 +226,7 @@ def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer_headers(endpoint: Endpoint) -> dict[str, str]:
-    """Return name → description of the headers that a successful answer of the route has."""
+    """Return the descriptions of the headers in a successful answer of a route, by name."""
     found: dict[str, str] = {}
     if endpoint.status == 201:
         found["Location"] = "Path of the new schedule or execution"

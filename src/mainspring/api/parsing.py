@@ -1,6 +1,6 @@
-"""Parser of requests: body size, content type, JSON, unknown names and types of fields.
+"""Parser of requests: size and content type of the body, JSON, names and types of fields and query parameters.
 
-Of fields and parameters, every mistake is reported as a `Fault` with its place in the request, not only the first one.
+One mistake of each field or parameter is reported, as a `Fault` with its place, not only the first of all.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from mainspring.model.errors import suggest_nearest
 
 T = TypeVar("T", bound=Struct)
 
-#: Levels of nested objects and arrays in a body.
+#: The most levels of nested objects and arrays in a body.
 MAX_DEPTH = 32
-#: An error text of msgspec: what is wrong, and the path to the value.
+#: An error text of msgspec: what is wrong, and perhaps the path to the value.
 _MSGSPEC_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
@@ -33,7 +33,7 @@ _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the raw body. Raises: Refused, as soon as the body is longer than `limit` bytes, or if it ends early."""
+    """Return the raw body of a request. Raises: Refused as soon as it exceeds `limit` bytes, or if it ends early."""
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit:
         raise _too_large(limit)
@@ -57,10 +57,10 @@ def _too_large(limit: int) -> Refused:
 def parse_json_object(
     request: Request, data: bytes, *, optional: bool = False, from_agent: bool = False
 ) -> dict[str, Any]:
-    """Parse a body as a JSON object. Raises: Refused.
+    """Parse `data`, the body of a request, as a JSON object. Raises: Refused.
 
-    `optional`: an empty body counts as an empty object. `from_agent`: neither the Content-Type header nor the texts are
-    checked; the texts of agents are cleaned before they are stored.
+    `optional`: an empty body counts as an empty object. `from_agent`: accept any Content-Type, and NUL characters in
+    texts, which are replaced before they are stored.
     """
     if optional and not data:
         return {}
@@ -78,7 +78,7 @@ def parse_json_object(
 
 
 def _check_media_type(request: Request) -> None:
-    """Refuse with 415 a request whose Content-Type is not JSON."""
+    """Raise Refused, with 415, if the Content-Type of a request is not JSON."""
     media = request.headers.get("content-type", "").partition(";")[0].strip()
     if not _JSON.fullmatch(media):
         shown = repr(media) if media else "none"
@@ -87,7 +87,7 @@ def _check_media_type(request: Request) -> None:
 
 
 def _decode_json(data: bytes) -> Any:
-    """Decode JSON. Raises: Refused (400), with line and column of the mistake where msgspec tells the place."""
+    """Decode JSON. Raises: Refused, with 400, and with the line and column of the mistake if msgspec names the byte."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as error:
@@ -99,7 +99,7 @@ def _decode_json(data: bytes) -> Any:
 
 
 def _format_position(data: bytes, message: str) -> str:
-    """Return line and column of the byte that an error text of msgspec names, or "" if it names none."""
+    """Return ", line 3 column 7" for the byte of `data` that an error text of msgspec names, or "" if it names none."""
     found = re.search(r"byte (\d+)", message)
     if found is None:
         return ""
@@ -109,20 +109,26 @@ def _format_position(data: bytes, message: str) -> str:
 
 
 def _is_deeper(value: Any, left: int) -> bool:
-    """Return True if objects and arrays are nested more than `left` levels deep below `value`."""
+    """Return True if objects and arrays are nested more than `left` levels deep inside `value`."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return any(left == 0 or _is_deeper(item, left - 1) for item in items if isinstance(item, dict | list))
 
 
 def _check_text(value: Mapping[str, Any]) -> None:
-    """Refuse a NUL character in any name or value but the payload: no store can hold it. The payload stays escaped."""
+    """Raise Refused if a name or text in a body, outside the field `payload`, contains a NUL character.
+
+    Why: not every store can hold one. The payload is stored as JSON text, in which the character is escaped.
+    """
     for path, text in _iter_texts({key: item for key, item in value.items() if key != "payload"}, "#"):
         if "\0" in text:
             raise invalid_request([Fault("holds a NUL character", pointer=path, suggestion="Leave it out")])
 
 
 def _iter_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield every text in a JSON value, names of fields included, with its JSON pointer. `path`: that of `value`."""
+    """Yield the JSON pointer and text of every text in a JSON value; names of fields count as texts.
+
+    `path` is the JSON pointer of `value` itself.
+    """
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
@@ -135,9 +141,9 @@ def _iter_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozenset[str] = frozenset()) -> T:
-    """Convert a JSON object to a struct of type `kind`. Names in `read_only` are ignored: the caller checks them.
+    """Convert a JSON object to a struct of type `kind`. Names in `read_only` are left out: the caller checks them.
 
-    Raises: Refused, with a fault for every unknown name, missing field and wrong type.
+    Raises: Refused, with a fault for every unknown name, missing field and field of a wrong type.
     """
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     faults: list[Fault] = []
@@ -196,19 +202,25 @@ def _convert_parameter(value: str, kind: Any) -> Any:
 
 @functools.cache
 def _without_none(kind: Any) -> Any:
-    """Return a query parameter's type without None: a parameter can be left out, and its value `null` is a text."""
+    """Return the type of a query parameter without None.
+
+    Why: None only means that the parameter was left out, and the value `null` of a parameter must stay a text.
+    """
     if not isinstance(kind, types.UnionType) and typing.get_origin(kind) is not typing.Union:
         return kind
     return functools.reduce(operator.or_, [part for part in typing.get_args(kind) if part is not type(None)])
 
 
 def _block_loose_match(value: str) -> str:
-    """Return a value; one with spaces around it is changed so that msgspec, which reads " 5 " as 5, refuses it."""
+    """Return the value of a query parameter; if it has white space around it, make it one that msgspec refuses.
+
+    Why: msgspec would read " 5 " as the number 5.
+    """
     return value if value == value.strip() else f"{value}\u2028"
 
 
 def suggest_name(value: str, known: Iterator[str] | Any) -> str:
-    """Return "Did you mean …?" with the nearest of the known names, or "" if none is near.
+    """Return "Did you mean …?" with the name in `known` that is nearest to `value`, or "" if none is near.
 
     Case and punctuation do not count, so `cron_expression` finds `cronExpression`.
     """
@@ -219,9 +231,9 @@ def suggest_name(value: str, known: Iterator[str] | Any) -> str:
 
 
 def describe_type_error(error: msgspec.ValidationError, kind: Any, base: str, value: Any) -> Fault:
-    """Turn a type error of msgspec into a `Fault`.
+    """Translate a type error of msgspec into a `Fault`.
 
-    `kind` is the type that was expected, `base` the JSON pointer to the converted value, `value` that value.
+    `value` is the value that msgspec could not convert to the type `kind`; `base` is the JSON pointer to this value.
     """
     found = _MSGSPEC_ERROR.match(str(error))
     assert found is not None
@@ -241,13 +253,13 @@ def describe_type_error(error: msgspec.ValidationError, kind: Any, base: str, va
 
 
 def _fault_for_word(value: Any, words: tuple[str, ...], pointer: str) -> Fault:
-    """Return the fault of a value that is none of the allowed words, with the nearest of them."""
+    """Return the fault of a value that is none of the allowed words; its suggestion is the nearest word, if any."""
     hint = suggest_nearest(value, words) if isinstance(value, str) else ""
     return Fault(f"{value!r} is not one of {', '.join(words)}", pointer=pointer, suggestion=hint or UNSET)
 
 
 def _iter_types(kind: Any) -> Iterator[Any]:
-    """Yield the members of a union, also inside `Annotated`; a type that is no union yields itself."""
+    """Yield the member types of a union, also of one inside `Annotated`. If `kind` is no union, yield `kind` itself."""
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) in (typing.Union, typing.Annotated):
         for part in typing.get_args(kind):
             yield from _iter_types(part)
@@ -256,7 +268,7 @@ def _iter_types(kind: Any) -> Iterator[Any]:
 
 
 def _field_names(kind: Any) -> list[str]:
-    """Return the JSON names of the fields of a struct, or of the first struct in a union; empty if there is none."""
+    """Return the JSON names of the fields of a struct type, or of the first one in a union; empty without a struct."""
     for part in _iter_types(kind):
         if isinstance(part, type) and issubclass(part, Struct):
             return [field.encode_name for field in msgspec.structs.fields(part)]
@@ -264,7 +276,7 @@ def _field_names(kind: Any) -> list[str]:
 
 
 def _literals(kind: Any) -> tuple[str, ...]:
-    """Return the words of a `Literal`, or of the first one in a union; empty if there is none."""
+    """Return the words that a `Literal` type allows, or the first `Literal` in a union; empty without a `Literal`."""
     for part in _iter_types(kind):
         if typing.get_origin(part) is typing.Literal:
             return typing.get_args(part)
@@ -277,5 +289,5 @@ def escape_pointer(name: str) -> str:
 
 
 def _type_name(value: Any) -> str:
-    """Return the JSON type of a value that is no object, with its article."""
+    """Return the JSON type of a value that is no object, with its article, for example "an array"."""
     return {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")

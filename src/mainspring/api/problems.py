@@ -17,6 +17,7 @@ from mainspring.model.errors import (
     IllegalTransition,
     InvalidCron,
     InvalidInput,
+    OutcomeUnknown,
     PayloadTooLarge,
     ScheduleConflict,
     StoreError,
@@ -37,7 +38,7 @@ TITLES = {
     "invalid": "The request is not valid",
     "cron-invalid": "The cron expression is not valid",
     "zone-unknown": "The time zone is not known",
-    "not-found": "There is no such thing",
+    "not-found": "Not found",
     "method-not-allowed": "This method is not allowed here",
     "conflict": "The request does not fit the present state",
     "exists": "A schedule of this name exists",
@@ -48,14 +49,14 @@ TITLES = {
     "idempotency-mismatch": "The idempotency key was used for another request",
     "unavailable": "The store cannot be reached",
     "busy": "Too many streams are open",
-    "internal": "Something went wrong here",
+    "internal": "Unexpected error in the service",
     "callback-denied": "Callback token refused",
     "callback-stale": "The attempt is over",
     "refused": "The request was refused",
 }
 
-#: Name of a field in an `InvalidInput` → JSON pointer to it in a request body, without "#/". For names that are not
-#: listed see `_fault_from`.
+#: Name of a field in an `InvalidInput` → JSON pointer to it in a request body, without "#/". `_fault_from` derives the
+#: pointer of any other field from its name.
 _POINTERS = {
     "tz": "timezone",
     "trigger": "cronExpression",
@@ -94,7 +95,11 @@ _POINTERS = {
 
 
 class Fault(Struct, omit_defaults=True):
-    """One mistake: in the body (`pointer`, an RFC 6901 fragment), or in a parameter or header (`parameter`)."""
+    """One mistake in a request. `detail` says what is wrong, `suggestion` how to correct it.
+
+    `pointer` is the place in the body as a JSON pointer (RFC 6901), such as "#/retryPolicy/jitter"; `parameter` is the
+    name of a query parameter or header.
+    """
 
     detail: str
     pointer: str | UnsetType = UNSET
@@ -114,7 +119,10 @@ class Problem(Struct, kw_only=True, rename="camel"):
 
 
 class Refused(Exception):
-    """Raised to answer a request with a problem document. `kind` is a key of `TITLES`, `headers` are of the answer."""
+    """Raised to answer a request with a problem document, which holds `detail` and `errors`.
+
+    `status` is the HTTP status, `kind` is a key of `TITLES`, and `headers` are headers of the answer.
+    """
 
     def __init__(
         self,
@@ -133,17 +141,17 @@ class Refused(Exception):
 
 
 def invalid_field(pointer: str, detail: str, suggestion: str = "") -> Refused:
-    """Return the refusal (422) of a request for one wrong value in its body, at the place `pointer` ("#/name")."""
+    """Return the refusal (422) of a request with one wrong value, at the place `pointer` ("#/name") in its body."""
     return invalid_request([Fault(detail, pointer=pointer, suggestion=suggestion or UNSET)])
 
 
 def invalid_request(faults: list[Fault]) -> Refused:
-    """Return the refusal (422) of a request for these mistakes; there is at least one."""
-    return Refused(422, "invalid", summarize(faults), faults)
+    """Return the refusal (422) of a request that has these mistakes, at least one."""
+    return Refused(422, "invalid", describe_faults(faults), faults)
 
 
-def summarize(faults: list[Fault]) -> str:
-    """Describe the first of the mistakes in one sentence and count the others."""
+def describe_faults(faults: list[Fault]) -> str:
+    """Describe the first of these mistakes in a sentence, and count the further ones. `faults` is not empty."""
     first = faults[0]
     where = first.pointer.removeprefix("#/") if first.pointer else first.parameter or "body"
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -152,9 +160,9 @@ def summarize(faults: list[Fault]) -> str:
 
 
 def request_id(request: Request) -> str:
-    """Return the id of a request in answers and logs: its X-Request-Id if that is a plain word, else a new id.
+    """Return the id of a request for answers and log lines: its X-Request-Id if that is a plain word, else a new id.
 
-    The id is kept in the request's state, so each call for a request returns the same one.
+    The id is kept in the request's state, so that every call for one request returns one id.
     """
     known: str | None = request.scope.setdefault("state", {}).get("request_id")
     if known is None:
@@ -165,7 +173,7 @@ def request_id(request: Request) -> str:
 
 
 def problem_response(request: Request, refused: Refused) -> Response:
-    """Return the answer with the problem document of a refusal."""
+    """Return the answer to `request` with the problem document of a refusal."""
     problem = Problem(
         type=TYPES + refused.kind,
         title=TITLES[refused.kind],
@@ -182,8 +190,8 @@ def problem_response(request: Request, refused: Refused) -> Response:
     )
 
 
-def refusal_for(error: Exception) -> Refused:
-    """Translate an exception into a refusal: by its type, else 500.
+def refusal_for(request: Request, error: Exception) -> Refused:
+    """Translate an exception that `request` raised into a refusal, by its type; an unexpected exception becomes a 500.
 
     A failure of the store (503) and an unexpected exception (500) are logged; the answer reveals nothing of them.
     """
@@ -204,11 +212,20 @@ def refusal_for(error: Exception) -> Refused:
             return Refused(401, "callback-denied", str(error), headers={"WWW-Authenticate": "Bearer"})
         case CallbackStale():
             return Refused(409, "callback-stale", str(error))
+        case OutcomeUnknown():
+            log.warning("%s: it is not known whether the change was stored: %s", _describe_request(request), error)
+            detail = "It is not known whether the change was stored. Read the object before you repeat the request."
+            return Refused(503, "unavailable", detail)  # without Retry-After: a repetition might act twice
         case StoreError():
-            log.warning("request not answered, the store failed: %s", error)
+            log.warning("%s: the store failed: %s", _describe_request(request), error)
             return Refused(503, "unavailable", "Nothing was changed; try again", headers={"Retry-After": "1"})
-    log.error("request failed", exc_info=error)
+    log.error("%s: unexpected error", _describe_request(request), exc_info=error)
     return Refused(500, "internal", "The log of the service has the details under this request id")
+
+
+def _describe_request(request: Request) -> str:
+    """Return method, path and id of a request for a log line. The path is escaped, so that it cannot forge a line."""
+    return f"{request.method} {request.url.path!r} ({request_id(request)})"
 
 
 def _refusal_for_http(error: HTTPException) -> Refused:
@@ -228,21 +245,24 @@ def _refusal_for_input(error: InvalidInput) -> Refused:
         case InvalidCron():
             detail = f"field {error.field!r}: {error.problem}"
             fault = Fault(detail, pointer="#/cronExpression", suggestion=error.fix or UNSET)
-            return Refused(422, "cron-invalid", summarize([fault]), [fault])
+            return Refused(422, "cron-invalid", describe_faults([fault]), [fault])
         case UnknownZone():
-            return Refused(422, "zone-unknown", summarize([fault]), [fault])
+            return Refused(422, "zone-unknown", describe_faults([fault]), [fault])
         case PayloadTooLarge():
-            return Refused(413, "too-large", summarize([fault]), [fault])
+            return Refused(413, "too-large", describe_faults([fault]), [fault])
     return invalid_request([fault])
 
 
 def _fault_from(error: InvalidInput) -> Fault:
-    """Return the fault of an `InvalidInput`, its fix as suggestion. The field "a.b[0]" gets the pointer "#/a/b/0"."""
+    """Translate an `InvalidInput` into a `Fault`, with its fix as the suggestion.
+
+    `_POINTERS` has the pointer of some fields. Any other field's pointer is made from its name: "#/a/b/0" for "a.b[0]".
+    """
     name = error.field
     wire = _POINTERS.get(name) or name.replace(".", "/").replace("[", "/").replace("]", "")
     return Fault(error.problem, pointer=f"#/{wire}", suggestion=error.fix or UNSET)
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Answer a request that raised an exception; the app calls this for every one."""
-    return problem_response(request, refusal_for(error))
+    """Return the answer to a request that raised `error`. The app calls this for every exception of a route."""
+    return problem_response(request, refusal_for(request, error))

@@ -1,4 +1,4 @@
-"""Difference between a PUT and the schedule as a GET shows it: a field sent back unchanged counts as left out."""
+"""Compare the body of a PUT with the schedule as a GET shows it: a field sent back unchanged counts as left out."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _DURATION_FIELDS = (
     "start_deadline_ms",
     "timeout_ms",
 )
-#: Read-only fields that change without an edit; an older value, as the caller read it, is accepted.
+#: Read-only fields whose value grows, also without an edit. A PUT may hold the older value that its caller has read.
 _ADVANCING = ("nextRun", "updatedAt", "fired", "revision")
 
 
 def changed_fields(view: ScheduleView, wanted: ScheduleUpdate) -> ScheduleUpdate:
-    """Return the fields of `wanted` that differ from `view`.
+    """Return `wanted`, the body of a PUT, without the fields whose value equals that in `view`.
 
-    If more than one field says when to fire, all of these are returned, so that the request is refused.
+    If `wanted` has more than one of the fields that say when to fire, all of these stay: the caller refuses them.
     """
     found: dict[str, Any] = {}
     when = [name for name in ("cron_expression", "interval_ms", "at", "delay_ms") if getattr(wanted, name) is not UNSET]
@@ -47,7 +47,7 @@ def changed_fields(view: ScheduleView, wanted: ScheduleUpdate) -> ScheduleUpdate
 
 
 def _is_same(name: str, value: Any, shown: Any) -> bool:
-    """Return True if the value that a request gives to the field `name` means what the view shows."""
+    """Return True if `value`, which a request gives to the field `name`, is equivalent to `shown` in the view."""
     try:
         plain = _normalize(name, value)
     except InvalidInput:
@@ -60,7 +60,7 @@ def _is_same(name: str, value: Any, shown: Any) -> bool:
 
 
 def _normalize(name: str, value: Any) -> Any:
-    """Return the value that a request gives to the field `name` in the form in which a GET shows it.
+    """Return `value`, which a request gives to the field `name`, in the form in which a GET shows this field.
 
     Raises: InvalidInput for a value that cannot be parsed.
     """
@@ -78,7 +78,7 @@ def _normalize(name: str, value: Any) -> Any:
 
 
 def _normalize_retry(body: RetryBody) -> dict[str, Any]:
-    """Return the fields that a request gives in its retry policy, with durations in milliseconds."""
+    """Return the fields that a request's retry policy has, by name, with durations in milliseconds."""
     fields = {name: getattr(body, name) for name in body.__struct_fields__}
     return {
         name: duration_ms(item) if isinstance(item, str) and name.endswith("_ms") else item
@@ -95,9 +95,10 @@ def to_plain(shown: Any) -> Any:
 
 
 def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozenset[str]) -> None:
-    """Refuse a request with read-only fields (`names`) whose values differ from the view; equal ones may be sent back.
+    """Raise Refused if a read-only field in a request has another value than the view.
 
-    Fields that advance by themselves may also have an earlier value, as the caller read it. Raises: Refused.
+    `given` is the request's body, `names` are the read-only fields. A field in `_ADVANCING` may also have an earlier
+    value.
     """
     shown = msgspec.json.decode(msgspec.json.encode(view))
     faults: list[Fault] = []
@@ -112,7 +113,10 @@ def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozens
 
 
 def _is_earlier(value: Any, present: Any) -> bool:
-    """Return True if `value`, a number or an instant, is not after `present`; any instant is before `present` None."""
+    """Return True if `value`, a number or an instant as text, is not greater than `present`.
+
+    If `present` is None, return True for any text. A text that is no instant, and any other type, gives False.
+    """
     if isinstance(value, bool):
         return False
     if isinstance(value, int) and isinstance(present, int):

@@ -42,9 +42,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     path: str
     handler: Handler
     summary: str
-    #: True: the route answers without a key.
+    #: True: the route answers a caller without an API key.
     public: bool = False
-    #: True: the token of an attempt takes the place of a key.
+    #: True: the caller sends the callback token of an attempt instead of an API key.
     callback: bool = False
     query: type[Struct] = NoQuery
     #: Type of the request body: a struct, `Any`, or None for no body.
@@ -55,7 +55,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     #: Type of a successful answer: a struct, a list of a struct, or None for an empty answer.
     answer: Any = None
     media_type: str = "application/json"
-    #: Statuses of problem documents, beside those in `openapi.COMMON`.
+    #: Statuses of problem documents, beside those in `openapi.COMMON_STATUSES`.
     problems: tuple[int, ...] = ()
     #: True: the route accepts the header `Idempotency-Key`.
     idempotent: bool = False
@@ -74,13 +74,13 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return first + "".join(word.capitalize() for word in rest)
 
 
-#: Statuses of problems with a JSON body.
+#: Statuses of the problem documents of a route with a JSON body.
 BODY_PROBLEMS = (400, 413, 415)
 SCHEDULE_PATH = "/api/schedules/{id}"
 EXECUTION_PATH = "/api/executions/{id}"
 CALLBACK_PATH = "/api/callbacks/{run_id}"
 
-#: Served by every role; a planner or a worker serves nothing else.
+#: Routes that every role serves; a planner or a worker serves only these.
 PROBES: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET",
@@ -236,7 +236,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST",
         path=f"{EXECUTION_PATH}/retry",
         handler=executions.retry_execution,
-        summary="Run an ended execution again",
+        summary="Run a failed or cancelled execution again",
         body=EmptyBody,
         answer=ExecutionView,
         problems=(*BODY_PROBLEMS, 404, 409),

@@ -1,4 +1,4 @@
-"""Schedule input: translate the JSON fields of a request into a checked definition, or into changes to a stored one."""
+"""Translate the fields of a request into the definition of a new schedule, or into a change of a stored definition."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TRIGGER_FIELDS = {"cron_expression": "cronExpression", "interval_ms": "interval
 _CRON_FIELDS = {"dst_gap": "dstGap", "dst_overlap": "dstOverlap"}
 _INTERVAL_FIELDS = {"anchor": "anchor", "fixed_delay": "fixedDelay"}
 _AGENT_FIELDS = {"agent_id": "agentId", "http_method": "httpMethod", "headers": "headers"}
-#: Attribute of `ScheduleUpdate` → option of `rules.definition`, where the names or the units differ.
+#: Attribute of `ScheduleUpdate` → option of `rules.definition` with a duration or an instant, which is converted.
 _DURATION_OPTIONS = {
     "grace_ms": "grace",
     "replay_age_ms": "replay_age",
@@ -59,7 +59,7 @@ _DURATION_OPTIONS = {
     "timeout_ms": "timeout",
 }
 _INSTANT_OPTIONS = {"start_at": "start", "end_at": "end"}
-#: Attributes of `ScheduleUpdate` that are options of `rules.definition` as they are.
+#: Attributes of `ScheduleUpdate` with the name and the value of an option of `rules.definition`.
 _PLAIN_OPTIONS = tuple(
     name for name in ScheduleUpdate.__struct_fields__ if name in PolicyOptions.__annotations__ and name != "window"
 )
@@ -68,16 +68,19 @@ MEASURED_FIRES = 100
 
 
 class ScheduleInput(Struct, frozen=True, kw_only=True):
-    """The definition that a request asks for, and the header values of its agent, which are not part of it."""
+    """The definition that a request asks for, and the header values of its agent, which a definition does not hold."""
 
     want: ScheduleRequest
     #: New header values by name; None leaves all headers as they are.
     headers: dict[str, str] | None = None
-    #: Names of the headers whose stored values stay: the request had their mask.
+    #: Names of the headers whose stored values stay: the request has *** in place of these values.
     kept_headers: tuple[str, ...] = ()
 
     def with_headers(self, stored: Mapping[str, str]) -> ScheduleRequest:
-        """Return the definition with its new and its kept header values; `stored` has the values of the kept ones."""
+        """Return `want` with the header values of its agent. `stored` holds header values of the schedule, by name.
+
+        Values in `stored` are used for the names in `kept_headers` only.
+        """
         options = self.want.spec.options
         if self.headers is None or options is None or options.http is None:
             return self.want
@@ -87,7 +90,10 @@ class ScheduleInput(Struct, frozen=True, kw_only=True):
 
 
 class _Call(Struct, frozen=True, kw_only=True):
-    """What the schedule calls: a task, or an HTTP agent with its headers as in `ScheduleInput`."""
+    """What a schedule calls: a task, or an HTTP agent (`target`).
+
+    `headers` and `kept_headers` have the meaning of these attributes of `ScheduleInput`.
+    """
 
     task: str
     target: HttpTarget | None = None
@@ -104,10 +110,11 @@ def parse_schedule(
     *,
     http_retry: RetryPolicy | None = None,
 ) -> ScheduleInput:
-    """Return the definition of a new schedule, or `current` with the fields of `given` laid over it.
+    """Return the definition of the new schedule `name`, or of the stored schedule `current` with the fields of `given`.
 
-    `payload` is the exact JSON text of the payload. `http_retry` is the retry policy of HTTP agents that name none.
-    Raises: InvalidInput and Refused, with the field at fault; UnknownTask.
+    `payload` is the exact JSON text of the payload, None if the request has none. `http_retry` is the retry policy of a
+    schedule that calls an HTTP agent and has no policy of its own. Raises: InvalidInput and Refused, with the field at
+    fault; UnknownTask.
     """
     old = None if current is None else current.spec
     full_name, now = registry_of(ms).full_name(name), host_of(ms).now()
@@ -137,9 +144,10 @@ def parse_schedule(
 def _resolve_target(
     ms: Mainspring, call: _Call, given: ScheduleUpdate, payload: bytes | None, old: ScheduleSpec | None
 ) -> tuple[SpecTarget, tuple[Body, ...], tuple[Gate, ...]]:
-    """Return what the definition calls, and the payload and gates to store with it: an HTTP agent has no gates.
+    """Return what the definition calls, and the payload and gates to store with it. An HTTP agent has no gates.
 
-    An edit that keeps the task keeps its gates, and its payload unless the request has one.
+    `old` is the definition that is edited; None for a new schedule. An edit that keeps the task also keeps the gates,
+    and keeps the payload unless the request has one.
     """
     keeps_task = old is not None and call.task == old.task
     gates: tuple[Gate, ...] = ()
@@ -159,9 +167,10 @@ def _resolve_target(
 
 
 def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | None, default_tz: str) -> dict[str, Any]:
-    """Return the options that say when (`trigger` or `delay`, and `tz`), without those that stay as they are.
+    """Return the options that say when the schedule fires, if the request changes them: `trigger`, `delay`, `tz`.
 
-    Where the request leaves a field out, an `old` trigger of the same kind gives the value.
+    `old` is the definition that is edited; None for a new schedule. A field of the trigger that the request leaves out
+    has the value in `old`, if the trigger there is of the same kind.
     """
     before = None if old is None else old.trigger
     tz = _or_default(given.timezone, default_tz if old is None else old.tz)
@@ -185,7 +194,7 @@ def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | No
 
 
 def _named_kind(given: ScheduleUpdate) -> str | None:
-    """Return the attribute by which the request says when, None without one. Raises: Refused if it says so twice."""
+    """Return the attribute of `given` that says when the schedule fires; None without one. Raises: Refused for two."""
     named = [field for field in _TRIGGER_FIELDS if getattr(given, field) is not UNSET]
     if len(named) > 1:
         fields = " and ".join(_TRIGGER_FIELDS[field] for field in named)
@@ -194,7 +203,7 @@ def _named_kind(given: ScheduleUpdate) -> str | None:
 
 
 def _parse_cron(given: ScheduleUpdate, old: TriggerSpec | None, full_name: str, tz: str) -> Cron:
-    """Return the cron trigger of a request; `old`, if it is one, gives what the request leaves out.
+    """Return the cron trigger of a request. If `old` is one, it gives the fields that the request leaves out.
 
     `full_name`, the schedule's name with its namespace, is the hash id of a new cron trigger.
     """
@@ -209,7 +218,7 @@ def _parse_cron(given: ScheduleUpdate, old: TriggerSpec | None, full_name: str, 
 
 
 def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
-    """Return the interval trigger of a request; `old`, if it is one, gives what the request leaves out."""
+    """Return the interval trigger of a request. If `old` is one, it gives the fields that the request leaves out."""
     before = old if isinstance(old, EverySpec) else EverySpec(0)
     kept = timedelta(milliseconds=before.interval)
     interval = kept if given.interval_ms is UNSET else _parse_duration(given.interval_ms)
@@ -220,11 +229,13 @@ def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
 
 
 def _kind_of(trigger: TriggerSpec | None) -> str:
-    """Return the attribute of `ScheduleUpdate` that gives a trigger of this kind. Raises: Refused without a trigger."""
+    """Return the attribute of `ScheduleUpdate` that sets a trigger of this kind. Raises: Refused for None."""
     match trigger:
         case None:
             fields = ", ".join(_TRIGGER_FIELDS.values())
-            raise invalid_request([Fault("nothing says when", pointer="#", suggestion=f"Give one of {fields}")])
+            raise invalid_request(
+                [Fault("the schedule has no trigger", pointer="#", suggestion=f"Give one of {fields}")]
+            )
         case CronSpec():
             return "cron_expression"
         case EverySpec():
@@ -233,7 +244,11 @@ def _kind_of(trigger: TriggerSpec | None) -> str:
 
 
 def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str], kind: str) -> None:
-    """Refuse a request with one of `fields`, unless `fits` is True. `kind`: JSON name of the field they belong to."""
+    """Raise Refused if the request has one of `fields` and `fits` is False.
+
+    `fields` maps attributes to their JSON names. These fields are valid only beside the field with the JSON name
+    `kind`; `fits` says whether the schedule has that kind of trigger.
+    """
     for field, wire in fields.items():
         if getattr(given, field) is not UNSET and not fits:
             raise invalid_field(f"#/{wire}", f"belongs to {kind}", f"Leave it out, or give {kind}")
@@ -243,19 +258,25 @@ def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str],
 
 
 def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
-    """Return what the schedule calls: what the request names, else what it called before. Raises: Refused."""
+    """Return what the schedule calls: the task or agent that the request names, else the one in `old`.
+
+    `old` is the definition that is edited; None for a new schedule. Raises: Refused, InvalidInput.
+    """
     before = old.options.http if old is not None and old.options is not None else None
     if given.task is not UNSET and given.agent_url is not UNSET:
         raise invalid_field("#/task", "agentUrl and task are both given", "Give the one that is meant")
     if given.task == HTTP_TASK:
-        raise invalid_field("#/task", "the task 'http' is given by an address", "Give agentUrl instead")
+        raise invalid_field("#/task", "task 'http' cannot be named", "Give agentUrl instead")
     if given.agent_url is UNSET and (given.task is not UNSET or before is None):
         return _parse_task(given, old)
     return _parse_agent(given, before)
 
 
 def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None) -> _Call:
-    """Return the call of an HTTP agent; `before` gives what the request leaves out, but no headers to another host."""
+    """Return the call of an HTTP agent; `before` gives the fields that the request leaves out.
+
+    The stored header values are not kept if the request changes scheme, host or port of the URL.
+    """
     target = before or HttpTarget("")
     url = check_url(_or_default(given.agent_url, target.url), field="agentUrl")
     moved = before is not None and _origin(url) != _origin(before.url)
@@ -273,21 +294,27 @@ def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None) -> _Call:
 
 
 def _parse_task(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
-    """Return the call of a task: the one that the request names, else the old one. Raises: Refused."""
+    """Return the call of the task that the request names, else of the task in `old`.
+
+    Raises: Refused if there is neither, or for a field that belongs to an HTTP agent.
+    """
     for field, wire in _AGENT_FIELDS.items():
         if getattr(given, field) is not UNSET:
             raise invalid_field(f"#/{wire}", "belongs to an HTTP agent", "Give agentUrl as well")
     if given.task is not UNSET:
         return _Call(task=given.task)
     if old is None:
-        raise invalid_request([Fault("nothing says what to call", pointer="#", suggestion="Give agentUrl or task")])
+        raise invalid_request(
+            [Fault("the schedule has neither agentUrl nor task", pointer="#", suggestion="Give one of them")]
+        )
     return _Call(task=old.task)
 
 
 def _parse_headers(given: dict[str, str], target: HttpTarget, *, moved: bool) -> _Call:
-    """Return the call with new header values. The mask in place of a value keeps the stored value.
+    """Return the call of the agent `target` with new headers. *** in place of a header's value keeps the stored value.
 
-    If the agent has `moved` to another host, the mask is refused: stored values are never sent to another host.
+    `moved`: the URL has a new host. *** is then refused, because stored values are never sent to another host. Raises:
+    Refused, InvalidInput.
     """
     headers = check_headers(given, field="headers")
     kept = tuple(name for name, value in headers.items() if value == MASK)
@@ -295,25 +322,28 @@ def _parse_headers(given: dict[str, str], target: HttpTarget, *, moved: bool) ->
     for name in kept:
         pointer = f"#/headers/{escape_pointer(name)}"
         if name.lower() not in known:
-            raise invalid_field(pointer, "is only the mask of a value", "Give the value")
+            raise invalid_field(pointer, "*** stands for a stored value, and none is stored", "Send the value")
         if moved:
-            raise invalid_field(pointer, "was meant for another host", "Give the value again")
+            raise invalid_field(pointer, "the stored value is not sent to a new host", "Send the value again")
     fresh = {name: value for name, value in headers.items() if name not in kept}
     target = replace(target, headers_ref=None, header_names=tuple(headers))
     return _Call(task=HTTP_TASK, target=target, headers=fresh, kept_headers=kept)
 
 
 def _parse_body(ms: Mainspring, task: str, given: ScheduleUpdate, payload: bytes | None) -> Body | None:
-    """Return the payload of a request as it is stored for an HTTP agent or a task; None if there is none."""
+    """Return the payload of a request in its stored form, which differs for an HTTP agent and a task; None without one.
+
+    `payload` is its exact JSON text.
+    """
     if task == HTTP_TASK:
         return http_body(ms, payload)
     return task_body(ms, task, None if given.payload is UNSET else given.payload)
 
 
 def http_body(ms: Mainspring, payload: bytes | None) -> Body | None:
-    """Return the request body of an agent: the JSON text of the payload as it was written; None for `null` or none.
+    """Return the body of calls to an HTTP agent: `payload`, the JSON text as the caller wrote it.
 
-    Raises: PayloadTooLarge.
+    Return None if `payload` is None or the text `null`. Raises: PayloadTooLarge.
     """
     if payload is None or payload == b"null":
         return None
@@ -324,9 +354,9 @@ def http_body(ms: Mainspring, payload: bytes | None) -> Body | None:
 
 
 def task_body(ms: Mainspring, task: str, payload: Any) -> Body | None:
-    """Return the encoded arguments of a task, None if there are none. Raises: Refused, InvalidInput, UnknownTask.
+    """Return the encoded arguments of a task; None if there are none. Raises: Refused, InvalidInput, UnknownTask.
 
-    A JSON object as payload gives arguments by name, an array gives them by position.
+    `payload` is a JSON object with arguments by name, an array with arguments by position, or None for no arguments.
     """
     if payload is not None and not isinstance(payload, dict | list):
         raise invalid_field("#/payload", "is neither an object nor an array", "Give arguments by name or by place")
@@ -344,7 +374,7 @@ def task_body(ms: Mainspring, task: str, payload: Any) -> Body | None:
 
 
 def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
-    """Return the policies that the request gives, as options of `rules.definition`; null removes an optional value."""
+    """Return the policies in the request as options of `rules.definition`. A null in the request becomes None."""
     options = {field: getattr(given, field) for field in _PLAIN_OPTIONS if getattr(given, field) is not UNSET}
     for field, option in _DURATION_OPTIONS.items():
         value = getattr(given, field)
@@ -362,10 +392,10 @@ def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
 def _parse_retry(
     ms: Mainspring, given: ScheduleUpdate, old: ScheduleSpec | None, task: str, http_retry: RetryPolicy | None
 ) -> dict[str, Any]:
-    """Return the `retry` option, or no option if the policy stays as it is.
+    """Return the option `retry`, or no option if the policy of `old` stays as it is.
 
-    The service's policy is written into a schedule of an HTTP agent that names none. A schedule of a task may have no
-    policy: its runs then follow the task's.
+    A schedule that calls an HTTP agent and names no policy gets `http_retry`. A schedule that calls a task and names no
+    policy gets None: its runs then follow the task's policy.
     """
     default = http_retry if task == HTTP_TASK else None
     if given.retry_policy is UNSET:
@@ -378,15 +408,15 @@ def _parse_retry(
 
 
 def default_retry(ms: Mainspring, task: str) -> RetryPolicy | None:
-    """Return the retry policy of a task, which applies if a schedule has none; None for a task unknown to this app."""
+    """Return a task's own retry policy, which applies to a schedule that has none; None for a task unknown to `ms`."""
     known = ms.tasks.get(task)
     return None if known is None else known.options.retry
 
 
 def amend_retry(base: RetryPolicy, body: RetryBody) -> RetryPolicy:
-    """Return a retry policy with the fields of a request laid over it.
+    """Return `base` with the fields of `body`, the retry policy in a request, in place of its own.
 
-    `backoffMultiplier` is its `multiplier` for linear backoff, else its `base`.
+    `backoffMultiplier` in a request is the policy's `multiplier` for linear backoff, else its `base`.
     """
     backoff = _or_default(body.backoff, base.backoff)
     linear = backoff == "linear"
@@ -406,8 +436,8 @@ def parse_window(body: WindowBody) -> WindowSpec:
     return Window(*body.segments, weekdays=tuple(body.weekdays), tz=body.timezone)
 
 
-def check_pace(api: Api, spec: ScheduleSpec) -> None:
-    """Refuse a schedule whose next fires are closer than the operator's `limits.min_interval`."""
+def check_min_interval(api: Api, spec: ScheduleSpec) -> None:
+    """Raise Refused if the next fires of a schedule are closer together than the setting `limits.min_interval`."""
     if api.min_interval is None:
         return
     now = api.host.now()
@@ -421,7 +451,7 @@ def check_pace(api: Api, spec: ScheduleSpec) -> None:
 
 
 def exact_payload(data: bytes) -> bytes | None:
-    """Return the JSON text of the field `payload` in a request body that is valid JSON; None if it has none."""
+    """Return the JSON text of the field `payload` in `data`, a body that is valid JSON; None without this field."""
     raw = msgspec.json.decode(data, type=_WithPayload).payload
     return None if raw is UNSET else bytes(raw).strip()
 
@@ -431,7 +461,7 @@ class _WithPayload(Struct):
 
 
 def _origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port of a URL."""
+    """Return scheme, host and port of a URL; stored header values are sent only while these stay the same."""
     return url.partition(":")[0].lower(), *host_and_port(url)
 
 

@@ -1,4 +1,4 @@
-"""Structs of request bodies, query parameters and answers, in camelCase; the OpenAPI document is made from them."""
+"""Structs of request bodies, query parameters and answers of the API, from which the OpenAPI document is made."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STATUSES: tuple[Status, ...] = ("pending", "running", "retrying", "success", "fa
 
 
 class RetryBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Retry policy in a request: attempts of a failed execution and the delays between them.
+    """Retry policy in a request: how often an execution is attempted, and the delays between the attempts.
 
     A field that is left out keeps its value.
     """
@@ -127,7 +127,7 @@ class ScheduleCreate(ScheduleUpdate, kw_only=True, rename="camel", forbid_unknow
 
 
 class PauseBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Reason of a pause, and the instant at which it ends by itself."""
+    """Reason of a pause, and the instant at which the pause ends; without `until`, it lasts until a resume."""
 
     reason: Text = "paused"
     until: Instant | None = None
@@ -146,7 +146,7 @@ class CancelBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=Tru
 
 
 class EmptyBody(Struct, forbid_unknown_fields=True):
-    """Body of an action without parameters (resume, rotate-secret, retry): an empty object, or nothing."""
+    """Body of an action that takes no fields (resume, rotate-secret, retry): an empty object, or no body."""
 
 
 class ProgressBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -157,7 +157,10 @@ class ProgressBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class FailureBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Failure of an agent's work. `retry: false`: another attempt would be useless. `retryAfter`: seconds to wait."""
+    """Failure of an agent's work.
+
+    `retry: false`: do not attempt the work again. `retryAfter`: the shortest delay before the next attempt, in seconds.
+    """
 
     error: str
     retry: bool = True
@@ -172,11 +175,11 @@ IdText = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class NoQuery(Struct, rename="camel"):
-    """Query of a route without parameters."""
+    """Query parameters of a route that has none."""
 
 
 class ScheduleQuery(Struct, kw_only=True, rename="camel"):
-    """Filter and page of a list of schedules."""
+    """Query parameters of GET /api/schedules."""
 
     limit: Limit = 100
     cursor: Cursor | None = None
@@ -184,7 +187,7 @@ class ScheduleQuery(Struct, kw_only=True, rename="camel"):
 
 
 class OfScheduleQuery(Struct, kw_only=True, rename="camel"):
-    """Filter and page of a list of one schedule's executions."""
+    """Query parameters of GET /api/schedules/{id}/executions."""
 
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -192,13 +195,17 @@ class OfScheduleQuery(Struct, kw_only=True, rename="camel"):
 
 
 class ExecutionQuery(OfScheduleQuery, kw_only=True, rename="camel"):
-    """Filter and page of a list of executions."""
+    """Query parameters of GET /api/executions."""
 
     schedule_id: IdText | None = None
 
 
 class StreamQuery(Struct, kw_only=True, rename="camel"):
-    """Filter of an event stream: types separated by commas, one schedule, from the log's beginning or from now on."""
+    """Query parameters of GET /api/events/stream.
+
+    `types` are names of event types, separated by commas. `schedule` is the id or name of the only schedule whose
+    events are sent. `since` "beginning": send the stored events first.
+    """
 
     types: Annotated[str, Meta(max_length=1_000)] | None = None
     schedule: IdText | None = None
@@ -294,7 +301,7 @@ class AttemptView(Struct, kw_only=True, rename="camel"):
 
 
 class ExecutionView(Struct, kw_only=True, rename="camel"):
-    """Execution in an answer. Lists have the number of attempts only; a single execution has `attemptDetails`, too."""
+    """Execution in an answer. `payload` and `attemptDetails` are left out in lists and in the answer to a trigger."""
 
     id: str
     schedule_id: str | None
@@ -320,13 +327,13 @@ class ExecutionView(Struct, kw_only=True, rename="camel"):
 
 
 class SecretView(Struct, kw_only=True, rename="camel"):
-    """New signing secret; no other answer shows it."""
+    """New signing secret of a schedule; no later answer shows it again."""
 
     signing_secret: str
 
 
 class ComponentView(Struct):
-    """Status of one part of an instance, when it was determined, and what is wrong with it ("" if nothing is)."""
+    """Status of one part of an instance, and when it was checked. `detail` says what is wrong; "" if nothing is."""
 
     status: HealthStatus
     last_updated: Instant
@@ -334,7 +341,7 @@ class ComponentView(Struct):
 
 
 class HealthView(Struct, kw_only=True):
-    """Status of the service. A caller with a key, or on loopback, also gets its parts by name."""
+    """Status of the service. A caller with an API key, or on loopback, also gets the status of its parts, by name."""
 
     status: HealthStatus
     components: dict[str, ComponentView] | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""Views: translate stored schedules and runs into the structs that the API answers with."""
+"""Translate stored schedules and runs into views: the structs that the API answers with."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ def states_for(status: Status) -> tuple[State, ...]:
 
 
 def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | None = None) -> ScheduleView:
-    """Return the view of a schedule. `payload` is the stored text of its payload, None if it has none.
+    """Return the view of a schedule. `payload` is the stored text of its payload; None if it has none.
 
-    `retry` is its task's policy, shown if the schedule has none of its own; None: the default policy.
+    `retry` is the retry policy of its task. A schedule without a policy of its own shows `retry`, or the default policy
+    if `retry` is None.
     """
     spec = schedule.spec
     options = spec.options or RunOptions()
@@ -104,7 +105,7 @@ def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | 
 
 
 def _add_trigger(view: ScheduleView, trigger: TriggerSpec) -> None:
-    """Set the fields that say when the schedule fires."""
+    """Set the fields of `view` that say when the schedule fires."""
     match trigger:
         case CronSpec(expr=expression, gap=gap, overlap=overlap):
             view.cron_expression, view.dst_gap, view.dst_overlap = expression, gap, overlap
@@ -115,7 +116,7 @@ def _add_trigger(view: ScheduleView, trigger: TriggerSpec) -> None:
 
 
 def _add_target(view: ScheduleView, task: str, target: HttpTarget | None) -> None:
-    """Set the fields that say what the schedule calls: an HTTP agent, or a task if `target` is None."""
+    """Set the fields of `view` that say what the schedule calls: an HTTP agent, or the task if `target` is None."""
     if target is None:
         view.task = task
     else:
@@ -124,9 +125,10 @@ def _add_target(view: ScheduleView, task: str, target: HttpTarget | None) -> Non
 
 
 def decode_payload(task: str, text: str | None) -> Any:
-    """Return a payload for people: the body of an agent's request, or the arguments of a task. `text`: as stored.
+    """Return a payload as JSON types, from its stored `text`; None if `text` is None.
 
-    The arguments are an array if some are stored by position, and those by name are then left out; else an object.
+    The payload of an HTTP agent is the body of its calls. The payload of a task is an object with the arguments by
+    name; if there are arguments by position, it is an array of only these.
     """
     if text is None:
         return None
@@ -139,7 +141,8 @@ def decode_payload(task: str, text: str | None) -> Any:
 def _describe(trigger: TriggerSpec) -> str:
     """Describe a trigger in words.
 
-    Only a cron expression with an H needs the hash id; without it, schedules share cached descriptions.
+    The hash id is removed unless the cron expression contains an H: schedules with equal triggers then share one cached
+    description.
     """
     if isinstance(trigger, CronSpec) and "h" not in trigger.expr.lower():
         trigger = replace(trigger, hash_id=None)
@@ -179,7 +182,7 @@ def _format_time(seconds: int) -> str:
 
 
 def execution_view(run: Run) -> ExecutionView:
-    """Return the view of a run, without payload and attempts."""
+    """Return the view of a run, without `payload` and `attemptDetails`."""
     waits = run.state is State.RETRYING
     return ExecutionView(
         id=run.id,
@@ -205,7 +208,7 @@ def execution_view(run: Run) -> ExecutionView:
 
 
 def decode_result(text: str) -> Any:
-    """Return a stored result: JSON as it is, any other text as a string."""
+    """Return a stored result for an answer: a text that is JSON unchanged, any other text as a JSON string."""
     with contextlib.suppress(msgspec.DecodeError):
         msgspec.json.decode(text)
         return msgspec.Raw(text.encode())
@@ -213,7 +216,7 @@ def decode_result(text: str) -> Any:
 
 
 def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
-    """Return the views of a run's attempts, made from the run's events in the order of the log."""
+    """Return the views of a run's attempts. `events` are the run's events in the order of the log."""
     found: list[AttemptView] = []
     for event in events:
         if isinstance(event, RunStarted):
@@ -231,7 +234,7 @@ def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
 
 
 def _end_attempt(attempt: AttemptView, event: Event) -> None:
-    """Write into the view of a running attempt how it ended, if the event ends it."""
+    """Set the outcome in the view of a running attempt if `event` ends the attempt."""
     match event:
         case RunSucceeded():
             attempt.status, attempt.duration_ms = "success", event.ms

@@ -12,7 +12,11 @@ T = TypeVar("T")
 
 
 class BlockOn(Protocol):
-    """Signature of `block_on`; a test kit provides its own, which drives the kit's event loop."""
+    """Signature of a function that runs a coroutine to its end, blocking, and returns the coroutine's result.
+
+    `instead` is the call that error texts tell the user to await. Such functions are `block_on`, and that of a test
+    kit, which drives the kit's event loop.
+    """
 
     def __call__(self, work: Coroutine[Any, Any, T], instead: str) -> T: ...
 
@@ -20,7 +24,7 @@ class BlockOn(Protocol):
 def block_on(work: Coroutine[Any, Any, T], instead: str) -> T:
     """Run a coroutine to its end on a new event loop of this thread, and return its result.
 
-    Raises `SyncOnLoop`, which quotes `instead` as the call to await, if this thread already runs an event loop.
+    Raises: SyncOnLoop, which quotes `instead` as the call to await, if this thread already runs an event loop.
     """
     try:
         refuse_on_loop(instead)
@@ -31,7 +35,7 @@ def block_on(work: Coroutine[Any, Any, T], instead: str) -> T:
 
 
 def refuse_on_loop(instead: str) -> None:
-    """Raise `SyncOnLoop` if this thread runs an event loop, which a blocking call would stop.
+    """Raise SyncOnLoop if this thread runs an event loop, which a blocking call would stop.
 
     The error quotes `instead` as the call to await.
     """
@@ -40,7 +44,7 @@ def refuse_on_loop(instead: str) -> None:
 
 
 def runs_loop() -> bool:
-    """True if this thread runs an event loop."""
+    """Return True if this thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

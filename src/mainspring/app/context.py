@@ -1,4 +1,4 @@
-"""Run context: what a handler can read about its run, and the progress and log lines that it can write."""
+"""Run context: what a handler can read about its run, and how it stores progress and writes log lines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ Report = Callable[[HeldRun, str], None]
 
 
 class Context:
-    """Facts about a run, passed to a handler whose first parameter is a `Context` or that has a parameter `ctx`."""
+    """Facts about a run, for its handler: `def import_file(ctx: Context, path: str)`.
+
+    A handler receives it as its first parameter if that is annotated as `Context`, else as the parameter `ctx`. `deps`
+    is the value of `Mainspring(deps=…)`.
+    """
 
     __slots__ = ("_held", "_report", "deps")
 
     def __init__(self, held: HeldRun, deps: Any = None, report: Report | None = None) -> None:
-        """`report` stores a progress line; None: progress is dropped."""
+        """`held` is the attempt under way. `report(held, text)` stores a progress line; None: progress is dropped."""
         self._held = held
         self._report = report
         #: The value of `Mainspring(deps=…)`.
@@ -35,7 +39,7 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """A key that every attempt of this run has in common: pass it on to services that deduplicate by key."""
+        """A key that all attempts of this run have in common: pass it on to services that deduplicate by key."""
         return self._held.attempt.run.idempotency_key
 
     @property
@@ -45,34 +49,37 @@ class Context:
 
     @property
     def schedule_id(self) -> str | None:
-        """The id of the run's schedule; None for an enqueued run."""
+        """The id of the run's schedule; None for a run that was enqueued."""
         return self._held.attempt.run.schedule_id
 
     @property
     def tz(self) -> ZoneInfo:
-        """The time zone of the run's schedule; UTC for an enqueued run."""
+        """The time zone of the run's schedule; UTC for a run that was enqueued."""
         options = self._held.attempt.run.options
         return load_zone(options.tz if options is not None and options.tz else "UTC")
 
     @property
     def fire_time(self) -> datetime:
-        """The planned instant of this run in the zone `tz`; for an enqueued or triggered run, when it was first due."""
+        """The time for which this run was planned, in the zone `tz`; without a plan, the time when it was first due.
+
+        Runs without a plan are those that were enqueued or triggered.
+        """
         run = self._held.attempt.run
         return to_datetime(run.due_at if run.fire_time is None else run.fire_time, self.tz)
 
     @property
     def scheduled_at(self) -> datetime:
-        """Alias of `fire_time`."""
+        """Another name of `fire_time`: the time for which this run was planned."""
         return self.fire_time
 
     @property
     def attempt(self) -> int:
-        """Number of claims of this run, 1 in the first attempt; crashes and hand-backs count, too."""
+        """Number of this attempt of the run, from 1. Attempts that crashed or were handed back count, too."""
         return self._held.attempt.run.attempt
 
     @property
     def epoch(self) -> int:
-        """Fencing token of this attempt: a resource that has seen a greater one must refuse this."""
+        """Fencing token of this attempt: a resource that has seen a greater one of this run must refuse its writes."""
         return self._held.attempt.run.epoch
 
     @property
@@ -82,20 +89,23 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True once the attempt should stop; handlers in threads should test it and return.
+        """True once the attempt should stop. Handlers in threads should test this and return.
 
-        It should stop if the run was cancelled, timed out or lost its lease, or if the instance stops at once.
+        The reason is that the run was cancelled, timed out or lost its lease, or that the instance stops at once.
         """
         return self._held.cancelled.is_set()
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Store soon how far the run is: a fraction from 0 to 1 and a text, shown while the run runs.
+        """Store soon how far the run is, to be shown while it runs: `ctx.progress(0.5, "3 of 6 files")`.
 
-        In a process handler, progress is dropped.
+        `fraction` is a number from 0 to 1. In a handler that runs in a process, progress is dropped.
         """
         if self._report is not None:
             self._report(self._held, f"{max(0.0, min(1.0, fraction)):.0%} {text}".strip())
 
     def log(self, message: str, *args: object) -> None:
-        """Log a line to `mainspring.run` at level INFO, with `args` put into it, and the run's id, task and attempt."""
+        """Log a line with the logger "mainspring.run" at level INFO: `ctx.log("%d rows", n)`.
+
+        The record's attributes `run_id`, `task` and `attempt` state which run wrote it.
+        """
         log.info(message, *args, extra={"run_id": self.run_id, "task": self.task, "attempt": self.attempt})

@@ -1,4 +1,4 @@
-"""Dependencies of handlers: `db: Pool = Depends(get_pool)` is created for each run and closed after it."""
+"""Dependencies of handlers: `db: Pool = Depends(get_pool)` receives a value made for the attempt, then closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Dependency:
-    """Default value of a parameter of a handler, or of another dependency: `make` returns or yields the argument."""
+    """Default value of a parameter, which marks that the function `make` returns or yields the parameter's argument."""
 
     __slots__ = ("make",)
 
@@ -32,9 +32,10 @@ def Depends(make: Callable[..., Awaitable[T]]) -> T: ...
 @overload
 def Depends(make: Callable[..., T]) -> T: ...
 def Depends(make: Callable[..., Any]) -> Any:  # noqa: N802 - it stands where a value stands
-    """Declare that a parameter receives what `make` returns or yields; a generator is closed after the attempt.
+    """Declare that a parameter receives what `make` returns or yields: `async def task(db: Pool = Depends(get_pool))`.
 
-    `make` may have dependencies of its own. Raises: InvalidInput if it cannot be called.
+    `make` is called for each attempt. If it is a generator, its code after the `yield` runs when the attempt has ended.
+    It may have dependencies of its own. Raises: InvalidInput if `make` cannot be called.
     """
     return Dependency(make)
 
@@ -46,7 +47,7 @@ def dependencies_of(function: Callable[..., Any]) -> dict[str, Dependency]:
 
 
 async def resolve(needs: dict[str, Dependency], stack: contextlib.AsyncExitStack) -> dict[str, Any]:
-    """Return a value for each needed parameter, by its name, made on the running event loop.
+    """Return a value for each parameter in `needs`, by its name, made on the running event loop.
 
     A dependency that is needed twice is made once. Generators are closed when the caller closes `stack`.
     """
@@ -56,7 +57,10 @@ async def resolve(needs: dict[str, Dependency], stack: contextlib.AsyncExitStack
 async def _resolve(
     needs: dict[str, Dependency], stack: contextlib.AsyncExitStack, made: dict[Callable[..., Any], Any]
 ) -> dict[str, Any]:
-    """Do what `resolve` does; `made` holds the values made so far, by the function that made them, and is filled."""
+    """Return a value for each parameter in `needs`, by its name. Generators are closed when `stack` is closed.
+
+    `made`: the values made so far, by the function that made them; new ones are added, so each is made once.
+    """
     values: dict[str, Any] = {}
     for name, dependency in needs.items():
         make = dependency.make
@@ -78,11 +82,11 @@ def resolve_blocking(
     stack: contextlib.ExitStack,
     hop: Callable[[Coroutine[Any, Any, Any]], Any] | None,
 ) -> dict[str, Any]:
-    """Return a value for each needed parameter, by its name, on a thread without an event loop.
+    """Return a value for each parameter in `needs`, by its name. Called on a thread without an event loop.
 
     `hop` runs a coroutine on the handlers' loop and waits for its value; if any dependency is asynchronous, all of them
-    are made there. In a process handler `hop` is None. Raises: InvalidInput if a dependency is asynchronous there.
-    Generators are closed when the caller closes `stack`.
+    are made there. In a process handler `hop` is None, and an asynchronous dependency raises InvalidInput. Generators
+    are closed when the caller closes `stack`.
     """
     if hop is not None and any(_needs_loop(dependency.make) for dependency in needs.values()):
         outer = contextlib.AsyncExitStack()
@@ -96,7 +100,10 @@ def resolve_blocking(
 def _resolve_blocking(
     needs: dict[str, Dependency], stack: contextlib.ExitStack, made: dict[Callable[..., Any], Any]
 ) -> dict[str, Any]:
-    """Do what `resolve_blocking` does on this thread; `made` holds the values so far, by function, and is filled."""
+    """Return a value for each needed parameter, by its name, made on this thread. Raises: InvalidInput if one is async.
+
+    `made`: the values made so far, by the function that made them; new ones are added, so each is made once.
+    """
     values: dict[str, Any] = {}
     for name, dependency in needs.items():
         make = dependency.make

@@ -1,4 +1,7 @@
-"""Engine host: opens the store of an app at the first call, and calls functions on the engine's loop."""
+"""Engine host: opens the store of an app at the first call, and runs coroutines on the engine's event loop.
+
+The other parts of a `Mainspring` (tasks, queries, locks, the engine runner) reach the store by it.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ from mainspring.service.commands import MAX_ROWS_PER_COMMIT, NewRun, stored_run
 
 T = TypeVar("T")
 
-#: Commits of a bulk enqueue, each of up to `MAX_ROWS_PER_COMMIT` runs, that may wait for the store at the same time.
+#: Commits of one bulk enqueue, each of up to `MAX_ROWS_PER_COMMIT` runs, that may wait for the store at a time.
 MAX_CHUNKS_IN_FLIGHT = 2
 
 
 class HostEnvironment(Struct, frozen=True, kw_only=True):
-    """The parts that an engine host is given from outside. A test replaces them all: see `EngineHost.move_to`."""
+    """The parts that an engine host is given from outside. A test kit replaces all of them by `EngineHost.move_to`."""
 
     clock: Clock
     #: The event loop on which the engine runs.
@@ -49,11 +52,11 @@ class HostEnvironment(Struct, frozen=True, kw_only=True):
     store: Store | None = None
     #: The broker or its URL; None: no broker.
     broker: str | Broker | None = None
-    #: Runs a coroutine for the blocking methods: `ms.sync`, `task.sync`, `with ms.sync.lock(…)`.
+    #: Runs a coroutine to its end for the blocking methods: `ms.sync`, `task.sync`, `with ms.sync.lock(…)`.
     block_on: BlockOn = block_on
-    #: False sends every use of the store through `engine.call`; no caller's thread writes by itself.
+    #: True: threads of callers may write to the store themselves. False: every use of the store runs by `engine.call`.
     direct_writes: bool = True
-    #: True if the environment starts and stops the engine: `running()` and `lifespan()` then do neither.
+    #: True if the environment starts and stops the engine: `running()` and `lifespan()` then leave that to it.
     is_engine_managed: bool = False
 
 
@@ -81,8 +84,8 @@ class RunIds:
     def check_fork(self) -> None:
         """Seed the generator anew and replace the lock, once in each forked child; in other processes do nothing.
 
-        Why: with their parent's random state, siblings would make equal ids. A generator that the caller gave is not
-        seeded.
+        Why: with the random state of their parent, several children would make equal ids. A generator that the caller
+        gave is not seeded.
         """
         if self._pid != os.getpid():
             if self._reseed:
@@ -97,7 +100,7 @@ class RunIds:
 class EngineHost:
     """Owner of an app's runtime: opens it at the first `call`, closes it, and opens it again after a fork or a close.
 
-    `call` runs coroutines on the engine's loop. New runs may be stored from the caller's own thread: see `enqueue`.
+    `call` runs coroutines on the engine's loop. `enqueue` can store new runs on the caller's own thread.
     """
 
     def __init__(
@@ -111,8 +114,8 @@ class EngineHost:
     ) -> None:
         """Check `url` (unless the environment has a store) and the broker's URL; nothing is opened.
 
-        `rng` makes run ids and random delays; None: a new one. Raises: InvalidInput for a URL that no backend knows;
-        MissingExtra if a backend's package is not installed.
+        `rng` makes run ids and random delays; None: a new generator. `agents` None: no HTTP agent is called. Raises:
+        InvalidInput for a URL that no backend knows; MissingExtra if a backend's package is not installed.
         """
         if environment.store is None:
             open_store(url, SystemClock())
@@ -134,6 +137,7 @@ class EngineHost:
     # ── environment ────────────────────────────────────────────────────────
 
     def _adopt(self, environment: HostEnvironment) -> None:
+        """Use the parts of `environment` from now on."""
         self.clock = environment.clock
         self.engine = environment.engine
         self.settings = environment.settings
@@ -145,7 +149,7 @@ class EngineHost:
 
     @property
     def environment(self) -> HostEnvironment:
-        """The environment as it is now."""
+        """The environment in use; it includes a store or broker that exists in memory only, once that was opened."""
         return HostEnvironment(
             clock=self.clock,
             engine=self.engine,
@@ -158,9 +162,9 @@ class EngineHost:
         )
 
     def move_to(self, environment: HostEnvironment) -> HostEnvironment:
-        """Use another environment from the next call on, and return the one before. The runtime must be closed.
+        """Use another environment from the next call on, and return the former one. The runtime must be closed.
 
-        Tests use this: virtual time, a store in memory, an engine on the test's own loop.
+        Test kits use this for virtual time, a store in memory, and an engine on the test's own loop.
         """
         before = self.environment
         self._adopt(environment)
@@ -175,7 +179,8 @@ class EngineHost:
     ) -> None:
         """Use another store URL, broker or settings from the next opening of the store on; what is not given stays.
 
-        `broker` None: no broker. Raises: InvalidInput for a broker's URL that no backend knows.
+        The commands `run`, `worker` and `serve` call this with their options. `broker` None: no broker. Raises:
+        InvalidInput for a broker's URL that no backend knows.
         """
         if broker is not UNSET:
             _check_broker(broker)
@@ -184,12 +189,15 @@ class EngineHost:
         self.settings = settings or self.settings
 
     def enable_agents(self, settings: AgentSettings | None = None) -> None:
-        """Call HTTP agents from the next start on: with `settings`, else with those in force, else with defaults."""
+        """Have the engine call HTTP agents from its next start on.
+
+        `settings` None: keep the settings in `agents`; if there are none, use the defaults.
+        """
         self.agents = settings or self.agents or AgentSettings()
 
     @property
     def capabilities(self) -> Capabilities:
-        """Abilities of the app's store; nothing is opened for the answer."""
+        """What the app's store can do, for example whether it outlives the process. Nothing is opened for that."""
         return (self.store or open_store(self.url, self.clock)).capabilities
 
     # ── calls ──────────────────────────────────────────────────────────────
@@ -197,17 +205,17 @@ class EngineHost:
     async def call(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
         """Open the store if it is not open, run `work(runtime)` on the engine's loop, and return its result.
 
-        Raises: StoreError if the store cannot be opened; ProgramLoaded in a child process that only looks for functions
-        (see `end_of_loading`).
+        Raises: StoreError if the store cannot be opened; ProgramLoaded in a handlers' child process that imports the
+        program only to find its functions.
         """
         if self._runtime is None:
             end_of_loading()
         return await self.engine.call(self._with_runtime(work))
 
     async def open_runtime(self) -> Runtime:
-        """Return the runtime, after opening it if it is not open. Thread: any event loop.
+        """Return the runtime, after opening it if it is not open. Thread: any with an event loop.
 
-        The caller must know which of its methods may be used outside the engine's loop.
+        The caller must know which methods of the runtime may be used outside the engine's loop.
         """
         runtime = self._direct_runtime()
         return runtime if runtime is not None else await self.call(_return_runtime)
@@ -218,7 +226,7 @@ class EngineHost:
         return self._runtime
 
     def _direct_runtime(self) -> Runtime | None:
-        """Return the runtime if it is open in this process and callers' threads may write by it, else None."""
+        """Return the runtime if it is open in this process and threads of callers may write to its store, else None."""
         runtime = self._runtime
         if runtime is None or self._runtime_pid != os.getpid():
             return None
@@ -227,36 +235,37 @@ class EngineHost:
     # ── runs ───────────────────────────────────────────────────────────────
 
     async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
-        """Store a run and return it with True; if an open run has its unique key, return that one with False.
+        """Store a run and return it with True; if an open run has its unique key, return the open run with False.
 
-        If the store is not open, or callers' threads may not write, the engine's loop stores the run; else the quickest
-        writer of the runtime does.
+        If the store is not open, or threads of callers may not write to it, the engine's loop stores the run. Otherwise
+        the runtime's quickest writer does, which may write on this thread.
         """
         runtime = self._direct_runtime()
         if runtime is None:
             return await self.call(lambda opened: opened.commands.enqueue(new))
-        run, change = runtime.commands.make_run(new)
+        run, change = runtime.commands.make_run_and_change(new)
         return stored_run(run, await runtime.writer().apply(change))
 
     def enqueue_blocking(self, new: NewRun) -> tuple[Run, bool] | None:
-        """Do what `enqueue` does, on a thread without an event loop.
+        """Store a run on this thread, which runs no event loop, and return it with True.
 
-        Return None, and store nothing, if the store is not open or callers' threads may not write.
+        If an open run has its unique key, return the open run with False. If the store is not open, or threads of
+        callers may not write to it, store nothing and return None: the caller then awaits `enqueue`.
         """
         runtime = self._direct_runtime()
         if runtime is None:
             return None
-        run, change = runtime.commands.make_run(new)
+        run, change = runtime.commands.make_run_and_change(new)
         return stored_run(run, runtime.writer().apply_blocking(change))
 
     async def enqueue_many(self, many: Iterable[NewRun]) -> list[str]:
-        """Store runs without unique keys in commits of up to `MAX_ROWS_PER_COMMIT`, and return their ids.
+        """Store runs without unique keys in commits of up to `MAX_ROWS_PER_COMMIT`, and return the runs' ids.
 
-        While one chunk is stored, the next is made. After an error, earlier chunks stay stored.
+        The runs of the next commit are made while a commit is stored. After an error, earlier commits stay.
         """
         runtime = await self.open_runtime()
         if runtime.store.capabilities.remote:
-            # Made on this thread, the next chunk would hold the interpreter while the last one waits to be sent.
+            # If this thread made the next chunk, it would hold the interpreter while the last chunk waits to be sent.
             return await self.engine.call(self._store_chunks(runtime, many, runtime.batcher.apply_beside))
         if self._direct_writes:
             return await self._store_chunks(runtime, many, runtime.submitter.apply)
@@ -265,15 +274,18 @@ class EngineHost:
     async def _store_chunks(
         self, runtime: Runtime, many: Iterable[NewRun], apply: Callable[[Change], Coroutine[Any, Any, Result]]
     ) -> list[str]:
-        """Store the runs by `apply`, one change for each chunk, and return their ids; stop at the first error."""
+        """Store runs in chunks of `MAX_ROWS_PER_COMMIT`, and return the runs' ids; stop at the first error.
+
+        `apply` stores the change of one chunk; up to `MAX_CHUNKS_IN_FLIGHT` calls of it are under way at a time.
+        """
         ids: list[str] = []
         pending: list[asyncio.Task[Result]] = []
         left = iter(many)
         try:
             while chunk := list(itertools.islice(left, MAX_ROWS_PER_COMMIT)):
                 ids += [new.event.run_id or "" for new in chunk]
-                change = runtime.commands.make_runs(chunk)
-                if len(pending) >= MAX_CHUNKS_IN_FLIGHT:  # a server has a connection for each of them
+                change = runtime.commands.make_insert_change(chunk)
+                if len(pending) >= MAX_CHUNKS_IN_FLIGHT:  # with a server, each chunk in flight uses a connection
                     await pending.pop(0)
                 pending.append(asyncio.ensure_future(apply(change)))
                 await asyncio.sleep(0)
@@ -284,17 +296,20 @@ class EngineHost:
         return ids
 
     def now(self) -> Ms:
-        """Return the store's time as far as this process knows it, else the time of this machine's clock."""
+        """Return the store's time, as this process estimates it; if the store is not open, this machine's time."""
         return self.clock.now() if self._runtime is None else self._runtime.time.now()
 
     def report_progress(self, held: HeldRun, text: str) -> None:
-        """Store a progress line of an attempt soon, without blocking, if the engine's loop runs. Thread: any."""
+        """Have the engine's loop store `text` as the progress line of an attempt soon; do not wait. Thread: any.
+
+        If the loop does not run, the line is dropped.
+        """
         self.engine.post(self._progress.put, held, text)
 
     def subscribe(self, types: tuple[type[Event], ...], subscriber: Subscriber, *, everywhere: bool) -> None:
         """Call `subscriber` with events of these types that this process commits, while the engine runs.
 
-        `everywhere`: with those that any instance in the app's namespace commits.
+        `everywhere`: with events that any instance in the app's namespace commits.
         """
         self.bus.subscribe(types, subscriber, everywhere=everywhere)
         if self._runtime is not None:
@@ -303,13 +318,14 @@ class EngineHost:
     # ── opening and closing ────────────────────────────────────────────────
 
     async def _with_runtime(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` with the runtime, which is opened if needed, and return its result. Thread: engine loop."""
         return await work(await self.open_here())
 
     async def open_here(self) -> Runtime:
         """Return the runtime of this process, opened if needed; a forked child opens its own. Thread: engine loop.
 
-        Concurrent callers share one attempt to open it. The attempt goes on when one of them is cancelled. Raises:
-        StoreError if it fails; StoreUnavailable if `close` cancels it.
+        Concurrent callers share one attempt to open it, which goes on when a caller is cancelled. Raises: StoreError if
+        the attempt fails; StoreUnavailable if `close` cancels it.
         """
         if self._runtime is not None and self._runtime_pid == os.getpid():
             return self._runtime
@@ -336,7 +352,7 @@ class EngineHost:
         is_own_store = self.store is None
         store = self.store or open_store(self.url, self.clock)
         if not store.capabilities.durable:
-            self.store = store  # what lives only in memory must outlive run() and close()
+            self.store = store  # a store in memory must keep its data after run() and close()
         broker = open_broker(self.broker, self.clock) if isinstance(self.broker, str) else self.broker
         if isinstance(self.broker, str) and self.broker.startswith("memory:"):
             self.broker = broker  # opened by its URL again, it would be another, empty broker
@@ -361,7 +377,7 @@ class EngineHost:
         return runtime
 
     async def close(self) -> None:
-        """Close the store, also one that is being opened, and end the engine's thread; the next call starts both again.
+        """Close the store, even while it is being opened, and end the engine's thread. The next call starts both again.
 
         Progress lines that are not written yet are dropped.
         """
@@ -373,16 +389,19 @@ class EngineHost:
                 await runtime.close_caller_writer()
             finally:
                 await self.engine.call(runtime.close())
-        await self.engine.rest(lambda: self._runtime is None)  # another thread may have opened it again
+        await self.engine.stop_when_idle(lambda: self._runtime is None)  # another thread may have opened it again
 
     def forget_runtime(self) -> None:
-        """Drop the runtime without closing it: the caller has closed or abandoned it. The next call opens another."""
+        """Drop the runtime without closing it: the caller has closed or abandoned it. The next call opens a new one.
+
+        Test kits call this after they have closed the runtime themselves, or when its event loop is gone.
+        """
         self._runtime = self._opening = None
 
     async def _cancel_opening(self) -> None:
         """Cancel the opening of the store, if it is under way, and drop unwritten progress lines. Thread: engine loop.
 
-        Why: `close` must not wait for a server that does not answer.
+        Why: `close`, which calls this, must not wait for a server that does not answer.
         """
         self._progress.cancel()
         opening, self._opening = self._opening, None
@@ -396,5 +415,6 @@ async def _return_runtime(runtime: Runtime) -> Runtime:
 
 
 def _check_broker(broker: str | Broker | None) -> None:
+    """Raise InvalidInput for a broker's URL that no backend knows. Nothing is opened."""
     if isinstance(broker, str) and broker:
         open_broker(broker, SystemClock())

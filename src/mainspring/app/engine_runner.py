@@ -1,4 +1,4 @@
-"""Engine runner: starts, drains and stops the engine of an app, for `run()`, `running()`, `sharing()` and servers."""
+"""Engine runner: starts, drains and stops the engine of an app, for `ms.run()`, `ms.running()` and the service."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class EngineRunner:
     """Runs the engine in this process: stores the declared schedules, starts the loops, drains and stops them."""
 
     def __init__(self, host: EngineHost, registry: Registry, on_drift: Literal["keep", "code"]) -> None:
-        """`on_drift`: "keep" a person's edit of a declared schedule, or write the "code" over it."""
+        """`on_drift`: at the start, "keep" a person's edit of a declared schedule, or write the "code" over it."""
         self._host = host
         self._registry = registry
         self._on_drift: Literal["keep", "code"] = on_drift
-        #: Set while `run` is under way.
+        #: Receives requests to stop while `run` is under way; None at other times.
         self.stopper: Stopper | None = None
         self._sharers = 0
         self._share_lock = asyncio.Lock()
@@ -44,16 +44,17 @@ class EngineRunner:
     async def run(self, *, until_idle: bool, signals: bool, role: Role) -> None:
         """Run the engine until a stop is requested or, with `until_idle`, until nothing is due; then close the store.
 
-        With `signals`, the first SIGTERM or SIGINT drains and the second hands every run back at once. Raises:
-        RunsAlready if this app's engine runs; InvalidInput for an unknown role.
+        With `signals`, the first SIGTERM or SIGINT lets running runs end, and the second hands them back to the store
+        at once. Role "worker" stores and plans no schedules; role "planner" claims no runs. Raises: RunsAlready if this
+        app's engine runs; InvalidInput for an unknown role.
         """
         check_choice(role, ROLES, field="role")
         stopper = Stopper()
         self.stopper = stopper
-        stopper.at_once(self.stop_claiming)
+        stopper.call_in_signal_handler(self.stop_claiming)
         with stopper.on_signals(signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
             await stopper.first_of(self._open())
-            if stopper.requests:  # while the process waited for a server that does not answer
+            if stopper.requests:  # a stop was requested while the process waited for a server that does not answer
                 self.stopper = None
                 await self._host.close()
                 return
@@ -73,8 +74,8 @@ class EngineRunner:
     async def start(self, role: Role = "all") -> None:
         """Store the declared schedules and start the engine. The caller later calls `stop`, or `drain`.
 
-        Role "worker" stores and plans no schedules; role "planner" claims no runs. If the environment starts the engine
-        itself, only the store is opened. Raises: RunsAlready if this app's engine runs.
+        Role "worker" stores and plans no schedules; role "planner" claims no runs. If the environment (a test kit)
+        starts the engine itself, only the store is opened. Raises: RunsAlready if this app's engine runs.
         """
         host = self._host
         if host.is_engine_managed:
@@ -93,13 +94,13 @@ class EngineRunner:
             await host.call(start)
         except RunsAlready:
             raise
-        except BaseException:  # the loops that have started must not go on: nothing else would stop them
+        except BaseException:  # nothing else would stop the engine's loops that have started
             await self.stop(Stopper())
             raise
 
     @contextlib.asynccontextmanager
     async def run_in_block(self) -> AsyncIterator[None]:
-        """Run the engine beside other code on this loop, inside the block; at its end drain and close the store."""
+        """Run the engine inside the block, beside other code on this loop; at its end drain and close the store."""
         await self.start()
         try:
             yield
@@ -107,10 +108,10 @@ class EngineRunner:
             await self.stop(Stopper())
 
     async def drain(self, stopper: Stopper) -> None:
-        """Stop claiming, let attempts end within `shutdown_timeout`, hand the rest back, and stop the engine's loops.
+        """Stop claiming, let attempts end within `shutdown_timeout`, and stop the engine's loops. The store stays open.
 
-        A second request to `stopper` hands every attempt back at once. Return when subscribers have handled the events
-        that are queued for them. The store stays open.
+        Attempts that have not ended by then are handed back to the store. A second request to `stopper` hands all of
+        them back at once. Return when subscribers have handled the events that are queued for them.
         """
         timeout = self._host.settings.shutdown_timeout / 1000
         draining = asyncio.ensure_future(self._host.call(lambda runtime: runtime.stop(timeout)))
@@ -119,7 +120,10 @@ class EngineRunner:
         await self._host.bus.settle()
 
     async def stop(self, stopper: Stopper) -> None:
-        """Drain, then close the store; do nothing if the environment stops the engine. `stopper`: see `drain`."""
+        """Drain, then close the store. Do nothing if the environment (a test kit) stops the engine itself.
+
+        A second request to `stopper` hands every running attempt back to the store at once.
+        """
         if self._host.is_engine_managed:
             return
         await self.drain(stopper)
@@ -132,23 +136,25 @@ class EngineRunner:
             self._aborting = asyncio.get_running_loop().create_task(runtime.stop_now())
 
     def stop_claiming(self) -> None:
-        """Have the workers claim and begin nothing more, soon; does not block. Thread: any."""
+        """Have the engine's loop claim and begin no more runs; return before it does. Thread: any, signal handlers."""
         self._host.engine.post(self._stop_claiming)
 
     def _stop_claiming(self) -> None:
+        """Claim and begin no more runs, if the store is open. Thread: engine loop."""
         if self._host.runtime is not None:
             self._host.runtime.stop_claiming()
 
     def request_stop(self) -> None:
-        """Ask the `run` that is under way, if any, to drain and return. Thread: any."""
+        """Have `run`, if it is under way, drain and return. Thread: any."""
         if self.stopper is not None:
             self.stopper.request()
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
-        """Keep the engine running inside the block: use the running one, or start one that the last block stops.
+        """Keep the engine running inside the block: use one that runs already, or start one.
 
-        Yields a function that returns True if leaving the block now would stop the engine.
+        If a block started the engine, the last block that ends stops it. Yields a function that returns True if leaving
+        the block now would stop the engine.
         """
         if self._sharers == 0:
             self._share_lock = asyncio.Lock()
@@ -169,10 +175,10 @@ class EngineRunner:
                 self._sharers -= 1
 
     async def declare(self, runtime: Runtime, *, write: bool = True) -> None:
-        """Store the schedules that the code declares, and announce their digests to other instances.
+        """Store the schedules that the code declares, and announce the digests of their definitions to other instances.
 
-        Without `write`, store only the header values of their HTTP agents. A schedule that a live instance of a newer
-        version declares differently stays as it is.
+        Without `write`, store only the header values of the schedules' HTTP agents. If a live instance of a newer
+        version of the program declares a schedule differently, the stored schedule stays as it is.
         """
         requests = {
             name: await runtime.commands.with_stored_headers(request)
@@ -187,7 +193,7 @@ class EngineRunner:
             await runtime.commands.declare(request, live, self._on_drift)
 
     async def _find_other_instances(self, runtime: Runtime) -> list[Instance]:
-        """Return the live instances of this app in other processes."""
+        """Return the live instances of this app other than this one."""
         return [
             instance
             for lease, instance in await list_instances(runtime.store)

@@ -25,27 +25,28 @@ class HttpAgents:
         self._host = host
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Use `settings` for calls of agents from now on, but for what a running client keeps until its next start.
+        """Use `settings` for calls of agents from now on; the service calls this when its configuration changes.
 
-        It keeps its address guard, its limit of all calls and its time-outs. Thread: the handlers' loop.
+        An HTTP client that runs keeps its address guard, its limit of calls to all hosts and its time-outs until the
+        next start of the engine. Thread: the handlers' loop.
         """
         self._host.enable_agents(settings)
         runtime = self._host.runtime
-        executor: HttpExecutor | None = None if runtime is None else runtime.workers.executors.get("http")  # type: ignore[assignment]  # this kind is made by `start_agents`
+        executor: HttpExecutor | None = None if runtime is None else runtime.workers.executors.get("http")  # type: ignore[assignment]  # this kind is made by `make_agent_worker`
         if executor is not None:
             executor.adopt(settings)
 
     async def check_url(self, url: str, *, field: str = "url") -> list[str]:
-        """Return warnings about a URL, for example that its host has no address yet; empty if there are none.
+        """Check the URL of an agent and return warnings, for example that its host has no address yet; or none.
 
-        Raises: InvalidInput, which names `field`, for a URL that this instance would never call.
+        `field` names the URL in errors. Raises: InvalidInput for a URL that this instance would never call.
         """
         from mainspring.agents.guard import AddressGuard  # most programs call no agent
 
         return await AddressGuard(self._host.agents or AgentSettings()).check_url(url, field=field)
 
     async def check_target(self, task: object) -> None:
-        """Check the URL of an agent whose schedule will be stored, and log warnings about it; other tasks pass.
+        """If the `task` of a new schedule is an HTTP agent, check its URL and log warnings about it.
 
         Raises: InvalidInput for a URL that this instance would never call.
         """
@@ -54,9 +55,9 @@ class HttpAgents:
                 log.warning("%s", warning)
 
     async def start_calling(self, task: object) -> None:
-        """Have the engine of this process call agents, after a schedule was stored whose `task` is an agent.
+        """If the `task` of a schedule just stored is an HTTP agent, have the running engine call agents from now on.
 
-        Nothing happens for other tasks, or if the engine does not run.
+        Why: an engine that had none at its start does not claim their runs. If no engine runs, do nothing.
         """
         settings = self._host.agents
         if not isinstance(task, HttpAgent) or self._host.runtime is None or settings is None:
@@ -68,7 +69,7 @@ class HttpAgents:
         await self._host.call(start)
 
     async def signing_secret(self, key: str) -> str:
-        """Return the newest secret that signs a schedule's calls, and mark it as shown.
+        """Return the newest secret that signs the calls of the schedule `key` (a name or id), and mark it as shown.
 
         Raises: InvalidInput if it was shown before, or if the schedule calls no agent; UnknownSchedule.
         """
@@ -76,17 +77,17 @@ class HttpAgents:
         return await self._host.call(lambda runtime: runtime.vault.show(schedule.id))
 
     async def rotate_secret(self, key: str, overlap: Duration) -> str:
-        """Replace the secret that signs a schedule's calls, and return the new one.
+        """Replace the secret that signs the calls of the schedule `key` (a name or id), and return the new secret.
 
-        For the duration `overlap`, calls are signed with the old one, too. Raises: InvalidInput if the schedule calls
-        no agent; UnknownSchedule.
+        For the duration `overlap`, calls are signed with the old secret, too. Raises: InvalidInput if the schedule
+        calls no agent; UnknownSchedule.
         """
         schedule = await self._find_schedule(key)
         overlap_ms = duration_ms(overlap, field="overlap")
         return await self._host.call(lambda runtime: runtime.vault.rotate(schedule.id, overlap_ms))
 
     async def _find_schedule(self, key: str) -> Schedule:
-        """Return a schedule by name or id. Raises: InvalidInput if it calls no agent; UnknownSchedule."""
+        """Return the schedule with the name or id `key`. Raises: InvalidInput if it calls no agent; UnknownSchedule."""
         namespace = self._host.settings.namespace
         schedule = await self._host.call(lambda runtime: runtime.commands.schedule(namespace, key))
         if schedule.spec.task != HTTP_TASK:

@@ -1,7 +1,7 @@
-"""Internals of a `Mainspring`: the parts behind the object that users hold, for the packages of Mainspring itself.
+"""Internals of a `Mainspring`: access to the parts behind the object that users hold, for Mainspring's own packages.
 
-Programs use the methods of `Mainspring`. The command line, the HTTP API, the server, the compatibility layers and the
-test kit also need the engine, the tables of declarations or the state of the process: they get them here.
+Programs use the methods of `Mainspring`. The command line, the HTTP API, the server and the test kit also need the
+engine host, the engine runner, the registry or the runtime, and get them from here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def http_agents_of(ms: Mainspring) -> HttpAgents:
 
 
 def runtime_of(ms: Mainspring) -> Runtime:
-    """Return the runtime. Raises: MainspringError if the store is not open."""
+    """Return the runtime: the open store with the engine's parts. Raises: MainspringError if the store is not open."""
     runtime = ms._host.runtime
     if runtime is None:
         raise MainspringError("the store is not open: call any coroutine method of the Mainspring first")

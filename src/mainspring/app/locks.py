@@ -1,4 +1,7 @@
-"""Locks: `async with ms.lock("name") as guard:`. One holder at a time, a fencing token, and notice of a lost lock."""
+"""Locks with one holder among all processes on a store: `async with ms.lock("name") as guard:`.
+
+Each holder has a fencing token. A block that loses its lock is cancelled or, in a thread, can find out by its guard.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +41,22 @@ from mainspring.runtime.runtime import Runtime
 
 T = TypeVar("T")
 
+#: Reason in `LockLost` if the store did not find the lease at the release, although it had been renewed in time.
+_OVERTAKEN = "its lease ended, and another owner may have acquired it"
+
 
 class BaseLockGuard:
-    """A held lock, as the block of `with` receives it."""
+    """What the block of a lock receives: the fencing `token`, and whether the lock is still held."""
 
     def __init__(self, name: str, hold: HeldLock) -> None:
         self.name = name
-        #: The fencing token, greater than that of every earlier holder of this name: send it along with what you write.
+        #: The fencing token, greater than those of all earlier holders of this name. Send it along with what you write.
         self.token = hold.token
         self._hold = hold
 
     @property
     def held(self) -> bool:
-        """True while no other holder is possible, by this machine's clock and without asking the store."""
+        """True while no other holder is possible. This machine's clock decides that; the store is not asked."""
         return self._hold.distrust_reason is None
 
     def check(self) -> None:
@@ -61,7 +67,10 @@ class BaseLockGuard:
 
 
 class LockGuard(BaseLockGuard):
-    """Guard of `async with`: when the lock is lost, `lost` is set and the block's task is cancelled."""
+    """What the block of `async with ms.lock(…)` receives: when the lock is lost, `lost` is set and the block cancelled.
+
+    `token`: the fencing token. `held` and `check()` state whether the lock is still held.
+    """
 
     def __init__(self, name: str, hold: HeldLock) -> None:
         super().__init__(name, hold)
@@ -69,7 +78,10 @@ class LockGuard(BaseLockGuard):
 
 
 class SyncLockGuard(BaseLockGuard):
-    """Guard of `with`: `lost` is set when the lock is lost. A thread cannot be cancelled: test `lost`, or `check()`."""
+    """What the block of `with ms.sync.lock(…)` receives: `lost` is set when the lock is lost.
+
+    A thread cannot be cancelled: the block should test `lost`, or call `check()` before actions that cannot be undone.
+    """
 
     def __init__(self, name: str, hold: HeldLock, lost: threading.Event) -> None:
         super().__init__(name, hold)
@@ -77,7 +89,7 @@ class SyncLockGuard(BaseLockGuard):
 
 
 class LockRequest:
-    """A lock as it was requested; acquires and releases it for `Lock` and `SyncLock`."""
+    """The parameters of a lock; acquires and releases the lock for `Lock` and `SyncLock`."""
 
     def __init__(
         self,
@@ -89,10 +101,10 @@ class LockRequest:
         kind: LockKind = "lease",
         remember: Ms = 0,
     ) -> None:
-        """`key` is the name of the lease in the store, `name` that of the lock in errors.
+        """`name` is the lock's name in errors, `key` the name of its lease in the store, which ends after `ttl` ms.
 
         `wait_seconds` limits the wait for another holder; None: no limit. After a block that ended without an error,
-        the name stays taken for `remember` milliseconds.
+        the lock stays taken for `remember` milliseconds.
         """
         self.locks = locks
         self.name = name
@@ -105,7 +117,8 @@ class LockRequest:
     async def acquire(self, on_lost: Callable[[str], None]) -> HeldLock:
         """Acquire the lock and return it. If it is lost later, the engine's loop calls `on_lost` with the reason.
 
-        Raises: LockTaken, which names the holder; InvalidInput if the store has no locks of this kind.
+        Raises: LockTaken, with the holder's name, if the lock is not free within `wait_seconds`; InvalidInput if the
+        store has no locks of this kind; StoreError.
         """
         locks, host = self.locks, self.locks.host
         backend, owner = await host.call(lambda runtime: locks.open_backend(runtime, self.kind))
@@ -121,12 +134,12 @@ class LockRequest:
         return hold
 
     async def make_taken_error(self, backend: LockBackend) -> LockTaken:
-        """Return the error for a caller that did not get the lock, with the name of its holder if that is known."""
+        """Return the error for a caller that did not get the lock; it has the name of the holder, if that is known."""
         holder = await self._find_holder(backend)
         return LockTaken(self.name, "" if holder is None else holder.owner)
 
     async def _find_holder(self, backend: LockBackend) -> LockHolder | None:
-        """Return the present holder; None if there is none any more, or if the store fails."""
+        """Return the present holder of the lock; None if there is none any more, or if the store fails."""
         with contextlib.suppress(StoreError):  # the holder only completes the message
             holder = await self.locks.host.call(lambda _: backend.find_holder(self.key))
             return holder if holder is not None and holder.live else None
@@ -135,23 +148,23 @@ class LockRequest:
     async def release(self, hold: HeldLock, *, succeeded: bool) -> LockLost | None:
         """Release the lock. Return None, or the error to raise if the lock was lost before the block ended.
 
-        `succeeded`: the block ended without an error. The name then stays taken for `remember` milliseconds.
+        `succeeded`: the block ended without an error. The lock then stays taken for `remember` milliseconds.
         """
         lost = hold.lost_reason
         data = TermData(hold.term.since, done=True) if succeeded and self.remember and lost is None else None
         releasing = self.locks.host.call(lambda _: hold.release(data, self.remember))
-        # Shielded: a release that has begun is completed, also when the caller is cancelled meanwhile.
+        # Shielded, so that a release that has begun is completed even if the caller is cancelled meanwhile.
         was_held = await asyncio.shield(asyncio.ensure_future(releasing))
         if lost is None and was_held:
             return None
-        return LockLost(self.name, hold.token, lost or hold.distrust_reason or "another took it")
+        return LockLost(self.name, hold.token, lost or hold.distrust_reason or _OVERTAKEN)
 
 
 class ExecutionRequest(LockRequest):
-    """A requested lock on one fire of another scheduler; it stays taken for `remember` after the fire was executed."""
+    """The parameters of a lock on one fire of another scheduler, which stays taken for `remember` ms after success."""
 
     async def make_taken_error(self, backend: LockBackend) -> LockTaken:
-        """Return an `ExecutionTaken`, which states whether the fire is being executed or has been."""
+        """Return an `ExecutionTaken`, which states whether the fire is being executed or has been executed."""
         holder = await self._find_holder(backend)
         owner = "" if holder is None else holder.owner
         done = holder is not None and TermData.read(holder.data).done
@@ -162,8 +175,8 @@ class ExecutionRequest(LockRequest):
 class Lock:
     """A lock for one `async with`. When it is lost, the block's task is cancelled and the block ends with `LockLost`.
 
-    It works as `asyncio.timeout()` does: the cancellation arrives at the block's next await and does not leave the
-    block. A block that ends without an error after the loss also ends with `LockLost`; an error of its own is kept.
+    It works as `asyncio.timeout()` does: the cancellation arrives at the next await in the block, and does not go
+    beyond the block. A block that ends without an error after the loss also ends with `LockLost`; other errors stay.
     """
 
     def __init__(self, request: LockRequest) -> None:
@@ -179,15 +192,18 @@ class Lock:
         return SyncLock(self._request)
 
     async def __aenter__(self) -> LockGuard:
-        """Acquire the lock and return its guard. Raises: LockTaken; MainspringError if the lock was used before."""
+        """Acquire the lock and return its guard.
+
+        Raises: LockTaken; StoreError; MainspringError if this object was used before.
+        """
         if self._hold is not None:
-            raise MainspringError("a lock is for one block: call ms.lock() again")
+            raise MainspringError("this lock object was used already. Call ms.lock(…) for each `async with`")
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
 
         def on_lost(_why: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the block's loop is closed, and the block with it
+            with contextlib.suppress(RuntimeError):  # the block's loop is closed, so the block has ended
                 loop.call_soon_threadsafe(self._cancel_block)
 
         self._hold = await self._request.acquire(on_lost)
@@ -198,7 +214,7 @@ class Lock:
         return self._guard
 
     def _cancel_block(self) -> None:
-        """Set `guard.lost` and cancel the block's task, once, as the lock is lost. Thread: the block's event loop."""
+        """Set `guard.lost` and cancel the block's task, once, because the lock is lost. Thread: the block's loop."""
         if self._guard is not None:
             self._guard.lost.set()
         if self._task is not None and not self._cancelled:
@@ -208,7 +224,7 @@ class Lock:
     async def __aexit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Release the lock. Raises: LockLost if it was lost and the block has no error of its own."""
+        """Release the lock. Raises: LockLost if it was lost and the block raised no error of its own."""
         task, self._task = self._task, None
         assert task is not None
         assert self._hold is not None
@@ -218,9 +234,9 @@ class Lock:
 
 
 class SyncLock:
-    """A lock for one `with` in a thread without an event loop. The engine's loop renews it, like a `Lock`.
+    """A lock for one `with` in a thread without an event loop. The engine's loop renews it.
 
-    The block is not stopped when the lock is lost; if it has no error of its own, it ends with `LockLost`.
+    The block is not stopped when the lock is lost; unless it raises an error of its own, it ends with `LockLost`.
     """
 
     def __init__(self, request: LockRequest) -> None:
@@ -230,10 +246,11 @@ class SyncLock:
     def __enter__(self) -> SyncLockGuard:
         """Acquire the lock and return its guard.
 
-        Raises: LockTaken; SyncOnLoop on a thread that runs an event loop; MainspringError if the lock was used before.
+        Raises: LockTaken; StoreError; SyncOnLoop on a thread that runs an event loop; MainspringError if this object
+        was used before.
         """
         if self._hold is not None:
-            raise MainspringError("a lock is for one block: call ms.sync.lock() again")
+            raise MainspringError("this lock object was used already. Call ms.sync.lock(…) for each `with`")
         if runs_loop():
             problem = "this thread runs an event loop, a blocking lock would stop it; write: async with ms.lock(…)"
             raise SyncOnLoop(problem)
@@ -245,16 +262,16 @@ class SyncLock:
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Release the lock. Raises: LockLost if it was lost and the block has no error of its own."""
+        """Release the lock. Raises: LockLost if it was lost and the block raised no error of its own."""
         assert self._hold is not None
         block_on = self._request.locks.host.block_on
         _raise_lost(block_on(self._request.release(self._hold, succeeded=error is None), ""), error)
 
 
 def _raise_lost(lost: LockLost | None, error: BaseException | None, *, stopped: bool = False) -> None:
-    """Raise `lost`, if it is not None; if the block has an error of its own, add a note to that error instead.
+    """Raise `lost` at the end of a block, unless it is None. If the block raised `error`, add a note to that instead.
 
-    `stopped`: the block's error is the cancellation by which the lock stopped it, and no error of its own.
+    `stopped`: `error` is the cancellation by which the lost lock stopped the block; then `lost` is raised.
     """
     if lost is None:
         return
@@ -265,23 +282,30 @@ def _raise_lost(lost: LockLost | None, error: BaseException | None, *, stopped: 
 
 
 class Locks:
-    """Named locks, execution leases (one process per fire of another scheduler) and the leader, as `ms` offers them."""
+    """Makes the locks and execution leases of `ms.lock` and `ms.execution_lease`, and finds the leader."""
 
     def __init__(self, host: EngineHost) -> None:
         self.host = host
-        #: Callers of this process that wait for a name queue here, so that one of them asks the store.
+        #: Callers of this process that wait for one lock form a queue here; only its first asks the store.
         self.queues = LocalWaitQueues()
         self._acquisitions = itertools.count(1)
 
     def lock(self, name: str, ttl: Duration, wait: bool | Duration, kind: LockKind) -> Lock:
-        """Return a lock on a name in the app's namespace; see `Mainspring.lock`. Raises: InvalidInput."""
+        """Return the lock `name` of the app's namespace; nothing is acquired yet. Raises: InvalidInput.
+
+        `ttl`: after a crash, the lock is free within this time. `wait`: the longest wait for another holder; True: no
+        limit.
+        """
         check_name(name)
         check_choice(kind, LOCK_KINDS, field="kind")
         key = f"{LOCK_PREFIX}{escape_name_part(self.host.settings.namespace)}:{name}"
         return Lock(LockRequest(self, name, key, _parse_ttl(ttl), _parse_wait(wait), kind))
 
     def execution_lease(self, schedule: str, fire_time: datetime, ttl: Duration, remember: Duration) -> Lock:
-        """Return a lock on one fire of another scheduler; see `Mainspring.execution_lease`. Raises: InvalidInput."""
+        """Return a lock on the fire of another scheduler's `schedule` at `fire_time`. Raises: InvalidInput.
+
+        `ttl`: after a crash, the fire is free within this time. After success it stays taken for `remember`.
+        """
         check_name(schedule, field="schedule")
         at = instant_ms(fire_time, field="fire_time")
         key = f"{EXECUTION_PREFIX}{escape_name_part(self.host.settings.namespace)}:{escape_name_part(schedule)}:{at}"
@@ -294,7 +318,7 @@ class Locks:
         return await self.host.call(lambda runtime: find_leadership(runtime.store, self.host.settings))
 
     async def open_backend(self, runtime: Runtime, kind: LockKind) -> tuple[LockBackend, str]:
-        """Return the backend that holds locks of this kind, and a new owner name for one acquisition.
+        """Return the part of the store that holds locks of this kind, and a new owner name for one acquisition.
 
         Raises: InvalidInput if the store has no locks of this kind.
         """
@@ -308,7 +332,7 @@ class Locks:
 
 
 class HostStore:
-    """The lease methods of an app's store. Each call uses the store that is open then: a lock may outlive `run()`."""
+    """The lease methods of an app's store. Each call opens the store if it is closed: a lock may outlive `run()`."""
 
     def __init__(self, host: EngineHost) -> None:
         self._host = host
@@ -326,7 +350,7 @@ class HostStore:
 
 
 class HostClock:
-    """The clocks of an app; its wall clock is the store's time."""
+    """The clock of an app for leases: `now` is the store's time, `boot` and `monotonic` are this machine's."""
 
     def __init__(self, host: EngineHost) -> None:
         self._host = host
@@ -342,15 +366,19 @@ class HostClock:
 
 
 def _parse_wait(wait: bool | Duration) -> float | None:
-    """Return how long to wait for another holder, in seconds: None (no limit) for True, 0 for False."""
+    """Return how long to wait for another holder, in seconds: None (no limit) for True, 0 for False.
+
+    Raises: InvalidInput for anything else that is no duration.
+    """
     if wait is True:
         return None
     return 0.0 if wait is False else duration_ms(wait, field="wait") / 1000
 
 
 def _parse_ttl(value: Duration) -> Ms:
-    """Return the length of a lease. Raises: LeaseTooShort below `MIN_LEASE_MS`."""
+    """Return the length of a lease in milliseconds. Raises: LeaseTooShort if it is below `MIN_LEASE_MS`."""
     ttl = duration_ms(value, field="ttl")
     if ttl < MIN_LEASE_MS:
-        raise LeaseTooShort("ttl", f"{format_duration(ttl)} is too short", "Use at least 300ms; 30s is the default")
+        fix = f"Use at least {format_duration(MIN_LEASE_MS)}; 30s is the default"
+        raise LeaseTooShort("ttl", f"{format_duration(ttl)} is too short", fix)
     return ttl

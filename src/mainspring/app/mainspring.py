@@ -32,10 +32,10 @@ from mainspring.model.instant import Duration, duration_ms, instant_ms, load_zon
 from mainspring.model.policies import ON_CONFLICT, OnConflict, Role, check_choice
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
-from mainspring.model.settings import Settings, make_settings
+from mainspring.model.settings import DEFAULT_STORE_URL, Settings, make_settings
 from mainspring.ports.broker import Broker
 from mainspring.ports.clock import Clock, SystemClock
-from mainspring.ports.executor import CHILD, LOADING, end_of_loading
+from mainspring.ports.executor import CHILD_VARIABLE, LOADING_VARIABLE, end_of_loading
 from mainspring.ports.lock import LockKind
 from mainspring.ports.store import Store
 from mainspring.ports.threads import SystemThreads, Threads
@@ -49,15 +49,18 @@ E = TypeVar("E", bound=Event)
 E2 = TypeVar("E2", bound=Event)
 E3 = TypeVar("E3", bound=Event)
 
-DEFAULT_URL = "sqlite:///mainspring.db"
-
 
 class Mainspring:
-    """A scheduler and a queue on one store. Nothing starts on import, and nothing is opened before the first call.
+    """A scheduler and a queue on one store: `ms = Mainspring("sqlite:///jobs.db")`. The first use opens the store.
 
-    Without `url` and `store`, $MAINSPRING_URL or `DEFAULT_URL` names the store; without `broker`, $MAINSPRING_BROKER
-    the broker. `tz`: the zone of schedules that name none. `deps`: what handlers get as `ctx.deps`. `on_drift`: "keep"
-    a person's edit of a declared schedule, or write the "code" over it. `make_settings` explains the other settings.
+    `url` of the store; None: $MAINSPRING_URL, else the file mainspring.db. `store`: an object in its place. `broker`
+    hastens the start of work; None: $MAINSPRING_BROKER, else none. Instances of one `name` share a leader and declared
+    schedules; if two declare one differently, the newer `version` wins. `namespace` separates programs on one store.
+    `tz`: the zone of schedules that name none. `queues`: only their runs are claimed. `lease_ttl`: when a worker
+    crashes, its runs may be claimed again after this time. `heartbeat` None: a third of that. `poll_interval`: the
+    longest time between two queries for due work. `history`: how long ended runs stay; None: the store's default.
+    `payload_limit`: bytes of arguments. `labels` describe the instance. `deps` is the handlers' `ctx.deps`. `agents`:
+    limits of HTTP calls. `on_drift`: "keep" a person's edit of a declared schedule, or the "code".
     """
 
     def __init__(
@@ -100,26 +103,20 @@ class Mainspring:
             payload_limit=payload_limit,
             labels=labels,
         )
+        url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
+        broker = broker or os.environ.get("MAINSPRING_BROKER") or None
         threads = threads or SystemThreads()
         environment = HostEnvironment(
-            clock=clock or SystemClock(),
-            engine=ThreadLoop(threads),
-            settings=settings,
-            store=store,
-            broker=broker or os.environ.get("MAINSPRING_BROKER") or None,
+            clock=clock or SystemClock(), engine=ThreadLoop(threads), settings=settings, store=store, broker=broker
         )
-        url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
         self._host = EngineHost(url, environment, threads=threads, rng=rng, agents=agents)
         load_zone(tz, field="tz")
-        self.tz = tz
-        self.deps = deps
+        self.tz, self.deps = tz, deps
         check_choice(on_drift, ("keep", "code"), field="on_drift")
         self.on_drift: Literal["keep", "code"] = on_drift
         self._registry = Registry(self, self._host)
         self._runner = EngineRunner(self._host, self._registry, on_drift)
-        self._agents = HttpAgents(self._host)
-        self._locks = Locks(self._host)
-        self._queries = Queries(self._host)
+        self._agents, self._locks, self._queries = HttpAgents(self._host), Locks(self._host), Queries(self._host)
 
     @property
     def url(self) -> str:
@@ -128,7 +125,7 @@ class Mainspring:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
+        """The checked settings of this instance; durations in milliseconds."""
         return self._host.settings
 
     @property
@@ -143,7 +140,7 @@ class Mainspring:
 
     @property
     def clock(self) -> Clock:
-        """The clock of this machine, or of a test."""
+        """The clock of this machine, or the one that a test provides."""
         return self._host.clock
 
     @property
@@ -153,7 +150,7 @@ class Mainspring:
 
     @property
     def declared(self) -> tuple[str, ...]:
-        """The names of the schedules that this program declares; the start of the engine stores them."""
+        """The names of the schedules that this program declares; the engine stores the schedules when it starts."""
         return tuple(self._registry.declared)
 
     @property
@@ -180,8 +177,9 @@ class Mainspring:
     def task(self, *functions: Any, **options: Any) -> Any:
         """Register a function as a task and return the task; given only options, return a decorator that does so.
 
-        Options: name, executor ("auto", "loop", "thread", "process"), retry (3 attempts), timeout ("300s"), recovery
-        ("retry", "fail"), max_crashes (3), limit (of runs at once), priority, queue, overrun ("60s").
+        Options: name, executor ("auto", "loop", "thread", "process"), retry (3 attempts), timeout of an attempt (300s),
+        recovery after a crash ("retry", "fail"), max_crashes (3), limit of runs at once, priority, queue, overrun (60s:
+        the time to stop after a time-out). Raises: InvalidInput; DuplicateTask.
         """
         self._registry.check_task_options(options)
         if not functions:
@@ -195,13 +193,13 @@ class Mainspring:
     def every(
         self, interval: Duration | Every, *, name: str | None = None, **options: Unpack[DeclareOptions]
     ) -> TaskDecorator:
-        """Do what `cron` does, with an interval; the first fire is one interval after the schedule is first stored."""
+        """Return a decorator like that of `cron`; the first fire is one interval after the schedule is first stored."""
         return self._registry.schedule_decorator(name, {"every": interval}, dict(options))
 
     def at(
         self, times: datetime | Iterable[datetime] | At, *, name: str | None = None, **options: Unpack[DeclareOptions]
     ) -> TaskDecorator:
-        """Do what `cron` does, with an instant or several, as datetimes with a time zone."""
+        """Return a decorator like that of `cron`; the schedule fires at `times`, which have a time zone."""
         return self._registry.schedule_decorator(name, {"at": times}, dict(options))
 
     def http(
@@ -217,7 +215,11 @@ class Mainspring:
         within: Duration = "1h",
         **when_and_how: Unpack[WhenAndHow],
     ) -> HttpAgent:
-        """Declare a schedule that calls an HTTP agent (see `Http`), with `payload` as JSON body; return the agent."""
+        """Declare a schedule `name` that calls an HTTP agent, with `payload` as JSON body, and return the agent.
+
+        `silence`, `within`: for an agent that answers 202 and reports the end of its work later, the longest time
+        between two of its callbacks, and the time for all of the work. `agent_id`: a label for people.
+        """
         agent = Http(url, method=method, headers=headers, agent_id=agent_id, silence=silence, within=within)
         self._registry.declare_schedule(name, task=agent, payload=payload, **when_and_how)
         return agent
@@ -237,15 +239,14 @@ class Mainspring:
     ) -> Schedule:
         """Create a schedule and return it; give exactly one of cron, every, at, delay or trigger, and any policy.
 
-        It runs a task with arguments, or calls `Http("https://…")` with a payload. An equal schedule of this name is
-        returned unchanged; a different one raises ScheduleConflict, is kept or is replaced, as `on_conflict` says.
+        It runs a task with `args` and `kwargs`, or calls `Http("https://…")` with `payload`. If the name exists with an
+        equal definition, that schedule is returned. If it exists with another one, `on_conflict` "keep" returns it,
+        "replace" edits it, and "error" raises ScheduleConflict. Also raises: InvalidInput; UnknownTask; WrongArguments.
         """
         check_choice(on_conflict, ON_CONFLICT, field="on_conflict")
-        request = self._registry.make_request(
-            name, task=task, args=args, kwargs=kwargs, payload=payload, **when_and_how
-        )
+        wanted = self._registry.make_request(name, task=task, args=args, kwargs=kwargs, payload=payload, **when_and_how)
         await self._agents.check_target(task)
-        schedule = await self._host.call(lambda runtime: runtime.commands.create(request, on_conflict))
+        schedule = await self._host.call(lambda runtime: runtime.commands.create(wanted, on_conflict))
         await self._agents.start_calling(task)
         return schedule
 
@@ -258,7 +259,7 @@ class Mainspring:
     ) -> int:
         """Create schedules in bulk, up to a thousand in a commit, and return how many are new.
 
-        Each item holds a name and options of `schedule()`. Items are read as they are stored; a million need no memory.
+        Each item holds a name and options of `schedule`. Items are read as they are stored; a million need no memory.
         InvalidInput names a wrong item by its number. After an error, stored schedules stay: repeat the call to go on.
         """
         check_choice(on_conflict, ON_CONFLICT, field="on_conflict")
@@ -274,7 +275,10 @@ class Mainspring:
         payload: Any = UNSET,
         **changes: Unpack[EditOptions],
     ) -> Schedule:
-        """Edit a schedule for later fires, return it. What is not given stays, but a `task` drops the old arguments."""
+        """Change the schedule with the name or id `key` for later fires, and return it. What is not given stays.
+
+        `args` and `kwargs` together replace all arguments. With a new `task`, the old arguments go in any case.
+        """
         await self._agents.check_target(task)
         edit = ScheduleEdit(task=task, args=args, kwargs=kwargs, payload=payload, options=changes)
         schedule = await edit.apply(self._host, self._registry, key, self.tz)
@@ -282,40 +286,38 @@ class Mainspring:
         return schedule
 
     async def get(self, key: str) -> Schedule:
-        """Return a schedule by name or id. Raises: UnknownSchedule, with the nearest name."""
+        """Return the schedule with the name or id `key`. Raises: UnknownSchedule, with the nearest name."""
         return await self._queries.find_schedule(key)
 
     async def schedules(
         self, *, enabled: bool | None = None, limit: int = 1_000, after: str | None = None
     ) -> list[Schedule]:
-        """Return schedules behind the id `after`; `enabled` True: active, False: paused or finished, None: both."""
+        """Return schedules with ids behind `after`. `enabled` True: active, False: paused or finished, None: both."""
         return await self._queries.find_schedules(enabled, limit, after)
 
     async def pause(self, key: str, *, reason: str = "paused", until: datetime | None = None) -> Schedule:
-        """Plan no runs of a schedule until `resume` or, if given, the instant `until`; return the schedule."""
+        """Plan no runs of the schedule `key` until `resume` or, if given, the instant `until`; return the schedule."""
         end = None if until is None else instant_ms(until, field="until")
         schedule = await self.get(key)
         return await self._host.call(lambda runtime: runtime.commands.pause(schedule, reason=reason, until=end))
 
     async def resume(self, key: str) -> Schedule:
-        """Plan runs of a paused schedule again and return it. The fires during the pause become one span, not runs."""
+        """Plan runs of the schedule `key` again after a pause, and return it. The fires during the pause never run."""
         schedule = await self.get(key)
         return await self._host.call(lambda runtime: runtime.commands.resume(schedule))
 
     async def delete(self, key: str, *, reason: str = "user") -> None:
-        """Delete a schedule and cancel its waiting runs; running ones go on to their end, and the event log stays."""
+        """Delete the schedule `key` (a name or id) and cancel its waiting runs; running ones go on, the log stays.
+
+        `reason` goes into the event of the deletion. Raises: UnknownSchedule.
+        """
         schedule = await self.get(key)
         await self._host.call(lambda runtime: runtime.commands.delete(schedule, reason=reason))
 
     async def trigger(
-        self,
-        key: str,
-        *,
-        args: Iterable[Any] | None = None,
-        kwargs: dict[str, Any] | None = None,
-        payload: Any = UNSET,
+        self, key: str, *, args: Iterable[Any] | None = None, kwargs: dict[str, Any] | None = None, payload: Any = UNSET
     ) -> Any:
-        """Start one run now, outside the plan; return its handle. Arguments or a payload replace the stored ones."""
+        """Start a run of the schedule `key` now; return its handle. Arguments or a payload replace the stored ones."""
         schedule = await self.get(key)
         body, decode = self._registry.prepare_trigger(schedule, args, kwargs, payload)
         run = await self._host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
@@ -328,7 +330,7 @@ class Mainspring:
         return await self._queries.find_run(run_id)
 
     async def find_by_status(self, state: State | str, *, limit: int = 100) -> list[Run]:
-        """Return runs in a state, newest first."""
+        """Return up to `limit` runs in a state, newest first."""
         return await self.runs(state=state, limit=limit)
 
     async def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
@@ -341,7 +343,7 @@ class Mainspring:
         return await self._queries.find_waiting(self._host.now() - duration_ms(by, field="by"), limit)
 
     async def unresolved(self, *, limit: int = 100) -> list[Run]:
-        """Return waiting and retrying runs whose task no live instance has, oldest first; they wait for one."""
+        """Return waiting and retrying runs whose task no live instance has registered, oldest first."""
         return await self._queries.find_unresolved(limit)
 
     async def runs(
@@ -362,11 +364,11 @@ class Mainspring:
         return await self._queries.find_runs(schedule, state, since, task, due_before, limit, after)
 
     async def cancel(self, run_id: str, *, reason: str = "cancelled") -> Run:
-        """Cancel a waiting run, or ask a running one to stop; return the run. An ended run stays as it is."""
+        """Cancel a waiting run, or ask a running one to stop; return the run, unchanged if it has ended before."""
         return await self._host.call(lambda runtime: runtime.commands.cancel(run_id, reason=reason, by="api"))
 
     async def retry(self, run_id: str) -> Run:
-        """Open a failed, lost or cancelled run again and return it: same row and fire time, new retry budgets."""
+        """Run a failed, lost or cancelled run again, due now, with new retries, and return it. Raises: UnknownRun."""
         return await self._host.call(lambda runtime: runtime.commands.reopen(run_id, by="api"))
 
     async def events(
@@ -406,20 +408,20 @@ class Mainspring:
     def on_event(
         self, event: type[Any] | tuple[type[Any], ...], handler: Callable[[Any], Any], *, everywhere: bool = False
     ) -> None:
-        """Call `handler` with events of these types that this process commits while its engine runs; once at most.
+        """Call `handler`, plain or async, with events of these types that this process commits while its engine runs.
 
-        `everywhere`: with events that any instance in this namespace commits from now on, in log order.
+        Each comes at most once. `everywhere`: with events that any instance in this namespace commits, in log order.
         """
         self._host.subscribe(event if isinstance(event, tuple) else (event,), handler, everywhere=everywhere)
 
-    # ── agents and locks ───────────────────────────────────────────────────
+    # ── agents, locks, running ─────────────────────────────────────────────
 
     async def signing_secret(self, key: str) -> str:
-        """Return a schedule's signing secret and mark it as shown. Raises: InvalidInput if it was shown before."""
+        """Return, once only, the secret that signs the calls of the schedule `key`; later calls raise InvalidInput."""
         return await self._agents.signing_secret(key)
 
     async def rotate_secret(self, key: str, *, overlap: Duration = "24h") -> str:
-        """Replace a signing secret, return the new one; for the time `overlap` the old one signs calls, too."""
+        """Replace the secret that signs calls of the schedule `key`, return the new one. For `overlap`, both sign."""
         return await self._agents.rotate_secret(key, overlap)
 
     def lock(self, name: str, *, ttl: Duration = "30s", wait: bool | Duration = True, kind: LockKind = "lease") -> Lock:
@@ -436,7 +438,7 @@ class Mainspring:
         """Return a lock on one fire of another scheduler; entering it raises `ExecutionTaken` if the fire is taken.
 
         The fire is taken while the lock is held, and for `remember` after a block without an error. After a block with
-        an error it is free at once, after a crash within `ttl`. Runs of Mainspring need no such lock.
+        an error the fire is free at once, after a crash within `ttl`. Runs of Mainspring need no such lock.
         """
         return self._locks.execution_lease(schedule, fire_time, ttl, remember)
 
@@ -444,22 +446,20 @@ class Mainspring:
         """Return the present or last instance that does housekeeping for this app; None if there never was one."""
         return await self._locks.leader()
 
-    # ── running ────────────────────────────────────────────────────────────
-
     def run(self, *, until_idle: bool = False, role: Role = "all") -> None:
         """Plan schedules and run tasks until SIGTERM or SIGINT; with `until_idle` until nothing is due any more.
 
-        Role "worker": plan no schedules and store no declared ones, but run what others plan. Role "planner": plan, but
-        claim no runs. In a process that only imports this program, `run` returns at once.
+        Role "worker": store and plan no schedules, only run what others plan. Role "planner": plan, claim no runs.
+        Returns at once where Mainspring itself imports the program: in handlers' child processes, by `mainspring run`.
         """
         end_of_loading()
-        if os.environ.get(CHILD) or os.environ.get(LOADING):
-            return  # this program is only imported: to find its functions, or by `mainspring run`, which runs it
+        if os.environ.get(CHILD_VARIABLE) or os.environ.get(LOADING_VARIABLE):
+            return  # the program is only imported: to find its functions, or by `mainspring run`, which runs the engine
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(self.run_async(until_idle=until_idle, role=role))
 
     async def run_async(self, *, until_idle: bool = False, signals: bool = True, role: Role = "all") -> None:
-        """Do what `run` does, on this loop. With `signals`, the first signal drains, the second hands all runs back."""
+        """Run the engine on this loop, as `run` does. With `signals`, the first lets runs end, a second stops them."""
         await self._runner.run(until_idle=until_idle, signals=signals, role=role)
 
     @property
@@ -476,18 +476,18 @@ class Mainspring:
         return {} if self._host.runtime is None else self._host.runtime.metrics()
 
     def stop(self) -> None:
-        """Ask the `run` or `run_async` under way, if any, to drain and return. Thread: any."""
+        """Have `run` or `run_async`, if under way, claim no more, let running runs end, and return. Thread: any."""
         self._runner.request_stop()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Mainspring]:
-        """Run the engine beside other code on this loop, inside the block; at its end drain and close the store."""
+        """Run the engine inside the block, beside other code on this loop; at its end drain and close the store."""
         async with self._runner.run_in_block():
             yield self
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
-        """Keep the engine running inside the block, started if needed; yields a function: True if leaving stops it."""
+        """Keep the engine running in the block; yield a function that returns True if leaving would stop it."""
         async with self._runner.sharing() as is_last:
             yield is_last
 
@@ -496,5 +496,5 @@ class Mainspring:
         return lambda _app: self._runner.run_in_block()
 
     async def close(self) -> None:
-        """Close the store, also one that is being opened, and end the engine's thread; the next call opens it again."""
+        """Close the store, even while it is being opened, and end the engine's thread; the next call opens it again."""
         await self._host.close()

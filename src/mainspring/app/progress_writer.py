@@ -10,15 +10,15 @@ from mainspring.model.errors import StoreError
 from mainspring.ports.executor import HeldRun
 from mainspring.ports.store import Store
 
-#: Progress is read by people: at least this time lies between two writes for one attempt.
+#: The shortest time between two writes for one attempt. People read the progress, so it need not be more current.
 PROGRESS_INTERVAL_SECONDS = 0.5
 
 
 class ProgressWriter:
-    """Writes progress lines to the store; lines that are replaced within the interval are never written."""
+    """Writes progress lines of attempts to the store: of several lines within the interval, only the newest."""
 
     def __init__(self, open_store: Callable[[], Store | None]) -> None:
-        """`open_store` returns the store while it is open, else None: then lines are dropped."""
+        """`open_store` returns the store while it is open. If it returns None, progress lines are dropped."""
         self._open_store = open_store
         self._lines: dict[HeldRun, str] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -37,7 +37,7 @@ class ProgressWriter:
             self._writing.cancel()
 
     async def _write(self) -> None:
-        """Write the queued lines, each interval, until there are none. If the store fails, a line is lost."""
+        """Write the queued lines once per interval, until there are none. If the store fails, a line is lost."""
         while self._lines:
             for held, text in list(self._lines.items()):
                 if self._lines.get(held) == text:

@@ -1,4 +1,4 @@
-"""Queries: what a program reads of its namespace, translated from arguments to queries of the store."""
+"""Queries: translates the arguments of `ms.runs`, `ms.events` and other reading methods into queries of the store."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from mainspring.service.unresolved_runs import find_unresolved
 
 
 class Queries:
-    """Reads schedules and runs of the app's namespace, and events. `Mainspring` explains the arguments.
+    """Reads schedules and runs of the app's namespace, and events, for the methods of `Mainspring`.
 
-    A run or schedule that is named by its id, and events, may belong to any namespace.
+    A schedule or run that is given by its id, and events, may belong to any namespace.
     """
 
     def __init__(self, host: EngineHost) -> None:
         self._host = host
 
     async def find_schedule(self, key: str) -> Schedule:
-        """Return a schedule by name or id. Raises: UnknownSchedule, with the nearest name."""
+        """Return the schedule with the name or id `key`. Raises: UnknownSchedule, with the nearest name."""
         namespace = self._host.settings.namespace
         return await self._host.call(lambda runtime: runtime.commands.schedule(namespace, key))
 
     async def _find_schedule_id(self, key: str | None) -> str | None:
-        """Return the id of a schedule, given its name or id; None for None. Raises: UnknownSchedule."""
+        """Return the id of the schedule with the name or id `key`; None if `key` is None. Raises: UnknownSchedule."""
         return None if key is None else (await self.find_schedule(key)).id
 
     async def find_schedules(self, enabled: bool | None, limit: int, after: str | None) -> list[Schedule]:
         """Return up to `limit` schedules behind the id `after`, in the order of their ids, but no deleted ones.
 
-        `enabled` True: those that are active; False: those that are paused or finished; None: both.
+        `enabled` True: only active ones; False: only paused or finished ones; None: both.
         """
         states: tuple[Any, ...] = ("active", "paused", "finished")
         if enabled is not None:
@@ -77,14 +77,14 @@ class Queries:
         return await self._host.call(lambda runtime: runtime.commands.runs(query))
 
     async def find_waiting(self, due_before: Ms, limit: int) -> list[Run]:
-        """Return waiting and retrying runs that are due by the instant `due_before`, oldest first."""
+        """Return up to `limit` waiting and retrying runs that are due by the instant `due_before`, oldest first."""
         states = tuple(sorted(CLAIMABLE))
         namespace = self._host.settings.namespace
         query = Runs(ns=namespace, states=states, due_before=due_before, limit=limit, oldest_first=True)
         return await self._host.call(lambda runtime: runtime.commands.runs(query))
 
     async def find_unresolved(self, limit: int) -> list[Run]:
-        """Return waiting and retrying runs whose task no live instance has, oldest first."""
+        """Return up to `limit` waiting and retrying runs whose task no live instance has registered, oldest first."""
         namespace = self._host.settings.namespace
         return await self._host.call(lambda runtime: find_unresolved(runtime.store, namespace, limit))
 

@@ -1,4 +1,4 @@
-"""Registry: the tasks and schedules that a program declares with decorators, and their definitions."""
+"""Registry: the tasks and schedules that a program declares, and how options become stored definitions."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ Executor = Literal["auto", "loop", "thread", "process"]
 
 
 class TaskSettings(TypedDict, total=False):
-    """Options of `@ms.task(…)`."""
+    """Options of `@ms.task(…)`. Each may be absent, and then has its default."""
 
     #: Name of the task; None: the name of the function.
     name: str | None
-    #: Where the function runs: on the event loop, in a thread, or in a process. "auto": a coroutine function on the
-    #: loop, another one in a thread.
+    #: Where the function runs: on the event loop, in a thread, or in a process. "auto": an `async def` on the loop, a
+    #: plain `def` in a thread.
     executor: Executor
     retry: RetryPolicy | None
     #: Time limit of one attempt; None: no limit.
@@ -56,7 +56,7 @@ class TaskSettings(TypedDict, total=False):
     recovery: Recovery
     #: A run fails for good after this number of crashes.
     max_crashes: int
-    #: Upper bound of runs that execute at once, in all instances; None: no bound.
+    #: The most runs that execute at once, in all instances together; None: no limit.
     limit: int | None
     priority: Priority | PriorityName | int
     queue: str
@@ -65,7 +65,10 @@ class TaskSettings(TypedDict, total=False):
 
 
 class DeclareOptions(PolicyOptions, total=False):
-    """Options of a schedule's decorator beside its trigger: policies, settings of the task, arguments of its runs."""
+    """Options of `@ms.cron(…)`, `@ms.every(…)` and `@ms.at(…)`: policies of the schedule and settings of the task.
+
+    `args` and `kwargs` are the arguments of every run of the schedule.
+    """
 
     executor: Executor
     limit: int | None
@@ -76,23 +79,27 @@ class DeclareOptions(PolicyOptions, total=False):
 
 
 TASK_OPTIONS = tuple(TaskSettings.__annotations__)
-#: The options of a task that a schedule takes, too: a decorator passes them to both.
+#: Options that both a task and a schedule have: the decorator of a schedule passes them to both.
 _SHARED_OPTIONS = tuple(name for name in TASK_OPTIONS if name in PolicyOptions.__annotations__)
-#: The options of a schedule's decorator that only the task takes.
+#: Options of a schedule's decorator that only the task has.
 _TASK_ONLY_OPTIONS = tuple(name for name in TASK_OPTIONS if name not in ("name", *_SHARED_OPTIONS))
 
 
 class ScheduleTarget(Struct, frozen=True, kw_only=True, gc=False):
-    """What a schedule's runs execute: task or agent, payload, gates; `policies` apply unless the schedule sets them."""
+    """What the runs of a schedule execute: a task with arguments, or a call of an HTTP agent with a payload."""
 
+    #: Name of the task; the built-in task for an agent.
     task: str
+    #: The agent; None: the runs execute a function.
     agent: HttpAgent | None = None
+    #: The arguments or the agent's payload as JSON; None: there are none.
     body: Body | None = None
     gates: tuple[Gate, ...] = ()
+    #: Policies, by option name, that apply unless the schedule sets them.
     policies: Mapping[str, Any] = {}
 
     def for_spec(self) -> SpecTarget:
-        """Return the part that a schedule's definition contains."""
+        """Return what a schedule's definition stores of this: names and ids in place of the objects."""
         return SpecTarget(
             self.task,
             None if self.body is None else self.body.id,
@@ -102,9 +109,9 @@ class ScheduleTarget(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Registry:
-    """Tables of tasks, handlers and declared schedules. Decorators only fill them.
+    """Tables of an app's tasks, handlers and declared schedules. It also makes definitions of schedules from options.
 
-    The start of the engine stores the declared schedules.
+    Decorators only fill the tables; the engine stores the declared schedules when it starts.
     """
 
     def __init__(self, app: Mainspring, host: EngineHost) -> None:
@@ -141,9 +148,9 @@ class Registry:
         queue: str = "default",
         overrun: Duration = "60s",
     ) -> BaseTask[Any, Any]:
-        """Make a task of a function, add it to the tables and return it.
+        """Make a task of a function, add it to the tables and return it. `TaskSettings` explains the options.
 
-        A `function` that is a task already is returned as it is, and the options are ignored. Raises: InvalidInput for
+        If `function` is a task already, it is returned unchanged, and the options are ignored. Raises: InvalidInput for
         a wrong option; DuplicateTask for a name that is taken.
         """
         if isinstance(function, BaseTask):
@@ -169,7 +176,7 @@ class Registry:
         return task
 
     def _check_task_name(self, name: str) -> str:
-        """Return the name. Raises: InvalidInput if it is no name or reserved; DuplicateTask if it is taken."""
+        """Return `name` if a new task may have it. Raises: InvalidInput if not; DuplicateTask if a task has it."""
         name = check_name(name, field="task name")
         if name == HTTP_TASK:
             raise InvalidInput("name", f"{name!r} is the built-in task of HTTP agents", "Choose another name")
@@ -178,7 +185,11 @@ class Registry:
         return name
 
     def _make_task(self, function: Callable[..., Any], name: str, options: TaskOptions) -> BaseTask[Any, Any]:
-        """Return a task of the class whose direct call fits: asynchronous or not, and with a context first or not."""
+        """Return the function as one of four task classes: async or not, with the run's `Context` first or not.
+
+        Why: so `task(…)` has the function's own signature for type checkers. The `kind` "async" in `options` selects
+        the async classes.
+        """
         is_async = options.kind == "async"
         task: BaseTask[Any, Any] = (AsyncTask if is_async else Task)(self._app, self._host, function, name, options)
         parameters = list(inspect.signature(function).parameters)
@@ -188,7 +199,7 @@ class Registry:
         return task
 
     def find_task(self, task: BaseTask[Any, Any] | Callable[..., Any] | str) -> BaseTask[Any, Any]:
-        """Return the task that a task, a function (by its `__name__`) or a task's name stands for.
+        """Return the task that `task` stands for: itself, or the one with this name, or with the function's `__name__`.
 
         Raises: UnknownTask, with the nearest name; InvalidInput for the built-in task of HTTP agents.
         """
@@ -206,10 +217,10 @@ class Registry:
     # ── declared schedules ─────────────────────────────────────────────────
 
     def declare_schedule(self, name: str, **options: Any) -> None:
-        """Add a schedule to the table. `options` are parameters of `make_request`.
+        """Declare a schedule: check `options`, the other parameters of `make_request`, and add them to the table.
 
-        They are checked now, and read again when the schedule is stored. Raises: InvalidInput for a wrong option;
-        UnknownTask; DuplicateTask for a name that is taken.
+        The definition is made from them when the engine starts. Raises: InvalidInput for a wrong option; UnknownTask;
+        DuplicateTask for a name that is taken.
         """
         check_name(name)
         if name in self.declared:
@@ -220,9 +231,9 @@ class Registry:
     def schedule_decorator(self, name: str | None, trigger: dict[str, Any], options: dict[str, Any]) -> TaskDecorator:
         """Return a decorator that registers a function as a task, declares a schedule of it, and returns the task.
 
-        `name` is the schedule's; None: the task's name. `trigger` holds the one option that states when, such as
-        `{"cron": "0 9 * * *"}`. `options` are `DeclareOptions`; those that only the task takes are removed from it. The
-        decorator raises what `register` and `declare_schedule` raise, and then removes the task that it made.
+        `name` is the schedule's; None: the task's name. `trigger` holds one trigger option by its name, such as
+        `{"cron": "0 9 * * *"}`. `options` are `DeclareOptions`; this removes the ones that only the task takes. The
+        decorator raises InvalidInput or DuplicateTask, and the function is then not registered either.
         """
         own = {key: options.pop(key) for key in _TASK_ONLY_OPTIONS if key in options}
         own |= {key: options[key] for key in _SHARED_OPTIONS if key in options}
@@ -233,7 +244,7 @@ class Registry:
             try:
                 self.declare_schedule(name if name is not None else task.name, task=task, **trigger, **options)
             except Exception:
-                if not was_task:  # without its schedule the task is not registered either
+                if not was_task:  # a function whose schedule is refused is not registered either
                     del self.tasks[task.name], self.handlers[task.name]
                 raise
             return task
@@ -241,7 +252,7 @@ class Registry:
         return decorate
 
     def declared_requests(self) -> dict[str, ScheduleRequest]:
-        """Return the definition of each declared schedule, by name, as of now."""
+        """Return the definition of each declared schedule, by name, made anew from its options."""
         return {name: self.make_request(name, origin="code", **options) for name, options in self.declared.items()}
 
     # ── definitions ────────────────────────────────────────────────────────
@@ -259,8 +270,9 @@ class Registry:
     ) -> ScheduleRequest:
         """Return the checked definition of a schedule, with its payload and gates, ready to be stored.
 
-        `origin` "code": this program declares the schedule, and the request carries its app and version. A schedule of
-        an HTTP agent enables calls of agents. Raises: InvalidInput for a wrong option or argument; UnknownTask.
+        `when_and_how` are `WhenAndHow` options. `origin` "code": this program declares the schedule, and the request
+        states its app and version; "api": a user creates it. An HTTP agent as `task` enables calls of agents by this
+        app. Raises: InvalidInput for a wrong option or argument; UnknownTask.
         """
         settings = self._host.settings
         target = self.resolve_target(task, args, kwargs, payload)
@@ -299,10 +311,11 @@ class Registry:
         *,
         with_payload: bool = True,
     ) -> ScheduleTarget:
-        """Return what a schedule calls, with its encoded payload unless `with_payload` is False.
+        """Return what the runs of a schedule execute, with its encoded payload unless `with_payload` is False.
 
-        A task takes `args` and `kwargs`, an HTTP agent takes `payload`. An agent enables calls of agents by this app,
-        from the next start of its engine on. Raises: InvalidInput for arguments of the wrong kind; UnknownTask.
+        A task takes `args` and `kwargs`, an HTTP agent takes `payload`; UNSET: none. An agent enables calls of agents
+        by this app, from the next start of its engine on. Raises: InvalidInput for arguments to an agent or a payload
+        to a task; WrongArguments; UnknownTask.
         """
         if isinstance(args, str | bytes):
             raise InvalidInput("args", f"{args!r} is one value, not a list of arguments", f"Write args=({args!r},)")
@@ -326,10 +339,11 @@ class Registry:
     def prepare_trigger(
         self, schedule: Schedule, args: Iterable[Any] | None, kwargs: dict[str, Any] | None, payload: Any
     ) -> tuple[Body | None, Callable[[str | None], Any]]:
-        """Return the payload of a triggered run, None for the schedule's own, and the decoder of its result.
+        """Return what `Mainspring.trigger` needs for one run of a schedule: its payload, and a decoder of its result.
 
-        The decoder returns JSON text if the task is not registered here. Raises: InvalidInput for arguments of the
-        wrong kind; UnknownTask for arguments of a task that is not registered here.
+        The payload is None if the run has the schedule's own. The decoder turns the stored JSON text into the task's
+        return value, or returns the text if the task is not registered here. Raises: InvalidInput for arguments to an
+        agent or a payload to a task; UnknownTask for arguments of a task that is not registered here.
         """
         limit = self._host.settings.payload_limit
         has_arguments = args is not None or kwargs is not None
@@ -353,11 +367,11 @@ class Registry:
     # ── test kits ──────────────────────────────────────────────────────────
 
     def copy_tables(self) -> tuple[dict[str, Any], ...]:
-        """Return copies of the tables, for `restore_tables`."""
+        """Return copies of the tables. Test kits pass them to `restore_tables` after the test."""
         return dict(self.tasks), dict(self.handlers), dict(self.declared)
 
     def restore_tables(self, copies: tuple[dict[str, Any], ...]) -> None:
-        """Undo every registration since `copy_tables`."""
+        """Undo every registration since `copy_tables` returned `copies`."""
         for table, before in zip((self.tasks, self.handlers, self.declared), copies, strict=True):
             table.clear()  # type: ignore[attr-defined]  # each is a dictionary
             table.update(before)  # type: ignore[attr-defined]  # likewise
@@ -372,6 +386,7 @@ def _return_text(text: str | None) -> str | None:
 
 
 def _check_limit(limit: Any) -> int | None:
+    """Return the concurrency limit of a task. Raises: InvalidInput unless it is None or a number of at least 1."""
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
@@ -386,7 +401,10 @@ def _check_max_crashes(value: Any) -> int:
 
 
 def _handler_kind(function: Callable[..., Any], executor: Executor) -> Kind:
-    """Return how the function is executed. Raises: InvalidInput if `executor` does not fit an `async def`."""
+    """Return where the function runs, from the option `executor`: "auto" depends on whether it is an `async def`.
+
+    Raises: InvalidInput for an unknown option, and for an `async def` in a thread or process.
+    """
     check_choice(executor, ("auto", "loop", "thread", "process"), field="executor")
     is_async = inspect.iscoroutinefunction(function)
     if is_async and executor in ("thread", "process"):

@@ -15,20 +15,24 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: A caller that waits for a run reads it again after this time, or after a poll interval if that is longer, in case the
-#: notice of its end was missed.
+#: A caller that waits for the end of a run reads the run again after this time, or after a poll interval if that is
+#: longer. Why: the notification of the end can be lost.
 REREAD_SECONDS = 60.0
 
 
 class RunHandle(Generic[R]):
-    """A run that was enqueued or triggered; its methods can be awaited on any event loop."""
+    """A run that was enqueued or triggered: `handle = await send.enqueue("acme")`, `await handle.result()`.
+
+    `id` is the run's. `created` is False if an open run had the unique key: the handle is then of that run. Its methods
+    can be awaited on any event loop.
+    """
 
     __slots__ = ("_decode", "_host", "created", "id")
 
     def __init__(
         self, run_id: str, host: EngineHost, decode: Callable[[str | None], Any], *, created: bool = True
     ) -> None:
-        """`decode` turns the stored result into the handler's return value."""
+        """`decode` turns the stored JSON result, or None, into the task's return value."""
         self.id = run_id
         #: False if an open run had the same unique key: the handle is of that run.
         self.created = created
@@ -36,7 +40,7 @@ class RunHandle(Generic[R]):
         self._decode = decode
 
     async def run(self) -> Run:
-        """Return the row of the run as it is stored now."""
+        """Return the row of the run as it is stored now. Raises: UnknownRun if it was deleted since, as old history."""
         return await self._host.call(lambda runtime: runtime.commands.run(self.id))
 
     async def state(self) -> State:
@@ -44,10 +48,10 @@ class RunHandle(Generic[R]):
         return (await self.run()).state
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Wait until the run has ended, and return the handler's return value.
+        """Wait until the run has ended, and return the return value of its task's function.
 
-        `timeout` None: without a limit. Raises: RunNotSuccessful if the run did not succeed; ResultTimeout if it did
-        not end within `timeout`.
+        `timeout` None: wait without limit. Raises: RunNotSuccessful if the run failed, was cancelled, skipped or lost;
+        ResultTimeout if it did not end within `timeout`, which does not stop it.
         """
         seconds = None if timeout is None else duration_ms(timeout, field="timeout") / 1000
         run = await self._host.call(lambda runtime: _wait_for_end(runtime, self.id, seconds))
@@ -63,9 +67,9 @@ class RunHandle(Generic[R]):
 
 
 async def _wait_for_end(runtime: Runtime, run_id: str, seconds: float | None) -> Run | None:
-    """Return the run once it has ended, or None after `seconds`, which may be None for no limit. Thread: engine loop.
+    """Wait until the run has ended and return it; return None after `seconds`. Thread: engine loop.
 
-    `RunWaiters` wakes this wait when the run ends.
+    `seconds` None: no limit. `RunWaiters` ends the wait when it learns that the run has ended.
     """
     deadline = None if seconds is None else runtime.clock.monotonic() + seconds
     reread = max(REREAD_SECONDS, runtime.settings.poll / 1000)

@@ -1,4 +1,4 @@
-"""Bulk creation of schedules: read many definitions, and store them a chunk at a time."""
+"""Bulk creation of schedules for `ms.schedule_many`: read definitions from items, and store them a chunk at a time."""
 
 from __future__ import annotations
 
@@ -17,38 +17,41 @@ from mainspring.rules.definition import digest_of
 from mainspring.rules.triggers.every import Every
 from mainspring.service.commands import MAX_ROWS_PER_COMMIT, ScheduleRequest
 
-#: Options that keep an item from being derived from the last one: their value may be an object that the caller changes,
-#: or their meaning depends on the schedule's name or on the moment.
+#: Options whose items are always parsed, never copied from the item before. Why: their value may be an object that the
+#: caller changes, or their meaning depends on the schedule's name or on the time.
 _NEVER_SHARED = frozenset({"args", "kwargs", "payload", "cron", "delay", "at"})
 
 
 class BulkReader:
-    """Turns items into schedule definitions.
+    """Turns the items of a bulk creation into schedule definitions.
 
-    An item that differs from the last one only in name and interval gets a copy of the last definition, which is
-    quicker than parsing its options.
+    If an item differs from the item before only in name and interval, its definition is a copy of the one before with
+    these replaced. Why: that is quicker than parsing all options.
     """
 
     def __init__(self, make_request: Callable[..., ScheduleRequest], task: Any) -> None:
-        """`make_request` parses an item's options; `task` is the task, or HTTP agent, of items that name none."""
+        """`make_request` makes a definition of options; `task` is the task, or HTTP agent, of items that name none."""
         self._make_request = make_request
         self._task = task
         self._last: tuple[Mapping[str, Any], ScheduleRequest] | None = None
 
     def read(self, number: int, item: Mapping[str, Any]) -> ScheduleRequest:
-        """Return the definition of the item with this number. Raises: InvalidInput with the number; UnknownTask."""
+        """Return the definition that `item` states. `number` is its place among the items, from 0, for errors.
+
+        Raises: InvalidInput, which names the item by its number; UnknownTask.
+        """
         if not isinstance(item, (dict, Mapping)) or not isinstance(item.get("name"), str):
             raise InvalidInput(f"items[{number}]", f"{item!r:.80} has no name", 'Write {"name": "…", "cron": "…"}')
         try:
             request = self._vary_last(item) or self._make_request(**{"task": self._task, **item})
         except InvalidInput as error:
             raise InvalidInput(f"items[{number}].{error.field}", error.problem, error.fix) from None
-        # A copy, because the caller may fill one dictionary again and again.
+        # A copy, because the caller may fill one dictionary repeatedly.
         self._last = (dict(item), request) if _NEVER_SHARED.isdisjoint(item) else None
         return request
 
     def _vary_last(self, item: Mapping[str, Any]) -> ScheduleRequest | None:
-        """Return the last definition with this item's name and interval; None if anything else differs."""
+        """Return the last definition with this item's name and interval; None if the items differ in anything else."""
         if self._last is None:
             return None
         before, last = self._last
@@ -76,8 +79,8 @@ async def create_many(
 ) -> int:
     """Create a schedule for each item, `MAX_ROWS_PER_COMMIT` in a commit, and return how many are new.
 
-    While one chunk is stored, the next is read. An error raised by an item, or by the store, ends the work; schedules
-    stored before stay.
+    `on_conflict`: what to do if a name exists with another definition. The items of the next commit are read while a
+    commit is stored. An error of an item or of the store ends the work; schedules stored before stay.
     """
 
     async def store(requests: list[ScheduleRequest]) -> int:

@@ -1,4 +1,4 @@
-"""Schedule edit: lay a user's changes over a stored schedule and write the result as a new revision."""
+"""Schedule edit: apply a user's changes to a stored schedule, and write the result as a new revision."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 
 class EditOptions(WhenAndHow, total=False):
-    """Options of a schedule that an edit may change: all of them."""
+    """Options of a schedule that `ms.update` may change: all of them."""
 
 
 class ScheduleEdit(Struct, frozen=True, kw_only=True):
     """Changes to a schedule. None or UNSET leaves the task, its arguments or the payload as they are.
 
-    A new task gets only the arguments that the edit gives: see `_resolve_target`.
+    But `args` and `kwargs` together replace all arguments, and a new task does not get the old arguments.
     """
 
     task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str | None = None
     args: Iterable[Any] | None = None
     kwargs: dict[str, Any] | None = None
     payload: Any = UNSET
-    #: Options by name. An option that is not named stays as it is; None: the task's own value, else the default.
+    #: Options by name. An option that is absent stays as it is. The value None: the task's own value, else the default.
     options: Mapping[str, Any] = {}
 
     async def apply(self, host: EngineHost, registry: Registry, key: str, default_tz: str) -> Schedule:
         """Write a new revision of the schedule `key` (a name or id) unless it changes nothing; return the schedule.
 
-        When another edit comes first, the changes are laid over its result. New header values of an agent are stored in
-        any case. `default_tz` is the zone if the schedule loses its own. Raises: UnknownSchedule; UnknownTask;
-        InvalidInput; StoreError if other edits came first too often.
+        If another edit is stored first, the changes are applied to its result. New header values of an agent are stored
+        in any case. `default_tz` is the zone if the edit removes the schedule's own. Raises: UnknownSchedule;
+        UnknownTask; InvalidInput; StoreError if other edits were stored first too often.
         """
         namespace = host.settings.namespace
         for _ in range(MAX_WRITE_ATTEMPTS):
@@ -56,12 +56,13 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
                 return schedule
             with contextlib.suppress(RevisionConflict):
                 return await _replace(host, schedule, request)
-        raise StoreError(f"schedule {key!r} kept changing while it was edited")
+        raise StoreError(f"schedule {key!r} kept changing while it was edited. Try again")
 
     def amend(self, schedule: Schedule, registry: Registry, host: EngineHost, default_tz: str) -> ScheduleRequest:
-        """Return the request that `schedule` becomes with the changes laid over its definition; nothing is stored.
+        """Return the request to replace `schedule` with, which has these changes; nothing is stored.
 
-        A schedule that code declares keeps the digest of its declaration, so that the edit is seen as a person's.
+        A schedule that code declares keeps the digest of its declaration. Why: the next start of the program then finds
+        that a person edited the schedule.
         """
         target, spec_target = self._resolve_target(schedule, registry)
         options = {name: target.policies.get(name) if value is None else value for name, value in self.options.items()}
@@ -87,10 +88,10 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
         )
 
     def _resolve_target(self, schedule: Schedule, registry: Registry) -> tuple[ScheduleTarget, SpecTarget]:
-        """Return what the schedule calls after the edit, and the part of it that the definition contains.
+        """Return what the schedule's runs execute after the edit, and the part of that which the definition stores.
 
-        The stored payload is kept if the edit names neither arguments nor a payload, and either no task or an agent in
-        place of an agent.
+        The stored payload stays if the edit gives neither arguments nor a payload, and no task either. It also stays if
+        the edit replaces an agent by another agent.
         """
         old = schedule.spec
         called = None if old.options is None else old.options.http
@@ -106,5 +107,5 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
 
 
 async def _replace(host: EngineHost, schedule: Schedule, request: ScheduleRequest) -> Schedule:
-    """Write the request as a new revision. Raises: RevisionConflict if another edit came first."""
+    """Write `request` as a new revision of `schedule`. Raises: RevisionConflict if another edit was stored first."""
     return await host.call(lambda runtime: runtime.commands.replace(schedule, request, exactly=True))

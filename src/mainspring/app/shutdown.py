@@ -1,4 +1,4 @@
-"""Shutdown requests: the first drains, the second stops at once; they come from signals or from calls."""
+"""Requests to stop the engine, by signals or calls: the first lets running runs end, the second hands them back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 
 class Stopper:
-    """Counts requests to stop on the event loop on which it was made, and lets tasks of that loop wait for one."""
+    """Counts requests to stop, and lets tasks wait for the first. It belongs to the event loop on which it was made."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._first = asyncio.Event()
         self._second: Callable[[], object] | None = None
-        self._at_once: Callable[[], object] | None = None
+        self._in_signal_handler: Callable[[], object] | None = None
         #: Number of requests so far.
         self.requests = 0
 
@@ -26,30 +26,31 @@ class Stopper:
         self._loop.call_soon_threadsafe(self._count)
 
     def _count(self) -> None:
+        """Count a request and end the waits; at the second and each further one call the function of `on_second`."""
         self.requests += 1
         self._first.set()
         if self.requests >= 2 and self._second is not None:
             self._second()
 
     def on_second(self, call: Callable[[], object]) -> None:
-        """Set the function that the second request calls; it is called at once if that request came already."""
+        """Set the function that the second request calls. If there were two requests already, call it now."""
         self._second = call
         if self.requests >= 2:
             call()
 
-    def at_once(self, call: Callable[[], object]) -> None:
-        """Set a function that each signal calls inside the signal handler; it must not block.
+    def call_in_signal_handler(self, call: Callable[[], object]) -> None:
+        """Set a function that each signal calls inside Python's signal handler; it must not block.
 
-        Why: the event loop counts the request, and a handler that blocks the loop may delay that.
+        Why: the event loop counts the signal as a request, and a task that blocks the loop may delay that.
         """
-        self._at_once = call
+        self._in_signal_handler = call
 
     async def wait(self) -> None:
-        """Return at the first request."""
+        """Return when the first request was made."""
         await self._first.wait()
 
     async def first_of(self, work: Coroutine[Any, Any, None]) -> None:
-        """Return when `work` is done, or cancel it at the first request and return. Raises what `work` raises."""
+        """Run `work` until it is done or a stop is requested, which cancels it. Raises what `work` raises."""
         done = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._first.wait())
         try:
@@ -58,20 +59,20 @@ class Stopper:
             rest = [task for task in (done, stop) if not task.done()]
             for task in rest:
                 task.cancel()
-            if rest:  # a single task would take the caller's cancellation for its own
+            if rest:  # gathered: the await of one cancelled task would look like a cancellation of the caller
                 await asyncio.gather(*rest, return_exceptions=True)
         if done.done() and not done.cancelled():
             done.result()
 
     @contextlib.contextmanager
     def on_signals(self, *numbers: signal.Signals) -> Iterator[None]:
-        """Let each of these signals request a stop inside the block; outside the main thread, change nothing."""
+        """Let each of these signals request a stop while the block runs. Outside the main thread, change nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         for number in numbers:
             self._loop.add_signal_handler(number, self._count)
-            # The loop is notified by a file descriptor, so that Python's own signal handler can be ours.
+            # The loop learns of signals by a file descriptor, so that Python's own signal handler is free for ours.
             signal.signal(number, self._on_signal)
             signal.siginterrupt(number, False)
         try:
@@ -81,5 +82,6 @@ class Stopper:
                 self._loop.remove_signal_handler(number)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._at_once is not None:
-            self._at_once()
+        """Call the function of `call_in_signal_handler`. Python's signal handler, so on the main thread."""
+        if self._in_signal_handler is not None:
+            self._in_signal_handler()

@@ -1,4 +1,4 @@
-"""Payload format of a function: encode its arguments as JSON and decode them, checked against the annotations."""
+"""Payloads of tasks: a function's arguments as JSON, checked against its parameters when encoded and when decoded."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITION
 
 
 class Signature:
-    """Parameters of a handler, divided into payload, context and dependencies. Encodes and decodes the payload."""
+    """Parameters of a task's function, divided into the context, the dependencies, and the arguments of a run.
+
+    Encodes the arguments as the run's payload, decodes them, and calls the function.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raises: InvalidInput if a parameter that is neither first nor called `ctx` is annotated as `Context`."""
+        """Raise InvalidInput if a parameter that is neither first nor called `ctx` is annotated as `Context`."""
         self._function = function
         self._full = inspect.signature(function)
         hints = _hints(function)
@@ -44,14 +47,14 @@ class Signature:
         self._classify_parameters()
         #: True if the function has no parameters.
         self.plain = not self._full.parameters
-        # A wrapper shows the parameters of the wrapped function, but may accept them by position only.
+        # A wrapper shows the parameters of the function that it wraps, but may itself accept them by position only.
         self._by_keyword = not hasattr(function, "__wrapped__") and all(p.kind in _BY_NAME for p in parameters)
 
     def _classify_parameters(self) -> None:
-        """Set the fields that say how arguments are bound and encoded, from the kinds of the payload's parameters."""
+        """Set the fields that decide how arguments are bound and encoded, by the kinds of the payload's parameters."""
         kinds = [p.kind for p in self._payload.parameters.values()]
         self._keeps_order = any(kind in _POSITIONAL for kind in kinds)
-        #: Names of the payload's parameters, and of those without a default.
+        #: Names of the payload's parameters, in order.
         self._names = tuple(self._payload.parameters)
         self._required = frozenset(n for n, p in self._payload.parameters.items() if p.default is p.empty)
         #: True if a call without arguments is valid.
@@ -63,7 +66,7 @@ class Signature:
     # ── writing ────────────────────────────────────────────────────────────
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Body | None:
-        """Return arguments as a payload, None for no arguments.
+        """Return the arguments of a call as a payload; None if there are no arguments and none are required.
 
         Raises: WrongArguments if they do not fit the parameters or their annotations; PayloadTooLarge above `limit`
         bytes; PayloadNotSerialisable.
@@ -77,7 +80,7 @@ class Signature:
         return Body(body_id(data), data.decode())
 
     def _wire(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """Return arguments as the object to encode: "k" holds those by name, "a" those by position; None for none.
+        """Return the object to encode for a call: arguments by name under "k", by position under "a"; None if none.
 
         Arguments are encoded by name, unless the function has positional-only parameters or `*args`. Raises:
         WrongArguments if they do not fit the parameters.
@@ -103,9 +106,9 @@ class Signature:
         return {"k": named}
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """Return arguments by parameter name, as `inspect` would bind them; None if `inspect` must bind or refuse them.
+        """Return the arguments of a call by parameter name; None if only `inspect` can bind or refuse them.
 
-        It is quicker than `inspect`, and can bind only to plain parameters.
+        Why: this is quicker than `inspect`. It binds only to parameters that can be given by position or name.
         """
         if not self._simple or len(args) > len(self._names):
             return None
@@ -119,9 +122,10 @@ class Signature:
     # ── reading ────────────────────────────────────────────────────────────
 
     def decode(self, data: str | bytes | None) -> dict[str, Any]:
-        """Return the arguments in a payload, by parameter name, in the annotated types; empty for no payload.
+        """Return the arguments that a payload holds, by parameter name, in the annotated types; empty for no payload.
 
-        `*args` is one entry with a tuple, `**kwargs` one with a dictionary. Raises: WrongArguments.
+        The values of `*args` are one tuple, those of `**kwargs` one dictionary. Raises: WrongArguments if they do not
+        fit the function, for example because it was changed since.
         """
         if not data:
             return {}
@@ -144,9 +148,9 @@ class Signature:
         return dict(bound.arguments)
 
     def _typed(self, name: str, value: Any) -> Any:
-        """Return a decoded value in the annotated type of the parameter `name`. Raises: WrongArguments."""
+        """Return a decoded value, converted to the annotated type of the parameter `name`. Raises: WrongArguments."""
         hint = self._decoders[name]
-        if hint is None or type(value) is hint:  # never true for `list[int]`: the items are checked, too
+        if hint is None or type(value) is hint:  # not true for `list[int]`, whose items must be checked, too
             return value
         try:
             return msgspec.convert(value, hint)
@@ -154,9 +158,9 @@ class Signature:
             raise WrongArguments(name, f"{error}", f"Got {_short(value)}") from None
 
     def call(self, values: dict[str, Any], context: Context, resolved: dict[str, Any]) -> Any:
-        """Call the function and return its result, which is a coroutine for a coroutine function.
+        """Call the function and return what it returns, which is a coroutine for a coroutine function.
 
-        `values`: the decoded arguments; `resolved`: the values of its dependencies; both by parameter name.
+        `values` are the decoded arguments, `resolved` the values of the dependencies, both by parameter name.
         """
         if self.plain:
             return self._function()
@@ -174,7 +178,7 @@ class Signature:
         return self._function(*bound.args, **bound.kwargs)
 
     def result(self, text: str | None) -> Any:
-        """Return the value of a stored result, in the annotated return type if it fits that; None for None."""
+        """Return the value of a run's stored result `text`, in the annotated return type if it fits; None for None."""
         if text is None:
             return None
         value = msgspec.json.decode(text)
@@ -187,7 +191,7 @@ class Signature:
 
 
 def payload_body(payload: Any, limit: int) -> Body | None:
-    """Return the request body for an HTTP agent: the payload as JSON, None for None.
+    """Return the request body for an HTTP agent, which is the payload as JSON; None if the payload is None.
 
     Raises: PayloadTooLarge above `limit` bytes; PayloadNotSerialisable.
     """
@@ -199,12 +203,13 @@ def payload_body(payload: Any, limit: int) -> Body | None:
 
 
 def _check_size(data: bytes, limit: int, field: str, fix: str) -> None:
+    """Raise PayloadTooLarge, which names `field` and the `fix`, if `data` has more than `limit` bytes."""
     if len(data) > limit:
         raise PayloadTooLarge(field, f"{len(data)} bytes are more than the limit of {limit}", fix)
 
 
 def encode_json(value: Any, field: str) -> bytes:
-    """Return a value as JSON text. Raises: PayloadNotSerialisable, with the path of the part at fault.
+    """Return a value as JSON. Raises: PayloadNotSerialisable, with the path of the part that cannot be encoded.
 
     `field` is the name of the value in errors.
     """
@@ -220,14 +225,14 @@ def encode_json(value: Any, field: str) -> bytes:
     if b"null" in data:  # msgspec writes null for a number that is not finite
         for path, item in _walk(value, field):
             if isinstance(item, float) and not math.isfinite(item):
-                raise PayloadNotSerialisable(path, f"{item} is not a finite number", "JSON has no word for it")
+                raise PayloadNotSerialisable(path, f"{item} is not a finite number", "Pass None or a finite number")
     return data
 
 
 def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield a value and, down to 65 levels, all values inside it, each with its path for errors.
+    """Yield a value and all values inside it, down to 65 levels, each with its path for errors, such as `rows[3].id`.
 
-    The path of a named argument begins with the parameter's name.
+    `path` is that of `value`. The path of a named argument begins with the parameter's name.
     """
     yield path, value
     if depth > 64:
@@ -242,7 +247,7 @@ def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def _culprit(value: Any, field: str) -> tuple[str, str] | None:
-    """Return the path of the first single value that cannot be encoded, and a text with its type; None: each can."""
+    """Return the path of the first value inside `value` that cannot be encoded, and a text about it; None if none."""
     found: tuple[str, str] | None = None
     for path, item in _walk(value, field):
         if isinstance(item, dict | list | tuple | set):
@@ -261,10 +266,10 @@ def _short(value: Any) -> str:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function as types, by parameter name; those that cannot be resolved are left out."""
+    """Return the annotations of a function as types, by parameter name, without any that cannot be resolved."""
     try:
         return get_type_hints(function)
-    except Exception:  # an annotation that only type checkers can resolve must not lose the others
+    except Exception:  # one annotation that only type checkers can resolve: resolve each by itself
         found: dict[str, Any] = {}
         for name, annotation in getattr(function, "__annotations__", {}).items():
             alone = types.SimpleNamespace(__annotations__={name: annotation})
@@ -274,9 +279,9 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str | None:
-    """Return the name of the parameter for the context: the first if annotated as `Context`, else `ctx`; or None.
+    """Return the name of the parameter that receives the context: the first if annotated as `Context`, else `ctx`.
 
-    Raises: InvalidInput if only another parameter is annotated as `Context`.
+    Return None if there is neither. Raises: InvalidInput if a parameter elsewhere is annotated as `Context`.
     """
     if parameters and hints.get(parameters[0].name) is Context:
         return parameters[0].name
@@ -284,12 +289,14 @@ def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any
         return "ctx"
     wrong = [p.name for p in parameters if hints.get(p.name) is Context]
     if wrong:
-        raise InvalidInput(wrong[0], "the context is neither first nor called ctx", "Make it the first parameter")
+        raise InvalidInput(
+            wrong[0], "the Context parameter must be the first, or be called ctx", "Make it the first parameter"
+        )
     return None
 
 
 def _decoder(hint: Any) -> Any:
-    """Return an annotation if msgspec can check values against it, else None."""
+    """Return an annotation if msgspec can convert values to it; None for others, and for Any and None."""
     if hint is None or hint is Any or hint is type(None):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Sync door: blocking methods of `Mainspring`, tasks and handles, for Flask, Django and scripts.
+"""Sync door: the methods of `Mainspring`, tasks and run handles as blocking ones, for Flask, Django and scripts.
 
-Thread: any that runs no event loop; also after a fork. `tests/app/test_public_surface.py` compares the signatures with
-those of the coroutine methods.
+Thread: any that runs no event loop, also in a forked process. `tests/app/test_public_surface.py` compares the
+signatures with those of the coroutine methods.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ T = TypeVar("T")
 
 
 class SyncHandle(Generic[R]):
-    """A run handle whose methods block. They raise `SyncOnLoop` on a thread that runs an event loop."""
+    """A run that was enqueued or triggered, with methods that block: `send.sync.enqueue("acme").result()`.
+
+    `id` is the run's. `created` is False if an open run had the unique key: the handle is then of that run. The methods
+    raise `SyncOnLoop` on a thread that runs an event loop.
+    """
 
     def __init__(self, handle: RunHandle[R]) -> None:
         self._handle = handle
@@ -56,13 +60,17 @@ class SyncHandle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait until the run has ended, and return the handler's return value.
 
-        `timeout` None: without a limit. Raises: RunNotSuccessful; ResultTimeout.
+        `timeout` None: without a limit. Raises: RunNotSuccessful if the run did not succeed; ResultTimeout if it did
+        not end within `timeout`.
         """
         return self._block_on(self._handle.result(timeout), "handle.result()")
 
 
 class SyncTask(Generic[P, R]):
-    """Enqueues runs of a task from a thread without an event loop (`task.sync`); else its methods raise SyncOnLoop."""
+    """`task.sync`: enqueues runs of the task by blocking calls.
+
+    The methods raise `SyncOnLoop` on a thread that runs an event loop.
+    """
 
     def __init__(self, task: BaseTask[P, R], host: EngineHost) -> None:
         self._task = task
@@ -73,7 +81,11 @@ class SyncTask(Generic[P, R]):
     @overload
     def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> SyncHandle[R]: ...
     def enqueue(self, *args: Any, **kwargs: Any) -> SyncHandle[R]:
-        """Store a run for this call and return its handle; with `connection`, in the caller's own transaction there."""
+        """Store a run for this call of the task and return the run's handle: `send.sync.enqueue("acme")`.
+
+        With `connection`, the run is part of the open transaction there: it exists if and only if that commits.
+        Raises: WrongArguments; InvalidInput if the store cannot join a transaction; StoreError.
+        """
         refuse_on_loop(instead := f"{self._task.name}.enqueue(…)")
         stored = self._task.enqueue_blocking(args, kwargs)
         return SyncHandle(stored or self._host.block_on(self._task.enqueue(*args, **kwargs), instead))
@@ -81,9 +93,10 @@ class SyncTask(Generic[P, R]):
     def enqueue_many(
         self, items: Iterable[tuple[Any, ...] | dict[str, Any]], *, connection: Any = None
     ) -> list[SyncHandle[R]]:
-        """Store a run for each item (a tuple of arguments, or a dictionary of named ones) and return their handles.
+        """Store a run for each item and return the runs' handles in the order of the items.
 
-        With `connection`, all are part of the caller's own transaction there. A wrong item refuses all of them.
+        An item is a tuple of arguments, or a dictionary of named ones. If one does not fit, WrongArguments is raised
+        and nothing is stored. With `connection`, all runs are part of the open transaction there.
         """
         refuse_on_loop(instead := f"{self._task.name}.enqueue_many(…)")
         stored = self._task.enqueue_many_blocking(items, connection)
@@ -92,10 +105,9 @@ class SyncTask(Generic[P, R]):
 
 
 class SyncDoor:
-    """`ms.sync`: each coroutine method of `Mainspring` as a blocking one, and `with ms.sync.lock(…)`.
+    """`ms.sync`: each coroutine method of `Mainspring` as a blocking one, and `with ms.sync.lock("import"):`.
 
-    Each method does what the method of `Mainspring` with its name does. On a thread that runs an event loop they raise
-    `SyncOnLoop`; a lock raises it when it is entered.
+    On a thread that runs an event loop the methods raise `SyncOnLoop`; a lock raises it when its block is entered.
     """
 
     def __init__(self, app: Mainspring, host: EngineHost) -> None:
@@ -103,7 +115,7 @@ class SyncDoor:
         self._host = host
 
     def _run(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Return the result of `work`, a call of the method `name` of `Mainspring`."""
+        """Run `work`, a call of the coroutine method `name` of `Mainspring`, to its end and return its result."""
         return self._host.block_on(work, f"ms.{name}(…)")
 
     if not TYPE_CHECKING:  # for type checkers an unknown name is an error
@@ -128,7 +140,9 @@ class SyncDoor:
     ) -> Schedule:
         """Create a schedule and return it; give exactly one of cron, every, at, delay or trigger, and any policy.
 
-        `on_conflict`: what becomes of a schedule of this name with another definition. See `Mainspring.schedule`.
+        It runs a task with `args` and `kwargs`, or calls `Http("https://…")` with `payload`. If the name exists with an
+        equal definition, that schedule is returned. If it exists with another one, `on_conflict` "keep" returns it,
+        "replace" edits it, and "error" raises ScheduleConflict. Also raises: InvalidInput; UnknownTask; WrongArguments.
         """
         created = self._app.schedule(
             name, task, args=args, kwargs=kwargs, payload=payload, on_conflict=on_conflict, **when_and_how
@@ -142,9 +156,10 @@ class SyncDoor:
         *,
         on_conflict: OnConflict = "error",
     ) -> int:
-        """Create schedules in bulk and return how many are new; see `Mainspring.schedule_many`.
+        """Create schedules in bulk, up to a thousand in a commit, and return how many are new.
 
-        Each item holds a name and options of `schedule()`.
+        Each item holds a name and options of `schedule`. Items are read as they are stored; a million need no memory.
+        InvalidInput names a wrong item by its number. After an error, stored schedules stay: repeat the call to go on.
         """
         return self._run(self._app.schedule_many(task, items, on_conflict=on_conflict), "schedule_many")
 
@@ -158,28 +173,45 @@ class SyncDoor:
         payload: Any = UNSET,
         **changes: Unpack[EditOptions],
     ) -> Schedule:
-        """Edit a schedule for later fires, return it. What is not given stays, but a `task` drops the old arguments."""
+        """Change the schedule with the name or id `key` for later fires, and return it.
+
+        What is not given stays. But `args` and `kwargs` together replace all arguments, and with a new `task` the old
+        arguments go in any case. Raises: UnknownSchedule; UnknownTask; InvalidInput; WrongArguments.
+        """
         updated = self._app.update(key, task=task, args=args, kwargs=kwargs, payload=payload, **changes)
         return self._run(updated, "update")
 
     def get(self, key: str) -> Schedule:
-        """Return a schedule by name or id. Raises: UnknownSchedule, with the nearest name."""
+        """Return the schedule with the name or id `key`. Raises: UnknownSchedule, with the nearest name."""
         return self._run(self._app.get(key), "get")
 
     def schedules(self, *, enabled: bool | None = None, limit: int = 1_000, after: str | None = None) -> list[Schedule]:
-        """Return schedules behind the id `after`; `enabled` True: active, False: paused or finished, None: both."""
+        """Return up to `limit` schedules that are not deleted, in the order of their ids.
+
+        `enabled` True: only active ones; False: only paused or finished ones. `after`: only those with a greater id.
+        """
         return self._run(self._app.schedules(enabled=enabled, limit=limit, after=after), "schedules")
 
     def pause(self, key: str, *, reason: str = "paused", until: datetime | None = None) -> Schedule:
-        """Plan no runs of a schedule until `resume` or, if given, the instant `until`; return the schedule."""
+        """Plan no runs of the schedule with the name or id `key` until `resume` or the instant `until`; return it.
+
+        `reason` is stored and shown. Raises: UnknownSchedule; InvalidInput if the schedule has finished, or `until`
+        lies in the past.
+        """
         return self._run(self._app.pause(key, reason=reason, until=until), "pause")
 
     def resume(self, key: str) -> Schedule:
-        """Plan runs of a paused schedule again and return it. The fires during the pause become one span, not runs."""
+        """Plan runs of the schedule with the name or id `key` again after a pause, and return the schedule.
+
+        The fires during the pause become one span, not runs. Raises: UnknownSchedule.
+        """
         return self._run(self._app.resume(key), "resume")
 
     def delete(self, key: str, *, reason: str = "user") -> None:
-        """Delete a schedule and cancel its waiting runs; running ones go on to their end, and the event log stays."""
+        """Delete the schedule with the name or id `key` and cancel its waiting runs; running ones go on, the log stays.
+
+        `reason` goes into the event of the deletion. Raises: UnknownSchedule.
+        """
         self._run(self._app.delete(key, reason=reason), "delete")
 
     def trigger(
@@ -190,7 +222,11 @@ class SyncDoor:
         kwargs: dict[str, Any] | None = None,
         payload: Any = UNSET,
     ) -> SyncHandle[Any]:
-        """Start one run now, outside the plan; return its handle. Arguments or a payload replace the stored ones."""
+        """Start one run of the schedule with the name or id `key` now, outside its plan, and return the run's handle.
+
+        `args` and `kwargs`, or a `payload` for an HTTP agent, replace those of the schedule for this run. Raises:
+        UnknownSchedule; InvalidInput; UnknownTask for arguments of a task that is not registered here.
+        """
         triggered = self._app.trigger(key, args=args, kwargs=kwargs, payload=payload)
         return SyncHandle(self._run(triggered, "trigger"))
 
@@ -201,7 +237,7 @@ class SyncDoor:
         return self._run(self._app.find_by_id(run_id), "find_by_id")
 
     def find_by_status(self, state: State | str, *, limit: int = 100) -> list[Run]:
-        """Return runs in a state, newest first."""
+        """Return up to `limit` runs in a state, newest first."""
         return self._run(self._app.find_by_status(state, limit=limit), "find_by_status")
 
     def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
@@ -213,7 +249,7 @@ class SyncDoor:
         return self._run(self._app.find_overdue(by, limit=limit), "find_overdue")
 
     def unresolved(self, *, limit: int = 100) -> list[Run]:
-        """Return waiting and retrying runs whose task no live instance has, oldest first; they wait for one."""
+        """Return waiting and retrying runs whose task no live instance has registered, oldest first."""
         return self._run(self._app.unresolved(limit=limit), "unresolved")
 
     def runs(
@@ -227,9 +263,10 @@ class SyncDoor:
         limit: int = 100,
         after: str | None = None,
     ) -> list[Run]:
-        """Return a page of runs behind the run id `after`, newest first. A condition that is None is not applied.
+        """Return a page of runs, newest first. A condition that is None is not applied.
 
         `schedule`: its name or id. `state`: one or several. `since`: created then or later. `due_before`: due by then.
+        `after`: the id of the last run of the page before. Raises: UnknownSchedule; InvalidInput.
         """
         found = self._app.runs(
             schedule=schedule, state=state, since=since, task=task, due_before=due_before, limit=limit, after=after
@@ -237,11 +274,17 @@ class SyncDoor:
         return self._run(found, "runs")
 
     def cancel(self, run_id: str, *, reason: str = "cancelled") -> Run:
-        """Cancel a waiting run, or ask a running one to stop; return the run. An ended run stays as it is."""
+        """Cancel a waiting run, or ask a running one to stop; return the run, unchanged if it has ended before.
+
+        `reason` is stored with the run. Raises: UnknownRun.
+        """
         return self._run(self._app.cancel(run_id, reason=reason), "cancel")
 
     def retry(self, run_id: str) -> Run:
-        """Open a failed, lost or cancelled run again and return it: same row and fire time, new retry budgets."""
+        """Run a failed, lost or cancelled run again, due now, with new retries, and return it.
+
+        Its id and fire time stay. Raises: UnknownRun; IllegalTransition if the run is in another state.
+        """
         return self._run(self._app.retry(run_id), "retry")
 
     def events(
@@ -254,29 +297,37 @@ class SyncDoor:
         until: datetime | None = None,
         limit: int = 1_000,
     ) -> list[Event]:
-        """Return events of the log, oldest first. A condition that is None is not applied.
+        """Return up to `limit` events of the log, oldest first. A condition that is None is not applied.
 
         `run`: a run id. `schedule`: a name or id. `types`: classes or their names. Times: `since` ≤ time < `until`.
         """
         found = self._app.events(run=run, schedule=schedule, types=types, since=since, until=until, limit=limit)
         return self._run(found, "events")
 
-    # ── agents, locks, life ────────────────────────────────────────────────
+    # ── agents, locks, running ─────────────────────────────────────────────
 
     def signing_secret(self, key: str) -> str:
-        """Return a schedule's signing secret and mark it as shown. Raises: InvalidInput if it was shown before."""
+        """Return, once only, the secret that signs the calls of the schedule with the name or id `key`.
+
+        Raises: InvalidInput if it was shown before, or the schedule calls no agent; UnknownSchedule.
+        """
         return self._run(self._app.signing_secret(key), "signing_secret")
 
     def rotate_secret(self, key: str, *, overlap: Duration = "24h") -> str:
-        """Replace a signing secret, return the new one; for the time `overlap` the old one signs calls, too."""
+        """Replace the secret that signs the calls of the schedule with the name or id `key`, and return the new one.
+
+        For the time `overlap`, calls are signed with the old secret, too. Raises: UnknownSchedule; InvalidInput.
+        """
         return self._run(self._app.rotate_secret(key, overlap=overlap), "rotate_secret")
 
     def lock(
         self, name: str, *, ttl: Duration = "30s", wait: bool | Duration = True, kind: LockKind = "lease"
     ) -> SyncLock:
-        """Return a lock for one `with` block, with one holder among all processes on this store.
+        """Return a lock with one holder among all processes on this store: `with ms.sync.lock("import") as guard:`.
 
-        `wait`: the longest wait for another holder (True: no limit), after which `LockTaken` is raised.
+        It is renewed until the block ends; after a crash it is free within `ttl`. `wait`: the longest wait for another
+        holder (True: no limit), after which `LockTaken` is raised. If the lock is lost, the block is not stopped:
+        `guard.lost` is set. `guard.token` grows with every holder of the name.
         """
         return self._app.lock(name, ttl=ttl, wait=wait, kind=kind).blocking()
 
@@ -285,7 +336,8 @@ class SyncDoor:
     ) -> SyncLock:
         """Return a lock on one fire of another scheduler; entering it raises `ExecutionTaken` if the fire is taken.
 
-        After a block without an error the fire stays taken for `remember`. After a crash it is free within `ttl`.
+        The fire is taken while the lock is held, and for `remember` after a block without an error. After a block with
+        an error the fire is free at once, after a crash within `ttl`. Runs of Mainspring need no such lock.
         """
         return self._app.execution_lease(schedule, fire_time, ttl=ttl, remember=remember).blocking()
 
@@ -294,7 +346,11 @@ class SyncDoor:
         return self._run(self._app.leader(), "leader")
 
     def run_async(self, *, until_idle: bool = False, signals: bool = True, role: Role = "all") -> None:
-        """Run the engine on a new event loop of this thread until it is stopped; see `Mainspring.run_async`."""
+        """Run the engine on a new event loop of this thread until it is stopped or, with `until_idle`, nothing is due.
+
+        With `signals`, the first SIGTERM or SIGINT lets running runs end, the second hands them back to the store. Role
+        "worker": store and plan no schedules, only run what others plan. Role "planner": plan, claim no runs.
+        """
         self._run(self._app.run_async(until_idle=until_idle, signals=signals, role=role), "run_async")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Tasks: functions that can be called as before, and enqueued."""
+"""Tasks: registered functions. A program can call them as before, enqueue runs of them and schedule them."""
 
 from __future__ import annotations
 
@@ -54,18 +54,23 @@ R_co = TypeVar("R_co", covariant=True)
 class TaskOptions(Struct, frozen=True, kw_only=True):
     """Settings of a task, for all of its runs; `using(…)` overrides some of them for single calls.
 
-    Durations in milliseconds. `TaskSettings` explains the options from which these settings are made.
+    Durations in milliseconds. They are made from the options of `@ms.task(…)`.
     """
 
-    #: How the function is executed.
+    #: Where the function runs: "async" or "sync" on the event loop, in a "thread", or in a "process".
     kind: Kind
+    #: Time limit of one attempt; None: no limit.
     timeout: Ms | None = 300_000
     retry: RetryPolicy = RetryPolicy()
+    #: Whether a run whose worker crashed is run again ("retry") or lost ("fail").
     recovery: Recovery = "retry"
+    #: A run fails for good after this number of crashes.
     max_crashes: int = 3
+    #: The most runs that execute at once, in all instances; None: no limit.
     limit: int | None = None
     priority: Priority = Priority.NORMAL
     queue: str = "default"
+    #: Time that a function has to stop after its time-out, before the worker abandons it.
     overrun: Ms = 60_000
 
 
@@ -74,10 +79,10 @@ class CallOptions(Struct, frozen=True, kw_only=True):
 
     priority: Priority | None = None
     queue: str | None = None
-    #: The run is due this long after the call, or at this instant; with neither, at once.
+    #: The run is due this time after the call, or at the instant `at`; if both are None, at once.
     delay: Ms | None = None
     at: Ms | None = None
-    #: Key of the run among the task's runs: while a run with it is open, a call returns that run.
+    #: While a run of the task with this key is open, a call stores nothing and returns that run.
     unique: str | None = None
     timeout: Ms | None = None
     retry: RetryPolicy | None = None
@@ -86,7 +91,7 @@ class CallOptions(Struct, frozen=True, kw_only=True):
     connection: Any = None
 
     def for_run(self) -> RunOptions | None:
-        """Return the settings that are stored with the run, None if there are none."""
+        """Return the settings that workers need, to be stored with the run; None if all of them are the task's own."""
         options = RunOptions(timeout=self.timeout, retry=self.retry, recovery=self.recovery)
         return None if options == RunOptions() else options
 
@@ -95,7 +100,10 @@ _NO_OPTIONS = CallOptions()
 
 
 class BaseTask(Generic[P, R]):
-    """A registered function: enqueues runs of it and executes them. Subclasses can be called like the function."""
+    """A registered function: `await send.enqueue("acme")` stores a run of it, which a worker executes later.
+
+    Subclasses can also be called like the function, at once and without a run.
+    """
 
     def __init__(
         self, app: Mainspring, host: EngineHost, function: Callable[..., Any], name: str, options: TaskOptions
@@ -116,9 +124,11 @@ class BaseTask(Generic[P, R]):
     @overload
     async def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> RunHandle[R]: ...
     async def enqueue(self, *args: Any, **kwargs: Any) -> RunHandle[R]:
-        """Store a run for this call and return its handle. Raises: WrongArguments, before anything is stored.
+        """Store a run for a call of the function with these arguments, and return the run's handle.
 
-        With `connection` the run is part of the caller's own transaction there: it exists if and only if that commits.
+        With `connection`, a database connection, the run is part of the open transaction there: it exists if and only
+        if that commits. Raises: WrongArguments, before anything is stored; InvalidInput if the store cannot join a
+        transaction; StoreError.
         """
         connection = self.connection_of(kwargs)
         new = self.new_run(args, kwargs)
@@ -129,9 +139,10 @@ class BaseTask(Generic[P, R]):
         return RunHandle(run.id, self._host, self.signature.result, created=created)
 
     def connection_of(self, kwargs: dict[str, Any]) -> Any:
-        """Remove `connection` from the arguments and return it; without it, return that of `using`, which may be None.
+        """Remove `connection` from the arguments of a call and return it; if it is absent or None, that of `using(…)`.
 
-        If the function itself has a parameter `connection`, that argument is left where it is.
+        Return None if there is neither. If the function itself has a parameter `connection`, the argument belongs to
+        the function and stays.
         """
         if "connection" in kwargs and "connection" not in self.signature.names:
             given = kwargs.pop("connection")
@@ -139,9 +150,10 @@ class BaseTask(Generic[P, R]):
         return self._call_options.connection
 
     def enqueue_blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunHandle[R] | None:
-        """Do what `enqueue` does, on a thread without an event loop.
+        """Store a run for a call with these arguments, on a thread without an event loop, and return the run's handle.
 
-        Return None, and store nothing, if only the engine's loop can store the run: see `EngineHost.enqueue_blocking`.
+        Return None, and store nothing, if only the engine's loop can store the run, for example because the store is
+        not open: `task.sync` then awaits `enqueue`. `kwargs` loses its `connection`. Raises what `enqueue` raises.
         """
         connection = self.connection_of(kwargs)
         if connection is not None:
@@ -153,11 +165,11 @@ class BaseTask(Generic[P, R]):
     async def enqueue_many(
         self, items: Iterable[tuple[Any, ...] | dict[str, Any]], *, connection: Any = None
     ) -> list[RunHandle[R]]:
-        """Store a run for each item, up to a thousand in one commit, and return their handles in the order of items.
+        """Store a run for each item, up to a thousand in one commit, and return the handles in the order of the items.
 
-        Each item is a tuple of arguments or a dictionary of named ones. A wrong item refuses all of them. With
-        `connection`, all are part of the caller's own transaction there. With `using(unique=…)` each run has a change
-        of its own, and all have the same key.
+        Each item is a tuple of arguments, or a dictionary of named ones. If one does not fit, WrongArguments is raised
+        and nothing is stored. With `connection`, all runs are part of the open transaction there. With
+        `using(unique=…)` all items have one key, so that only the first is stored while its run is open.
         """
         bodies = self._bodies(items)
         host, decode = self._host, self.signature.result
@@ -174,9 +186,10 @@ class BaseTask(Generic[P, R]):
     def enqueue_many_blocking(
         self, items: Iterable[tuple[Any, ...] | dict[str, Any]], connection: Any
     ) -> list[RunHandle[R]] | None:
-        """Store a run for each item on a caller's blocking connection, and return their handles.
+        """Store a run for each item in the open transaction of a blocking `connection`, and return the runs' handles.
 
-        Return None, and store nothing, if there is no connection, neither here nor from `using`.
+        `connection` None: the one of `using(…)`. If there is none either, return None and store nothing: `task.sync`
+        then awaits `enqueue_many`.
         """
         connection = self._call_options.connection if connection is None else connection
         if connection is None:
@@ -185,13 +198,13 @@ class BaseTask(Generic[P, R]):
         return [RunHandle(run.id, self._host, self.signature.result, created=created) for run, created in joined]
 
     def _bodies(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[Body | None]:
-        """Return the payload of each item. Raises: WrongArguments for a wrong item, before any run is stored."""
+        """Return the payload of each item; None for an item without arguments. Raises: WrongArguments."""
         encode, limit = self.signature.encode, self._host.settings.payload_limit
         return [encode((), i, limit) if isinstance(i, dict) else encode(tuple(i), {}, limit) for i in items]
 
     @property
     def sync(self) -> SyncTask[P, R]:
-        """The blocking methods of this task."""
+        """The methods that enqueue as blocking ones, for code without an event loop: `send.sync.enqueue("acme")`."""
         return SyncTask(self, self._host)
 
     def using(
@@ -207,11 +220,12 @@ class BaseTask(Generic[P, R]):
         recovery: Recovery | None = None,
         connection: Any = None,
     ) -> BaseTask[P, R]:
-        """Return this task with other options for its calls: `send.using(delay="10m").enqueue("acme")`.
+        """Return a copy of this task with other options for its calls: `send.using(delay="10m").enqueue("acme")`.
 
-        Options that are not named stay as an earlier `using` set them. `unique`: while a run of this task with that key
-        is open, `enqueue` returns its handle and stores nothing. `connection` joins a transaction, as in `enqueue`;
-        given here, mypy still checks the arguments. Raises: InvalidInput.
+        Options that are None stay as an earlier `using` set them. The run is due after `delay` or `at` an instant.
+        `unique`: while a run of this task with that key is open, `enqueue` returns its handle and stores nothing.
+        `connection`: store the runs in the open transaction there, as `enqueue(connection=…)` does, but so that mypy
+        checks the function's arguments. Raises: InvalidInput.
         """
         if delay is not None and at is not None:
             raise InvalidInput("delay", "delay and at are both given", "Give one of them")
@@ -241,9 +255,9 @@ class BaseTask(Generic[P, R]):
         return self._new_run(self.signature.encode(args, kwargs, self._host.settings.payload_limit))
 
     def _new_runs(self, bodies: Sequence[Body | None]) -> Iterator[NewRun]:
-        """Yield a new run for each payload, without unique keys; those of one commit are due at one instant.
+        """Yield a new run, without a unique key, for each payload. The runs of one commit are due at one instant.
 
-        Why: they then share one notification.
+        Why: they then share one notification of the workers.
         """
         gates = self.gates()
         for start in range(0, len(bodies), MAX_ROWS_PER_COMMIT):
@@ -263,7 +277,7 @@ class BaseTask(Generic[P, R]):
         return NewRun(event, () if body is None else (body,), gates)
 
     def _scheduled(self, run_id: str, now: Ms, gates: tuple[Gate, ...], body: str | None) -> RunScheduled:
-        """Return the first event of a run that is enqueued at `now`; `body` is the id of its payload."""
+        """Return the first event of a run that is enqueued at `now`; `body`: its payload's id, None for no payload."""
         settings = self._host.settings
         own, call = self.options, self._call_options
         return RunScheduled(
@@ -288,7 +302,7 @@ class BaseTask(Generic[P, R]):
     # ── running ────────────────────────────────────────────────────────────
 
     def handler(self) -> Handler:
-        """Return the handler with which workers execute this task."""
+        """Return what workers need to execute this task: its functions to call, and its settings."""
         own = self.options
         return Handler(
             name=self.name,
@@ -307,7 +321,10 @@ class BaseTask(Generic[P, R]):
         )
 
     async def _call(self, held: HeldRun) -> Any:
-        """Call the function for an attempt, with its dependencies, and return its value. Thread: handlers' loop."""
+        """Execute an attempt: call the function with the run's arguments, the context and the dependencies.
+
+        Return the function's value. A worker calls this for tasks that run on the event loop. Thread: handlers' loop.
+        """
         values = self.signature.decode(held.attempt.body)
         context = Context(held, self.app.deps, self._host.report_progress)
         if not self.signature.needs:
@@ -318,7 +335,7 @@ class BaseTask(Generic[P, R]):
             return await value if inspect.isawaitable(value) else value
 
     def _call_blocking(self, held: HeldRun) -> Any:
-        """Do what `_call` does, on a thread, or in a child process, without an event loop."""
+        """Execute an attempt on a thread, or in a child process, without an event loop; return the function's value."""
         values = self.signature.decode(held.attempt.body)
         context = Context(held, self.app.deps, self._host.report_progress)
         with contextlib.ExitStack() as stack:
@@ -326,9 +343,9 @@ class BaseTask(Generic[P, R]):
             return self.signature.call(values, context, resolved)
 
     def with_options(self, **changes: Any) -> None:
-        """Change fields of `options`; `priority`, `queue` and `limit` hold for runs that are enqueued from now on.
+        """Change the fields `priority`, `queue` or `limit` of `options`, for runs that are enqueued from now on.
 
-        The other fields have no effect: the handler that workers use was made when the task was registered.
+        A change of another field has no effect: the handler that workers use was made when the task was registered.
         """
         self.options = replace(self.options, **changes)
 
@@ -369,7 +386,10 @@ class AsyncContextTask(BaseTask[P, R]):
 
 
 class TaskDecorator(Protocol):
-    """Type of the decorators that `ms.task(…)`, `ms.cron(…)`, `ms.every(…)` and `ms.at(…)` return."""
+    """Type of the decorators that `ms.task(…)`, `ms.cron(…)`, `ms.every(…)` and `ms.at(…)` return.
+
+    The decorated function becomes a task with the function's own signature, for type checkers.
+    """
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # the first that fits wins, which is what we want
@@ -386,7 +406,7 @@ class TaskDecorator(Protocol):
 
 
 def _encode_result(value: Any) -> str | None:
-    """Return a handler's return value as JSON text. Raises: PayloadNotSerialisable; PayloadTooLarge."""
+    """Return a handler's return value as JSON text. Raises: PayloadNotSerialisable; PayloadTooLarge above 1 MiB."""
     data = encode_json(value, "result")
     if len(data) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(

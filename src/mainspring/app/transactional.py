@@ -19,42 +19,43 @@ from mainspring.service.commands import MAX_ROWS_PER_COMMIT, NewRun, stored_run
 if TYPE_CHECKING:
     from mainspring.app.engine_host import EngineHost
 
-#: Each run with True; or with False the open run that has its unique key.
+#: For each run to store: that run with True; if an open run has its unique key, the open run with False.
 Stored = list[tuple[Run, bool]]
 
 
 async def join(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
-    """Insert runs in the open transaction of `connection`, and return each as `Stored` states. Thread: the caller's.
+    """Insert the runs `news` in the open transaction of `connection`, and return the stored runs. Thread: the caller's.
 
-    If the store needs it, the runs' gates are stored before, in a commit of its own. Raises: InvalidInput if the store
-    cannot join a caller's transaction.
+    Each stored run comes with True, or an open run with the same unique key with False. If the store needs it, the
+    runs' gates are stored before, in a commit of their own. Raises: InvalidInput if the store cannot join a caller's
+    transaction.
     """
     runtime = await host.open_runtime()
-    store = _joinable(runtime)
+    store = _require_joinable(runtime)
     if (gates := _gate_change(store, news)) is not None:
         await runtime.submitter.apply(replace(gates, id=runtime.change_id()))
     stored: Stored = []
-    for runs, changes in _changes(runtime, store, news):
+    for runs, changes in _make_changes(runtime, store, news):
         answer = store.join(connection, changes, blocking=False)
         stored += _pair_results(runs, changes, await answer if inspect.isawaitable(answer) else answer)
     return stored
 
 
 def join_blocking(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
-    """Do what `join` does with a connection whose driver blocks, on a thread without an event loop."""
+    """Insert runs as `join` does, on a thread without an event loop, by a connection whose driver blocks."""
     runtime = host.block_on(host.open_runtime(), "task.enqueue(…)")
-    store = _joinable(runtime)
+    store = _require_joinable(runtime)
     if (gates := _gate_change(store, news)) is not None:
         runtime.submitter.apply_blocking(replace(gates, id=runtime.change_id()))
     stored: Stored = []
-    for runs, changes in _changes(runtime, store, news):
+    for runs, changes in _make_changes(runtime, store, news):
         answer = store.join(connection, changes, blocking=True)
         assert isinstance(answer, list)
         stored += _pair_results(runs, changes, answer)
     return stored
 
 
-def _joinable(runtime: Runtime) -> TransactionalStore:
+def _require_joinable(runtime: Runtime) -> TransactionalStore:
     """Return the runtime's store. Raises: InvalidInput if it cannot join a caller's transaction."""
     store = runtime.store
     if not isinstance(store, TransactionalStore):
@@ -67,35 +68,38 @@ def _joinable(runtime: Runtime) -> TransactionalStore:
 
 
 def _gate_change(store: TransactionalStore, news: list[NewRun]) -> Change | None:
-    """Return a change, without an id yet, that stores the runs' gates; None without gates or if the store needs none.
+    """Return a change, without an id yet, that stores the gates of the runs before the runs themselves.
 
-    Why: a gate inserted in the caller's transaction would block other connections. An existing gate with the right
-    limit is only read.
+    Return None if there are no gates, or no other connection can write while the caller's transaction is open. Why: a
+    gate inserted in that transaction would block other connections. An existing gate with the right limit is only read.
     """
     gates = {gate.name: gate for new in news for gate in new.gates}
     return Change(id="", gates=tuple(gates.values())) if gates and store.others_write else None
 
 
-def _changes(
+def _make_changes(
     runtime: Runtime, store: TransactionalStore, news: list[NewRun]
 ) -> Iterable[tuple[list[Run], list[Change]]]:
-    """Yield the runs in chunks, each with the changes that insert it: one per run, or one if it has no unique keys."""
+    """Yield the runs in chunks, each with the changes that insert it.
+
+    There is one change for the whole chunk if no run has a unique key, else one change for each run.
+    """
     if store.others_write:
         news = _with_unshared_bodies(news)
     for start in range(0, len(news), MAX_ROWS_PER_COMMIT):
         chunk = news[start : start + MAX_ROWS_PER_COMMIT]
         if len(chunk) > 1 and all(new.event.unique_key is None for new in chunk):
-            change = runtime.commands.make_runs(chunk)
+            change = runtime.commands.make_insert_change(chunk)
             yield list(change.runs), [change]
         else:
-            pairs = [runtime.commands.make_run(new) for new in chunk]
+            pairs = [runtime.commands.make_run_and_change(new) for new in chunk]
             yield [run for run, _ in pairs], [change for _, change in pairs]
 
 
 def _with_unshared_bodies(news: list[NewRun]) -> list[NewRun]:
-    """Return the runs without their gates, and with payload ids that no run outside `news` uses.
+    """Return the runs without their gates, which are stored already, and with payload ids that no other runs use.
 
-    Equal payloads in `news` share an id. Why: other connections that store an equal payload under the same id would
+    Equal payloads in `news` share an id. Why: another connection that stored an equal payload under an equal id would
     wait for the caller's commit.
     """
     own: dict[str, Body] = {}
@@ -111,7 +115,10 @@ def _with_unshared_bodies(news: list[NewRun]) -> list[NewRun]:
 
 
 def _pair_results(runs: list[Run], changes: list[Change], results: list[Result]) -> Stored:
-    """Return each run of a chunk as `Stored` states, by the results of the chunk's changes."""
+    """Return each run of a chunk with True, or the open run that has its unique key with False.
+
+    `results` are those of the `changes` that inserted the chunk.
+    """
     if len(changes) < len(runs):  # one change inserted all of them, and it has no guard
         return [(run, True) for run in runs]
     return [stored_run(run, result) for run, result in zip(runs, results, strict=True)]

@@ -9,11 +9,13 @@ from mainspring.ports.broker import DEAD_LETTER_TOPIC, MAX_BROKER_NAME_CHARS, Br
 
 
 def check_topic(topic: str) -> None:
-    """Raise `InvalidInput` if `topic` is no valid name, or the topic of dead letters, which has methods of its own."""
+    """Raise `InvalidInput` if `topic` is no valid name, or is the topic of dead letters, which has its own methods."""
     check_name(topic, "topic")
     if topic == DEAD_LETTER_TOPIC:
         raise InvalidInput(
-            "topic", f"{DEAD_LETTER_TOPIC!r} holds the dead letters", "Read them by dead(), move them by replay()"
+            "topic",
+            f"{DEAD_LETTER_TOPIC!r} holds the dead letters",
+            "Read them with dead_letters(), publish them again with replay()",
         )
 
 
@@ -40,6 +42,6 @@ def check_bodies(bodies: Sequence[str], limits: BrokerLimits) -> None:
 
 
 def check_limit(limit: int) -> None:
-    """Raise `InvalidInput` unless `limit`, the most messages that a consumer gets at a time, is 1 to 10000."""
+    """Raise `InvalidInput` unless `limit`, the greatest number of messages in a batch, is 1 to 10000."""
     if not 1 <= limit <= 10_000:
         raise InvalidInput("limit", f"{limit!r} is out of range", "Use 1 to 10000")

@@ -1,4 +1,4 @@
-"""Parts of a batch: the changes of one part do not depend on each other, so a store may write them in any order."""
+"""Division of a batch into parts. The changes of one part do not depend on each other, so their order is free."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ IndexedChanges = list[tuple[int, Change]]
 
 
 def split_independent(changes: Iterable[tuple[int, Change]]) -> Iterator[IndexedChanges]:
-    """Yield the changes, given with their indexes, in consecutive parts: as few as possible, nearly always one.
+    """Yield the changes, given with their indexes in the batch, in as few parts as possible, nearly always one.
 
-    A change comes in a later part than an earlier change that may decide whether its guard holds, or that writes a
-    schedule which it touches.
+    A change depends on an earlier change that may decide whether its guard holds, or that writes a schedule which it
+    touches. It then comes in a later part than that change.
     """
     part = _Part()
     for index, change in changes:
@@ -27,15 +27,17 @@ def split_independent(changes: Iterable[tuple[int, Change]]) -> Iterator[Indexed
 
 
 class _Part:
-    """A part under construction, and the rows and keys that its changes write."""
+    """A part of a batch under construction, and the rows and keys that its changes write."""
 
     def __init__(self) -> None:
         self.changes: IndexedChanges = []
-        #: Ids of rows that are guarded or inserted, and of schedules that are touched.
+        #: Ids of the rows that the part guards or inserts.
         self._rows: set[str] = set()
+        #: Ids of the schedules that the part touches.
         self._touched: set[str] = set()
-        #: Keys, as `contested_key` returns them: of new runs, and of all other changes, which may give a key up.
+        #: Keys (`contested_key`) that new runs of the part take.
         self._claimed_keys: set[tuple[str, str]] = set()
+        #: Keys (`contested_key`) of all other changes of the part. These may free their key.
         self._freed_keys: set[tuple[str, str]] = set()
 
     def try_add(self, index: int, change: Change) -> bool:
@@ -62,19 +64,19 @@ class _Part:
         )
 
     def _has_key(self, key: tuple[str, str], inserts: bool) -> bool:
-        """Return True if a further change with this key must go into a later part.
+        """Return True if a further change with the unique key or schedule name `key` must go into a later part.
 
-        That is so if a change of this part may give the key up, or if a new run of this part takes the key and the
-        further change may give it up. `inserts`: the further change guards a new run. Two new runs with one key may
-        share a part: the statement that inserts them accepts the first.
+        That is so if a change of this part may free the key, or if a new run of this part takes the key and the further
+        change may free it. `inserts`: the further change inserts a new run. Two new runs with one key may be in one
+        part: the statement that inserts them accepts the first.
         """
         return key in self._freed_keys or (not inserts and key in self._claimed_keys)
 
 
 def contested_key(change: Change) -> tuple[str, str] | None:
-    """Return the unique key or schedule name that a change takes or may give up, with its namespace; None without one.
+    """Return (namespace, unique key or schedule name) that the change takes or may free, None if there is neither.
 
-    "schedule " stands before the namespace of a schedule name, so that no such name equals a unique key.
+    For a schedule name, "schedule " is put before the namespace, so that it differs from all unique keys.
     """
     guard = change.guard
     if change.run is not None:

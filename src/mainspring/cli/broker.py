@@ -17,7 +17,7 @@ from mainspring.ports.broker import Broker, DeadLetter
 from mainspring.ports.clock import SystemClock
 
 T = TypeVar("T")
-#: Dead letters read by one call of the broker.
+#: The most dead letters in one answer of the broker.
 DEAD_LETTER_PAGE = 500
 
 
@@ -30,31 +30,37 @@ def broker_option(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def broker() -> None:
-    """Look at a broker and its dead letters: messages that no consumer could read, or that failed too often.
+    """Inspect a broker and its dead letters: messages that no consumer could read, or that failed too often.
 
-    A message is only a hint. Its run is in the store, where a worker finds it even if the message is lost.
+    A message is only a hint that there is a run. The run is in the store, where a worker finds it even if the message
+    is lost.
     """
 
 
 @broker.command()
 @broker_option
 @click.option(
-    "--queue", "queues", multiple=True, metavar="QUEUE", help="A queue to count; repeatable. Default: `default`."
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="A queue to count; repeatable. Without it, only the queue `default` is counted.",
 )
 @click.option("--namespace", default="default", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(url: str | None, queues: tuple[str, ...], namespace: str, as_json: bool) -> None:
-    """Count the messages in each queue: those that wait, and those delivered but not acknowledged by a worker.
+    """Count the messages in the queues given by --queue, else in the queue `default`.
 
-    This also checks that the broker can be reached; exit with 1 if it cannot.
+    Messages that wait are counted, and messages that were delivered but not acknowledged by a worker. Exit with 1 if
+    the broker cannot be reached.
     """
-    from mainspring.engine.broker.consumer import GROUP
+    from mainspring.engine.broker.consumer import WORKER_GROUP
     from mainspring.engine.broker.dispatcher import work_topic
     from mainspring.rules.lanes import lane_of
 
     async def depths(found: Broker) -> dict[str, dict[str, int]]:
         topics = [work_topic(lane_of(namespace, queue)) for queue in queues or ("default",)]
-        return {topic: msgspec.structs.asdict(await found.depth(topic, group=GROUP)) for topic in topics}
+        return {topic: msgspec.structs.asdict(await found.depth(topic, group=WORKER_GROUP)) for topic in topics}
 
     topics = _with_broker(url, depths)
     if as_json:
@@ -67,10 +73,10 @@ def status(url: str | None, queues: tuple[str, ...], namespace: str, as_json: bo
 @broker.command()
 @broker_option
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
-@click.option("--after", metavar="ID", help="List dead letters after this one.")
+@click.option("--after", metavar="ID", help="List only dead letters after the one with this ID.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def dead(url: str | None, limit: int, after: str | None, as_json: bool) -> None:
-    """List dead letters, oldest first, each with the reason for which it was given up."""
+    """List the broker's dead letters, oldest first, each with the reason why it was given up."""
     letters = _with_broker(url, lambda found: found.dead_letters(limit, after))
     if as_json:
         print_json([msgspec.structs.asdict(letter) | {"at": isoformat(letter.at)} for letter in letters])
@@ -85,7 +91,10 @@ def dead(url: str | None, limit: int, after: str | None, as_json: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="All dead letters.")
 @broker_option
 def replay(ids: tuple[str, ...], every: bool, url: str | None) -> None:
-    """Publish dead letters again to the topics that they came from; exit with 1 if an ID does not exist."""
+    """Publish the broker's dead letters, which are messages, not runs, to their topics again.
+
+    Exit with 1 if an ID is unknown. Give either IDs or --all.
+    """
     _move(ids, every, url, lambda found, some: found.replay(some), "replayed")
 
 
@@ -94,25 +103,31 @@ def replay(ids: tuple[str, ...], every: bool, url: str | None) -> None:
 @click.option("--all", "every", is_flag=True, help="All dead letters.")
 @broker_option
 def discard(ids: tuple[str, ...], every: bool, url: str | None) -> None:
-    """Remove dead letters from the broker; exit with 1 if an ID does not exist. Their runs stay in the store."""
+    """Remove dead letters from the broker. Their runs stay in the store.
+
+    Exit with 1 if an ID is unknown. Give either IDs or --all.
+    """
     _move(ids, every, url, lambda found, some: found.discard(some), "discarded")
 
 
 def _move(
     ids: tuple[str, ...], every: bool, url: str | None, move: Callable[[Broker, list[str]], Awaitable[int]], done: str
 ) -> None:
-    """Replay or discard the dead letters `ids`, or all of them if `every`, and print how many there were.
+    """Replay or discard the dead letters with these ids, or all if `every`, and print their number.
 
-    `move(broker, ids)` does it and returns how many of the ids existed; `done` is the verb in the output. Exits with 1
-    if an id did not exist. Raises: InvalidInput unless either ids or `every` is given.
+    `move(broker, ids)` replays or discards them, and returns how many of the ids existed. `done` is the verb in the
+    output, such as "replayed". The process exits with 1 if an id did not exist. Raises: InvalidInput if both ids and
+    `every` are given, or neither.
     """
     if every == bool(ids):
-        raise InvalidInput("ID", "names no dead letter", "Give ids (`mainspring broker dead` lists them), or --all")
+        raise InvalidInput(
+            "ID", "give either ids or --all, not both and not neither", "`mainspring broker dead` lists the ids"
+        )
 
     async def work(found: Broker) -> int:
         if ids:
             return await move(found, list(ids))
-        letters: list[DeadLetter] = []  # read all before moving any: a replayed one can come back
+        letters: list[DeadLetter] = []  # all are listed before any is replayed, because a replayed one can come back
         while page := await found.dead_letters(DEAD_LETTER_PAGE, letters[-1].id if letters else None):
             letters += page
         return await move(found, [letter.id for letter in letters])
@@ -126,8 +141,8 @@ def _move(
 def _with_broker(url: str | None, work: Callable[[Broker], Awaitable[T]]) -> T:
     """Open the broker at `url`, return what `work(broker)` returns, and close the broker.
 
-    `url` None stands for $MAINSPRING_BROKER. Raises: InvalidInput if that is not set either, or if the URL names a
-    memory broker, which would be another one than that of the running instances.
+    `url` None stands for $MAINSPRING_BROKER. Raises: InvalidInput if there is no URL, or if it names a memory broker:
+    this process would have one of its own, and not see that of the running instances.
     """
     given = url or os.environ.get("MAINSPRING_BROKER")
     if not given:

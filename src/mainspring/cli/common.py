@@ -1,4 +1,4 @@
-"""Shared by the commands that read a store: their options, opening the store, parsing times, printing JSON."""
+"""Helpers of the commands that read a store: their options, opening the store, parsing times, printing JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from mainspring.model.errors import (
 )
 from mainspring.model.instant import Ms, duration_ms, instant_ms
 from mainspring.model.schedule import ScheduleState
+from mainspring.model.settings import DEFAULT_STORE_URL
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Schedules, Store
 
 T = TypeVar("T")
-#: The store of a command without `--store` and $MAINSPRING_URL: a file in the working directory.
-DEFAULT_URL = "sqlite:///mainspring.db"
 
 
 def store_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,7 +37,7 @@ def store_option(command: Callable[..., None]) -> Callable[..., None]:
         "--store",
         "url",
         metavar="URL",
-        help=f"URL of the store; default: $MAINSPRING_URL, then {DEFAULT_URL}.",
+        help=f"URL of the store; default: $MAINSPRING_URL, then {DEFAULT_STORE_URL}.",
     )
     return where(json_flag(command))
 
@@ -46,10 +45,11 @@ def store_option(command: Callable[..., None]) -> Callable[..., None]:
 def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
     """Open the store at `url`, return what `question(store, now)` returns, and close the store.
 
-    `url` None stands for $MAINSPRING_URL, else `DEFAULT_URL`. `now` is the time of this machine. A file that does not
-    exist is an error: reading creates nothing. Raises: StoreCorrupt if a row cannot be decoded.
+    `url` None stands for $MAINSPRING_URL, else `DEFAULT_STORE_URL`. `now` is the time of this machine. Raises:
+    StoreUnavailable for a SQLite file that does not exist, because reading must create nothing; StoreCorrupt if a row
+    cannot be decoded.
     """
-    url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
+    url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
     check_exists(url)
 
     async def ask() -> T:
@@ -73,7 +73,7 @@ def check_exists(url: str, fix: str = "Give the store's URL with --store or MAIN
     """Raise an error if `url` names a memory store, or a SQLite file that does not exist or is empty.
 
     Why: opening such a file would create a store in it, and a memory store of this process is always empty. Any other
-    wrong URL passes: opening the store reports it. `fix` is the advice at the end of the error text.
+    wrong URL is reported when the store is opened. `fix` is the advice in the error text about a missing file.
     """
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -94,8 +94,8 @@ def check_exists(url: str, fix: str = "Give the store's URL with --store or MAIN
 def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
     """Return the instant that a time option names; None if the option was not given.
 
-    "7d" is seven days before `now`; any other form is an ISO 8601 time with an offset. `field` is the option's name,
-    for error texts. Raises: InvalidInput.
+    "7d" means seven days before `now`; any other text must be an ISO 8601 time with an offset. Raises: InvalidInput
+    with the field `field`, the option's name.
     """
     if text is None:
         return None
@@ -107,8 +107,8 @@ def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
 async def find_schedule_id(store: Store, given: str) -> str:
     """Return the id of the schedule whose id or name is `given`.
 
-    Of several schedules with one name, it is the one that is not deleted, else the newest. Raises: UnknownSchedule,
-    with the nearest name.
+    If several schedules have this name, a schedule that is not deleted comes first, then the newest. Raises:
+    UnknownSchedule, with the nearest name, if there is none.
     """
     states: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
     for query in (Schedules(id=given, states=states), Schedules(name=given, states=states)):

@@ -26,7 +26,7 @@ def config() -> None:
 @click.option("--origin", is_flag=True, help="Show where each value comes from.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(path: Path | None, origin: bool, as_json: bool) -> None:
-    """Show every setting with its value in force; passwords are left out.
+    """Show every setting with its value; passwords in URLs are replaced by ***.
 
     A setting is taken from the first of these that has it: flag of `serve`, environment variable, .env, file, default.
     """
@@ -51,9 +51,9 @@ def show(path: Path | None, origin: bool, as_json: bool) -> None:
 @config.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 def check(path: Path | None) -> None:
-    """Check the configuration file PATH; exit with 2 if something in it is wrong.
+    """Check the configuration file PATH, by default the one in this directory; exit with 2 if it is wrong.
 
-    It is read as `mainspring serve` would read it. Default: the file in this directory.
+    The environment and the file .env are read, too, as `mainspring serve` would read them.
     """
     resolved = _resolve(path)
     _print_notes(resolved)

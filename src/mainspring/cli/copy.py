@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--force", is_flag=True, help="Copy although an instance seems to run on the source.")
+@click.option("--force", is_flag=True, help="Copy even if an instance seems to run on SOURCE.")
 @click.option(
-    "--page", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Events in one transaction."
+    "--page", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Events copied in one transaction."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -32,8 +32,8 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
     """Copy schedules, runs and history from the store at URL SOURCE to the one at URL TARGET, and compare the two.
 
     Exit with 1 if they differ in the end. Stop every instance on SOURCE first; TARGET must be empty. If the copy is
-    interrupted, repeat the command to resume it. A run that was running is rescued by the first instance on TARGET, as
-    after a crash.
+    interrupted, repeat the command to resume it. The first instance on TARGET handles a run that was running as after a
+    crash.
 
     Example: mainspring copy sqlite:///mainspring.db postgresql://user@host/app
     """
@@ -52,9 +52,10 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
 
 
 async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet: bool) -> tuple[Copied, Comparison]:
-    """Open both stores, copy the source to the target, and return what was copied and how the two compare.
+    """Open both stores, copy the source to the target, and return what was copied and the comparison of the stores.
 
-    `page`: events in one transaction. `quiet`: no progress bar. Raises: InvalidInput if both URLs name one store.
+    `force`: copy even if an instance seems to run on the source. `page`: events copied in one transaction. `quiet`: no
+    progress bar. Raises: InvalidInput if both URLs name one store.
     """
     from mainspring.ledger.compare import compare
     from mainspring.ledger.copy import check_source
@@ -62,9 +63,9 @@ async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet:
 
     clock = SystemClock()
     source, target = _store("SOURCE", source_url, clock), _store("TARGET", target_url, clock)
-    name = _place(source)
-    if name == _place(target):
-        raise InvalidInput("TARGET", "it is the source", "Give another store")
+    name = _describe_place(source)
+    if name == _describe_place(target):
+        raise InvalidInput("TARGET", "SOURCE and TARGET are the same store", "Give the URL of another one")
     await _check_source_exists(source)
     await source.open()
     try:
@@ -82,7 +83,7 @@ async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet:
 
 
 def _store(argument: str, url: str, clock: SystemClock) -> Store:
-    """Return the store at a URL, not opened yet. An error names the `argument`: SOURCE or TARGET."""
+    """Return the store at a URL, without opening it. Raises: InvalidInput, which names `argument`: SOURCE or TARGET."""
     from mainspring.runtime.store_url import open_store
 
     try:
@@ -91,8 +92,8 @@ def _store(argument: str, url: str, clock: SystemClock) -> Store:
         raise InvalidInput(argument, error.problem, error.fix) from error
 
 
-def _place(store: Store) -> str:
-    """Return where a store is, without its password; two URLs of one store give equal texts."""
+def _describe_place(store: Store) -> str:
+    """Return the place of a store as text without its password: an equal text for two URLs that name one store."""
     if isinstance(path := getattr(store, "path", None), str):
         return os.path.realpath(path)
     settings: Any = getattr(store, "settings", None)
@@ -103,13 +104,13 @@ def _place(store: Store) -> str:
 
 
 async def _check_source_exists(store: Store) -> None:
-    """Raise StoreUnavailable if the store is on a server and does not exist yet: opening it would create it."""
+    """Raise StoreUnavailable if a store on a server does not exist yet. Why: opening it would create it."""
     if isinstance(store, ServerStore) and not await store.exists():
-        raise StoreUnavailable(f"{_place(store)} does not exist. Give the URL of the store to copy from")
+        raise StoreUnavailable(f"{_describe_place(store)} does not exist. Give the URL of the store to copy from")
 
 
 class _ProgressBar:
-    """Progress bar of a copy, on standard error; shows nothing if `quiet`, or if that is no terminal."""
+    """Progress bar of a copy, on standard error. It shows nothing if `quiet`, or if standard error is no terminal."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -128,7 +129,7 @@ class _ProgressBar:
         self._progress.stop()
 
     def step(self, step: Step) -> None:
-        """Show what is being copied, and how far: the number of the last event copied, and of the last one of all."""
+        """Show what is being copied, the number of the last event copied, and the number of the last event to copy."""
         self._progress.update(self._task, description=step.what, completed=step.seq, total=step.end)
 
     def describe(self, text: str) -> None:
@@ -177,5 +178,5 @@ def _print(copied: Copied, comparison: Comparison) -> None:
 
 
 def _short(value: int | str) -> str:
-    """Return a number as text, and the first 12 characters of a hash."""
+    """Return a number, or the first 12 characters of a hash, as text for the table."""
     return value[:12] if isinstance(value, str) else str(value)

@@ -1,4 +1,4 @@
-"""`mainspring cron`: explain a cron expression, list its next fires, report what is doubtful; no store is opened."""
+"""`mainspring cron`: explain a cron expression, list its next fires, report likely mistakes. No store is opened."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mainspring.rules.triggers import Cron, Finding
 from mainspring.rules.triggers.base import LAST_MS
 
 _YEAR_MS: Ms = 365 * 86_400_000
-#: Exit codes of `lint` with findings, and of every command for a wrong expression or time.
+#: Exit code of `lint` if it finds a likely mistake, and exit code of every command for a wrong expression or time.
 FINDINGS_EXIT_CODE = 7
 USAGE_EXIT_CODE = 2
 
 
 def now_ms() -> Ms:
-    """Return the time of this machine: the start of a command without `--from`."""
+    """Return the time of this machine, from which fires are listed without the option `--from`."""
     from mainspring.ports.clock import SystemClock
 
     return SystemClock().now()
@@ -83,7 +83,7 @@ def next_command(
 @_options
 @_from
 def explain(expression: str, tz: str | None, name: str | None, as_json: bool, start: str | None) -> None:
-    """Describe EXPR in words, with its next fires, the fires per year, and what is doubtful about it.
+    """Describe EXPR in words, with its next fires, the number of fires per year, and likely mistakes in it.
 
     Example: mainspring cron explain "0 9 1 * 1"
     """
@@ -141,7 +141,10 @@ def lint(context: click.Context, expressions: tuple[str, ...], tz: str | None, n
 
 
 def _parse(expression: str, tz: str | None, name: str | None) -> Cron:
-    """Return the trigger of an expression; print the error and exit if it is wrong. H is derived from `name`."""
+    """Return the trigger of a cron expression; print the error and exit if it is wrong.
+
+    `name`: the values that replace H are derived from it; None: an expression with H is wrong.
+    """
     try:
         return Cron(expression, tz, hash_id=name)
     except InvalidInput as error:
@@ -149,7 +152,10 @@ def _parse(expression: str, tz: str | None, name: str | None) -> Cron:
 
 
 def _parse_from(start: str | None) -> Ms:
-    """Return the instant of `--from`, the present time for None; print the error and exit if it is wrong."""
+    """Return the instant that the option `--from` gives, or the present time for None.
+
+    Print the error and exit if the text is wrong.
+    """
     if start is None:
         return now_ms()
     try:
@@ -182,5 +188,8 @@ def _print_findings(findings: list[Finding]) -> None:
 
 
 def _print_json(value: Any) -> None:
-    """Print a value as indented JSON. Not the one in `cli.common`, which imports the store port: `cron` starts fast."""
+    """Print a value as indented JSON.
+
+    Why not `cli.common.print_json`: importing that module would slow down the start of `cron`.
+    """
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))

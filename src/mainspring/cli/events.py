@@ -56,12 +56,12 @@ def verify(context: click.Context, url: str | None, as_json: bool) -> None:
 @store_option
 @click.option("--run", "run_id", metavar="ID", help="Only events of this run.")
 @click.option("--schedule", metavar="NAME", help="Only events of this schedule and its runs, by name or id.")
-@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only this type; repeatable.")
-@click.option("--since", metavar="TIME", help="From this time on: an ISO 8601 time, or a duration ago such as 1h.")
-@click.option("--until", metavar="TIME", help="Before this time.")
-@click.option("--after", metavar="SEQ", type=click.IntRange(0), help="Only events after this one.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only events of this type; repeatable.")
+@click.option("--since", metavar="TIME", help="Only events from this time on (ISO 8601, or 1h ago as 1h).")
+@click.option("--until", metavar="TIME", help="Only events before this time (ISO 8601, or 1h ago as 1h).")
+@click.option("--after", metavar="SEQ", type=click.IntRange(0), help="Only events with a greater number than SEQ.")
 @click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Number of events at most."
+    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="The most events to print."
 )
 def list_events(
     url: str | None,
@@ -108,7 +108,7 @@ def list_events(
 
 
 def _as_dict(event: Event) -> dict[str, Any]:
-    """Return an event as JSON types: its type, the fields that every event has, and under `data` its own fields."""
+    """Return an event as JSON types: its type, the fields that every event has, and its other fields under `data`."""
     import msgspec
 
     values: dict[str, Any] = msgspec.to_builtins(event)
@@ -118,7 +118,10 @@ def _as_dict(event: Event) -> dict[str, Any]:
 
 
 def _format_data(event: Event) -> str:
-    """Return an event's own fields that are text or numbers, as `name=value …`, cut to 160 characters."""
+    """Return the fields that only this type of event has as `name=value …`, cut to 160 characters.
+
+    Fields that are neither text nor numbers are left out.
+    """
     data = _as_dict(event)["data"]
     text = " ".join(f"{name}={value}" for name, value in data.items() if isinstance(value, str | int | float))
     return text if len(text) <= 160 else f"{text[:159]}…"

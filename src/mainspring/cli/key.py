@@ -62,7 +62,7 @@ def create(name: str, expires: str | None, as_json: bool, url: str | None, path:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
 def list_(as_json: bool, url: str | None, path: Path | None) -> None:
-    """List id, name, creation, expiry and last use of every key. The keys themselves are not stored."""
+    """List every key with its id, name, creation, expiry and last use, but not the key itself, which is not stored."""
     from mainspring.service.api_keys import list_keys
 
     keys = _on_store(url, path, lambda store, now: list_keys(store))
@@ -106,8 +106,8 @@ def _format_time(at: Ms | None) -> str | None:
 def _on_store(url: str | None, path: Path | None, work: Callable[[Store, Ms], Awaitable[T]]) -> T:
     """Open the store of the service, return what `work(store, now)` returns, and close the store.
 
-    `url` overrides the store that the configuration names; `path` is the configuration file, None for the one in this
-    directory. Raises: InvalidInput for a memory store.
+    `url` None: the store that the configuration names. `path` is the configuration file; None: the one in this
+    directory, if any. `now` is the time of this machine. Raises: InvalidInput for a memory store.
     """
     from mainspring.config.resolve import Sources, resolve
     from mainspring.model.errors import InvalidInput

@@ -1,4 +1,4 @@
-"""`mainspring ledger`: account for every planned fire; planned = ended + open + skipped + missed."""
+"""`mainspring ledger`: account for every planned fire. Planned = ended + open + skipped + missed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ledger(
 
 
 def as_dict(book: Ledger) -> dict[str, Any]:
-    """Return the ledger as JSON types, the columns of the table first; instants are ISO 8601 text."""
+    """Return the ledger as JSON types. The columns of the printed table come first; instants are ISO 8601 texts."""
     import msgspec
 
     values: dict[str, Any] = msgspec.to_builtins(book)
@@ -58,7 +58,7 @@ def as_dict(book: Ledger) -> dict[str, Any]:
 
 
 def _print(book: Ledger, every: bool) -> None:
-    """Print the ledger: a table with the total, with `every` also a line for each schedule, and notes below."""
+    """Print the ledger: a table with the total, and notes below it. With `every`, the table has a line per schedule."""
     from rich.console import Console
     from rich.table import Table
 
@@ -77,7 +77,7 @@ def _print(book: Ledger, every: bool) -> None:
 
 
 def _print_notes(console: Console, book: Ledger) -> None:
-    """Print below the table: the reasons of skips, ad hoc runs, the start of the period, the differences."""
+    """Print what follows the table: skips by reason, ad hoc runs, the start of the period, and the differences."""
     for reason, count in book.skipped.items():
         console.print(f"  skipped {reason}: {count}")
     work = book.ad_hoc
@@ -95,7 +95,7 @@ def _print_notes(console: Console, book: Ledger) -> None:
 def _cells(line: Any, less: int = 0) -> list[str]:
     """Return the numbers of a `Ledger` or `ScheduleAccount` as the cells of one table line.
 
-    `less` is taken from the unexplained ones: those of ad hoc runs, which have a line of their own below the table.
+    `less` is subtracted from the unexplained: the unexplained ad hoc runs, which have a line below the table.
     """
     numbers = (line.planned, line.ended, line.open, sum(line.skipped.values()), line.missed, line.behind)
     return [str(number) for number in (*numbers, line.unexplained - less)]

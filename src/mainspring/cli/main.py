@@ -12,9 +12,9 @@ import click
 
 from mainspring.model.errors import InvalidInput, MainspringError, suggest_nearest
 
-#: By sub-command: its module, which holds a click command of this name, and its line in `mainspring --help`.
+#: Name of a sub-command → its module, which holds a click command of this name, and its line in `mainspring --help`.
 COMMANDS = {
-    "broker": ("mainspring.cli.broker", "Look at a broker and its dead letters; replay or discard them."),
+    "broker": ("mainspring.cli.broker", "Inspect a broker and its dead letters; replay or discard them."),
     "config": ("mainspring.cli.config", "Show and check the configuration of the service."),
     "copy": ("mainspring.cli.copy", "Copy everything in one store to another, and compare them."),
     "cron": ("mainspring.cli.cron", "Explain, preview and check cron expressions."),
@@ -30,9 +30,9 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Group that imports a sub-command when it is called, and prints a `MainspringError` as one line.
+    """Group that imports a sub-command when it is called, and prints a `MainspringError` of it as one line.
 
-    The exit code is then 2 for a wrong value (`InvalidInput`), and 1 for every other error.
+    The exit code is 2 after an `InvalidInput`, which means a wrong value, and 1 after any other `MainspringError`.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a sub-command and return it; None if there is none of this name."""
+        """Import the sub-command `cmd_name` and return it; None if there is no such sub-command."""
         if cmd_name not in COMMANDS:
             return None
         command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
@@ -50,19 +50,22 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Split `args` into a sub-command and its arguments. Raises: click.UsageError, with the nearest name."""
+        """Return the name of the sub-command in `args`, the sub-command, and its arguments.
+
+        Raises: click.UsageError, with the nearest name, if there is no such sub-command.
+        """
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             hint = suggest_nearest(args[0], COMMANDS) or f"There are {', '.join(sorted(COMMANDS))}."
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of sub-commands for `--help` from `COMMANDS`; nothing is imported."""
+        """Write the list of sub-commands for `--help`. It is made from `COMMANDS`, so that nothing is imported."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the sub-command; print a `MainspringError` to standard error and exit with 2 or 1."""
+        """Run the sub-command. If it raises a `MainspringError`, print it to standard error and exit with 2 or 1."""
         try:
             return super().invoke(ctx)
         except MainspringError as error:

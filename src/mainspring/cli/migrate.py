@@ -7,21 +7,23 @@ import os
 
 import click
 
-from mainspring.cli.common import DEFAULT_URL
 from mainspring.model.errors import InvalidInput
+from mainspring.model.settings import DEFAULT_STORE_URL
 
 
 @click.command()
-@click.option("--store", "url", metavar="URL", help="URL of the store; default: $MAINSPRING_URL.")
+@click.option(
+    "--store", "url", metavar="URL", help=f"URL of the store; default: $MAINSPRING_URL, then {DEFAULT_STORE_URL}."
+)
 @click.option("--sql", "only_print", is_flag=True, help="Print the SQL that would run, and change nothing.")
 def migrate(url: str | None, only_print: bool) -> None:
     """Bring the schema of a PostgreSQL store up to date and print the SQL that was run.
 
-    The other stores need no command: a SQLite file is brought up to date when it is opened.
+    Other stores need no migration: a SQLite file is brought up to date when it is opened.
 
     Example: mainspring migrate --store postgresql://me@db/app --sql
     """
-    url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_URL
+    url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
     scheme = url.partition("://")[0].lower()
     if scheme.startswith(("redis", "valkey")):
         click.echo("nothing to do: a Redis or Valkey store has no schema")

@@ -1,4 +1,4 @@
-"""`mainspring run MODULE:APP`: plan schedules and execute runs until a signal."""
+"""`mainspring run MODULE:APP`: plan schedules and execute runs until a signal arrives."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def broker_option(command: Callable[..., None]) -> Callable[..., None]:
 def run(target: str, broker: str | None, until_idle: bool, log_level: str) -> None:
     """Plan schedules and run tasks of MODULE:APP until SIGTERM or Ctrl-C.
 
-    After the first signal it claims no more runs and lets running ones finish. After the second it hands them back at
-    once.
+    After the first signal, no more runs are claimed, and running ones may finish. After the second signal, running ones
+    are handed back at once.
     """
     configure_log(log_level)
     app = load_app(target)
@@ -46,7 +46,7 @@ def run(target: str, broker: str | None, until_idle: bool, log_level: str) -> No
     log = logging.getLogger("mainspring")
     log.info("%s: %d tasks, %d schedules declared; Ctrl-C stops", app.url, len(app.tasks), len(app.declared))
     app.run(until_idle=until_idle)
-    log.info("stopped in order")
+    log.info("stopped cleanly")
 
 
 def configure_log(log_level: str, line_format: str = "%(asctime)s %(levelname)-7s %(name)s: %(message)s") -> None:
@@ -91,11 +91,11 @@ def load_app(target: str) -> Mainspring:
 def _import(module_name: str) -> ModuleType:
     """Import the module of a program without starting its app. Raises: click.UsageError if there is no such module.
 
-    Why: a program may end with `ms.run()`. It returns at once while `LOADING` is in the environment.
+    Why: a program may end with `ms.run()`. It returns at once while `LOADING_VARIABLE` is in the environment.
     """
-    from mainspring.ports.executor import LOADING
+    from mainspring.ports.executor import LOADING_VARIABLE
 
-    os.environ[LOADING] = "1"
+    os.environ[LOADING_VARIABLE] = "1"
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -105,4 +105,4 @@ def _import(module_name: str) -> ModuleType:
             f"there is no module {error.name!r} here ({os.getcwd()}) or on the Python path."
         ) from None
     finally:
-        del os.environ[LOADING]
+        del os.environ[LOADING_VARIABLE]

@@ -15,7 +15,9 @@ from mainspring.model.errors import MissingExtra
 
 
 @click.command()
-@click.option("--store", metavar="URL", help="URL of the store; default: $MAINSPRING_URL, then ./mainspring.db.")
+@click.option(
+    "--store", metavar="URL", help="URL of the store; default: $MAINSPRING_URL, then sqlite:///mainspring.db."
+)
 @click.option(
     "--broker",
     metavar="URL",

@@ -31,13 +31,18 @@ log = logging.getLogger("mainspring")
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @broker_option
-@click.option("--processes", type=int, metavar="N", help="Number of worker processes; default: 1.")
+@click.option(
+    "--processes",
+    type=int,
+    metavar="N",
+    help="Number of worker processes; default: 1; with --min/--max-processes, the number at the start.",
+)
 @click.option(
     "--concurrency", type=int, metavar="M", help="Runs at a time in each process; default: the application's setting."
 )
-@click.option("--min-processes", "low", type=int, metavar="N", help="Fewest worker processes; see --max-processes.")
+@click.option("--min-processes", "low", type=int, metavar="N", help="Smallest pool; see --max-processes.")
 @click.option(
-    "--max-processes", "high", type=int, metavar="N", help="Most worker processes; the pool follows the backlog."
+    "--max-processes", "high", type=int, metavar="N", help="Largest pool: it grows and shrinks with the waiting runs."
 )
 @click.option(
     "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label that `mainspring workers` shows; repeatable."
@@ -57,9 +62,9 @@ def worker(
 ) -> None:
     """Execute runs of MODULE:APP that other instances planned or enqueued, until SIGTERM or Ctrl-C.
 
-    A worker plans no schedules; at least one `mainspring run` must do that. After the first signal it claims no more
-    runs and lets running ones finish. After the second it hands them back at once; the third kills the processes of a
-    pool. A process of a pool that dies is replaced.
+    A worker plans no schedules; at least one `mainspring run` must do that. After the first signal, no more runs are
+    claimed, and running ones may finish. After the second signal, running ones are handed back at once. The third
+    signal kills the processes of a pool. A process of a pool that dies is replaced.
 
     Example: mainspring worker app:ms --min-processes 1 --max-processes 8 --concurrency 20
     """
@@ -84,27 +89,28 @@ def worker(
     given += [] if broker is None else [f"--broker={broker}"]
     command = [sys.executable, "-m", "mainspring.cli.main", "worker", target, "--supervised"]
     code = asyncio.run(_supervise(app, [*command, f"--log-level={log_level}", *given], bounds))
-    log.info("stopped in order" if code == 0 else "stopped; not every worker ended in order")
+    log.info("stopped cleanly" if code == 0 else "stopped; some workers had to be killed")
     sys.exit(code)
 
 
 def _run_one(app: Mainspring, *, supervised: bool) -> None:
     """Execute runs in this process until SIGTERM or SIGINT.
 
-    A `supervised` process is one of a pool. It stops also when its standard input closes, because its supervisor ended.
+    A `supervised` process is one of a pool. It also stops when its standard input closes: its supervisor has ended.
     """
     if supervised:
         threading.Thread(target=_end_with_parent, name="mainspring-parent", daemon=True).start()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     log.info("%s: worker for %d tasks, %d slots", app.url, len(app.tasks), app.settings.concurrency)
     app.run(role="worker")
-    log.info("stopped in order")
+    log.info("stopped cleanly")
 
 
 async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int:
-    """Run a pool of worker processes until SIGTERM or SIGINT, and return the exit code.
+    """Run a pool of worker processes until SIGTERM or SIGINT, and return the exit code of this process.
 
-    `command` starts one worker. This process executes no runs; it opens the app's store only to read the backlog.
+    `command` starts one worker, and `bounds` limit the size of the pool. This process executes no runs; it opens the
+    store of `app` only to count the waiting runs.
     """
     from mainspring.runtime.backlog import measure_demand
     from mainspring.server.supervisor import Supervisor
@@ -121,8 +127,8 @@ async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int
         command,
         bounds,
         slots=settings.concurrency,
-        # Seconds. Workers report their load with each heartbeat: at most four looks in one, so that the pool shrinks
-        # after several heartbeats only.
+        # Seconds. Workers report their load with each heartbeat. The demand is read at most four times per heartbeat,
+        # so that the pool shrinks only after several heartbeats.
         poll=max(settings.poll, settings.heartbeat // 4) / 1000,
         shutdown_timeout=settings.shutdown_timeout / 1000,
         demand=read_demand,
@@ -136,7 +142,7 @@ async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int
 
 
 def _parse_label(text: str) -> tuple[str, str]:
-    """Return name and value of a label given as NAME=VALUE. Raises: InvalidInput."""
+    """Return name and value of a label given as NAME=VALUE. Raises: InvalidInput for any other text."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise InvalidInput("--label", f"{text!r} is not a label", "Write NAME=VALUE, for example zone=eu")
@@ -146,7 +152,7 @@ def _parse_label(text: str) -> tuple[str, str]:
 def _end_with_parent() -> None:
     """Wait until standard input closes, then send this process SIGTERM. Thread: one of its own.
 
-    Standard input is a pipe from the supervisor. The system closes it however the supervisor ends, by SIGKILL too.
+    Standard input is a pipe from the supervisor. The system closes it when the supervisor ends, even by SIGKILL.
     """
     with contextlib.suppress(OSError):
         while os.read(0, 1):

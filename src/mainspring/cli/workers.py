@@ -12,7 +12,7 @@ from mainspring.model.instant import Ms, format_duration, isoformat
 from mainspring.model.lease import Lease
 from mainspring.ports.store import Store
 
-#: An instance whose last heartbeat is longer ago than this is listed with --all only.
+#: An instance whose last heartbeat is older than this is listed with --all only.
 RECENT_MS: Ms = 3_600_000
 
 
@@ -41,7 +41,7 @@ def workers(url: str | None, as_json: bool, every: bool) -> None:
 
 
 def _as_dict(lease: Lease, one: Instance) -> dict[str, Any]:
-    """Return one instance as JSON types; `load` is the part of its slots that is in use, from 0 to 1."""
+    """Return an instance as JSON types. `load` in the result is the fraction of its slots that is in use."""
     return {
         "id": lease.owner,
         "live": lease.live,

@@ -1,6 +1,6 @@
-"""Compatibility layers: the APIs of other schedulers, carried out by Mainspring; see docs/sources.md.
+"""Compatibility layers: the APIs of other schedulers on a `Mainspring`, for programs that move (docs/sources.md).
 
-- `mainspring.compat.scheduler`: `schedule_once`, `schedule_recurring`, `schedule_delayed`, `cancel` (source 000)
-- `mainspring.compat.handlers`: `TaskHandler`, `EventHandler`, `list_tasks` (source 001)
-- `mainspring.compat.jobs`: `Job`, `Task`, `run(job)` and its report (source 003)
+- `mainspring.compat.scheduler`, of scheduler-rs: `schedule_once`, `schedule_recurring`, `schedule_delayed`, `cancel`
+- `mainspring.compat.handlers`, of Azoth Scheduler: `TaskHandler`, `EventHandler`, `list_tasks`
+- `mainspring.compat.jobs`, of cloudiful-scheduler: `Job`, `Task`, and `run(job)`, which returns a report
 """

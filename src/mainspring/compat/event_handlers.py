@@ -12,7 +12,7 @@ E = TypeVar("E")
 
 
 class EventHandler(Protocol[E_contra]):
-    """An object whose method `handle` is called with each event; `handle` may be a coroutine function."""
+    """An object whose method `handle` is called with each event. `handle` may be an `async def`."""
 
     def handle(self, event: E_contra, /) -> Awaitable[None] | None: ...
 
@@ -24,7 +24,7 @@ Listener = EventHandler[E] | Callable[[E], Any]
 def as_function(listener: Listener[E]) -> Callable[[E], Any]:
     """Return the function to call with events: the listener's method `handle`, else the listener itself.
 
-    Raises: InvalidInput if it has no `handle` and cannot be called.
+    Raises: InvalidInput if the listener has no `handle` and cannot be called.
     """
     handle: Callable[[E], Any] | None = getattr(listener, "handle", None)
     if handle is not None:

@@ -1,6 +1,7 @@
-"""API of Azoth Scheduler, source 001: TaskHandlers turn a payload into an event, and EventHandlers receive that event.
+"""Offer Azoth Scheduler's API on a `Mainspring`: task handlers return events, which event handlers receive.
 
-A task is a schedule whose name is the caller's task id. Its result is a `TaskEvent`, stored in the log with the run.
+A task is a schedule whose name is the caller's task id. A `TaskHandler` executes its runs and returns a `TaskEvent` for
+each, which is stored in the log with the run (docs/sources.md).
 """
 
 from __future__ import annotations
@@ -35,71 +36,83 @@ __all__ = [
 
 P_contra = TypeVar("P_contra", contravariant=True)
 
-#: Wait after the first failure; it doubles with each further failure, up to the longest.
+#: The delay after the first failure of a run. It doubles with each further failure, up to `LONGEST_BACKOFF`.
 FIRST_BACKOFF = "1m"
 LONGEST_BACKOFF = "30d"
 
 
-#: States of runs that were claimed at least once: the newest such run of a task shows the task's failures.
+#: States of runs that were claimed at least once. The newest such run of a task shows the task's failures.
 BEGUN = (State.RUNNING, State.RETRYING, State.SUCCEEDED, State.FAILED, State.LOST)
 
 
 class InvalidTask(InvalidInput):
-    """A handler's `validate` refused the payload; nothing was stored."""
+    """The handler's `validate` refused the payload of a task. Nothing was stored."""
 
 
 class TaskEvent(Struct, frozen=True, tag="task_event", tag_field="kind"):
-    """Result of an execution, passed to the event handlers and stored in the log. Handlers choose both fields."""
+    """The result that `TaskHandler.execute` returns, with fields of its own choice: `TaskEvent("email_sent", address)`.
+
+    It is stored with the run in the log, and every event handler for this `event_type` or for all types receives it.
+    `payload` is any value that can be stored as JSON.
+    """
 
     event_type: str
     payload: Any = None
 
 
 class TaskHandler(ABC, Generic[P_contra]):
-    """Handler of the task type `task_type`. The payload is a JSON value, converted to the type parameter."""
+    """Base class of handlers: `class EmailHandler(TaskHandler[Email])`, with `task_type` and `execute`.
 
+    The payload of a task is stored as JSON, and converted to the type parameter (here `Email`) for the handler.
+    """
+
+    #: The name under which tasks name this handler: a subclass sets it.
     task_type: str
 
     @abstractmethod
     def execute(self, ctx: Context, payload: P_contra) -> TaskEvent | Awaitable[TaskEvent]:
-        """Execute one run and return its event; a plain `def` runs in a thread, an `async def` on the event loop.
+        """Execute one run of a task and return its event. Subclasses define this.
 
-        An exception means failure: the run is tried again, up to `max_retries` executions in all.
+        An `async def` runs on the event loop, a plain `def` in a thread. An exception means failure: the run is tried
+        again, up to the task's `max_retries` executions in all.
         """
 
     def validate(self, payload: P_contra) -> None:
-        """Raise an exception to refuse a payload before anything is stored."""
+        """Raise an exception to refuse a payload: `schedule_task` then raises InvalidTask and stores nothing."""
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
-    """Selection of tasks for `list_tasks`: only enabled or disabled ones, only those of a type; None: all."""
+    """Selection of tasks for `list_tasks`. A field that is None selects all tasks."""
 
+    #: True: only enabled tasks; False: only those that are disabled or finished.
     enabled: bool | None = None
     task_type: str | None = None
 
 
 class ScheduledTask(Struct, frozen=True, kw_only=True):
-    """A stored task: the schedule of Mainspring whose name is the task's id."""
+    """A stored task, as `schedule_task`, `get_task` and `list_tasks` return it. It is a schedule named `task_id`."""
 
     task_id: str
     task_type: str
-    #: False if the task has finished, or was disabled for the `reason`.
+    #: False if the task is disabled, finished or deleted.
     enabled: bool
     #: The state of the schedule: active, paused, finished or deleted.
     state: str
+    #: Why the schedule is not active, for example "retries_exhausted"; None if no reason is stored.
     reason: str | None
     #: None if no run is planned.
     next_run_at: datetime | None
-    #: Failures of the newest run that was claimed, and the error of the last one.
+    #: Number of failures of the newest run that a worker has claimed.
     retry_count: int
+    #: The last error of that run; None if it has not failed.
     last_error: str | None
 
 
 class TaskExecuted(Struct, frozen=True, kw_only=True):
-    """One execution, read from the event log."""
+    """One execution of a task, as `history` returns it from the event log."""
 
     task_id: str
-    #: Id of the run; its retries have the same id.
+    #: Id of the run. All executions of a run have this id.
     execution_id: str
     started_at: datetime
     completed_at: datetime
@@ -111,9 +124,11 @@ class TaskExecuted(Struct, frozen=True, kw_only=True):
 
 
 class Scheduler:
-    """Source 001's methods on a `Mainspring`; poll interval and concurrency are the app's settings.
+    """The scheduler of Azoth Scheduler, on a `Mainspring`: `Scheduler(ms, [EmailHandler()])`.
 
-    `default_max_retries` (see `retry_policy`) and `default_timeout_secs` apply to tasks that set none.
+    Poll interval and concurrency are settings of the `Mainspring`. `default_max_retries` counts all executions of a
+    run, the first included. It and `default_timeout_secs`, the seconds or duration that one execution may take, apply
+    to tasks that set none. Raises: InvalidInput for a wrong default or handler; DuplicateTask.
     """
 
     def __init__(
@@ -134,11 +149,14 @@ class Scheduler:
     # ── handlers ───────────────────────────────────────────────────────────
 
     def with_task_handler(self, handler: TaskHandler[Any]) -> Scheduler:
-        """Register a handler as the task with the name `task_type` of its class, and return this scheduler."""
+        """Register a handler with the app, as the task named by its `task_type`, and return this scheduler.
+
+        Raises: InvalidInput if it is no `TaskHandler` with a `task_type`; DuplicateTask if the type is registered.
+        """
         given: object = handler
         if not isinstance(given, TaskHandler) or not isinstance(getattr(given, "task_type", None), str):
             raise InvalidInput(
-                "handler", f"{given!r} is no TaskHandler with a task_type", 'Set task_type = "…" in its class'
+                "handler", f"{given!r} is not a TaskHandler with a task_type", 'Set task_type = "…" in its class'
             )
         self.app.task(name=handler.task_type, retry=self._retry, timeout=self._timeout)(_function_of(handler))
         self._handlers[handler.task_type] = handler
@@ -147,8 +165,9 @@ class Scheduler:
     def with_event_handler(self, handler: Listener[TaskEvent], event_type: str | None = None) -> Scheduler:
         """Call `handler` with the event of each execution that succeeds, and return this scheduler.
 
-        `event_type` None: events of all types. Each event is delivered at most once, in the process that stored the
-        result; `result_events` returns those that were missed.
+        `handler` is a function of one event, or an object with a method `handle`. `event_type` None: events of all
+        types. Each event is delivered at most once, in the process that stored the result. `result_events` returns the
+        events that were missed. Raises: InvalidInput if `handler` is neither.
         """
         call = as_function(handler)
 
@@ -177,9 +196,11 @@ class Scheduler:
     ) -> ScheduledTask:
         """Store a task with exactly one of cron (6 fields), interval (seconds), one_time (unix time) and immediate.
 
-        `max_retries`, `timeout_secs` None: the scheduler's defaults. Storing an equal task again changes nothing; for
-        another task under its id, `on_conflict` decides. Raises: InvalidTask if `validate` refuses the payload;
-        ScheduleConflict; InvalidInput for any other wrong argument; UnknownTask.
+        `task_type` names the handler. `max_retries` counts all executions of a run, the first included; it and
+        `timeout_secs` are the scheduler's defaults if None. If the id exists with an equal task, nothing changes. If it
+        exists with another one, `on_conflict` "replace" edits it, "keep" returns it, and "error" raises
+        ScheduleConflict. Also raises: InvalidTask if `validate` refuses the payload; InvalidInput for any other wrong
+        argument; UnknownTask.
         """
         check_name(task_id, field="task_id")
         task = self.app.tasks.get(task_type)
@@ -208,9 +229,9 @@ class Scheduler:
         return await self._read_task(made)
 
     def _check(self, task: BaseTask[Any, Any], task_type: str, payload: Any) -> None:
-        """Raise an error if the payload does not have the handler's type, and `InvalidTask` if `validate` refuses it.
+        """Raise WrongArguments if the payload does not have the handler's type, InvalidTask if `validate` refuses it.
 
-        A task that has no `TaskHandler`, but is another task of the app, has no `validate`.
+        If `task_type` is a task of the app without a `TaskHandler`, there is no `validate` to call.
         """
         body = task.new_run((payload,), {}).bodies[0]
         handler = self._handlers.get(task_type)
@@ -233,7 +254,7 @@ class Scheduler:
             try:
                 at = to_datetime(round(at * 1000))
             except (OverflowError, ValueError):
-                raise InvalidInput("one_time", f"{one_time!r} is no unix time", "Give seconds since 1970") from None
+                raise InvalidInput("one_time", f"{one_time!r} is not a unix time", "Give seconds since 1970") from None
         if instant_ms(at, field="one_time") <= self.app.clock.now():
             raise InvalidInput("one_time", f"{one_time} lies in the past", "Give a later time, or immediate=True")
         return to_datetime(instant_ms(at))
@@ -243,7 +264,7 @@ class Scheduler:
     async def cancel_task(self, task_id: str, reason: str) -> None:
         """Delete the task with this id: no run of it starts any more, and running ones are asked to stop.
 
-        Raises: UnknownSchedule, with the nearest id.
+        `reason` is stored with the deletion and the runs. Raises: UnknownSchedule, with the nearest id.
         """
         schedule = await self.app.get(task_id)
         await self.app.delete(schedule.id, reason=reason)
@@ -255,7 +276,7 @@ class Scheduler:
         return await self._read_task(await self.app.get(task_id))
 
     async def list_tasks(self, which: TaskFilter | None = None) -> list[ScheduledTask]:
-        """Return the tasks that a filter selects, oldest first; None: all tasks that are not deleted."""
+        """Return the tasks that the filter `which` selects, oldest first; None: all tasks that are not deleted."""
         wanted = which or TaskFilter()
         found: list[ScheduledTask] = []
         page: list[Schedule] = []
@@ -267,7 +288,7 @@ class Scheduler:
             found += [await self._read_task(one) for one in fitting]
 
     async def _read_task(self, schedule: Schedule) -> ScheduledTask:
-        """Return a schedule as a task, with the failures of its newest claimed run, which is read from the store."""
+        """Return the task that a schedule stores, with the failures of its newest claimed run, read from the store."""
         begun = await self.app.runs(schedule=schedule.id, state=BEGUN, limit=1)
         failed = begun[0] if begun and begun[0].failures else None
         return ScheduledTask(
@@ -305,9 +326,10 @@ class Scheduler:
         ]
 
     async def result_events(self, *, since: datetime | None = None, limit: int = 1_000) -> list[TaskEvent]:
-        """Return the events of executions from the log, oldest first, for event handlers that did not run at the time.
+        """Return events of executions from the log, oldest first, for event handlers that did not run at the time.
 
-        They come from the first `limit` runs, of any task, that succeeded since the instant `since`.
+        They are the events of the first `limit` runs, of any task, that succeeded since the instant `since`; None: from
+        the beginning of the log.
         """
         ended = await self.app.events(types=[RunSucceeded], since=since, limit=limit)
         found = (_event_in(one.result) for one in ended if isinstance(one, RunSucceeded))
@@ -316,30 +338,31 @@ class Scheduler:
     # ── running ────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Plan schedules and run tasks until SIGTERM or SIGINT."""
+        """Plan schedules and run tasks until SIGTERM, SIGINT or a call of `shutdown`."""
         await self.app.run_async()
 
     def shutdown(self) -> None:
-        """Claim no more runs, let running ones finish, and return from `run`. Thread: any."""
+        """Have `run` claim no more runs, let running ones end, and return. Thread: any."""
         self.app.stop()
 
 
 def retry_policy(max_retries: int, *, field: str = "max_retries") -> RetryPolicy:
-    """Return a policy with waits of 1, 2, 4… minutes, and `max_retries` executions in all, at least one.
+    """Return a policy with delays of 1, 2, 4… minutes, and `max_retries` executions in all, at least one.
 
-    Why: source 001 counts a failure before it compares the count, so its retries include the first execution. `field`
-    names the parameter in errors. Raises: InvalidInput.
+    Why: Azoth Scheduler counts a failure before it compares the count, so its retries include the first execution.
+    `field` names the parameter in errors. Raises: InvalidInput for anything but a whole number from 0.
     """
     if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
-        raise InvalidInput(field, f"{max_retries!r} is not a whole number of at least 0", "3 means three executions")
+        fix = "Use a whole number from 0. It counts all executions, the first included"
+        raise InvalidInput(field, f"{max_retries!r} is not a whole number of at least 0", fix)
     return Retry(max_attempts=max(1, max_retries), initial=FIRST_BACKOFF, base=2, max_delay=LONGEST_BACKOFF, jitter=0)
 
 
 def _function_of(handler: TaskHandler[Any]) -> Any:
-    """Return the function that the app registers as a handler's task.
+    """Return the function to register with the app as the task of a handler.
 
-    It calls `execute` with the payload converted to the handler's type, and raises a TypeError unless `execute` returns
-    a `TaskEvent`.
+    The function calls `execute` with the payload, converted to the handler's type. It raises a TypeError, which fails
+    the execution, if `execute` does not return a `TaskEvent`.
     """
 
     def checked(event: object) -> TaskEvent:
@@ -366,7 +389,7 @@ def _function_of(handler: TaskHandler[Any]) -> Any:
 def _payload_type(handler: TaskHandler[Any]) -> Any:
     """Return the payload type of a handler: the parameter of `TaskHandler[…]`, else the annotation in `execute`.
 
-    Any if neither can be read.
+    Return `Any` if neither can be read.
     """
     for cls in type(handler).__mro__:
         for base in cls.__dict__.get("__orig_bases__", ()):
@@ -379,7 +402,7 @@ def _payload_type(handler: TaskHandler[Any]) -> Any:
 
 
 def _event_in(result: str | None) -> TaskEvent | None:
-    """Return the `TaskEvent` that a stored result holds; None if it holds none, as results of other tasks do."""
+    """Return the `TaskEvent` in the stored result of a run; None if it has none, such as results of other tasks."""
     value = None if result is None else msgspec.json.decode(result)
     if not isinstance(value, dict) or value.get("kind") != "task_event":
         return None

@@ -1,4 +1,4 @@
-"""Report of a job: its state and its newest runs, read from the store."""
+"""Report of a job, which `Scheduler.run` returns: the job's state and its newest runs, read from the store."""
 
 from __future__ import annotations
 
@@ -21,46 +21,51 @@ _STATUS: dict[State, Literal["success", "failed", "cancelled", "lost"]] = {
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """One ended run; `started_at` is None if no attempt of it succeeded or failed, for example if it was cancelled."""
+    """One run of a job that has ended."""
 
     run_id: str
-    #: The fire time.
+    #: The time for which the run was planned.
     scheduled_at: datetime
+    #: None if no attempt of the run succeeded or failed, for example if the run was cancelled.
     started_at: datetime | None
     finished_at: datetime
+    #: True if the run made up for a missed fire.
     catch_up: bool
     status: Literal["success", "failed", "cancelled", "lost"]
     error: str | None = None
 
 
 class JobState(Struct, frozen=True, kw_only=True):
-    """State of a job; without `next_run_at` it has ended or was stopped."""
+    """State of a job when the report was made."""
 
     job_id: str
-    #: Fires that count against the job's `max_runs`, also those of earlier processes.
+    #: Number of fires that count against the job's `max_runs`, those of earlier processes included.
     trigger_count: int
     #: `started_at` of the newest ended run; None if there is none.
     last_run_at: datetime | None = None
-    #: When the newest successful run ended.
+    #: When the newest successful run ended; None if there is none.
     last_success_at: datetime | None = None
+    #: None if the job has ended or was stopped.
     next_run_at: datetime | None = None
     #: Error of the newest ended run; None if it has none.
     last_error: str | None = None
 
 
 class SchedulerReport(Struct, frozen=True, kw_only=True):
-    """State of a job, its newest ended runs in order of time, and the reason of the newest skipped fire."""
+    """Report of a job, which `Scheduler.run` returns."""
 
     job_id: str
     state: JobState
+    #: The newest runs that have ended, oldest first; up to `history_limit` of the scheduler's configuration.
     history: list[RunRecord]
+    #: Why the newest skipped fire did not run; None if no fire was skipped.
     last_skip_reason: str | None = None
 
 
 async def report_of(app: Mainspring, schedule_id: str, history_limit: int) -> SchedulerReport:
-    """Return the report of the job with this schedule, with up to `history_limit` runs.
+    """Return the report of the job that has this schedule, with up to `history_limit` runs.
 
-    It is read from the store, so that it includes runs of earlier processes.
+    It is read from the store, and so includes runs of earlier processes.
     """
     schedule = await app.get(schedule_id)
     ended = await app.runs(schedule=schedule.id, state=_STATUS, limit=max(1, history_limit))
@@ -82,7 +87,10 @@ async def report_of(app: Mainspring, schedule_id: str, history_limit: int) -> Sc
 
 
 async def _last_skip(app: Mainspring, schedule: Schedule) -> str | None:
-    """Return the reason of the newest skipped fire, which is a run of its own or part of a span; None without any."""
+    """Return why the newest skipped fire of a job did not run; None if no fire was skipped.
+
+    A skipped fire is a run of its own in the state "skipped", or part of a span.
+    """
     skipped = await app.runs(schedule=schedule.id, state="skipped", limit=1)
     spans = await app.events(schedule=schedule.id, types=[FiresElided], limit=10_000)
     found = [(run.fire_time or 0, run.reason) for run in skipped]
@@ -91,7 +99,7 @@ async def _last_skip(app: Mainspring, schedule: Schedule) -> str | None:
 
 
 def _record(run: Run) -> RunRecord:
-    """Return an ended run as the report shows it."""
+    """Return the record of an ended run for the report."""
     return RunRecord(
         run_id=run.id,
         scheduled_at=to_datetime(run.due_at if run.fire_time is None else run.fire_time),
@@ -104,4 +112,5 @@ def _record(run: Run) -> RunRecord:
 
 
 def _instant(at: Ms | None) -> datetime | None:
+    """Return an instant as a datetime in UTC; None for None."""
     return None if at is None else to_datetime(at)

@@ -1,6 +1,7 @@
-"""API of cloudiful-scheduler, source 003: run one job until its schedule ends, and return a report of it.
+"""Offer cloudiful-scheduler's API on a `Mainspring`: run a job until its schedule ends, and return a report of it.
 
-A job is a schedule whose name is the job's id: its state is the schedule's row, and its history is in the event log.
+A job is a schedule whose name is the job's id. Its state is the row of the schedule, and its history is in the event
+log (docs/sources.md).
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ __all__ = [
     "TimeWindowSegment",
 ]
 
-#: How a handle stops its scheduler: running runs are cancelled, or may end.
+#: How a handle stops its scheduler: "cancel" cancels running runs, "shutdown" lets them end.
 Stop = Literal["cancel", "shutdown"]
 
-#: Observer that writes every event as a log line.
+#: Observer that writes every event as a log line: `Scheduler(ms, observer=LogObserver())`.
 LogObserver = LoggingHandler
 
-#: Reason for which a job is paused if its handle stops it while the engine runs on for other users of the app.
-STOPPED = "stopped by its handle"
+#: Reason, stored with the schedule and its cancelled runs, if a handle stops a job while the engine runs on for others.
+STOPPED_REASON = "stopped by its handle"
 
 
 class SchedulerConfig(Struct, frozen=True, kw_only=True):
-    """Settings that apply to every job of a scheduler."""
+    """Settings that apply to every job of a scheduler. Raises: InvalidInput for a value that is not acceptable."""
 
     #: Zone of cron expressions, of the times that a task receives, and of time windows without a zone of their own.
     timezone: str = "UTC"
     #: The most runs in a report.
     history_limit: int = 100
-    #: What becomes of a job's schedule once it has finished. A job whose schedule was deleted can start anew.
+    #: What becomes of a job's schedule once it has finished: kept, or deleted, so that the job can begin anew.
     terminal_state_policy: Literal["keep", "delete"] = "keep"
     #: A fire that is planned more than this after its time counts as missed.
     grace: Duration = "1s"
@@ -79,13 +80,13 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerHandle:
-    """Stops a scheduler, which then stays stopped: make another one to continue. Thread: any."""
+    """Stops a scheduler for good: `scheduler.handle().shutdown()`. To continue, make another scheduler. Thread: any."""
 
     def __init__(self) -> None:
-        #: How the scheduler was stopped; None while it was not.
+        #: How the scheduler was stopped; None if it was not stopped.
         self.stopping: Stop | None = None
         self._lock = threading.Lock()
-        #: The events to set at the next `wake`, each with its loop.
+        #: The events to set at the next `wake`, each with its event loop.
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def cancel(self) -> None:
@@ -97,20 +98,20 @@ class SchedulerHandle:
         self._stop("shutdown")
 
     def _stop(self, how: Stop) -> None:
-        """Note how to stop, and wake every waiting `run`. A cancel overrides a shutdown, not the reverse."""
+        """Store how to stop, and wake every waiting `Scheduler.run`. "cancel" overrides "shutdown", not the reverse."""
         with self._lock:
             self.stopping = how if self.stopping is None or how == "cancel" else self.stopping
         self.wake()
 
     def wake(self) -> None:
-        """Wake every `Scheduler.run` that waits, so that it looks at the state of its job again."""
+        """Wake every `Scheduler.run` that waits, so that it checks the state of its job again."""
         with self._lock:
             for event, loop in self._waiting.items():
                 loop.call_soon_threadsafe(event.set)
 
     @contextlib.contextmanager
     def waker(self) -> Iterator[asyncio.Event]:
-        """Yield an event of the running loop that each `wake` sets while the block runs."""
+        """Yield an event that each `wake` sets while the block runs: to wait for a change on the running event loop."""
         event = asyncio.Event()
         with self._lock:
             self._waiting[event] = asyncio.get_running_loop()
@@ -122,7 +123,10 @@ class SchedulerHandle:
 
 
 class _Slot:
-    """The functions to register as a job's task: they call `job`, which is the newest job with this id."""
+    """The task of one job id: registered with the app once, and each run calls `job`, the newest job of that id.
+
+    Why: a task name can be registered only once, but `Scheduler.run` may be called again with another job of that id.
+    """
 
     def __init__(self, job: Job[Any]) -> None:
         self.job = job
@@ -143,6 +147,7 @@ class _Slot:
 
     @contextlib.contextmanager
     def _track(self, ctx: Context) -> Iterator[None]:
+        """Keep the run's id in `running` while the block, which executes the run, is under way."""
         self.running.add(ctx.run_id)
         try:
             yield
@@ -151,9 +156,9 @@ class _Slot:
 
 
 class Scheduler:
-    """Runs jobs on a `Mainspring`, which stores their state; an app whose engine runs already is used as it is.
+    """Runs jobs on a `Mainspring`, which stores their state: `report = await Scheduler(ms).run(job)`.
 
-    `observer` is called with every event that this process commits, also with those of other work of the app.
+    `observer` is called with every event that this process commits, also with events of other work of the app.
     """
 
     def __init__(
@@ -172,14 +177,15 @@ class Scheduler:
             app.on_event(Event, observer)
 
     def handle(self) -> SchedulerHandle:
-        """Return the handle that stops this scheduler; each call returns the same one."""
+        """Return the handle that stops this scheduler. There is one for each scheduler."""
         return self._handle
 
     async def run(self, job: Job[Any]) -> SchedulerReport:
-        """Run a job until its schedule ends, the handle stops this scheduler, or the app stops; return its report.
+        """Run a job until its schedule ends, the handle stops this scheduler, or the app stops; return a report of it.
 
-        A job whose id is in the store continues from its stored state; if its definition differs, the schedule gets a
-        new revision. Unless other code runs the engine, `run` starts it, and stops and closes the app at the end.
+        If the store has a job of this id, its state and count of fires continue, and a different definition replaces
+        its own. An engine of the app that runs already is used. Otherwise `run` starts the engine, and at the end stops
+        it and closes the app. Raises: InvalidInput; DuplicateTask if the id is the name of another task.
         """
         slot = self._slot(job)
         async with contextlib.AsyncExitStack() as stack:
@@ -199,9 +205,10 @@ class Scheduler:
     # ── the job's schedule ─────────────────────────────────────────────────
 
     def _slot(self, job: Job[Any]) -> _Slot:
-        """Return the slot of the job's id, which now calls this job; a new one is registered with the app as a task.
+        """Make `job` the one that the runs of its id call, and return the id's slot. A new id is registered as a task.
 
-        Raises: InvalidInput if a job with this id ran here in a thread and this one does not, or the reverse.
+        Raises: InvalidInput if the id was used here for a job of kind "blocking" and `job` is of another kind, or the
+        reverse; DuplicateTask if another task of the app has the id as its name.
         """
         known = self.app.tasks.get(job.job_id)
         slot = getattr(known.function, "__self__", None) if known is not None else None
@@ -210,12 +217,13 @@ class Scheduler:
             function = slot.in_thread if job.task.kind == "blocking" else slot.on_loop
             self.app.task(name=job.job_id, retry=Retry(max_attempts=1), timeout=None)(function)
         elif (slot.job.task.kind == "blocking") != (job.task.kind == "blocking"):
-            raise InvalidInput("task", f"job {job.job_id!r} ran here as {slot.job.task.kind}", "Use another job id")
+            problem = f"job {job.job_id!r} was run as {slot.job.task.kind} in this process before, and cannot change"
+            raise InvalidInput("task", problem, "Use another id, or restart")
         slot.job = job
         return slot
 
     async def _store(self, job: Job[Any]) -> Stored:
-        """Create or replace the job's schedule and return it; resume it if a handle had stopped it."""
+        """Create or replace the job's schedule and return it. If a handle had paused it, resume it."""
         config = self.config
         when: dict[str, Any] = {job.schedule.kind: job.schedule.value}
         schedule = await self.app.schedule(
@@ -233,30 +241,31 @@ class Scheduler:
             terminal=config.terminal_state_policy,
             **when,
         )
-        if schedule.state == "paused" and schedule.reason == STOPPED:
+        if schedule.state == "paused" and schedule.reason == STOPPED_REASON:
             return await self.app.resume(schedule.id)
         return schedule
 
     async def _stop_job(self, schedule: Stored, slot: _Slot) -> None:
-        """Stop a job on an engine that other code uses, too: pause it, cancel its waiting runs, wait for running ones.
+        """Stop a job on an engine that other code uses, too: pause its schedule and cancel its waiting runs.
 
-        Waited for are the runs in this process. An engine that only this job uses drains when `run` ends its use.
+        Then wait until the job's runs in this process have ended. An engine that only this job uses needs none of this:
+        it drains when `run` stops it.
         """
         if (await self.app.get(schedule.id)).state == "active":
-            await self.app.pause(schedule.id, reason=STOPPED)
+            await self.app.pause(schedule.id, reason=STOPPED_REASON)
         for run in await self.app.runs(schedule=schedule.id, state="waiting", limit=10_000):
-            await self.app.cancel(run.id, reason=STOPPED)
+            await self.app.cancel(run.id, reason=STOPPED_REASON)
         seen: set[str] = set()
         await self._until(lambda: self._is_quiet(slot, seen), stoppable=False)
 
     async def _cancel_on_request(self, slot: _Slot) -> None:
-        """Once the handle's `cancel` is called, cancel the job's runs in this process. Returns only if cancelled."""
+        """Once the handle's `cancel` was called, cancel the job's runs in this process. Return only if cancelled."""
         cancelled: set[str] = set()
         with self._handle.waker() as woken:
             while True:
                 if self._handle.stopping == "cancel":
                     for run_id in slot.running - cancelled:
-                        await self.app.cancel(run_id, reason=STOPPED)
+                        await self.app.cancel(run_id, reason=STOPPED_REASON)
                         cancelled.add(run_id)
                 await woken.wait()
                 woken.clear()
@@ -269,10 +278,9 @@ class Scheduler:
         return ended and not await self.app.runs(schedule=schedule_id, state=OPEN, limit=1)
 
     async def _is_quiet(self, slot: _Slot, seen: set[str]) -> bool:
-        """Return True if none of the job's runs in `seen` is running according to the store.
+        """Add the runs that this process executes to `seen`; return True if the store shows none in `seen` as running.
 
-        Before, the runs that this process executes now are added to `seen`. Why: a run leaves `slot.running` before its
-        outcome is stored.
+        Why: a run leaves `slot.running` before its outcome is stored.
         """
         seen |= slot.running
         return all([(await self.app.find_by_id(run_id)).state is not State.RUNNING for run_id in seen])
@@ -280,8 +288,8 @@ class Scheduler:
     async def _until(self, done: Callable[[], Awaitable[bool]], *, stoppable: bool = True) -> None:
         """Wait until `done` returns True, the app stops or, if `stoppable`, the handle stops the scheduler.
 
-        `done` is called after events of the scheduler's jobs that this process commits, and every poll interval, since
-        other processes commit events, too.
+        `done` is called after each event of the scheduler's jobs that this process commits, and every poll interval.
+        Why: other processes commit events of the jobs, too.
         """
         with self._handle.waker() as woken:
             while self.app.is_running and not (stoppable and self._handle.stopping) and not await done():

@@ -1,7 +1,7 @@
-"""API of scheduler-rs, source 000: schedule_once, schedule_recurring, schedule_delayed, cancel, on_event.
+"""Offer scheduler-rs's API on a `Mainspring`: `schedule_*`, `cancel`, `on_event`, `run`, `shutdown` (docs/sources.md).
 
-A task is a function of the app with its arguments. A task that runs once is a run, and has the run's id; a recurring
-task is a schedule, and has the schedule's id.
+A task is a function registered with the app. `schedule_recurring` makes a schedule and returns its id; the other
+`schedule_*` methods make one run and return the run's id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ E = TypeVar("E", bound=TaskEvent)
 
 
 class Scheduler:
-    """Source 000's methods on a `Mainspring`; storage, workers and intervals are the app's settings."""
+    """The scheduler of scheduler-rs, on a `Mainspring`: `await Scheduler(ms).schedule_delayed(send, "10m", "acme")`.
+
+    Storage, the number of workers and the intervals are settings of the `Mainspring`.
+    """
 
     def __init__(self, app: Mainspring) -> None:
         self.app = app
@@ -52,9 +55,9 @@ class Scheduler:
     # ── scheduling ─────────────────────────────────────────────────────────
 
     async def schedule_once(self, task: BaseTask[P, Any], at: datetime, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Enqueue a task with its arguments for the instant `at`, and return the run's id.
+        """Store a run of a task with the arguments `args` and `kwargs`, due at `at`, and return the run's id.
 
-        Raises: InvalidInput if `at` lies in the past; UnknownTask; WrongArguments.
+        Raises: InvalidInput if `at` lies in the past or has no time zone; UnknownTask; WrongArguments.
         """
         when = instant_ms(at, field="at")
         if when < self.app.clock.now():
@@ -64,18 +67,24 @@ class Scheduler:
         return (await self._known(task).using(at=at).enqueue(*args, **kwargs)).id
 
     async def schedule_delayed(self, task: BaseTask[P, Any], delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Enqueue a task with its arguments, due after a delay, and return the run's id."""
+        """Store a run of a task with the arguments `args` and `kwargs`, due after `delay`, and return the run's id.
+
+        Raises: UnknownTask; WrongArguments; InvalidInput for a wrong delay.
+        """
         return (await self._known(task).using(delay=delay).enqueue(*args, **kwargs)).id
 
     async def schedule_immediate(self, task: BaseTask[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
-        """Enqueue a task with its arguments, due at once, and return the run's id."""
+        """Store a run of a task with the arguments `args` and `kwargs`, due now, and return the run's id.
+
+        Raises: UnknownTask; WrongArguments.
+        """
         return (await self._known(task).using(delay=0).enqueue(*args, **kwargs)).id
 
     async def schedule_recurring(self, task: BaseTask[P, Any], cron: str, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Create a schedule that runs a task with its arguments by a cron expression, and return the schedule's id.
+        """Create a schedule that runs a task with `args` and `kwargs` by a cron expression; return the schedule's id.
 
-        The schedule's name is made of task, expression and arguments. A call with equal ones returns the schedule that
-        exists, so a program can repeat the call at every start.
+        A call with equal task, expression and arguments returns the id of the schedule that exists: a program can
+        repeat the call at every start. Raises: UnknownTask; WrongArguments; InvalidInput for a wrong expression.
         """
         known = self._known(task)
         payload = known.new_run(args, kwargs).event.body
@@ -84,7 +93,7 @@ class Scheduler:
         return made.id
 
     def _known(self, task: BaseTask[P, Any]) -> BaseTask[P, Any]:
-        """Return the task unchanged if it is a task of this app. Raises: UnknownTask, with the nearest name."""
+        """Return `task` if it is registered with this app. Raises: UnknownTask, with the nearest name, if not."""
         given: object = task
         if isinstance(given, BaseTask) and given.app is self.app:
             return task
@@ -95,9 +104,10 @@ class Scheduler:
     # ── cancelling ─────────────────────────────────────────────────────────
 
     async def cancel(self, task_id: str, *, reason: str = "cancelled") -> None:
-        """Cancel the run, or delete the schedule, with the id `task_id`: no run of it starts any more.
+        """Cancel the run with the id `task_id`, or delete the schedule with that id: nothing of it starts any more.
 
-        Runs that are running are asked to stop. A second call has no effect. Raises: UnknownTask if there is neither.
+        Runs that are running are asked to stop. A second call has no effect. Raises: UnknownTask if neither a run nor a
+        schedule has the id.
         """
         try:
             await self.app.cancel(str(task_id), reason=reason)
@@ -116,19 +126,20 @@ class Scheduler:
     # ── events ─────────────────────────────────────────────────────────────
 
     def on_event(self, event: type[E], handler: Listener[E]) -> None:
-        """Call a handler with each event of a type that this process commits: `on_event(TaskFailed, AlertHandler())`.
+        """Call `handler` with each event of the type `event` that this process commits, while `run` is under way.
 
-        `TaskEvent` stands for all types. Raises: InvalidInput if `event` is no such type, or `handler` no function or
-        object with `handle`.
+        Example: `scheduler.on_event(TaskFailed, alert)`. The type `TaskEvent` stands for all types. `handler` is a
+        function of one event, or an object with a method `handle`; both may be async. Raises: InvalidInput if `event`
+        is no type of event, or `handler` is neither.
         """
         subscribe(self.app, event, handler)
 
     # ── running ────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Plan schedules and run tasks until SIGTERM or SIGINT."""
+        """Plan schedules and run tasks until SIGTERM, SIGINT or a call of `shutdown`."""
         await self.app.run_async()
 
     def shutdown(self) -> None:
-        """Claim no more runs, let running ones finish, and return from `run`. Thread: any."""
+        """Have `run` claim no more runs, let running ones end, and return. Thread: any."""
         self.app.stop()

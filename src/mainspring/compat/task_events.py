@@ -1,4 +1,4 @@
-"""Events with the names and fields of scheduler-rs, source 000: they are translated from Mainspring's events."""
+"""Events with the names and fields of scheduler-rs, for its event handlers. They are made from Mainspring's events."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from mainspring.model.instant import to_datetime
 class TaskEvent(Struct, frozen=True, kw_only=True):
     """Base class of the events of a task."""
 
-    #: The id that the scheduling method returned: of the schedule of a recurring task, else of the run.
+    #: The id that the scheduling method returned: the schedule's for a recurring task, else the run's.
     task_id: str
-    #: None for an event of the schedule itself.
+    #: The run that the event is about; None if it is about the schedule.
     run_id: str | None
 
 
@@ -49,14 +49,14 @@ class TaskScheduled(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskStarted(TaskEvent, frozen=True, kw_only=True):
-    """A worker claimed the run."""
+    """A worker claimed the run for an attempt."""
 
     worker_id: str
     started_at: datetime
 
 
 class TaskCompleted(TaskEvent, frozen=True, kw_only=True):
-    """The task's function returned `result`, which was read from JSON; None if nothing was stored."""
+    """The task's function returned. `result` is its value as JSON stores it: for example a list for a tuple."""
 
     worker_id: str
     completed_at: datetime
@@ -65,9 +65,9 @@ class TaskCompleted(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskFailed(TaskEvent, frozen=True, kw_only=True):
-    """An attempt failed: the task's function raised or ran out of time, or its worker died too often.
+    """An attempt failed: the task's function raised or exceeded its time-out, or its workers crashed too often.
 
-    `retry_count` counts the attempts before this one. A run that is lost (recovery="fail") brings no event.
+    `retry_count` is the number of attempts before it. No event tells of a run that is lost (`recovery="fail"`).
     """
 
     worker_id: str
@@ -78,7 +78,7 @@ class TaskFailed(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskCancelled(TaskEvent, frozen=True, kw_only=True):
-    """A run was cancelled, or the schedule of a recurring task was deleted; then `run_id` is None."""
+    """A run was cancelled; or the schedule of a recurring task was deleted, in which case `run_id` is None."""
 
     cancelled_at: datetime
     reason: str
@@ -94,7 +94,7 @@ class TaskRetrying(TaskEvent, frozen=True, kw_only=True):
 E = TypeVar("E", bound=TaskEvent)
 
 
-# Each maker returns the event of source 000 for one of Mainspring's; `head` has its `task_id` and `run_id`.
+# Each of these functions returns the event to deliver for one of Mainspring's; `head` has its `task_id` and `run_id`.
 
 
 def _scheduled(event: RunScheduled, head: dict[str, Any]) -> TaskEvent:
@@ -117,7 +117,7 @@ def _completed(event: RunSucceeded, head: dict[str, Any]) -> TaskEvent:
 
 
 def _failed(event: RunFailed | RunRetrying, head: dict[str, Any]) -> TaskEvent:
-    """Return the event of a failed attempt; after `RunRetrying`, `will_retry` is True."""
+    """Return the event of a failed attempt. `will_retry` is True if `event` is a `RunRetrying`."""
     return TaskFailed(
         **head,
         worker_id=event.owner or "",
@@ -135,11 +135,11 @@ def _retrying(event: RunRetrying, head: dict[str, Any]) -> TaskEvent:
 def _cancelled(event: RunCancelled | ScheduleDeleted, head: dict[str, Any]) -> TaskEvent | None:
     """Return the event of a cancellation; None for a schedule that was deleted because it had finished."""
     if isinstance(event, ScheduleDeleted) and event.reason == "finished":
-        return None  # the schedule has finished: it was not cancelled
+        return None
     return TaskCancelled(**head, cancelled_at=to_datetime(event.at), reason=event.reason)
 
 
-#: Type of event of source 000 → the types of Mainspring's events that bring it, and its maker.
+#: Type of event → the types of Mainspring's events from which it is made, and the function that makes it.
 _SOURCES: dict[type[TaskEvent], tuple[tuple[type[Event], ...], Callable[[Any, dict[str, Any]], TaskEvent | None]]] = {
     TaskScheduled: ((RunScheduled,), _scheduled),
     TaskStarted: ((RunStarted,), _started),
@@ -151,10 +151,10 @@ _SOURCES: dict[type[TaskEvent], tuple[tuple[type[Event], ...], Callable[[Any, di
 
 
 def subscribe(app: Mainspring, wanted: type[E], listener: Listener[E]) -> None:
-    """Have `app` call a listener with each event of the type `wanted` that this process commits, at most once for each.
+    """Have `app` call `listener`, at most once, with each event of the type `wanted` that this process commits.
 
-    `TaskEvent` stands for all types. Raises: InvalidInput if `wanted` is no such type, or the listener no function or
-    object with `handle`.
+    `TaskEvent` stands for all types. Raises: InvalidInput if `wanted` is no type of event, or the listener is neither a
+    function nor an object with a method `handle`.
     """
     call = as_function(listener)
     chosen = [kind for kind in _SOURCES if isinstance(wanted, type) and issubclass(kind, wanted)]
@@ -175,16 +175,17 @@ def subscribe(app: Mainspring, wanted: type[E], listener: Listener[E]) -> None:
 
 
 class LoggingHandler:
-    """Event handler that logs each event as one line, with the logger "mainspring.events" unless another is given.
+    """Event handler that logs each event as one line: `scheduler.on_event(TaskEvent, LoggingHandler())`.
 
-    Final failures are errors; cancellations and failures with a retry are warnings; all others are information.
+    Final failures have the level ERROR; cancellations, and failures with a retry, WARNING; all others INFO. `logger`
+    None: the logger "mainspring.events".
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("mainspring.events")
 
     def handle(self, event: TaskEvent) -> None:
-        """Log one event: the name of its type, its `task_id`, and its other fields as name=value."""
+        """Log an event: the name of its type, its `task_id`, and its other fields as name=value."""
         level = logging.INFO
         if isinstance(event, TaskFailed):
             level = logging.WARNING if event.will_retry else logging.ERROR

@@ -1,6 +1,6 @@
 """Read settings from environment variables and `.env` files.
 
-Variables have Mainspring's own names, or names that another scheduler uses, called source 002 (docs/serving.md).
+Variables have Mainspring's own names, or the names in another scheduler, which is called source 002 (docs/serving.md).
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ from typing import Any
 from urllib.parse import quote
 
 from mainspring.config import readers
-from mainspring.config.schema import KEYS, VARIABLE_PREFIX, VARIABLES, variable
+from mainspring.config.schema import KEYS, VARIABLE_PREFIX, VARIABLES, variable_name
 from mainspring.model.errors import InvalidInput, suggest_nearest
 
 MAX_DOTENV_BYTES = 64 * 1024
-#: A line of a `.env` file: name, and the rest behind `=`.
+#: A line of a `.env` file: the name, and everything after `=`.
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)", re.DOTALL)
 #: Variables of source 002 that have no effect here: source 002 needs Redis, this service does not.
 _WITHOUT_EFFECT = ("REDIS_HOST", "REDIS_PORT")
 
 
 class VariableValues:
-    """Settings that were read from variables, with notes for the user."""
+    """Settings that were read from variables, by key, and notes for the user."""
 
     def __init__(self) -> None:
-        #: Key → value.
+        #: Configuration key → value.
         self.values: dict[str, Any] = {}
-        #: Key → name of the variable that its value came from.
+        #: Configuration key → name of the variable that its value came from.
         self.names: dict[str, str] = {}
         self.notes: list[str] = []
 
     def put(self, key: str, value: Any, name: str) -> None:
-        """Set the value of a key, in place of an earlier one; `name` is the variable that the value came from."""
+        """Set the value of a key, in place of an earlier value; `name` is the variable that the value came from."""
         self.values[key] = value
         self.names[key] = name
 
 
 def read_variables(variables: Mapping[str, str], where: str = "") -> VariableValues:
-    """Return the settings that these variables give; errors put `where` before the name of the wrong variable.
+    """Return the settings in `variables`. Other variables are ignored.
 
-    A variable whose name ends in _FILE names a file that holds the value. Variables of other programs are ignored.
-    Raises: InvalidInput for a wrong value, and for a name with MAINSPRING_ and `__` that is no setting.
+    A variable whose name ends in _FILE holds the path of a file with the value. Raises: InvalidInput for a wrong value,
+    and for a name that starts with MAINSPRING_ and contains `__` but is no setting. Its text begins with `where`, such
+    as the path of the `.env` file, and the name of the variable.
     """
     given = VariableValues()
     _read_source_002(given, variables, where)
-    own = {variable(key): key for key in KEYS}
+    own = {variable_name(key): key for key in KEYS}
     for name, value in variables.items():
         if name in own:
             given.put(own[name], KEYS[own[name]].read(value, where + name), name)
@@ -62,9 +63,10 @@ def read_variables(variables: Mapping[str, str], where: str = "") -> VariableVal
 
 
 def _read_source_002(given: VariableValues, variables: Mapping[str, str], where: str) -> None:
-    """Add to `given` the settings in `VARIABLES`, and the URL of the store if the database of source 002 is named.
+    """Add to `given` the settings that variables of another scheduler (source 002), and MAINSPRING_URL, give.
 
-    Mainspring's own names are read later and override them. Errors put `where` before the name of a variable.
+    The caller reads Mainspring's own names later: they override these settings. Error texts begin with `where` and the
+    name of the variable.
     """
     url = _postgres_url(variables, where)
     if url is not None:
@@ -75,7 +77,7 @@ def _read_source_002(given: VariableValues, variables: Mapping[str, str], where:
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
-    """Return the values of the NAME=value lines of a `.env` file, by name; a missing file has none.
+    """Return the values of the NAME=value lines of a `.env` file, by name; nothing if there is no file.
 
     `#` at the start of a line or behind white space starts a comment, quotes around a value are removed, and nothing is
     executed or expanded. Raises: InvalidInput, with the number of the line if one is wrong.
@@ -89,7 +91,9 @@ def read_dotenv(path: Path) -> dict[str, str]:
             str(path), f"cannot be read: {error}", "Make it a UTF-8 text file that this user may read"
         ) from None
     if len(text) > MAX_DOTENV_BYTES:
-        raise InvalidInput(str(path), f"is larger than {MAX_DOTENV_BYTES} bytes", "Write one NAME=value a line")
+        raise InvalidInput(
+            str(path), f"is larger than {MAX_DOTENV_BYTES} bytes", "Is this the right file? It holds NAME=value lines"
+        )
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -103,7 +107,10 @@ def read_dotenv(path: Path) -> dict[str, str]:
 
 
 def _unquoted(value: str, where: str) -> str:
-    """Return the value of a line without its quotes and the comment behind it; errors begin with `where`."""
+    """Return `value`, the text after `=`, without the quotes around it and the comment after it.
+
+    Raises: InvalidInput, at the place `where`, if the quotes do not match.
+    """
     if value[:1] in ("'", '"'):
         end = value.find(value[0], 1)
         rest = value[end + 1 :].strip()
@@ -114,30 +121,36 @@ def _unquoted(value: str, where: str) -> str:
 
 
 def _postgres_url(variables: Mapping[str, str], where: str) -> str | None:
-    """Return the store URL that the POSTGRES_ variables of source 002 give together.
+    """Return the store URL that the POSTGRES_ variables of another scheduler (source 002) give together.
 
-    None if neither POSTGRES_HOST nor POSTGRES_DB is set. Errors put `where` before the name of a variable.
+    Return None if neither POSTGRES_HOST nor POSTGRES_DB is set. Error texts begin with `where` and the variable.
     """
     host, database = variables.get("POSTGRES_HOST", ""), variables.get("POSTGRES_DB", "")
     if not host and not database:
         return None
-    port = readers.whole(1, 65_535)(variables.get("POSTGRES_PORT") or "5432", f"{where}POSTGRES_PORT")
+    port = readers.whole_reader(1, 65_535)(variables.get("POSTGRES_PORT") or "5432", f"{where}POSTGRES_PORT")
     user = variables.get("POSTGRES_USER") or "postgres"
     password = _postgres_password(variables, where)
     credentials = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
     name = quote(database or user, safe="")
     address = f"[{host}]" if ":" in host else (host or "localhost")
-    return str(readers.store_url(f"postgresql://{credentials}@{address}:{port}/{name}", f"{where}POSTGRES_HOST"))
+    return str(readers.read_store_url(f"postgresql://{credentials}@{address}:{port}/{name}", f"{where}POSTGRES_HOST"))
 
 
 def _postgres_password(variables: Mapping[str, str], where: str) -> str:
-    """Return the password in POSTGRES_PASSWORD, else in the file that POSTGRES_PASSWORD_FILE names, else ""."""
+    """Return the password in POSTGRES_PASSWORD, else in the file that POSTGRES_PASSWORD_FILE names, else "".
+
+    Error texts begin with `where` and the variable.
+    """
     password, path = variables.get("POSTGRES_PASSWORD", ""), variables.get("POSTGRES_PASSWORD_FILE", "")
     return password if password or not path else _read_secret("POSTGRES_PASSWORD_FILE", path, where)
 
 
 def _read_secret(name: str, path: str, where: str) -> str:
-    """Return the content of the file `path`, without white space around it; `name` is the variable that names it."""
+    """Return the content of the file `path`, without white space around it.
+
+    `name` is the variable that holds the path. Raises: InvalidInput, which begins with `where` and `name`.
+    """
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError, ValueError) as error:

@@ -18,8 +18,8 @@ from mainspring.config import readers
 from mainspring.config.schema import ALIASES, KEYS
 from mainspring.model.errors import InvalidInput, MissingExtra, suggest_nearest
 
-#: Names of the configuration file that `find_file` looks for.
-NAMES = ("mainspring.yaml", "mainspring.yml", "mainspring.toml")
+#: Names that a configuration file may have, if its path is not given.
+CONFIG_FILE_NAMES = ("mainspring.yaml", "mainspring.yml", "mainspring.toml")
 MAX_FILE_BYTES = 1024 * 1024
 #: ${NAME} or ${NAME:-default} in a text.
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -47,8 +47,8 @@ class ConfigFile:
 
 
 def find_file(folder: Path) -> Path | None:
-    """Return the configuration file in `folder`; None if there is none. Raises: InvalidInput if there are two."""
-    found = [folder / name for name in NAMES if (folder / name).exists()]
+    """Return the path of the configuration file in `folder`, or None. Raises: InvalidInput if there are several."""
+    found = [folder / name for name in CONFIG_FILE_NAMES if (folder / name).exists()]
     if len(found) > 1:
         raise InvalidInput(
             "--config", f"there are {found[0].name} and {found[1].name}", "Remove one, or name the one to use"
@@ -57,7 +57,7 @@ def find_file(folder: Path) -> Path | None:
 
 
 def read_file(path: Path, variables: Mapping[str, str]) -> ConfigFile:
-    """Read a configuration file and return its checked content; `variables` are the values for `${NAME}` in its texts.
+    """Read a configuration file and return its checked content. `variables` are the values of `${NAME}` in its texts.
 
     Raises: InvalidInput for the first mistake, with path, line or key, and the fix; MissingExtra if the file is YAML
     and PyYAML is not installed.
@@ -74,7 +74,11 @@ def _read_text(path: Path) -> str:
         if path.is_dir():
             raise InvalidInput("", "is a directory", f"Name a file in it, for example {path}/mainspring.yaml")
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidInput("", f"is larger than {MAX_FILE_BYTES} bytes", "A configuration is a page or two")
+            raise InvalidInput(
+                "",
+                f"is larger than {MAX_FILE_BYTES} bytes",
+                "Is this the right file? A configuration has at most 1 MiB",
+            )
         data = path.read_bytes()
     except FileNotFoundError:
         raise InvalidInput("", "does not exist", "Check the path, or leave --config out") from None
@@ -105,7 +109,10 @@ def _parse(path: Path, text: str) -> Any:
 
 
 def _yaml(text: str) -> Any:
-    """Return the data in a YAML text; None if it is empty. Raises: InvalidInput, with the line; MissingExtra."""
+    """Return the data in a YAML text; None if it is empty.
+
+    Raises: InvalidInput, with the line; MissingExtra if PyYAML is not installed.
+    """
     try:
         import yaml
     except ModuleNotFoundError as error:
@@ -146,7 +153,10 @@ def _yaml(text: str) -> Any:
 
 
 def _flatten(data: Any, variables: Mapping[str, str]) -> ConfigFile:
-    """Return the checked values in the parsed data of a file, by key; None, from an empty file, gives no values."""
+    """Return the checked content of a file from `data`, its parsed content, which is None for an empty file.
+
+    `variables` are the values of `${NAME}` in texts.
+    """
     if data is None:
         return ConfigFile({}, [])
     if not isinstance(data, dict):
@@ -161,12 +171,12 @@ def _flatten(data: Any, variables: Mapping[str, str]) -> ConfigFile:
 
 
 def _is_foreign(key: str) -> bool:
-    """Return True for a key in one of the sections of source 000 that `_adopt_foreign` translates."""
+    """Return True for a key in the section `storage` or `broker` of scheduler-rs, which `_adopt_foreign` translates."""
     return "." in key and key.partition(".")[0] in _FOREIGN_SECTIONS
 
 
 def _read_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values in `given`, each read by its key's reader; the name of an alias is replaced by its key.
+    """Check the raw values in `given`, by key or other name of a key, and return the values by key.
 
     Raises: InvalidInput for a wrong value, or if two names in `given` mean one key.
     """
@@ -183,7 +193,9 @@ def _read_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield each value in `data` with its full key: `prefix`, such as "server.", and the key in `data`.
+    """Yield full key and value of each setting in `data`, also in its sections.
+
+    A full key is `prefix`, such as "server.", and the name in `data`.
 
     Raises: InvalidInput for an unknown key, with the nearest known one.
     """
@@ -202,9 +214,9 @@ def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _section_leaves(section: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the full keys and values in `value`, the content of a section; None, an empty section, has none.
+    """Yield full key and value of each setting in `value`, the content of a section, which is None if it is empty.
 
-    Raises: InvalidInput if `value` is not a mapping.
+    Raises: InvalidInput if `value` is neither a mapping nor None.
     """
     if isinstance(value, dict):
         yield from _leaves(value, f"{section}.")
@@ -227,12 +239,12 @@ def _is_key(key: str) -> bool:
 
 
 def _is_section(key: str) -> bool:
-    """Return True if keys begin with this name and a dot."""
+    """Return True if some key begins with `key` and a dot."""
     return any(known.startswith(f"{key}.") for known in (*KEYS, *_FOREIGN_KEYS))
 
 
 def _refuse(key: str) -> NoReturn:
-    """Raise `InvalidInput` for an unknown key; its fix names the nearest key, or the keys or sections that exist."""
+    """Raise InvalidInput for an unknown key, with the nearest key as its fix, or the keys or sections that exist."""
     known = [*KEYS, *ALIASES, *_FOREIGN_KEYS, "store.url"]
     section, _, name = key.rpartition(".")
     fix = _suggest_in_section(section, name, known) if section else _suggest_section(name, known)
@@ -245,9 +257,9 @@ def _sections(keys: list[str]) -> set[str]:
 
 
 def _suggest_in_section(section: str, name: str, known: list[str]) -> str:
-    """Return a hint for an unknown key `name` in a section: "Did you mean …?", else the names that the section has.
+    """Return a hint for an unknown key `name` in a section: the nearest key, else the names in the section.
 
-    The nearest of all keys is suggested, else the nearest name in the section.
+    `known` are the full names of all keys. The nearest of all keys is tried first, then the nearest in the section.
     """
     names = [key.rpartition(".")[2] for key in known if key.startswith(f"{section}.")]
     every = f"{section} has {', '.join(sorted(set(names)))}"
@@ -255,9 +267,10 @@ def _suggest_in_section(section: str, name: str, known: list[str]) -> str:
 
 
 def _suggest_section(name: str, known: list[str]) -> str:
-    """Return a hint for an unknown name at the top level of a file, or "".
+    """Return a hint for an unknown name at the top level of a file, or "" if no known name is near.
 
-    It is the key that has this name inside a section, else the nearest section, else the nearest key.
+    The hint is the key that has this name in a section, else the nearest section, else the nearest key. `known` are the
+    full names of all keys.
     """
     for key in known:
         if key.rpartition(".")[2] == name:
@@ -266,9 +279,9 @@ def _suggest_section(name: str, known: list[str]) -> str:
 
 
 def _expand(value: Any, key: str, variables: Mapping[str, str]) -> Any:
-    """Return a value with ${NAME} and ${NAME:-default} replaced in texts and in lists of texts.
+    """Return `value` with ${NAME} and ${NAME:-default} in texts, also in lists, replaced by values of `variables`.
 
-    Raises: InvalidInput, which names `key`, for a variable that is not set and has no default, or a broken ${…}.
+    Raises: InvalidInput, with the field `key`, for a variable that is not set and has no default, or a broken ${…}.
     """
     if isinstance(value, list):
         return [_expand(item, key, variables) for item in value]
@@ -293,13 +306,13 @@ def _expand(value: Any, key: str, variables: Mapping[str, str]) -> Any:
 
 
 def _adopt_foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list[str]) -> None:
-    """Set `store` and `broker` in `values` by the sections `storage` and `broker` of source 000, if `given` has them.
+    """Set `store` and `broker` in `values` from the sections `storage` and `broker` of a scheduler-rs file, if given.
 
-    `given` holds the raw values of the whole file by key; what the user should know is added to `notes`. Raises:
-    InvalidInput for a wrong value, or if `store` is set already.
+    `given` holds the raw values of the whole file by key. Notes for the user are added to `notes`. Raises: InvalidInput
+    for a wrong value, or if `values` has a store already.
     """
     broker = given.get("broker.type", "in_memory")
-    readers.word("in_memory", "redis", "sqs")(broker, "broker.type")
+    readers.word_reader("in_memory", "redis", "sqs")(broker, "broker.type")
     if broker == "sqs":
         raise InvalidInput("broker.type", "this version has no sqs broker", "Write redis or in_memory")
     if broker == "redis":
@@ -308,47 +321,54 @@ def _adopt_foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list
         if any(key.startswith("storage.") for key in given):
             raise InvalidInput("storage.type", "is missing", "Write in_memory, sqlite, json_file or postgres")
         return
-    kind = readers.word(*_STORAGE)(given["storage.type"], "storage.type")
+    kind = readers.word_reader(*_STORAGE)(given["storage.type"], "storage.type")
     if "store" in values:
         raise InvalidInput("storage.type", "names a store, and so does store", "Remove one of them")
     values["store"] = _STORAGE[kind](given, notes)
 
 
 def _redis_broker(given: Mapping[str, Any]) -> str:
-    """Return the URL of the broker that `broker.redis.url` and `broker.redis.stream_name` describe."""
+    """Return the URL of the broker from the keys `broker.redis.url` and `broker.redis.stream_name`.
+
+    `given` holds the raw values of a scheduler-rs file by key. Raises: InvalidInput.
+    """
     if "broker.redis.url" not in given:
         raise InvalidInput("broker.redis.url", "is missing", "Write redis://HOST:6379")
-    url = readers.broker_url(given["broker.redis.url"], "broker.redis.url")
+    url = readers.read_broker_url(given["broker.redis.url"], "broker.redis.url")
     stream = given.get("broker.redis.stream_name")
     if stream is None:
         return url
-    named = quote(readers.text(stream, "broker.redis.stream_name"), safe="")
-    return readers.broker_url(f"{url}{'&' if '?' in url else '?'}stream={named}", "broker.redis.stream_name")
+    named = quote(readers.read_text(stream, "broker.redis.stream_name"), safe="")
+    return readers.read_broker_url(f"{url}{'&' if '?' in url else '?'}stream={named}", "broker.redis.stream_name")
 
 
 def _json_file(given: Mapping[str, Any], notes: list[str]) -> str:
-    """Return the URL of a SQLite store beside the JSON file, with the suffix .db; add a note that says so."""
-    path = Path(readers.text(given.get("storage.json_file.path", "./data/tasks.json"), "storage.json_file.path"))
+    """Return the URL of the SQLite store that replaces a JSON file of scheduler-rs: the file's path with suffix .db.
+
+    `given` holds the raw values of the configuration file by key. A note for the user is added to `notes`. The save
+    interval in `given` is only checked: SQLite saves every change at once.
+    """
+    path = Path(readers.read_text(given.get("storage.json_file.path", "./data/tasks.json"), "storage.json_file.path"))
     if "storage.json_file.auto_save_interval_secs" in given:
         key = "storage.json_file.auto_save_interval_secs"
-        readers.whole(0, 86_400, "seconds")(given[key], key)
+        readers.whole_reader(0, 86_400, "seconds")(given[key], key)
     path = path.with_suffix(".db")
     notes.append(f"storage.type: json_file is stored as SQLite in {path}; every change is saved at once")
-    return readers.store_url(f"sqlite:///{path}", "storage.json_file.path")
+    return readers.read_store_url(f"sqlite:///{path}", "storage.json_file.path")
 
 
 def _sqlite(given: Mapping[str, Any], notes: list[str]) -> str:
-    path = readers.text(given.get("storage.sqlite.path", "mainspring.db"), "storage.sqlite.path")
-    return readers.store_url(f"sqlite:///{path}", "storage.sqlite.path")
+    path = readers.read_text(given.get("storage.sqlite.path", "mainspring.db"), "storage.sqlite.path")
+    return readers.read_store_url(f"sqlite:///{path}", "storage.sqlite.path")
 
 
 def _postgres(given: Mapping[str, Any], notes: list[str]) -> str:
     if "storage.postgres.url" not in given:
         raise InvalidInput("storage.postgres.url", "is missing", "Write postgresql://user@host/database")
-    return readers.store_url(given["storage.postgres.url"], "storage.postgres.url")
+    return readers.read_store_url(given["storage.postgres.url"], "storage.postgres.url")
 
 
-#: `storage.type` → function that returns the store's URL from the file's raw values, and may add notes for the user.
+#: Value of `storage.type` → function that returns the store's URL, given the raw values by key and the list of notes.
 _STORAGE: Mapping[str, Callable[[Mapping[str, Any], list[str]], str]] = {
     "in_memory": lambda given, notes: "memory://",
     "sqlite": _sqlite,

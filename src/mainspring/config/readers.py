@@ -1,6 +1,7 @@
-"""Readers: functions that check one configuration value and return it as the settings hold it.
+"""Readers: functions that check the raw value of one configuration key, and return it as the settings hold it.
 
-A value from a file has a type; a value from a variable is text. Each reader accepts both.
+A raw value from a file may be a number, a boolean or a list; one from a variable is always text. A reader accepts both.
+Functions called `read_…` are readers; functions called `…_reader` return one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from mainspring.model.ids import check_name
 from mainspring.model.instant import Ms, duration_ms, format_duration
 from mainspring.model.policies import check_choice
 
-#: Takes a raw value and the name of its key or variable; returns the value as the settings hold it. Raises
-#: InvalidInput, which begins with that name, if the value is not acceptable.
+#: Takes a raw value and the name of its key or variable, and returns the value as the settings hold it. Raises
+#: InvalidInput, with that name as its field, for a wrong value.
 Reader = Callable[[Any, str], Any]
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -25,25 +26,25 @@ _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|kB|MB)?", re.IGNORECASE)
 _SIZES = {"": 1, "b": 1, "kib": 1024, "mib": 1024 * 1024, "kb": 1_000, "mb": 1_000_000}
 
 
-def text(value: Any, field: str) -> str:
-    """Read a text of one line; white space around it is removed. An empty text is refused."""
+def read_text(value: Any, field: str) -> str:
+    """Read a text of one line, without white space around it. Raises: InvalidInput, also for an empty text."""
     if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 or ord(c) == 127 for c in value):
         hint = " (YAML reads yes, no, on and off as such)" if isinstance(value, bool) else ""
         raise InvalidInput(field, f"{_shown(value)} is not a text{hint}", "Put one line of text between quotes")
     return value.strip()
 
 
-def name(value: Any, field: str) -> str:
+def read_name(value: Any, field: str) -> str:
     """Read a name of 1 to 255 printable characters, such as a namespace."""
-    return check_name(text(value, field), field=field)
+    return check_name(read_text(value, field), field=field)
 
 
-def optional(read: Reader) -> Reader:
-    """Return a reader that reads None and an empty text as None, and anything else with `read`."""
+def optional_reader(read: Reader) -> Reader:
+    """Return a reader that reads None and an empty text as None, and any other value with `read`."""
     return lambda value, field: None if value is None or value == "" else read(value, field)
 
 
-def boolean(value: Any, field: str) -> bool:
+def read_boolean(value: Any, field: str) -> bool:
     """Read a boolean, also written as yes, no, on, off, 1 or 0."""
     if isinstance(value, bool):
         return value
@@ -52,8 +53,8 @@ def boolean(value: Any, field: str) -> bool:
     raise InvalidInput(field, f"{_shown(value)} is neither true nor false", "Write true or false")
 
 
-def whole(low: int, high: int, unit: str = "") -> Reader:
-    """Return a reader of whole numbers from `low` to `high`; errors name the unit, if one is given."""
+def whole_reader(low: int, high: int, unit: str = "") -> Reader:
+    """Return a reader of whole numbers from `low` to `high`. `unit` appears in its error texts; "": no unit."""
 
     def read(value: Any, field: str) -> int:
         fix = f"Use a whole number from {low} to {high}" + (f", in {unit}" if unit else "")
@@ -71,7 +72,7 @@ def whole(low: int, high: int, unit: str = "") -> Reader:
     return read
 
 
-def number(low: float, high: float) -> Reader:
+def number_reader(low: float, high: float) -> Reader:
     """Return a reader of numbers from `low` to `high`."""
 
     def read(value: Any, field: str) -> float:
@@ -89,8 +90,8 @@ def number(low: float, high: float) -> Reader:
     return read
 
 
-def duration(low: Ms, high: Ms) -> Reader:
-    """Return a reader of durations from `low` to `high`, written as "30s" or as a number of seconds."""
+def duration_reader(low: Ms, high: Ms) -> Reader:
+    """Return a reader of durations from `low` to `high`, given as "30s" or as a number of seconds."""
 
     def read(value: Any, field: str) -> Ms:
         if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip()):
@@ -107,17 +108,17 @@ def duration(low: Ms, high: Ms) -> Reader:
     return read
 
 
-def duration_count(unit: Ms, low: Ms, high: Ms) -> Reader:
-    """Return a reader of durations from `low` to `high` that are whole numbers of `unit`, which is 1 or 1,000 ms.
+def duration_count_reader(unit: Ms, low: Ms, high: Ms) -> Reader:
+    """Return a reader of durations from `low` to `high` that are given as a whole number of `unit`, 1 or 1,000 ms.
 
-    Other schedulers write durations so, without a unit. The reader returns milliseconds.
+    Other schedulers write durations in this way, without a unit. The reader returns milliseconds.
     """
-    read = whole(-(-low // unit), high // unit, "milliseconds" if unit == 1 else "seconds")
+    read = whole_reader(-(-low // unit), high // unit, "milliseconds" if unit == 1 else "seconds")
     return lambda value, field: read(value, field) * unit
 
 
-def size(low: int, high: int) -> Reader:
-    """Return a reader of sizes from `low` to `high` bytes, written as a number or as "64KiB"."""
+def size_reader(low: int, high: int) -> Reader:
+    """Return a reader of sizes from `low` to `high` bytes, given as a number or as "64KiB"."""
 
     def read(value: Any, field: str) -> int:
         fix = f'Use {low} to {high} bytes, or for example "64KiB"'
@@ -132,19 +133,19 @@ def size(low: int, high: int) -> Reader:
     return read
 
 
-def word(*allowed: str) -> Reader:
-    """Return a reader of one of these words; it accepts upper case and returns lower case."""
+def word_reader(*allowed: str) -> Reader:
+    """Return a reader of a word that is one of `allowed`; it accepts upper case and returns lower case."""
 
     def read(value: Any, field: str) -> str:
-        return check_choice(text(value, field).lower(), allowed, field=field)
+        return check_choice(read_text(value, field).lower(), allowed, field=field)
 
     return read
 
 
-def several(read: Reader) -> Reader:
-    """Return a reader of lists of at most 1,000 items, also written as one text with commas; `read` reads each item.
+def list_reader(read: Reader) -> Reader:
+    """Return a reader of lists of at most 1,000 items, given as a list or as one text with commas.
 
-    The list is returned as a tuple.
+    It reads each item with `read`, and returns a tuple.
     """
 
     def read_all(value: Any, field: str) -> tuple[Any, ...]:
@@ -157,9 +158,9 @@ def several(read: Reader) -> Reader:
     return read_all
 
 
-def http_url(value: Any, field: str) -> str:
-    """Read an absolute http or https URL without query, fragment and user; slashes at its end are removed."""
-    given = text(value, field)
+def read_http_url(value: Any, field: str) -> str:
+    """Read an absolute http or https URL without query, fragment and user, and remove slashes at its end."""
+    given = read_text(value, field)
     fix = "Write for example https://scheduler.example.com"
     try:
         parts = urlsplit(given)
@@ -171,20 +172,20 @@ def http_url(value: Any, field: str) -> str:
     return given.rstrip("/")
 
 
-def host(value: Any, field: str) -> str:
-    """Read the address or host name to listen on; brackets around an IPv6 address are removed."""
-    given = text(value, field).strip("[]")
+def read_host(value: Any, field: str) -> str:
+    """Read the address or host name to listen on, and remove brackets around an IPv6 address."""
+    given = read_text(value, field).strip("[]")
     if not re.fullmatch(r"[A-Za-z0-9.:_%-]{1,255}", given) or given.startswith("http:"):
         raise InvalidInput(field, f"{given!r} is not an address", "Write 127.0.0.1, 0.0.0.0, :: or the name of a host")
     return given
 
 
-def store_url(value: Any, field: str) -> str:
-    """Read the URL of a store; the store is not opened. Raises: also MissingExtra, if its package is not installed."""
+def read_store_url(value: Any, field: str) -> str:
+    """Read the URL of a store, which is not opened. Raises: InvalidInput; MissingExtra if its package is missing."""
     from mainspring.ports.clock import SystemClock
     from mainspring.runtime.runtime import open_store
 
-    given = text(value, field)
+    given = read_text(value, field)
     try:
         open_store(given, SystemClock())
     except InvalidInput as error:
@@ -192,12 +193,12 @@ def store_url(value: Any, field: str) -> str:
     return given
 
 
-def broker_url(value: Any, field: str) -> str:
-    """Read the URL of a broker; no connection is made. Raises: also MissingExtra, if its package is not installed."""
+def read_broker_url(value: Any, field: str) -> str:
+    """Read the URL of a broker, which is not opened. Raises: InvalidInput; MissingExtra if its package is missing."""
     from mainspring.ports.clock import SystemClock
     from mainspring.runtime.runtime import open_broker
 
-    given = text(value, field)
+    given = read_text(value, field)
     try:
         open_broker(given, SystemClock())
     except InvalidInput as error:
@@ -205,15 +206,15 @@ def broker_url(value: Any, field: str) -> str:
     return given
 
 
-def program(value: Any, field: str) -> str:
+def read_program(value: Any, field: str) -> str:
     """Read the name of a Python program: MODULE:APP, or MODULE if it holds one app only."""
-    given = text(value, field)
+    given = read_text(value, field)
     if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", given):
         raise InvalidInput(field, f"{given!r} names no program", "Write MODULE:APP, for example app:ms")
     return given
 
 
 def _shown(value: Any) -> str:
-    """Return a value as Python text for an error, cut to 60 characters."""
+    """Return a value as Python writes it, cut to 60 characters, for an error text."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}…"

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
+from urllib.parse import unquote_plus
 
 from mainspring.config.schema import KEYS, get_value
 from mainspring.config.settings import ServeSettings
 from mainspring.model.instant import format_duration
 
-#: A password before the host of a URL, and one among the options of its query.
-_PASSWORD = re.compile(r"(://[^/@:]*):[^@]*@")
-_PASSWORD_PARAMETER = re.compile(r"([?&](?:password|sslpassword|sentinel_password)=)[^&]*")
-#: Ends of the keys whose whole numbers are durations in milliseconds.
+#: Parameters in the query of a URL whose values are passwords.
+_PASSWORD_PARAMETERS = ("password", "sslpassword", "sentinel_password")
+#: A key that ends in one of these has a duration in milliseconds as its value, if the value is a whole number.
 _DURATION_SUFFIXES = ("timeout", "interval", "ttl", "history", "delay", "max_lag")
 
 
 def redact_url(url: str) -> str:
-    """Return a URL with *** in place of its passwords, also of those in its query."""
-    return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+    """Return a URL with *** in place of its passwords: the one before the host, and those in the query.
+
+    Why not `urlsplit`: the store on Redis takes everything up to the last @ before the query as user and password,
+    raw @, / and # included.
+    """
+    head, question_mark, query = url.partition("?")
+    scheme, _, rest = head.partition("://")
+    login, at, address = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    if at and colon and scheme.lower() != "sqlite":  # the path of a SQLite file may contain : and @
+        head = f"{scheme}://{user}:***@{address}"
+    return head + question_mark + "&".join(map(_redact_parameter, query.split("&")))
+
+
+def _redact_parameter(parameter: str) -> str:
+    """Return one NAME=VALUE of a URL's query, with *** in place of the value if that is a password."""
+    name, equals, _ = parameter.partition("=")
+    return f"{name}=***" if equals and unquote_plus(name) in _PASSWORD_PARAMETERS else parameter
 
 
 def format_value(key: str, value: Any) -> str:
-    """Return the value of a key in the form of a configuration file; passwords in URLs are replaced by ***."""
+    """Return the value of a configuration key as the text of a configuration file, with *** for passwords in URLs."""
     if value is None:
         return "null"
     if key in ("store", "broker"):
@@ -37,5 +52,5 @@ def format_value(key: str, value: Any) -> str:
 
 
 def format_all(settings: ServeSettings) -> dict[str, str]:
-    """Return key → its value as `format_value` writes it, for all keys."""
+    """Return the value of every configuration key as text, by key, with *** in place of passwords in URLs."""
     return {key: format_value(key, get_value(settings, key)) for key in KEYS}

@@ -19,27 +19,27 @@ from mainspring.model.errors import MainspringError
 
 log = logging.getLogger("mainspring.config")
 
-#: Interval at which files are compared where the system does not report changes.
+#: Interval at which the files are checked where the system does not report changes.
 FILE_POLL_SECONDS = 1.0
-#: Longest time in which changes of files are collected before the files are compared.
+#: For at most this long, reported changes are collected before the files are checked.
 _DEBOUNCE_MS = 50
 
 
 class Reloader:
     """Holds the settings in force, and replaces them when the configuration file or `.env` changes.
 
-    Both files are watched; without a configuration file at the last reload, only `.env` is. `resolved` are the settings
-    at the start, and `sources` is read again at each reload.
+    If the last reload found no configuration file, only `.env` is watched. `resolved` are the settings at the start.
+    `sources` is read again at each reload.
     """
 
     def __init__(self, sources: Sources, resolved: Resolved) -> None:
         self._sources = sources
         self._resolved = resolved
-        #: The state of the files at the last reload; see `_fingerprint`.
+        #: The state of the files at the last reload.
         self._seen = self._fingerprint()
         #: The settings in force: live keys as of the last reload, all others as of the start.
         self.settings: ServeSettings = resolved.settings
-        #: Called in this order with the new settings, when a reload has changed a live key.
+        #: Functions that are called, in this order, with the new settings when a reload has changed a live key.
         self.listeners: list[Callable[[ServeSettings], object]] = []
         #: Number of reloads that were not refused.
         self.reloads = 0
@@ -47,17 +47,17 @@ class Reloader:
         self.refused: str | None = None
 
     def reload(self) -> bool:
-        """Read all sources again, adopt the live keys and return True; if a value is wrong, keep all and return False.
+        """Read all sources again, adopt the values of live keys, and return True.
 
-        If a live key has changed, `settings` is replaced and the listeners are called. What changed, or what is wrong,
-        is logged; `refused` gets the error's text, or None.
+        If a value is wrong, change no setting and return False. If a live key has changed, replace `settings` and call
+        the listeners. Every change, or the error, is logged. `refused` is set to the error's text, or to None.
         """
         self._seen = self._fingerprint()
         try:
             resolved = resolve(self._sources)
         except MainspringError as error:
             self.refused = str(error)
-            log.error("configuration not changed: %s", error)
+            log.error("configuration refused, the old one stays: %s", error)
             return False
         before, self.refused = self.settings, None
         settings, live, later = select_live(before, resolved.settings)
@@ -71,7 +71,10 @@ class Reloader:
         return True
 
     def _log_changes(self, before: ServeSettings, new: ServeSettings, live: list[str], later: list[str]) -> None:
-        """Log old and new values of the changed keys in `live`, and the changed keys `later`, which need a restart."""
+        """Log the changes of a reload: old and new value of each key in `live`, and the names of the keys in `later`.
+
+        `later` are changed keys that need a restart.
+        """
         from mainspring.config.schema import get_value
 
         for key in live:
@@ -79,7 +82,7 @@ class Reloader:
                 "%s: %s → %s", key, format_value(key, get_value(before, key)), format_value(key, get_value(new, key))
             )
         if later:
-            log.warning("%s: changed in the file, in force at the next start", ", ".join(later))
+            log.warning("%s: takes effect after a restart", ", ".join(later))
         if not live and not later:
             log.info("configuration read again: nothing changed")
 
@@ -89,7 +92,7 @@ class Reloader:
         """Reload whenever a file changes, until `stop` is set.
 
         Where changes are not reported (`watchfiles` is not installed, or the directory cannot be watched), the files
-        are compared every `FILE_POLL_SECONDS`.
+        are checked every `FILE_POLL_SECONDS`.
         """
         folders = self._folders()
         try:
@@ -98,7 +101,7 @@ class Reloader:
             await self._poll(stop)
             return
         try:
-            # No event of the directories is filtered out: `look` itself compares the files.
+            # Every change in the directories counts: `reload_if_changed` itself checks the files.
             async for _ in watchfiles.awatch(
                 *folders,
                 watch_filter=None,
@@ -109,21 +112,24 @@ class Reloader:
                 rust_timeout=1_000,
                 yield_on_timeout=True,
             ):
-                self.look()
+                self.reload_if_changed()
         except (OSError, FileNotFoundError) as error:
-            log.warning("%s cannot be watched (%s); looking every second", folders[0], error)
+            log.warning("%s cannot be watched (%s); checking the files every second instead", folders[0], error)
             await self._poll(stop)
 
     async def _poll(self, stop: asyncio.Event) -> None:
-        """Look every `FILE_POLL_SECONDS`, and once more when `stop` is set; then return."""
+        """Call `reload_if_changed` every `FILE_POLL_SECONDS`, and once more when `stop` is set.
+
+        For systems that do not report changes of files.
+        """
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FILE_POLL_SECONDS):
                     await stop.wait()
-            self.look()
+            self.reload_if_changed()
 
-    def look(self) -> None:
-        """Reload if a file differs from its state at the last reload."""
+    def reload_if_changed(self) -> None:
+        """Reload if a watched file has changed since the last reload."""
         if self._fingerprint() != self._seen:
             self.reload()
 
@@ -136,12 +142,12 @@ class Reloader:
         yield self._sources.folder / ".env"
 
     def _fingerprint(self) -> tuple[object, ...]:
-        """Return the state of each file, to be compared with a later one; a swapped symlink leads to another inode."""
+        """Return the state of each watched file, which differs after a change; a swapped symlink changes the inode."""
         return tuple(_file_state(path) for path in self._files())
 
 
 def _file_state(path: Path) -> object:
-    """Return inode, time of change and size of a file; the number of the error if they cannot be read."""
+    """Return inode, time of change and size of a file; or the number of the error if they cannot be read."""
     try:
         found = os.stat(path)
     except OSError as error:

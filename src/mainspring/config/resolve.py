@@ -1,4 +1,4 @@
-"""Resolve the settings from all sources. The first that gives a value wins: flag, variable, `.env`, file, default."""
+"""Resolve each setting: of flag, variable, `.env`, file and default, the first source that gives a value wins."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from msgspec import Struct
 
 from mainspring.config.environment import VariableValues, read_dotenv, read_variables
 from mainspring.config.files import ConfigFile, find_file, read_file
-from mainspring.config.schema import KEYS, assemble, get_value
+from mainspring.config.schema import KEYS, build_settings, get_value
 from mainspring.config.settings import SchedulerSettings, ServeSettings
 from mainspring.model.errors import InvalidInput, LeaseTooShort
 from mainspring.model.policies import RetryPolicy
 from mainspring.model.settings import make_settings
 
 #: Origin of a value that no source gives.
-DEFAULT = "default"
+DEFAULT_ORIGIN = "default"
 #: Variable with the path of the configuration file.
-CONFIG = "MAINSPRING_CONFIG"
+CONFIG_VARIABLE = "MAINSPRING_CONFIG"
 
 
 class Resolved(Struct, frozen=True):
     """The settings that all sources give together, and where each came from."""
 
     settings: ServeSettings
-    #: Key → its origin: `DEFAULT`, or the source and its name, such as "flag --port", "env PORT" or "file PATH".
+    #: Key → its origin: `DEFAULT_ORIGIN`, or the source and its name, such as "flag --port", "env PORT" or "file PATH".
     origins: dict[str, str]
     #: Sentences for the user, for example about a setting without effect.
     notes: tuple[str, ...] = ()
@@ -41,14 +41,14 @@ class Sources(Struct, frozen=True):
     flags: Mapping[str, Any] = {}
     #: The environment variables of the process.
     variables: Mapping[str, str] = {}
-    #: Where `.env` and, unless `config` or $MAINSPRING_CONFIG names one, the configuration file are looked for.
+    #: Directory of `.env`, and of the configuration file unless `config` or $MAINSPRING_CONFIG names one.
     folder: Path = Path()
     #: Configuration file that the command line names, or None.
     config: Path | None = None
 
 
 def resolve(sources: Sources) -> Resolved:
-    """Read and check all sources, and return the settings with the origin of each.
+    """Read and check all sources, and return the settings with the origin of each value.
 
     Raises: InvalidInput for the first wrong value, with the file, variable or flag that holds it; MissingExtra if the
     file is YAML and PyYAML is not installed.
@@ -60,7 +60,7 @@ def resolve(sources: Sources) -> Resolved:
     from_dotenv = read_variables(dotenv, f"{dotenv_path}: ") if dotenv else VariableValues()
     from_env = read_variables(sources.variables)
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(KEYS, DEFAULT)
+    origins = dict.fromkeys(KEYS, DEFAULT_ORIGIN)
     for key, value in from_file.values.items():
         values[key], origins[key] = value, f"file {path}"
     for key, value in from_dotenv.values.items():
@@ -70,7 +70,7 @@ def resolve(sources: Sources) -> Resolved:
     for key, value in sources.flags.items():
         flag = f"--{key.rpartition('.')[2].replace('_', '-')}"
         values[key], origins[key] = KEYS[key].read(value, flag), f"flag {flag}"
-    settings = assemble(values)
+    settings = build_settings(values)
     try:
         _check_together(settings, origins)
     except InvalidInput as error:
@@ -83,14 +83,14 @@ def resolve(sources: Sources) -> Resolved:
 
 def _named_file(sources: Sources, dotenv: Mapping[str, str]) -> Path | None:
     """Return the configuration file that `--config`, else $MAINSPRING_CONFIG, names; None if neither does."""
-    name = sources.variables.get(CONFIG) or dotenv.get(CONFIG)
+    name = sources.variables.get(CONFIG_VARIABLE) or dotenv.get(CONFIG_VARIABLE)
     if sources.config is not None or not name:
         return sources.config
     return sources.folder / name
 
 
 def _check_together(settings: ServeSettings, origins: Mapping[str, str]) -> None:
-    """Raise InvalidInput for values of which each is valid alone, but which contradict each other."""
+    """Raise InvalidInput if settings are valid alone but contradict each other. `origins`: the origin of each key."""
     _check_lease(settings.scheduler)
     _check_retry(settings.retry, origins)
     if settings.agents.keep_response > settings.agents.max_response:
@@ -113,9 +113,12 @@ def _check_lease(scheduler: SchedulerSettings) -> None:
 
 
 def _check_retry(retry: RetryPolicy, origins: Mapping[str, str]) -> None:
-    """Raise InvalidInput if the first delay exceeds the longest; the error names a key that the user has given."""
+    """Raise InvalidInput if the first delay is longer than `max_delay`. The error names a key that a source gives.
+
+    `origins` holds the origin of each key.
+    """
     if retry.initial > retry.max_delay:
-        given = [key for key in ("retry.initial_delay", "retry.max_delay") if origins[key] != DEFAULT]
+        given = [key for key in ("retry.initial_delay", "retry.max_delay") if origins[key] != DEFAULT_ORIGIN]
         raise InvalidInput(
             given[0] if given else "retry.initial_delay",
             "the first delay is longer than the longest one",
@@ -130,11 +133,11 @@ def compare(old: ServeSettings, new: ServeSettings) -> dict[str, tuple[Any, Any]
 
 
 def select_live(old: ServeSettings, new: ServeSettings) -> tuple[ServeSettings, list[str], list[str]]:
-    """Return three things: settings with the live keys of `new` and all other keys of `old`, and two lists of keys.
+    """Return the settings after a reload, the changed keys that are live, and the changed keys that need a restart.
 
-    The first list holds the live keys that differ, the second the others that differ: they need a restart.
+    The settings have the values of live keys from `new`, and all other values from `old`.
     """
     differences = compare(old, new)
     live = [key for key in differences if KEYS[key].live]
     values = {key: get_value(old, key) for key in KEYS} | {key: differences[key][1] for key in live}
-    return assemble(values), live, [key for key in differences if key not in live]
+    return build_settings(values), live, [key for key in differences if key not in live]

@@ -1,4 +1,4 @@
-"""The keys of the configuration: how the value of each is read, and which variables and other names set it."""
+"""The keys of the configuration: how the value of each key is read, and which variables and other names set it."""
 
 from __future__ import annotations
 
@@ -8,129 +8,134 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from mainspring.config import readers as read
+from mainspring.config import readers
 from mainspring.config.settings import LOG_FORMATS, LOG_LEVELS, SERVE_ROLES, ServeSettings
 from mainspring.model.policies import BACKOFF
 from mainspring.model.settings import MAX_PAYLOAD_BYTES
 
-#: Durations in milliseconds.
-SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
 
 class Key(Struct, frozen=True):
     """How one key of the configuration is read and where its value is kept."""
 
-    read: read.Reader
-    #: A reload changes the value in a running service. Other keys take effect at the next start.
+    read: readers.Reader
+    #: True: a reload changes the value in the running service. False: a new value takes effect at the next start.
     live: bool = False
     #: Attributes, joined by dots, that lead to the value in `ServeSettings`; "" if they equal the name of the key.
-    place: str = ""
+    path: str = ""
 
 
 KEYS: Mapping[str, Key] = {
-    "store": Key(read.store_url),
-    "broker": Key(read.optional(read.broker_url)),
-    "role": Key(read.word(*SERVE_ROLES)),
-    "app": Key(read.optional(read.program)),
-    "server.host": Key(read.host),
-    "server.port": Key(read.whole(0, 65_535)),
-    "server.public_url": Key(read.optional(read.http_url), live=True),
-    "server.allow_hosts": Key(read.several(read.text), live=True),
-    "server.insecure_no_auth": Key(read.boolean),
-    "server.require_key": Key(read.boolean, live=True),
-    "server.access_log": Key(read.boolean, live=True),
-    "server.request_timeout": Key(read.duration(SECOND, 10 * MINUTE)),
-    "scheduler.name": Key(read.name),
-    "scheduler.namespace": Key(read.name),
-    "scheduler.workers": Key(read.whole(1, 10_000)),
-    "scheduler.poll_interval": Key(read.duration(10, MINUTE)),
-    "scheduler.shutdown_timeout": Key(read.duration(0, HOUR)),
-    "scheduler.lease_ttl": Key(read.duration(300, DAY)),
-    "scheduler.history": Key(read.duration(MINUTE, 36_500 * DAY)),
-    "scheduler.payload_limit": Key(read.size(1, MAX_PAYLOAD_BYTES)),
-    "scheduler.max_lag": Key(read.duration(SECOND, DAY), live=True),
-    "agents.concurrency": Key(read.whole(1, 100_000)),
-    "agents.per_host": Key(read.whole(1, 100_000), live=True),
-    "agents.connect_timeout": Key(read.duration(10, MINUTE), place="agents.connect"),
-    "agents.timeout": Key(read.duration(10, DAY)),
-    "agents.max_response": Key(read.size(0, 1 << 30), live=True),
-    "agents.keep_response": Key(read.size(0, MAX_PAYLOAD_BYTES), live=True),
-    "agents.allow_private": Key(read.optional(read.boolean)),
-    "agents.allow_hosts": Key(read.several(read.text)),
-    "agents.allow_ports": Key(read.optional(read.several(read.whole(1, 65_535)))),
-    "limits.min_interval": Key(read.optional(read.duration(1, 365 * DAY)), live=True),
-    "limits.requests_per_second": Key(read.optional(read.number(0.001, 1e6)), live=True),
-    "limits.burst": Key(read.optional(read.whole(1, 1_000_000)), live=True),
-    "retry.max_attempts": Key(read.whole(1, 1_000), live=True),
-    "retry.backoff_strategy": Key(read.word(*BACKOFF), live=True, place="retry.backoff"),
-    "retry.initial_delay": Key(read.duration(0, DAY), live=True, place="retry.initial"),
-    "retry.max_delay": Key(read.duration(0, 365 * DAY), live=True),
-    "retry.backoff_multiplier": Key(read.number(1, 1_000), live=True, place="retry.base"),
-    "retry.jitter": Key(read.number(0, 1), live=True),
-    "logging.level": Key(read.word(*LOG_LEVELS), live=True),
-    "logging.format": Key(read.word(*LOG_FORMATS)),
-    "metrics.enabled": Key(read.boolean),
-    "metrics.port": Key(read.whole(1, 65_535)),
+    "store": Key(readers.read_store_url),
+    "broker": Key(readers.optional_reader(readers.read_broker_url)),
+    "role": Key(readers.word_reader(*SERVE_ROLES)),
+    "app": Key(readers.optional_reader(readers.read_program)),
+    "server.host": Key(readers.read_host),
+    "server.port": Key(readers.whole_reader(0, 65_535)),
+    "server.public_url": Key(readers.optional_reader(readers.read_http_url), live=True),
+    "server.allow_hosts": Key(readers.list_reader(readers.read_text), live=True),
+    "server.insecure_no_auth": Key(readers.read_boolean),
+    "server.require_key": Key(readers.read_boolean, live=True),
+    "server.access_log": Key(readers.read_boolean, live=True),
+    "server.request_timeout": Key(readers.duration_reader(SECOND_MS, 10 * MINUTE_MS)),
+    "scheduler.name": Key(readers.read_name),
+    "scheduler.namespace": Key(readers.read_name),
+    "scheduler.workers": Key(readers.whole_reader(1, 10_000)),
+    "scheduler.poll_interval": Key(readers.duration_reader(10, MINUTE_MS)),
+    "scheduler.shutdown_timeout": Key(readers.duration_reader(0, HOUR_MS)),
+    "scheduler.lease_ttl": Key(readers.duration_reader(300, DAY_MS)),
+    "scheduler.history": Key(readers.duration_reader(MINUTE_MS, 36_500 * DAY_MS)),
+    "scheduler.payload_limit": Key(readers.size_reader(1, MAX_PAYLOAD_BYTES)),
+    "scheduler.max_lag": Key(readers.duration_reader(SECOND_MS, DAY_MS), live=True),
+    "agents.concurrency": Key(readers.whole_reader(1, 100_000)),
+    "agents.per_host": Key(readers.whole_reader(1, 100_000), live=True),
+    "agents.connect_timeout": Key(readers.duration_reader(10, MINUTE_MS), path="agents.connect"),
+    "agents.timeout": Key(readers.duration_reader(10, DAY_MS)),
+    "agents.max_response": Key(readers.size_reader(0, 1 << 30), live=True),
+    "agents.keep_response": Key(readers.size_reader(0, MAX_PAYLOAD_BYTES), live=True),
+    "agents.allow_private": Key(readers.optional_reader(readers.read_boolean)),
+    "agents.allow_hosts": Key(readers.list_reader(readers.read_text)),
+    "agents.allow_ports": Key(readers.optional_reader(readers.list_reader(readers.whole_reader(1, 65_535)))),
+    "limits.min_interval": Key(readers.optional_reader(readers.duration_reader(1, 365 * DAY_MS)), live=True),
+    "limits.requests_per_second": Key(readers.optional_reader(readers.number_reader(0.001, 1e6)), live=True),
+    "limits.burst": Key(readers.optional_reader(readers.whole_reader(1, 1_000_000)), live=True),
+    "retry.max_attempts": Key(readers.whole_reader(1, 1_000), live=True),
+    "retry.backoff_strategy": Key(readers.word_reader(*BACKOFF), live=True, path="retry.backoff"),
+    "retry.initial_delay": Key(readers.duration_reader(0, DAY_MS), live=True, path="retry.initial"),
+    "retry.max_delay": Key(readers.duration_reader(0, 365 * DAY_MS), live=True),
+    "retry.backoff_multiplier": Key(readers.number_reader(1, 1_000), live=True, path="retry.base"),
+    "retry.jitter": Key(readers.number_reader(0, 1), live=True),
+    "logging.level": Key(readers.word_reader(*LOG_LEVELS), live=True),
+    "logging.format": Key(readers.word_reader(*LOG_FORMATS)),
+    "metrics.enabled": Key(readers.read_boolean),
+    "metrics.port": Key(readers.whole_reader(1, 65_535)),
 }
 
 
 class Alias(Struct, frozen=True):
-    """Another name of a key: the key that it sets, and the reader of values under this name."""
+    """Another name of a key (in a file, or a variable): the key, and the function that reads values under that name.
+
+    It has a reader of its own because values under that name may have another unit, such as milliseconds.
+    """
 
     key: str
-    read: read.Reader
+    read: readers.Reader
 
 
-#: Other name of a key → the key. The names are those of scheduler-rs, source 000 (docs/sources.md).
+#: Other names of keys in a file: those that scheduler-rs, source 000 (docs/sources.md), uses.
 ALIASES: Mapping[str, Alias] = {
-    "scheduler.poll_interval_ms": Alias("scheduler.poll_interval", read.duration_count(1, 10, MINUTE)),
-    "scheduler.shutdown_timeout_secs": Alias("scheduler.shutdown_timeout", read.duration_count(SECOND, 0, HOUR)),
-    "retry.initial_delay_ms": Alias("retry.initial_delay", read.duration_count(1, 0, DAY)),
-    "retry.max_delay_ms": Alias("retry.max_delay", read.duration_count(1, 0, 365 * DAY)),
+    "scheduler.poll_interval_ms": Alias("scheduler.poll_interval", readers.duration_count_reader(1, 10, MINUTE_MS)),
+    "scheduler.shutdown_timeout_secs": Alias(
+        "scheduler.shutdown_timeout", readers.duration_count_reader(SECOND_MS, 0, HOUR_MS)
+    ),
+    "retry.initial_delay_ms": Alias("retry.initial_delay", readers.duration_count_reader(1, 0, DAY_MS)),
+    "retry.max_delay_ms": Alias("retry.max_delay", readers.duration_count_reader(1, 0, 365 * DAY_MS)),
 }
 
-#: Variable → the key that it sets. Apart from MAINSPRING_URL, they are variables of another scheduler, source 002
-#: (docs/serving.md). `environment.py` makes a URL of its variables for the database.
+#: Variables that set a key, beside those named by `variable_name`. All but MAINSPRING_URL are variables of another
+#: scheduler, source 002 (docs/serving.md). Its variables for the database are read by `environment.py`.
 VARIABLES: Mapping[str, Alias] = {
-    "MAINSPRING_URL": Alias("store", read.store_url),
-    "PORT": Alias("server.port", read.whole(0, 65_535)),
-    "SCHEDULER_TICK_INTERVAL": Alias("scheduler.poll_interval", read.duration_count(1, 10, MINUTE)),
-    "LOCK_TTL": Alias("scheduler.lease_ttl", read.duration_count(1, 300, DAY)),
-    "MAX_RETRY_ATTEMPTS": Alias("retry.max_attempts", read.whole(1, 1_000)),
-    "RETRY_BACKOFF_BASE": Alias("retry.initial_delay", read.duration_count(1, 0, DAY)),
+    "MAINSPRING_URL": Alias("store", readers.read_store_url),
+    "PORT": Alias("server.port", readers.whole_reader(0, 65_535)),
+    "SCHEDULER_TICK_INTERVAL": Alias("scheduler.poll_interval", readers.duration_count_reader(1, 10, MINUTE_MS)),
+    "LOCK_TTL": Alias("scheduler.lease_ttl", readers.duration_count_reader(1, 300, DAY_MS)),
+    "MAX_RETRY_ATTEMPTS": Alias("retry.max_attempts", readers.whole_reader(1, 1_000)),
+    "RETRY_BACKOFF_BASE": Alias("retry.initial_delay", readers.duration_count_reader(1, 0, DAY_MS)),
 }
 
-#: The first characters of the name of each variable that `variable` returns.
+#: Start of the names of Mainspring's own variables.
 VARIABLE_PREFIX = "MAINSPRING_"
 
 
-def variable(key: str) -> str:
+def variable_name(key: str) -> str:
     """Return the name of the environment variable that sets a key: MAINSPRING_SERVER__PORT for `server.port`."""
     return VARIABLE_PREFIX + key.replace(".", "__").upper()
 
 
-def place(key: str) -> str:
-    """Return the attributes, joined by dots, that lead to a key's value in `ServeSettings`."""
-    return KEYS[key].place or key
+def settings_path(key: str) -> str:
+    """Return the path to a key's value in `ServeSettings`: names of attributes, joined by dots."""
+    return KEYS[key].path or key
 
 
 def get_value(settings: ServeSettings, key: str) -> Any:
-    """Return the value that a key has in `settings`."""
+    """Return the value of a configuration key in `settings`."""
     found: Any = settings
-    for part in place(key).split("."):
+    for part in settings_path(key).split("."):
         found = getattr(found, part)
     return found
 
 
-def assemble(values: Mapping[str, Any]) -> ServeSettings:
-    """Return settings with the value that `values` gives for a key; a key that is not in it has its default.
+def build_settings(values: Mapping[str, Any]) -> ServeSettings:
+    """Return settings with `values`, by configuration key; a key without a value has its default.
 
-    The values must have been read by the key's reader. `server.public_url` is also set in the settings for agents.
+    The caller has passed each value through its key's reader. `server.public_url` is also set in the settings for
+    agents.
     """
     changes: dict[str, dict[str, Any]] = {}
     top: dict[str, Any] = {}
     for key, value in values.items():
-        section, dot, name = place(key).partition(".")
+        section, dot, name = settings_path(key).partition(".")
         if dot:
             changes.setdefault(section, {})[name] = value
         else:

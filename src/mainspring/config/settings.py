@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from mainspring.model.http import AgentSettings
 from mainspring.model.instant import Ms
 from mainspring.model.policies import RetryPolicy
+from mainspring.model.settings import DEFAULT_STORE_URL
 
 ServeRole = Literal["all", "api", "planner", "worker"]
 SERVE_ROLES: tuple[ServeRole, ...] = ("all", "api", "planner", "worker")
@@ -18,13 +19,12 @@ LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
 LogLevel = Literal["debug", "info", "warning", "error"]
 LOG_LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 
-DEFAULT_STORE = "sqlite:///mainspring.db"
-#: Bytes that a request body may have beside its payload.
+#: Bytes that a request body may have in addition to its payload.
 BODY_MARGIN_BYTES = 64 * 1024
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
-    """The address on which the service listens, and which requests it answers."""
+    """Settings of the HTTP server: the address on which it listens, and the requests that it answers."""
 
     host: str = "127.0.0.1"
     port: int = 3000
@@ -34,11 +34,11 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     allow_hosts: tuple[str, ...] = ()
     #: Serve every caller without a key, on any address.
     insecure_no_auth: bool = False
-    #: Require a key on loopback, too. Why: a proxy on this machine may pass on requests of other machines.
+    #: Require a key on loopback, too. Why: a proxy on this machine may forward requests of other machines.
     require_key: bool = False
     #: Write a line to the log for each request.
     access_log: bool = True
-    #: Time that a client has to send a request, head and body. After it the connection is closed.
+    #: Time in which a client must have sent a request, headers and body; after it, the connection is closed.
     request_timeout: Ms = 10_000
 
     @property
@@ -48,9 +48,10 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerSettings(Struct, frozen=True, kw_only=True):
-    """Settings of the engine. Those without a comment are as in `model.settings.Settings`.
+    """Settings of the engine. Those without a comment mean what they mean in `model.settings.Settings`.
 
-    A program that is served (`ServeSettings.app`) keeps its own; `server.serve.make_app` has the exceptions.
+    If the service runs a Python program (`ServeSettings.app`), the program's own settings apply instead, with the
+    exceptions that `server.serve.make_app` lists.
     """
 
     #: Name under which instances of one program share a leader (`app` in `Settings`).
@@ -62,16 +63,16 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
     poll_interval: Ms = 1_000
     shutdown_timeout: Ms = 20_000
     lease_ttl: Ms = 30_000
-    #: How long ended runs stay. None: the store's default, which is 30 days, or one day on Redis.
+    #: How long ended runs are kept. None: the store's default, which is 30 days, or one day on Redis.
     history: Ms | None = None
-    #: The most bytes of a run's arguments as JSON.
+    #: The largest size of a run's arguments as JSON, in bytes.
     payload_limit: int = 64 * 1024
     #: `/ready` answers 503 while planning is further behind than this.
     max_lag: Ms = 30_000
 
 
 class LimitSettings(Struct, frozen=True, kw_only=True):
-    """Limits on requests to the API; None means no limit, unless a comment says otherwise."""
+    """Limits on requests to the API. None means no limit, except where a comment says otherwise."""
 
     #: Shortest time between two fires of a schedule that is created or changed over the API.
     min_interval: Ms | None = None
@@ -89,7 +90,7 @@ class LoggingSettings(Struct, frozen=True, kw_only=True):
 
 
 class MetricsSettings(Struct, frozen=True, kw_only=True):
-    """Settings of metrics, which are accepted and have no effect in this version."""
+    """Settings of metrics. They are accepted, but have no effect in this version."""
 
     enabled: bool = True
     port: int = 9090
@@ -103,7 +104,7 @@ HTTP_RETRY = RetryPolicy(max_attempts=3, backoff="exponential", initial=1_000, b
 class ServeSettings(Struct, frozen=True, kw_only=True):
     """All settings of `mainspring serve`."""
 
-    store: str = DEFAULT_STORE
+    store: str = DEFAULT_STORE_URL
     #: Broker that carries hints between instances; None: the store carries them.
     broker: str | None = None
     role: ServeRole = "all"
@@ -113,7 +114,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     scheduler: SchedulerSettings = SchedulerSettings()
     agents: AgentSettings = AgentSettings()
     limits: LimitSettings = LimitSettings()
-    #: Retry policy of HTTP schedules without one of their own.
+    #: Retry policy of schedules that call an HTTP agent and have no policy of their own.
     retry: RetryPolicy = field(default=HTTP_RETRY)
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()

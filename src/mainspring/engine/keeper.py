@@ -21,16 +21,20 @@ from mainspring.ports.store import Schedules, Store
 log = logging.getLogger("mainspring.engine")
 
 #: The most runs that one call to the store removes.
-PURGE_BATCH = 500
-#: Milliseconds between two repairs; damage is rare.
-REPAIR_INTERVAL: Ms = 3_600_000
-#: Schedules read in one page.
-REPAIR_PAGE = 500
-UNDECLARED_PAGE = 100
+PURGE_BATCH_ROWS = 500
+#: Milliseconds between two searches for damaged schedules; damage is rare.
+REPAIR_INTERVAL_MS: Ms = 3_600_000
+#: The most schedules read in one page, in the search for damaged schedules.
+REPAIR_PAGE_ROWS = 500
+#: The most schedules read in one page, in the search for undeclared schedules.
+UNDECLARED_PAGE_ROWS = 100
 
 
 class Keeper(Loop):
-    """Keeps house while this instance leads. Only one instance does so to save work: every write is guarded anyway."""
+    """Does the housekeeping of the app while this instance is its leader. Thread: engine loop.
+
+    Only one instance does it, to save work: every write is guarded, so that several could.
+    """
 
     name = "keeper"
 
@@ -43,7 +47,7 @@ class Keeper(Loop):
         pause: Callable[[Schedule, str], Awaitable[object]],
         touch: Callable[[Sequence[str]], Awaitable[object]],
     ) -> None:
-        """`pause(schedule, reason)` pauses a schedule; `touch(ids)` has the settler look at schedules again."""
+        """`pause(schedule, reason)` pauses a schedule. `touch(ids)` touches schedules, for the settler to handle."""
         super().__init__(max(settings.poll / 1000, settings.lease_ttl / 3000))
         self._store = store
         self._clock = clock
@@ -54,17 +58,20 @@ class Keeper(Loop):
         self._touch = touch
         #: When the last repair began, in boot time.
         self._repaired_at: Ms | None = None
-        #: Since when this instance keeps house without a failure, in monotonic seconds. After an outage of the store
-        #: the heartbeats of all instances are old, so undeclared schedules are paused only some time later.
+        #: Since when this instance leads without a failure of the store, in monotonic seconds. After an outage of the
+        #: store the heartbeats of all instances are old, so undeclared schedules are paused only some time later.
         self._steady_since: float | None = None
 
     def degraded(self, error: StoreError) -> None:
-        """Log as every loop does, and wait anew before undeclared schedules are paused."""
+        """Log a failure of the store, as every loop does, and wait again before undeclared schedules are paused."""
         self._steady_since = None
         super().degraded(error)
 
     async def run_once(self) -> float:
-        """Do one bounded piece of each duty, or nothing while another instance leads. Return the seconds to wait."""
+        """Do a bounded part of each duty; nothing while this instance does not lead. Return the seconds to wait.
+
+        The duties: remove old rows, pause undeclared schedules, repair damaged schedules. Raises: StoreError.
+        """
         if not self._leader.leads:
             self._steady_since = None
             return self.poll
@@ -73,15 +80,16 @@ class Keeper(Loop):
             self._steady_since = self._clock.monotonic()
         if (self._clock.monotonic() - self._steady_since) * 1000 >= self._settings.undeclared_after:
             await self.pause_undeclared()
-        if self._repaired_at is None or self._clock.boot() - self._repaired_at >= REPAIR_INTERVAL:
+        if self._repaired_at is None or self._clock.boot() - self._repaired_at >= REPAIR_INTERVAL_MS:
             self._repaired_at = self._clock.boot()
             await self.repair()
         return 0.0 if more else self.poll
 
     async def retain(self) -> bool:
-        """Remove a batch of ended runs, events and leases past the retention period. Return True if more remain.
+        """Remove a batch of ended runs, events and leases that are past the retention period.
 
-        Without a configured period, the store's own period and its limit of ended runs apply.
+        Without a configured period (`Settings.history`), the store's own period and its limit of ended runs apply.
+        Return True if more remain to be removed. Raises: StoreError.
         """
         now = self._clock.now()
         history, max_ended_runs = self._settings.history, None
@@ -91,39 +99,40 @@ class Keeper(Loop):
         policy = Retention(
             ended_before=before,
             lease_prefix=INSTANCE_PREFIX,
-            leases_before=min(before, now - self._settings.undeclared_after),  # they hold what instances declare
+            leases_before=min(before, now - self._settings.undeclared_after),  # presence rows hold the declarations
             at_most=max_ended_runs,
         )
-        purged = await self._store.purge(policy, PURGE_BATCH)
+        purged = await self._store.purge(policy, PURGE_BATCH_ROWS)
         if purged.runs:
             log.info("retention: %d runs and %d events removed", purged.runs, purged.events)
         fires = Retention(ended_before=0, lease_prefix=EXECUTION_PREFIX, leases_before=before)
-        return (await self._store.purge(fires, PURGE_BATCH)).more or purged.more
+        return (await self._store.purge(fires, PURGE_BATCH_ROWS)).more or purged.more
 
     async def repair(self) -> int:
-        """Touch every active schedule without a next fire time: usually only damage leaves a schedule like that.
+        """Touch every active schedule without a next fire time, so that the settler plans it. Return their number.
 
-        A fixed-delay schedule whose run is open is touched, too, and the settler leaves it as it is. Return the number
-        of schedules touched.
+        Usually such a schedule is damaged. A fixed-delay schedule whose run is open has no next fire time either; the
+        settler leaves it as it is. Raises: StoreError.
         """
         found = 0
         after: str | None = None
         while True:
             page = await self._store.find(
-                Schedules(ns=self._settings.namespace, unplanned=True, after=after, limit=REPAIR_PAGE)
+                Schedules(ns=self._settings.namespace, unplanned=True, after=after, limit=REPAIR_PAGE_ROWS)
             )
             if page:
                 await self._touch([schedule.id for schedule in page])
                 found += len(page)
-            if len(page) < REPAIR_PAGE or not self._leader.leads:
+            if len(page) < REPAIR_PAGE_ROWS or not self._leader.leads:
                 return found
             after = page[-1].id
-            await asyncio.sleep(0)  # the verbs of a store in this process never suspend
+            await asyncio.sleep(0)  # let other tasks run: the calls of a store in this process never suspend
 
     async def pause_undeclared(self) -> int:
-        """Pause the schedules of this app, unchanged lately, that no instance seen lately declares; never delete them.
+        """Pause the active schedules of this app that no program declares any more. Return the number paused.
 
-        "Lately" is the time `Settings.undeclared_after`. Return the number of schedules paused.
+        A schedule is paused if it has not changed for `Settings.undeclared_after` and no instance that ran within that
+        time declares it. It is never deleted. Raises: StoreError.
         """
         horizon = self._clock.now() - self._settings.undeclared_after
         declared = await self._find_declared(horizon)
@@ -136,19 +145,22 @@ class Keeper(Loop):
                     app=self._settings.app,
                     states=("active",),
                     after=after,
-                    limit=UNDECLARED_PAGE,
+                    limit=UNDECLARED_PAGE_ROWS,
                 )
             )
             for schedule in page:
                 if schedule.name not in declared and schedule.updated_at <= horizon:
                     await self._pause(schedule, "not_declared")
                     paused += 1
-            if len(page) < UNDECLARED_PAGE or not self._leader.leads:
+            if len(page) < UNDECLARED_PAGE_ROWS or not self._leader.leads:
                 return paused
             after = page[-1].id
 
     async def _find_declared(self, horizon: Ms) -> set[str]:
-        """Return the names of the schedules declared by instances of this app that run now or ran after `horizon`."""
+        """Return the names of the schedules declared by the instances of this app that run now or ran after `horizon`.
+
+        `horizon`: store time.
+        """
         declared: set[str] = set()
         for lease, instance in await list_instances(self._store):
             if instance.app == self._settings.app and (lease.live or lease.renewed_at > horizon):

@@ -1,9 +1,9 @@
-"""The leader: the one instance of an app that keeps house. Nothing waits for it and no guarantee depends on it.
+"""The leader: the one instance of an app that does housekeeping. Nothing waits for it and no guarantee depends on it.
 
-A term is the time for which an instance holds one lease row. The row's epoch grows with each term; (owner, epoch)
-identifies the term. The leader renews it every third of its TTL. It trusts its term until a little before another
-instance can take the row, counted by its own boot clock from before the request was sent. So after a pause, a lost
-answer or a cut cable, it stops keeping house by itself before the next leader begins.
+A term is the time for which an instance holds the leader's lease row. The row's epoch grows with each term, so owner
+and epoch identify the term. The leader renews the lease every third of its TTL. It trusts its term until a little
+before another instance can take the row, counted by its own boot clock from before the request was sent. So after a
+pause, a lost answer or a cut cable, it stops its housekeeping by itself before the next leader begins.
 """
 
 from __future__ import annotations
@@ -24,30 +24,43 @@ from mainspring.ports.store import Store
 
 log = logging.getLogger("mainspring.engine")
 
+#: The beginning of the name of every leader's lease; namespace and app follow.
 LEADER_PREFIX = "leader:"
+#: What the log says about each reason for which a term ends; the event `LeaderLost` carries the reason itself.
+END_REASONS = {
+    "expired": "its lease expired",
+    "unreachable": "the store was unreachable",
+    "stopped": "it stopped",
+}
 
 
 class Leadership(Struct, frozen=True):
-    """The present leader, or the last one if `live` is False: its instance, the start and the number of its term."""
+    """Which instance leads an app, or led it last, for status and metrics."""
 
     instance: str
+    #: When its term began, in wall time.
     since: Ms
+    #: Number of its term, from 1.
     term: int
+    #: True if the term goes on; False if it is over and there is no leader now.
     live: bool
 
     @property
     def changes(self) -> int:
-        """Number of terms that followed the first one, won by another instance or by the same one again."""
+        """Number of terms won after the first term, by a new leader or again by the old leader."""
         return self.term - 1
 
 
 def lease_name(settings: Settings) -> str:
-    """Return the name of the leader's lease. Each app has a leader, as some duties concern one app's declarations."""
+    """Return the name of the leader's lease. Each app has a leader: some duties concern one app's declarations."""
     return f"{LEADER_PREFIX}{escape_name_part(settings.namespace)}:{escape_name_part(settings.app)}"
 
 
 async def find_leadership(store: Store, settings: Settings) -> Leadership | None:
-    """Return the present or last leader of the app, read from the store; None if there never was one."""
+    """Return the present or last leader of the app, read from the store; None if there never was a leader.
+
+    Raises: StoreError.
+    """
     holder = await LeaseRows(store).find_holder(lease_name(settings))
     if holder is None:
         return None
@@ -55,79 +68,87 @@ async def find_leadership(store: Store, settings: Settings) -> Leadership | None
 
 
 class Leader(Loop):
-    """Stands for election, renews the term it won, and steps down when it can no longer trust it."""
+    """Tries to make this instance the leader, renews its term, and ends the term when it can no longer be trusted.
+
+    Thread: engine loop.
+    """
 
     name = "leader"
 
     def __init__(
-        self, store: Store, clock: Clock, settings: Settings, owner: str, note: Callable[[Event], None]
+        self, store: Store, clock: Clock, settings: Settings, owner: str, append_event: Callable[[Event], None]
     ) -> None:
-        """`owner` names this instance; `note` appends an event to the event log soon."""
+        """`owner` names this instance; `append_event` appends an event to the event log soon."""
         super().__init__(settings.lease_ttl / 3000)
         self._term = LeaseTerm(LeaseRows(store), clock, lease_name(settings), owner, settings.lease_ttl)
         self._owner = owner
-        self._note = note
+        self._append_event = append_event
+        #: Number of the term that was logged as won and not yet as over.
         self._leading: int | None = None
         self._on_elected: Callable[[], None] = lambda: None
         #: Number of terms that this process won.
         self.terms = 0
 
     def on_elected(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, on the engine loop, each time this instance wins a term. There is one callback."""
+        """Have `callback` called, on the engine loop, when this instance wins a term. Only the last callback counts."""
         self._on_elected = callback
 
     @property
     def leads(self) -> bool:
-        """True while this instance leads and no other can; ask again before each duty."""
+        """True while this instance leads and no other instance can. Ask again before each duty: it may end any time."""
         return self._term.trusted
 
     @property
     def epoch(self) -> int | None:
-        """Number of the present term; None without one."""
+        """Number of this instance's present term; None if it does not lead."""
         return self._term.token
 
     async def run_once(self) -> float:
-        """Renew the term, or try to win one if there is none or it was lost. Return the seconds to wait.
+        """Renew the term; without a term, or if it was lost, try to win one. Return the seconds to wait.
 
-        Raises: StoreError, after stepping down if the term can no longer be trusted.
+        Raises: StoreError, after giving up a term that can no longer be trusted.
         """
         term = self._term
         try:
             if term.token is not None and not await term.renew():
-                self._stepped_down("expired")
+                self._report_term_over("expired")
             if term.token is None and await term.acquire():
-                self._won()
+                self._report_won()
         except StoreError:
             if term.token is not None and not term.trusted:
-                self._stepped_down("unreachable")
+                self._report_term_over("unreachable")
                 term.drop()
             raise
         return self.poll
 
     def _backoff(self) -> float:
-        # At most a third of a TTL, so that a store that answers again has a leader within a term.
+        """Return the seconds to pause after a failure of the store, at most a third of the lease's TTL.
+
+        So an app has a leader soon after the store answers again.
+        """
         return min(super()._backoff(), self.poll)
 
-    def _won(self) -> None:
-        """Log the new term, note it in the event log, and call the callback of `on_elected`."""
+    def _report_won(self) -> None:
+        """Write to the log and the event log that this instance won a term, and call the callback of `on_elected`."""
         self._leading = self._term.token
         self.terms += 1
-        log.info("leader: %s won term %d", self._owner, self._leading)
-        self._note(LeaderElected(instance=self._owner, term=self._leading or 0))
+        log.info("instance %s is now the leader (term %d)", self._owner, self._leading)
+        self._append_event(LeaderElected(instance=self._owner, term=self._leading or 0))
         self._on_elected()
 
-    def _stepped_down(self, reason: str) -> None:
-        """Log that the term is over, and note it in the event log; once per term."""
+    def _report_term_over(self, reason: str) -> None:
+        """Write to the log and the event log that this instance's term is over. `reason`: a key of `END_REASONS`."""
         term, self._leading = self._leading, None
         if term is not None:
             level = logging.INFO if reason == "stopped" else logging.WARNING
-            log.log(level, "leader: term %d of %s is over: %s", term, self._owner, reason)
-            self._note(LeaderLost(instance=self._owner, term=term, reason=reason))
+            why = END_REASONS[reason]
+            log.log(level, "instance %s is no longer the leader (term %d): %s", self._owner, term, why)
+            self._append_event(LeaderLost(instance=self._owner, term=term, reason=reason))
 
     async def leave(self) -> None:
-        """Release the term, if there is one, so that another instance need not wait until it expires to win the next.
+        """Release the term, if there is one, because this instance stops. Another instance can then lead at once.
 
         Raises: StoreError.
         """
         if self._term.token is not None and await self._term.release():
-            self._stepped_down("stopped")
+            self._report_term_over("stopped")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-#: The part of a lease, counted from before its request was sent, in which its holder relies on it. The rest covers
-#: clocks that differ and commits that take their time.
+#: The part of a lease, counted from before its request was sent, in which its holder relies on it. The remaining
+#: 10 % cover clocks that differ and commits that take their time.
 LEASE_TRUST_RATIO = 0.9

@@ -1,4 +1,4 @@
-"""The base of every engine loop: start, stop, wake, and back off while the store fails."""
+"""The base of the loops of an instance: start, stop, wake, and pause for longer and longer while the store fails."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ log = logging.getLogger("mainspring.engine")
 
 #: The longest pause of a loop between two tries while the store fails, in seconds.
 MAX_STORE_BACKOFF_SECONDS = 2.0
-#: Added to sleeps on other event loops than asyncio's own (uvloop): their timers count whole milliseconds, so half of
-#: them end early, and `run_once` would be called in vain until the time has come.
+#: Added to each sleep on an event loop that is not asyncio's own, such as uvloop. Its timers count whole milliseconds,
+#: so half of them end early, and `run_once` would be called in vain until the time has come.
 TIMER_ROUNDING_SECONDS = 0.0005
 
 
 class Loop(ABC):
-    """Calls `run_once` again and again; each call does one bounded piece of work and returns how long to wait.
+    """Calls `run_once` repeatedly, until `stop`. Each call does a bounded amount of work and returns how long to wait.
 
     Thread: engine loop.
     """
@@ -26,33 +26,33 @@ class Loop(ABC):
     name = "loop"
 
     def __init__(self, poll: float) -> None:
-        """`poll`: the longest wait between two pieces of work, in seconds."""
+        """`poll`: the longest wait between two calls of `run_once`, in seconds."""
         self.poll = poll
-        #: Failures since the last piece of work that succeeded.
+        #: Number of calls of `run_once` that failed since the last call that succeeded.
         self.failures = 0
-        #: Error text of the last piece of work; None if it succeeded.
+        #: Error text of the last call of `run_once`; None if it succeeded.
         self.trouble: str | None = None
-        #: When the piece of work under way began, in the event loop's time; None between two pieces.
+        #: When the call of `run_once` that is under way began, in the event loop's time; None between two calls.
         self.since: float | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def run_once(self) -> float:
-        """Do one piece of work. Return the seconds until there may be more; the loop waits at most `poll` of them.
+        """Do a bounded amount of work. Return the seconds until there may be more; the loop waits for at most `poll`.
 
-        The loop catches an error that this raises, logs it, and calls again after a pause.
+        Subclasses implement this. It may raise any error: the loop logs the error and calls again after a pause.
         """
 
     def start(self) -> None:
-        """Start the loop in a task of the running event loop; a second call changes nothing."""
+        """Start the loop in a task of the running event loop. If the loop runs already, do nothing."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._loop(), name=f"mainspring-{self.name}")
 
     async def stop(self) -> None:
-        """Cancel the loop, also in the middle of a piece of work, and return when its task has ended.
+        """Cancel the loop, even while `run_once` is under way, and return when its task has ended.
 
-        A loop that does not run stays as it is. An error that had ended the loop before is logged and not raised.
+        If the loop does not run, do nothing. An error that had ended the loop before is logged and not raised.
         """
         task, self._task = self._task, None
         if task is not None:
@@ -65,18 +65,17 @@ class Loop(ABC):
                 log.exception("%s: an error had ended this loop", self.name)
 
     def wake(self) -> None:
-        """Have `run_once` called now, or right after a piece of work that is under way: something changed.
+        """Have `run_once` called now, because something changed; if a call is under way, again right after it.
 
         A pause after an error is not cut short.
         """
         self._wake.set()
 
     async def _loop(self) -> None:
-        """Call `run_once` until `stop`; wait in between as it says, or for a growing pause after an error."""
+        """Call `run_once` until `stop`. In between, wait for the time it returned; after errors, ever longer."""
         loop, own = asyncio.get_running_loop(), asyncio.current_task()
-        while (
-            self._task is own
-        ):  # a driver may swallow the cancellation of a stop (`wait_for` does, before Python 3.12)
+        # `stop` also clears `_task`: a driver may swallow its cancellation (`wait_for` does, before Python 3.12).
+        while self._task is own:
             self._wake.clear()
             self.since = loop.time()
             try:
@@ -109,7 +108,7 @@ class Loop(ABC):
         return float(min(0.1 * 2 ** min(self.failures, 10), MAX_STORE_BACKOFF_SECONDS))
 
     async def _sleep(self, seconds: float) -> None:
-        """Return after `seconds`, or earlier when `wake` is called."""
+        """Return after `seconds`, or as soon as `wake` is called."""
         loop = asyncio.get_running_loop()
         if not isinstance(loop, asyncio.BaseEventLoop):
             seconds += TIMER_ROUNDING_SECONDS
@@ -120,10 +119,10 @@ class Loop(ABC):
             timer.cancel()
 
     def degraded(self, error: StoreError) -> None:
-        """Log the first failure of the store in a row, and every tenth. Called after each failure of the store."""
+        """Log a failure of the store: the first in a row, and every tenth. Called after each failure of the store."""
         if self.failures == 1 or self.failures % 10 == 0:
             log.warning("%s: the store fails (%d times): %s", self.name, self.failures, error)
 
     def recovered(self) -> None:
-        """Log that the store answers again. Called when a piece of work succeeds after failures."""
+        """Log that the store answers again. Called when `run_once` succeeds after failures."""
         log.warning("%s: the store answers again", self.name)

@@ -1,4 +1,4 @@
-"""Presence: the lease row of an instance, which tells other instances what this one runs and declares."""
+"""Presence: the lease row by which each instance tells other instances what it runs and which schedules it declares."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mainspring.model.settings import Settings
 from mainspring.ports.paging import iterate_rows
 from mainspring.ports.store import Leases, Store
 
-#: How the names of presence rows begin.
+#: The beginning of the name of every presence row; the instance's owner name follows.
 INSTANCE_PREFIX = "instance:"
-#: Presence rows read in one page: a pool that grows and shrinks leaves many until retention removes them.
-INSTANCE_PAGE = 1_000
+#: The most presence rows read in one page. A pool that grows and shrinks leaves many rows until retention removes them.
+INSTANCE_PAGE_ROWS = 1_000
 
 
 class Instance(Struct, frozen=True, omit_defaults=True):
-    """The content of a presence row: what an instance says about itself, stored as JSON."""
+    """The content of a presence row, stored as JSON: an instance's app, tasks, declared schedules and state."""
 
     app: str
     version: str = ""
@@ -32,14 +32,14 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     abandoned: int = 0  # attempts that did not stop after their time-out, since the start
     pid: int = 0
     host: str = ""
-    role: str = "all"  # or "worker": does not plan; or "planner": runs nothing
+    role: str = "all"  # "worker": plans no schedules; "planner": runs nothing; "all": does both
     queues: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     since: Ms = 0  # when it started, in store time
 
 
 class Presence(Loop):
-    """Renews the instance's presence row every heartbeat; `leave` releases it when the instance stops in order."""
+    """Acquires this instance's presence row and renews it at every heartbeat. Thread: engine loop."""
 
     name = "presence"
 
@@ -53,7 +53,7 @@ class Presence(Loop):
         self._epoch: int | None = None
 
     async def run_once(self) -> float:
-        """Acquire or renew the row, with its present content. Return the seconds to wait."""
+        """Acquire or renew the row, with its present content. Return the seconds to wait. Raises: StoreError."""
         data = msgspec.json.encode(self._describe()).decode()
         name = INSTANCE_PREFIX + self._owner
         lease: Lease | None = None
@@ -65,14 +65,20 @@ class Presence(Loop):
         return self.poll
 
     async def leave(self) -> None:
-        """Release the row. It stays a while, so that other instances see what this one declared."""
+        """Release the row, because this instance stops in order. Raises: StoreError.
+
+        The row is not removed at once, so that other instances still see what this instance declared.
+        """
         if self._epoch is not None:
             await self._store.release(INSTANCE_PREFIX + self._owner, self._owner, self._epoch)
             self._epoch = None
 
 
 async def list_instances(store: Store) -> list[tuple[Lease, Instance]]:
-    """Return the lease and content of every presence row: instances that run, and those that ended lately."""
-    query = Leases(prefix=INSTANCE_PREFIX, limit=INSTANCE_PAGE)
+    """Return the lease and the content of every presence row, of instances that run and of those that ended lately.
+
+    Raises: StoreError.
+    """
+    query = Leases(prefix=INSTANCE_PREFIX, limit=INSTANCE_PAGE_ROWS)
     rows = [row async for row in iterate_rows(store, query, lambda lease: lease.name)]
     return [(lease, msgspec.json.decode(lease.data, type=Instance)) for lease in rows if lease.data]

@@ -1,8 +1,8 @@
-"""The settler: reads due rows, lets the rules decide, and commits the result.
+"""The settler: reads due rows from the store, has the rules decide what becomes of them, and commits the result.
 
-It works on four agendas: schedules whose time has come, schedules marked for another look, expired leases, and gates
-with room. Every instance has a settler. No lock is held while Python decides; if two instances decide the same thing,
-the guard of the change accepts the first and refuses the second.
+It works on four agendas: schedules whose time has come, touched schedules, expired leases, and gates with room. Every
+instance has a settler. No lock is held while Python decides. If two instances decide about one row at the same time,
+the guard of the change accepts the first change and refuses the second.
 """
 
 from __future__ import annotations
@@ -30,28 +30,29 @@ from mainspring.rules.schedule_draft import ScheduleDraft
 
 log = logging.getLogger("mainspring.engine")
 
-#: The most rows that one step of an agenda reads from the store.
-DUE_BATCH = 200
-#: The wall clock has stepped if its distance from boot time changed by at least this many milliseconds.
-CLOCK_STEP: Ms = 60_000
+#: The most rows of an agenda that one query reads from the store.
+DUE_BATCH_ROWS = 200
+#: The wall clock has stepped if its distance from boot time has changed by at least this many milliseconds.
+MIN_CLOCK_STEP_MS: Ms = 60_000
 #: Planning waits for this many seconds after a step of the wall clock, because the clock may soon step back.
 STEADY_SECONDS = 5.0
-#: No timer is exact to this many seconds: an agenda due within them counts as due.
+#: No timer is exact to this many seconds: an agenda that is due within them counts as due.
 DUE_SLACK_SECONDS = 1e-4
-#: After 5 gate checks in a row that unparked no run, a release leads to a check only 20 ms later, so that several
-#: releases share it.
+#: After this many gate checks in a row that unparked no run, the next check after a release is debounced.
 IDLE_GATE_CHECKS = 5
+#: A debounced gate check comes this many seconds after the release, so that several releases share the check.
 GATE_DEBOUNCE_SECONDS = 0.02
-#: Later than any fire.
+#: A time after any fire.
 AFTER_ANY_FIRE: Ms = 1 << 62
-#: A schedule that cannot be planned is tried again whenever its hold ends, and logged every 10 minutes.
+#: Seconds between two log lines about one schedule that cannot be planned. It is tried again whenever its hold ends.
 UNPLANNABLE_LOG_SECONDS = 600.0
 
 
 class Settler(Loop):
     """Works on the four agendas in one loop. Thread: engine loop.
 
-    Each agenda has one method, which tests also call by itself: `plan`, `look_again`, `rescue`, `open_gates`.
+    Each agenda has one method, which does one step of it: `plan`, `update_touched`, `rescue` and `unpark_runs`. Tests
+    also call these methods directly.
     """
 
     name = "settler"
@@ -71,12 +72,12 @@ class Settler(Loop):
         drain_outcomes: Callable[[], None] = lambda: None,
         ending: Container[str] = (),
     ) -> None:
-        """`cancel_older` cancels the open runs that a draft replaces. `on_unparked` is called when runs were unparked.
+        """`cancel_older` cancels the open runs that a draft replaces. `on_unparked` is called after runs were unparked.
 
-        `change_id` returns a new id for a change. `handlers` supply crash budget and recovery of the tasks known here.
-        `observe_store_time` receives the store's time when schedules or ended leases were read. `drain_outcomes`
-        records outcomes that still wait in the workers' inboxes, so that they share the commit that plans. `ending`
-        holds the ids of runs that ended here and whose end is not stored yet, but is queued for a commit.
+        `change_id` returns a new id for a change. `handlers` tell crash budget and recovery of the tasks known here.
+        `poll`: the poll interval in seconds. `observe_store_time` receives the store's time whenever schedules or
+        expired leases were read. `drain_outcomes` records the outcomes that wait in the workers' inboxes, so that they
+        share the commit that plans. `ending`: ids of runs that ended here and whose end is queued for a commit.
         """
         super().__init__(poll)
         self._cancel_older = cancel_older
@@ -84,7 +85,7 @@ class Settler(Loop):
         self._clock = clock
         self._wall_offset = clock.now() - clock.boot()
         self._steady_from = 0.0
-        #: By id of a schedule that could not be planned here: when to log that again, in monotonic seconds.
+        #: Schedules that could not be planned here, by id: when to log that again, in monotonic seconds.
         self._unplannable: dict[str, float] = {}
         self._store = store
         self._batcher = batcher
@@ -97,38 +98,38 @@ class Settler(Loop):
         self.plans = True
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
             Agenda.SCHEDULES: self.plan,
-            Agenda.TOUCHED: self.look_again,
+            Agenda.TOUCHED: self.update_touched,
             Agenda.EXPIRED: self.rescue,
-            Agenda.GATES: self.open_gates,
+            Agenda.GATES: self.unpark_runs,
         }
-        #: When each agenda is looked at next, in monotonic seconds.
+        #: When the next step of each agenda is due, in monotonic seconds.
         self._next = dict.fromkeys(self._steps, 0.0)
         self._lookahead = Lookahead(clock)
         #: Gate checks since the last one that unparked a run.
         self._idle_gate_checks = 0
-        #: When schedules are looked at next, in store time; 0 during a look.
+        #: When `plan` queries the store next, in store time; 0 while it is under way.
         self._plans_at: Ms = 0
-        #: The first fire known here since the last look began, in store time: of schedules that were committed since,
-        #: and of those that the look found but must not plan early.
+        #: The earliest fire that the next `plan` must not miss, in store time, as far as the last query does not tell:
+        #: of schedules committed since that query, and of schedules that it found but that must not be planned ahead.
         self._soonest: Ms = AFTER_ANY_FIRE
 
     def enable_planning(self, *, enabled: bool) -> None:
-        """Plan schedules from now on, or leave them to other instances."""
+        """Plan schedules from now on if `enabled`, else leave them to other instances."""
         self.plans = enabled
 
     def wake(self, *agendas: Agenda) -> None:
-        """Look now at these agendas, or at all four if none is named: something changed."""
+        """Do a step of each named agenda now, or of all four if none is named, because something changed."""
         for agenda in agendas or self._steps:
             self._next[agenda] = 0.0
         super().wake()
 
-    def released(self) -> None:
-        """Have the gates checked, because a run gave back its slot of a gate.
+    def check_gates_soon(self) -> None:
+        """Have the gates checked, because a run released a gate.
 
-        If the last `IDLE_GATE_CHECKS` checks unparked no run, the check comes `GATE_DEBOUNCE_SECONDS` later, so that
-        several releases share it.
+        The check comes at once. But if the last `IDLE_GATE_CHECKS` checks unparked no run, it comes
+        `GATE_DEBOUNCE_SECONDS` later, so that several releases share it.
         """
-        if self.since is not None:  # a step is under way, and the gates are its last agenda
+        if self.since is not None:  # `run_once` is under way, and the gates are its last agenda
             self._next[Agenda.GATES] = 0.0
             return
         is_debounced = self._idle_gate_checks >= IDLE_GATE_CHECKS
@@ -137,16 +138,16 @@ class Settler(Loop):
             self._next[Agenda.GATES] = at
             super().wake()
 
-    def expect(self, next_at: Ms) -> None:
-        """Plan no later than at `next_at`, in store time: a schedule that was just committed is due then."""
+    def plan_no_later_than(self, next_at: Ms) -> None:
+        """Have `plan` called at the store time `next_at` or earlier: a schedule that was just committed is due then."""
         self._soonest = min(self._soonest, next_at)
         if next_at < self._plans_at:
             self.wake(Agenda.SCHEDULES)
 
     async def run_once(self) -> float:
-        """Step every agenda whose time has come. Return the seconds until the next agenda is due; 0 if one is now.
+        """Do one step of each agenda that is due. Return the seconds until the next agenda is due; 0 if one is due now.
 
-        Raises: the first error of a step, after all steps were tried.
+        Raises: the first error of a step, after the steps of all due agendas.
         """
         failed: Exception | None = None
         for agenda, step in self._steps.items():
@@ -156,7 +157,7 @@ class Settler(Loop):
             self._next[agenda] = now + self.poll  # unless a wake-up brings it forward meanwhile
             try:
                 wait = await step()
-            except Exception as error:  # an error of one agenda must not stop the others
+            except Exception as error:  # an error of one agenda must not stop the other agendas
                 self._next[agenda] = 0.0
                 failed = failed or error
             else:
@@ -168,10 +169,10 @@ class Settler(Loop):
     # ── schedules whose time has come ──────────────────────────────────────
 
     async def plan(self) -> float:
-        """Turn due fires of schedules into runs and spans, and commit them. Return the seconds until the next look.
+        """Turn the due fires of schedules into runs and spans, and commit them. Return the seconds until the next call.
 
-        One look covers up to `DUE_BATCH` schedules; if there may be more, return 0. Nothing is planned if `plans` is
-        False, or while planning waits after a step of the wall clock.
+        One call covers up to `DUE_BATCH_ROWS` schedules and returns 0 if there may be more. Nothing is planned if
+        `plans` is False, or while planning waits after a step of the wall clock. Raises: StoreError.
         """
         if not self.plans:
             return self.poll
@@ -179,22 +180,22 @@ class Settler(Loop):
         if unsteady > 0:
             return unsteady
         self._soonest, self._plans_at = AFTER_ANY_FIRE, 0
-        due = await self._store.due(Agenda.SCHEDULES, DUE_BATCH, ahead=self._lookahead.ms)
-        looked = self._clock.monotonic()
+        due = await self._store.due(Agenda.SCHEDULES, DUE_BATCH_ROWS, ahead=self._lookahead.ms)
+        queried_at = self._clock.monotonic()
         self._observe_store_time(due.now)
         if due.schedules:
             self._drain_outcomes()
         settled = self._settle_due(due)
         await self._commit_drafts([draft for draft in settled if draft.changed])
         self._lookahead.count(sum(len(draft.runs) for draft in settled))
-        if len(due.schedules) >= DUE_BATCH or any(draft.more for draft in settled):
+        if len(due.schedules) >= DUE_BATCH_ROWS or any(draft.more for draft in settled):
             return 0.0
         matters = min(self._soonest, AFTER_ANY_FIRE if due.next_at is None else due.next_at)
-        self._plans_at = self._lookahead.look_at(due.now, matters)
-        return (self._plans_at - due.now) / 1000 - (self._clock.monotonic() - looked)
+        self._plans_at = self._lookahead.next_query_at(due.now, matters)
+        return (self._plans_at - due.now) / 1000 - (self._clock.monotonic() - queried_at)
 
     async def _commit_drafts(self, drafts: list[ScheduleDraft]) -> None:
-        """Commit drafts, then cancel the older runs that accepted drafts replace. Raises: StoreError."""
+        """Commit drafts of schedules, then cancel the open runs that accepted drafts replace. Raises: StoreError."""
         if not drafts:
             return
         results = await self._batcher.submit_all([draft.change(self._change_id()) for draft in drafts])
@@ -203,16 +204,17 @@ class Settler(Loop):
                 await self._cancel_older(draft)
 
     def _settle_due(self, due: Due) -> list[ScheduleDraft]:
-        """Return the draft of each due schedule, but for those that cannot be planned or must not be planned early.
+        """Return a draft for each due schedule that can be planned now.
 
-        The former are logged; `_soonest` is lowered to the fire time of the latter.
+        A schedule that cannot be planned at all is logged and left out. A schedule that was found ahead of its time and
+        must not be planned ahead is left out, too; `_soonest` is lowered to its fire time.
         """
         drafts: list[ScheduleDraft] = []
         for row in due.schedules:
             next_at = row.schedule.next_at or 0
             try:
                 draft = self._settle(row, max(due.now, next_at))
-            except Exception:  # for example a zone this machine does not know: the others must go on
+            except Exception:  # for example a zone this machine does not know: go on with the other schedules
                 self._log_unplannable(row.schedule)
                 continue
             if next_at > due.now and not _may_be_early(row, draft):
@@ -223,11 +225,11 @@ class Settler(Loop):
 
     @property
     def unplannable(self) -> frozenset[str]:
-        """Ids of schedules that could not be planned here at least once since this object was made."""
+        """Ids of the schedules that could not be planned here, also of those that have been planned since."""
         return frozenset(self._unplannable)
 
     def _log_unplannable(self, schedule: Schedule) -> None:
-        """Log the error being handled, unless this schedule was logged in the last `UNPLANNABLE_LOG_SECONDS`."""
+        """Log the exception being handled, unless that was done for this schedule in the last 10 minutes."""
         now = self._clock.monotonic()
         if now >= self._unplannable.get(schedule.id, now):
             self._unplannable[schedule.id] = now + UNPLANNABLE_LOG_SECONDS
@@ -236,19 +238,21 @@ class Settler(Loop):
     async def _seconds_until_steady(self) -> float:
         """Return for how many seconds planning still waits after a step of the wall clock; 0 or less: plan now.
 
-        A new step is logged, noted in the event log, and begins the wait, because the clock may soon step back.
+        A new step begins the wait, because the clock may soon step back. It is written to the log and the event log.
         """
         step = self._clock.now() - self._clock.boot() - self._wall_offset
-        if abs(step) >= CLOCK_STEP:
-            log.warning("the wall clock stepped by %d s; planning waits %g s", step // 1000, STEADY_SECONDS)
+        if abs(step) >= MIN_CLOCK_STEP_MS:
+            log.warning(
+                "the wall clock of this machine stepped by %d s; planning waits %g s", step // 1000, STEADY_SECONDS
+            )
             self._wall_offset += step
             self._steady_from = self._clock.monotonic() + STEADY_SECONDS
-            note = ClockStepped(step_ms=step)
-            await self._batcher.submit(Change(id=self._change_id(), events=(note,)))
+            event = ClockStepped(step_ms=step)
+            await self._batcher.submit(Change(id=self._change_id(), events=(event,)))
         return self._steady_from - self._clock.monotonic()
 
     def _settle(self, row: DueSchedule, now: Ms) -> ScheduleDraft:
-        """Return the draft of a due schedule at `now`: resume it if its pause is over, else settle its due fires."""
+        """Return a draft that resumes a due schedule if its pause is over, and else settles its fires up to `now`."""
         schedule = row.schedule
         if schedule.state == "paused":
             return resume(schedule, now, reason="until")
@@ -258,9 +262,9 @@ class Settler(Loop):
 
     @staticmethod
     def _delete_if_terminal(draft: ScheduleDraft, open_runs: int) -> None:
-        """Add the deletion to the draft of a finished schedule with `terminal="delete"`, if no run of it is open.
+        """Add the deletion of the schedule to `draft` if it is finished, has `terminal="delete"`, and has no open run.
 
-        `open_runs` is the number of runs open before; runs of the draft are counted as well.
+        `open_runs`: number of its stored runs that are open. New runs in the draft count as well.
         """
         schedule = draft.schedule
         ended = schedule.state == "finished" and schedule.spec.terminal == "delete"
@@ -268,28 +272,28 @@ class Settler(Loop):
             for event in delete(schedule, OpenRuns(), schedule.cursor, reason="finished").events:
                 draft.emit(event)
 
-    # ── schedules marked for another look ──────────────────────────────────
+    # ── touched schedules ──────────────────────────────────────────────────
 
-    async def look_again(self) -> float:
+    async def update_touched(self) -> float:
         """Commit what touched schedules need: the next fire of a fixed delay, a pause, a deletion, or nothing.
 
-        Each commit clears the touch mark that was read. Return the seconds until the next look. Raises: StoreError.
+        Each commit clears the touch that was read. Return the seconds until the next call. Raises: StoreError.
         """
-        due = await self._store.due(Agenda.TOUCHED, DUE_BATCH)
+        due = await self._store.due(Agenda.TOUCHED, DUE_BATCH_ROWS)
         for row in due.schedules:
             if await self._must_wait_for_open_runs(row):
-                continue  # the touch stays, so that the schedule is looked at again when the hold ends
-            draft = await self._look_again(row, due.now)
+                continue  # the touch stays, so that the store returns this schedule again when the hold ends
+            draft = await self._draft_touched(row, due.now)
             if draft is None:
                 continue
             await self._batcher.submit(draft.change(self._change_id(), touched=row.touched))
-        return 0.0 if len(due.schedules) >= DUE_BATCH else self.poll
+        return 0.0 if len(due.schedules) >= DUE_BATCH_ROWS else self.poll
 
     async def _must_wait_for_open_runs(self, row: DueSchedule) -> bool:
-        """Return True if a finished schedule is to be deleted after its open runs, and none touches it by ending.
+        """Return True if a finished schedule must be deleted after its open runs, and no end of these will touch it.
 
-        Its touch mark must then stay. Runs of an earlier revision do not touch the schedule if only the present
-        revision asks for the deletion.
+        Its present touch must then stay. The reason: if only the present revision of a schedule asks for the deletion,
+        the end of a run of an earlier revision does not touch the schedule.
         """
         schedule = row.schedule
         if row.open == 0 or schedule.spec.terminal != "delete" or schedule.state != "finished":
@@ -297,14 +301,14 @@ class Settler(Loop):
         found = await self._store.find(Runs(schedule_id=schedule.id, states=tuple(OPEN), limit=1_000))
         return not any(run.options is not None and run.options.rearm for run in found)
 
-    async def _look_again(self, row: DueSchedule, now: Ms) -> ScheduleDraft | None:
-        """Return the draft for a touched schedule: pause it, set its next fire after a fixed delay, or delete it.
+    async def _draft_touched(self, row: DueSchedule, now: Ms) -> ScheduleDraft | None:
+        """Return a draft for a touched schedule: pause it, set its next fire after a fixed delay, or delete it.
 
-        An empty draft if nothing is to be done: its change only clears the touch mark. None if an open run must end
-        first; the touch mark then stays.
+        If nothing is to be done, return an empty draft, whose change only clears the touch. If an open run must end
+        first, return None: the touch then stays. `now`: the store's time.
         """
         schedule = row.schedule
-        last = await self._last(schedule.id, ENDED - {State.SKIPPED})
+        last = await self._find_newest_run(schedule.id, ENDED - {State.SKIPPED})
         if schedule.state == "active" and (reason := _reason_to_pause(schedule, last)) is not None:
             return pause(schedule, _open_runs(row), now, reason=reason)
         draft = ScheduleDraft(schedule)
@@ -314,18 +318,19 @@ class Settler(Loop):
                 # next fire from none, so a write that changes nothing could undo a next fire that another instance set.
                 return None
             if row.open == 0:
-                skipped = await self._last(schedule.id, frozenset({State.SKIPPED}))
+                skipped = await self._find_newest_run(schedule.id, frozenset({State.SKIPPED}))
                 ends = [run.ended_at for run in (last, skipped) if run is not None and run.ended_at is not None]
                 draft = rearm(schedule, max(ends, default=now))
         elif schedule.state == "active" and schedule.next_at is None:
-            draft = settle(schedule, _open_runs(row), now)  # only a damaged row is like that: see Keeper.repair
+            draft = settle(schedule, _open_runs(row), now)  # a damaged row, which `Keeper.repair` touched
         self._delete_if_terminal(draft, row.open)
         return draft
 
-    async def _last(self, schedule_id: str, states: frozenset[State]) -> Run | None:
-        """Return the newest run of a schedule in one of the states; None if there is none.
+    async def _find_newest_run(self, schedule_id: str, states: frozenset[State]) -> Run | None:
+        """Return the newest run of a schedule in one of `states`; None if there is none.
 
-        Callers ask for skipped runs apart: a run that was skipped while another was open is newer than that one.
+        Callers ask for skipped runs separately: a run that was skipped while an older run was open would hide the
+        older run.
         """
         found = await self._store.find(Runs(schedule_id=schedule_id, states=tuple(states), limit=1))
         return found[0] if found else None
@@ -333,21 +338,21 @@ class Settler(Loop):
     # ── leases that ended ──────────────────────────────────────────────────
 
     async def rescue(self) -> float:
-        """Make running runs whose lease expired claimable again, and commit that. Return the seconds to the next look.
+        """Make running runs whose lease expired claimable again, and commit that.
 
         A run ends instead if its crash budget is spent, if its cancellation was requested, or if it must not be
-        executed again. The next look comes when the next lease expires. Raises: StoreError.
+        executed again. Return the seconds until the next lease expires; 0 if more may have expired. Raises: StoreError.
         """
-        due = await self._store.due(Agenda.EXPIRED, DUE_BATCH)
+        due = await self._store.due(Agenda.EXPIRED, DUE_BATCH_ROWS)
         self._observe_store_time(due.now)
         if due.runs:
             await self._batcher.submit_all([self._expire(run, due.now) for run in due.runs])
-        return 0.0 if len(due.runs) >= DUE_BATCH else self._seconds_until_due(due)
+        return 0.0 if len(due.runs) >= DUE_BATCH_ROWS else self._seconds_until_due(due)
 
     def _expire(self, run: Run, now: Ms) -> Change:
-        """Return the change for a run whose lease expired, and log it.
+        """Return the change that retries or ends a run whose lease expired, and log that. `now`: the store's time.
 
-        Crash budget and recovery are those of the run, else those of its handler here, else the defaults.
+        Crash budget and recovery are those of the run's options, else those of its handler here, else the defaults.
         """
         handler = self._handlers.get(run.task)
         recovery = run.options.recovery if run.options else None
@@ -358,7 +363,7 @@ class Settler(Loop):
         )
         events = decide(run, command, now)
         after = evolve(run, events[0])
-        log.warning("run %s: lease of %s ended, %s", run.id, run.owner, after.state)
+        log.warning("run %s: worker %s stopped renewing its lease; the run is now %s", run.id, run.owner, after.state)
         return Change(
             id=self._change_id(),
             guard=RunLease(run.id, run.epoch),
@@ -370,22 +375,23 @@ class Settler(Loop):
 
     # ── gates with room ────────────────────────────────────────────────────
 
-    async def open_gates(self) -> float:
-        """Have the store unpark runs at gates with room, and report it. Return the seconds until the next check."""
-        due = await self._store.due(Agenda.GATES, DUE_BATCH)
+    async def unpark_runs(self) -> float:
+        """Have the store unpark runs at gates with room; if it did, call `on_unparked`. Return the seconds to wait."""
+        due = await self._store.due(Agenda.GATES, DUE_BATCH_ROWS)
         self._idle_gate_checks = 0 if due.unparked else self._idle_gate_checks + 1
         if due.unparked:
             self._on_unparked()
-        return 0.0 if due.unparked >= DUE_BATCH else self.poll
+        return 0.0 if due.unparked >= DUE_BATCH_ROWS else self.poll
 
     def _seconds_until_due(self, due: Due) -> float:
+        """Return the seconds until the next row is due, by the store's answer; the poll interval if none is known."""
         return self.poll if due.next_at is None else max(0.0, (due.next_at - due.now) / 1000)
 
 
 def _reason_to_pause(schedule: Schedule, last: Run | None) -> str | None:
-    """Return why a schedule pauses itself: the retries of its last run are exhausted, or its agent is gone.
+    """Return why the engine must pause a schedule: its last run exhausted its retries, or its HTTP agent is gone.
 
-    `last` is its newest run that ended without being skipped. Return None if the schedule does not pause.
+    Return None if it need not. `last`: the newest of its runs that ended and were not skipped; None: there is none.
     """
     if last is None or last.state is not State.FAILED or not last.dead:
         return None
@@ -398,24 +404,24 @@ def _reason_to_pause(schedule: Schedule, last: Run | None) -> str | None:
 
 
 def _max_crashes(task: str) -> int:
-    """Return the crash budget of a task that is not known here."""
+    """Return the crash budget of a task that has no handler here."""
     return MAX_CALL_CRASHES if task == HTTP_TASK else 3
 
 
 def _may_be_early(row: DueSchedule, draft: ScheduleDraft) -> bool:
-    """Return True if the draft may be committed before the fire time.
+    """Return True if the draft may be committed before the time of its fires.
 
-    The schedule then has no open run, and each of its fires becomes a run: no end of a run can change that decision.
+    It may if the schedule has no open run and each fire becomes a run: then no end of a run can change the decision.
     """
     fires = row.open == 0 and row.schedule.state == "active" and draft.schedule.state == "active"
     return fires and not draft.spans and all(run.state is State.WAITING for run in draft.runs)
 
 
 def _open_runs(row: DueSchedule, ending: Container[str] = ()) -> OpenRuns:
-    """Return the counts of a schedule's open runs, without those of its two oldest that are in `ending`.
+    """Return the counts of a schedule's open runs; those of its two oldest that are in `ending` count as ended.
 
-    `ending`: runs whose end is committed no later than the fires to be settled. If the store refuses such an end, the
-    schedule's gate still holds the new run back.
+    `ending`: ids of runs whose end is committed no later than the fires to be settled. If the store refuses such an
+    end, the schedule's gate still holds the new run back.
     """
     open_still = [run for run in row.oldest if run.id not in ending]
     over = len(row.oldest) - len(open_still)

@@ -1,4 +1,4 @@
-"""The store's time, by which the engine decides: the clock of this machine may be wrong."""
+"""The store clock: the store's time, by which the engine decides. The clock of this machine may be wrong."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from mainspring.model.instant import Ms
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Agenda, Store
 
-#: A slow answer is assumed to make the store's time look at most this many milliseconds older than it is. If an answer
-#: is older by more, the store's clock was set back.
-MAX_ANSWER_DELAY: Ms = 50
-#: For this many milliseconds the quickest answer determines the offset; after them, the next answer does.
-OFFSET_TTL: Ms = 1_000
+#: An answer of the store may be this many milliseconds older than the clock here says, because it was slow. If it is
+#: older by more, the store's clock was set back.
+MAX_ANSWER_DELAY_MS: Ms = 50
+#: An offset taken from a quick answer is kept for this many milliseconds although slower answers arrive.
+OFFSET_TTL_MS: Ms = 1_000
 
 
 class StoreClock:
-    """A clock whose wall time is the store's: the last known value, carried on by boot time.
+    """A clock whose wall time is the store's: the store's time in an earlier answer, plus the boot time passed since.
 
-    But for drift it is never ahead of the store. For a store on this machine, this machine's clock is read
-    directly.
+    Apart from drift it is never ahead of the store. For a store without a clock of its own, it is this machine's clock.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -32,30 +31,30 @@ class StoreClock:
         self.monotonic: Callable[[], float] = clock.monotonic
 
     def now(self) -> Ms:
-        """Return the store's time as far as it is known here; before `observe`, this machine's time. Thread: any."""
+        """Return the store's time as it is known here; before the first `observe`, this machine's. Thread: any."""
         return self._clock.now() if self._offset is None else self._clock.boot() + self._offset
 
     def observe(self, now: Ms) -> None:
-        """Learn the store's time from an answer of the store, whose clock showed `now` when it answered.
+        """Learn the store's time from an answer of the store. `now`: what the store's clock showed when it answered.
 
-        Answers that took long are older, so the quickest recent one counts. For a store without a clock of its own,
-        this changes nothing.
+        The quickest recent answer counts, because an answer that took long is old when it arrives. For a store without
+        a clock of its own, do nothing.
         """
         if self._own:
             boot = self._clock.boot()
             offset = now - boot
             if (
                 self._offset is not None
-                and 0 <= self._offset - offset <= MAX_ANSWER_DELAY
-                and boot - self._observed_at < OFFSET_TTL
+                and 0 <= self._offset - offset <= MAX_ANSWER_DELAY_MS
+                and boot - self._observed_at < OFFSET_TTL_MS
             ):
                 return
             self._offset, self._observed_at = offset, boot
 
     async def read(self) -> Ms:
-        """Return the store's present time, asked of the store, for decisions that must not be ahead of it at all.
+        """Ask the store for its present time and return it, for decisions that must never be ahead of the store.
 
-        Raises: StoreError.
+        For a store without a clock of its own, return this machine's time. Raises: StoreError.
         """
         if self._own:
             now = (await self._store.due(Agenda.TOUCHED, 0)).now

@@ -1,4 +1,4 @@
-"""The coroutine executor: runs coroutines, and light synchronous handlers, on the event loop that called run()."""
+"""The coroutine executor: runs coroutines, and light synchronous handlers, on the handlers' event loop."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 from mainspring.aio.timer import TimerFuture
 from mainspring.executors.deadlines import Deadlines
-from mainspring.executors.outcomes import error_outcome, note_begin, note_end, timeout_outcome, value_outcome
+from mainspring.executors.outcomes import error_outcome, record_begin, record_end, timeout_outcome, value_outcome
 from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import CURRENT, Done, HeldRun
 
-#: Added to timers of other event loops than asyncio's own (uvloop), in seconds: they count whole milliseconds, and may
-#: end that much early.
+#: Seconds added to timers on event loops other than asyncio's own (uvloop): these count whole milliseconds, so a timer
+#: may end up to a millisecond early.
 COARSE_TIMER_SECONDS = 0.001
 
 
@@ -34,8 +34,9 @@ class CoroutineExecutor:
     ) -> None:
         """Run attempts on `loop`; `done` receives each outcome there, or where `start` was called if `loop` is closed.
 
-        For an attempt that was handed over ahead of its time, `take_slot` takes a slot when that time has come; if it
-        returns False, the attempt does not begin and `on_no_slot` is called instead of `done`. Both run on `loop`.
+        An attempt that was handed over early begins at its time (`starts_at`). Then `take_slot` is called to take a
+        slot for it. If that returns False, the attempt does not begin, and `on_no_slot` is called instead of `done`.
+        Both functions are called on `loop`.
         """
         self._loop = loop
         self._clock = clock
@@ -47,7 +48,7 @@ class CoroutineExecutor:
         self._on_no_slot = on_no_slot
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
-        """Have the attempts begin on the handlers' loop soon; if it is closed, report them as handed back."""
+        """Have the attempts begin on the handlers' loop soon. If that loop is closed, their outcome is `HandedBack`."""
         try:
             self._loop.call_soon_threadsafe(self._begin, held_runs)
         except RuntimeError:  # the handlers' loop is closed
@@ -55,7 +56,7 @@ class CoroutineExecutor:
                 self._done(held, HandedBack("loop_closed"))
 
     def stop(self, held: HeldRun) -> None:
-        """Cancel the task of an attempt soon, if it has begun; one that has not sees `held.stop` by itself."""
+        """Cancel the task of an attempt soon if the handler has begun; if not, the task checks `held.stop` itself."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel, held)
 
@@ -70,14 +71,14 @@ class CoroutineExecutor:
 
     @staticmethod
     def _cancel(held: HeldRun) -> None:
-        # An attempt that has not begun sees `held.stop` by itself; a task that is cancelled before its first step would
-        # end without an outcome.
+        # The task of an attempt that has not begun checks `held.stop` itself. If it were cancelled before its first
+        # step, it would end without an outcome.
         execution = held.execution
         if execution.began_at is not None and isinstance(execution.handle, asyncio.Task):
             execution.handle.cancel()
 
     async def _run(self, held: HeldRun) -> None:
-        """Carry out an attempt, and pass its outcome to `done`, or the attempt to `on_no_slot` if it got no slot."""
+        """Execute an attempt and pass its outcome to `done`. If it got no slot, pass it to `on_no_slot` instead."""
         CURRENT.set(held.attempt)
         outcome: Outcome | None
         try:
@@ -85,10 +86,10 @@ class CoroutineExecutor:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if held.stop is None and task is not None and not task.cancelling():
-                outcome = error_outcome(error)  # not this task was cancelled, but something that the handler awaited
+                outcome = error_outcome(error)  # the handler awaited something that was cancelled; this task was not
             else:
                 outcome = held.stop or HandedBack("shutdown", began=held.execution.began_at is not None)
-        except BaseException as error:  # an attempt must end, whatever making its outcome raises
+        except BaseException as error:  # an attempt must end, even if making its outcome fails
             outcome = error_outcome(error)
         self._live.discard(held)
         held.execution.handle = None  # the task refers to the execution: without the cycle both are freed at once
@@ -105,15 +106,16 @@ class CoroutineExecutor:
         return self._take_slot(held)
 
     async def _outcome(self, held: HeldRun) -> Outcome | None:
-        """Call the handler and return the outcome; None if the attempt's time has come and there is no slot for it.
+        """Call the handler and return the outcome; None if the attempt has to take a slot and none is free.
 
-        Raises: CancelledError, unless the time-out alone cancelled the handler.
+        Raises: CancelledError if the task is cancelled, unless its time-out is the only reason.
         """
         if held.starts_at is not None and not await self._take_slot_at(held.starts_at, held):
             return None
         attempt, execution = held.attempt, held.execution
-        # In this order: the engine sets `stop`, then looks whether the attempt began; so one of the two gives way.
-        note_begin(execution, self._clock)
+        # The order matters: this task records the begin and then reads `stop`; the engine sets `stop` and then checks
+        # whether the attempt has begun. So at least one of the two sees what the other has written.
+        record_begin(execution, self._clock)
         stop = held.stop
         if stop is not None:
             return stop
@@ -125,22 +127,22 @@ class CoroutineExecutor:
         try:
             value = await attempt.handler.call(held)
         except asyncio.CancelledError:
-            note_end(execution, self._clock)
+            record_end(execution, self._clock)
             if limited and not self._deadlines.leave(held) and _was_cancelled_once():
                 return timeout_outcome(attempt)
             raise
         except BaseException as error:  # SystemExit in a handler is an outcome like any other
-            note_end(execution, self._clock)
+            record_end(execution, self._clock)
             if limited:
                 self._deadlines.leave(held)
             return held.stop or error_outcome(error)
-        note_end(execution, self._clock)
+        record_end(execution, self._clock)
         if limited and (not self._deadlines.leave(held) or (execution.ms or 0) > (attempt.timeout or 0)):
             return timeout_outcome(attempt)  # the handler blocked the loop or swallowed its cancellation
         return value_outcome(attempt, value)
 
 
 def _was_cancelled_once() -> bool:
-    """Take back the cancellation by the time-out. Return True if it was the only one of this task."""
+    """Undo one cancellation of the present task, that by its time-out. Return True if there was no other."""
     task = asyncio.current_task()
     return task is not None and task.uncancel() == 0

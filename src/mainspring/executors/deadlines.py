@@ -9,10 +9,10 @@ from mainspring.ports.executor import HeldRun
 
 
 class Deadlines:
-    """The attempts that run, with their deadlines. Thread: the one event loop.
+    """The deadlines of the attempts that run on `loop`. `on_expired` is called with each attempt whose time is up.
 
-    `on_expired` is called with each attempt whose time is up. Nearly every attempt ends before its time-out, so
-    entering and leaving must cost next to nothing.
+    One timer serves all deadlines: nearly every attempt ends before its time-out, so `enter` and `leave` must cost next
+    to nothing. Thread: that of `loop`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_expired: Callable[[HeldRun], None]) -> None:
@@ -22,23 +22,26 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, held: HeldRun, seconds: float) -> None:
-        """Have `on_expired` called with the held run unless it leaves within `seconds`."""
+        """Set a deadline for a run: `on_expired` is called with it after `seconds`, unless `leave` is called before."""
         until = self._until[held] = self._loop.time() + seconds
         if self._timer is None or until < self._timer.when():
             self._arm(until)
 
     def leave(self, held: HeldRun) -> bool:
-        """Remove the held run. Return False if its time was up, so that `on_expired` was called."""
+        """Remove the deadline of a run. Return False if it has passed, so that `on_expired` was called."""
         return self._until.pop(held, None) is not None
 
     def _arm(self, until: float) -> None:
-        """Set the one timer to `until`, in the loop's time."""
+        """Set the timer to `until`, in the event loop's time, instead of its present time."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(until, self._expire_due)
 
     def _expire_due(self) -> None:
-        """Remove the attempts whose time is up and report them; set the timer for the next one."""
+        """Call `on_expired` for each deadline that has passed, and remove it; set the timer to the next deadline.
+
+        The timer calls this.
+        """
         self._timer = None
         now = self._loop.time()
         for held in [one for one, until in self._until.items() if until <= now]:

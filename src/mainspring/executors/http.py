@@ -1,4 +1,4 @@
-"""The HTTP executor: calls HTTP agents with one pooled client on the handlers' loop, and judges their responses."""
+"""The HTTP executor: calls HTTP agents with one pooled client on the handlers' loop; responses become outcomes."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Done, Handler, HeldRun
 
-#: A call that found no free slot is tried again after 1,000 ms times the attempt's number, which counts as 30 at most,
-#: times a random factor from 1 to 2.
-RETRY_BASE: Ms = 1_000
+#: A call that found no free slot is tried again after this time, multiplied by the attempt's number (at most
+#: `MAX_RETRY_FACTOR`) and by a random factor from 1 to 2.
+RETRY_BASE_MS: Ms = 1_000
 MAX_RETRY_FACTOR = 30
-#: Characters of a response that an error text shows.
-EXCERPT_CHARACTERS = 300
+#: The most characters of a response that an error text shows.
+MAX_EXCERPT_CHARS = 300
 #: Statuses below 500 after which the call is tried again, as after every status from 500 on.
 RETRIED_STATUSES = frozenset({408, 425, 429})
 
-#: The host that the present call names, for the check of the address that it resolves to.
+#: The host name in the URL of the present call. The check of an address needs it, because aiohttp passes the address
+#: only.
 _HOST: ContextVar[str] = ContextVar("mainspring_agent_host", default="")
 
 
 def http_handler(settings: AgentSettings) -> Handler:
-    """Return the handler of the built-in task without its functions; `make_agent_client` fills in the `call`."""
+    """Return the handler of the built-in task, without functions: `make_agent_client` sets `call` afterwards."""
     return Handler(
         name="http",
         kind="http",
@@ -62,7 +63,7 @@ def _unwired(*_: Any) -> Any:
 
 
 class HttpClient:
-    """Calls agents with one pooled session. Thread: handlers' loop."""
+    """Calls HTTP agents through one pool of connections, within the limits of its settings. Thread: handlers' loop."""
 
     def __init__(
         self,
@@ -72,9 +73,10 @@ class HttpClient:
         look_up_secrets: Callable[[Run], Awaitable[CallSecrets]],
         rng: random.Random | None = None,
     ) -> None:
-        """`look_up_secrets` returns the headers and signing secrets for the call of a run; it may raise StoreError.
+        """`guard` checks the addresses that are called.
 
-        `rng` spreads the times at which calls without a slot are tried again.
+        `look_up_secrets` returns the headers and signing secrets for the call of a run; it may raise StoreError. `rng`
+        makes the random part of the delays after which calls without a slot are tried again.
         """
         self._settings = settings
         self._guard = guard
@@ -86,13 +88,13 @@ class HttpClient:
         self._calls_of_host: dict[tuple[str, int], FairLimiter] = {}
         #: Number of calls made.
         self.calls = 0
-        #: Number of calls under way; other attempts of this client wait for a limiter.
+        #: Number of calls under way; the other attempts given to this client wait for a slot.
         self.under_way = 0
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Use other settings from now on: calls at once to a host, bytes read, bytes kept, the URL for callbacks.
+        """Use new settings from now on, for the calls at once to a host, the sizes of responses and the callback URL.
 
-        The running client keeps its address guard, its limit of all calls and its time-outs.
+        The address guard, the limit of all calls and the time-outs stay as they are.
         """
         self._settings = settings
         for limiter in self._calls_of_host.values():
@@ -101,7 +103,7 @@ class HttpClient:
     async def call(self, held: HeldRun) -> Outcome:
         """Call the agent of a run and return the outcome; `Snoozed` if the call got no slot in time.
 
-        A call needs a slot in two limits: that of all calls, and that of the agent's host.
+        A call needs two slots: one of the limit of all calls, and one of the limit of the agent's host.
         """
         run = held.attempt.run
         target = None if run.options is None else run.options.http
@@ -130,14 +132,17 @@ class HttpClient:
                 del self._calls_of_host[host]
 
     def _snooze(self, run: Run) -> Snoozed:
-        """Return the outcome that sends the run back to the queue, for longer at each attempt.
+        """Return the outcome of a call that got no slot: the run is tried again later, with a longer delay each time.
 
-        Why: while no call of its schedule ends, the free slots belong to other schedules.
+        Why not wait: while no call of its schedule ends, free slots belong to other schedules.
         """
-        return Snoozed(int(RETRY_BASE * min(run.attempt, MAX_RETRY_FACTOR) * (1 + self._rng.random())))
+        return Snoozed(int(RETRY_BASE_MS * min(run.attempt, MAX_RETRY_FACTOR) * (1 + self._rng.random())))
 
     async def _call_now(self, attempt: Attempt, began_at: Ms | None, target: HttpTarget, host: str) -> Outcome:
-        """Call the agent without waiting for a slot. Return the outcome; errors of the network become a failure."""
+        """Call the agent now, because the call has its slots, and return the outcome. A network error is a failure.
+
+        `began_at`: when the attempt began, in store time. `host`: the host name in the URL of `target`.
+        """
         try:
             secrets = await self._look_up_secrets(attempt.run)
         except StoreError as error:
@@ -167,10 +172,10 @@ class HttpClient:
     async def _request(
         self, target: HttpTarget, body: bytes, headers: dict[str, str], redacted: tuple[str, ...], *, accepts: bool
     ) -> Outcome:
-        """Send the request and return the outcome of its response, without the texts in `redacted`.
+        """Send the request and return the outcome of its response, in which the texts in `redacted` are replaced.
 
-        `accepts`: the agent can call back, so a 202 leaves the run open. Raises: Forbidden, Unresolved, and what
-        aiohttp raises.
+        `accepts`: the agent can call back, so a response 202 leaves the run open. Raises: Forbidden if an address may
+        not be called; Unresolved if the host has no address; the errors of aiohttp.
         """
         async with self._opened().request(
             target.method, target.url, data=body or None, headers=headers, allow_redirects=False
@@ -194,7 +199,11 @@ class HttpClient:
     def _add_callback(
         self, headers: dict[str, str], attempt: Attempt, target: HttpTarget, secrets: CallSecrets, now: Ms
     ) -> str | None:
-        """Add URL and token of callbacks to `headers` and return the token; None if the agent cannot call back."""
+        """Add the headers with the URL and the token for callbacks, and return the token.
+
+        If this instance has no public URL or the schedule no secret, the agent cannot call back: add nothing and return
+        None. `now` is the time from which the token's life counts.
+        """
         if not self._settings.public_url or not secrets.secrets:
             return None
         run = attempt.run
@@ -205,7 +214,7 @@ class HttpClient:
         return token
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Return the session, which the first call opens."""
+        """Return the session, and open it at the first call."""
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 limit=0,
@@ -224,7 +233,10 @@ class HttpClient:
         return self._session
 
     def _socket(self, info: Any) -> socket.socket:
-        """Return a socket for the address in `info`, after a last check of it and its port. Raises: Forbidden."""
+        """Return a socket for the address and port in `info`, after checking both. aiohttp calls this to connect.
+
+        Why: URLs with an address instead of a name are not resolved, so nothing has checked them. Raises: Forbidden.
+        """
         family, kind, protocol, _, address = info
         self._guard.check_port(address[1])
         self._guard.check_address(address[0], _HOST.get())
@@ -239,7 +251,10 @@ class HttpClient:
 
 
 class HttpExecutor(CoroutineExecutor):
-    """Runs calls of agents as coroutines; closing it closes the pooled connections, on their event loop if it runs."""
+    """Runs calls of agents as coroutines on the handlers' loop.
+
+    `close` closes the pooled connections on that loop, if it still runs.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, done: Done, client: HttpClient) -> None:
         super().__init__(loop, clock, done)
@@ -259,7 +274,7 @@ class HttpExecutor(CoroutineExecutor):
 
 
 class _Resolver(AbstractResolver):
-    """Resolves names to addresses that the guard allows; aiohttp connects only to these."""
+    """Resolves the host names in URLs for aiohttp, only to addresses that the guard allows."""
 
     def __init__(self, guard: AddressGuard) -> None:
         self._guard = guard
@@ -267,7 +282,10 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of a host, if all of them may be called. Raises: Forbidden, Unresolved."""
+        """Return the addresses of a host.
+
+        Raises: Forbidden if one of them, or the port, may not be called; Unresolved if the host has no address.
+        """
         found = await self._guard.addresses(host, port)
         return [
             ResolveResult(
@@ -286,9 +304,9 @@ class _Resolver(AbstractResolver):
 
 
 def _own_headers(attempt: Attempt, secrets: CallSecrets, body: bytes, began_at: Ms | None, now: Ms) -> dict[str, str]:
-    """Return the schedule's headers and those of Mainspring: facts about the run, its deadline, and the signature.
+    """Return the headers of a call: the schedule's own, facts about the run, its deadline, and the signature.
 
-    `began_at`: when the attempt began, in store time. `now`: the time of the signature.
+    `began_at`: when the attempt began, in store time; None: at `now`. `now`: the time of the signature.
     """
     run = attempt.run
     headers: dict[str, str] = dict(secrets.headers or {})
@@ -311,11 +329,12 @@ def _own_headers(attempt: Attempt, secrets: CallSecrets, body: bytes, began_at: 
 
 
 def _error_response(status: int, summary: str, text: str, retry_after: Ms | None) -> Failed:
-    """Return the outcome of a response that is no success: with or without a further attempt, by its status.
+    """Return the outcome of a response that is not a success; its status decides whether the call is tried again.
 
-    `summary` names call and status, `text` is the redacted body. `retry_after`: the wait that the response asked for.
+    `summary` names the call and the status, `text` is the redacted body. `retry_after`: the delay that the response
+    asked for; None: it asked for none.
     """
-    excerpt = " ".join(text[: EXCERPT_CHARACTERS * 2].split())[:EXCERPT_CHARACTERS]
+    excerpt = " ".join(text[: MAX_EXCERPT_CHARS * 2].split())[:MAX_EXCERPT_CHARS]
     error = f"{summary}: {excerpt}" if excerpt else summary
     fingerprint = f"http:{status}"
     if status == 410:
@@ -329,7 +348,7 @@ def _error_response(status: int, summary: str, text: str, retry_after: Ms | None
 
 @lru_cache(4_096)
 def _host_of(url: str) -> tuple[str, int] | None:
-    """Return host and port of a URL; None if it cannot be called: it may have been stored without a check."""
+    """Return host and port of a URL; None if it is not valid: a URL may have been stored unchecked."""
     try:
         return host_and_port(check_url(url))
     except InvalidInput:
@@ -337,12 +356,12 @@ def _host_of(url: str) -> tuple[str, int] | None:
 
 
 def _where(target: HttpTarget) -> str:
-    """Return the call as error texts show it: without the query, which may hold a secret."""
+    """Return method and URL of a call for an error text, without the query, which may contain a secret."""
     return f"{target.method} {storable_text(target.url).partition('?')[0]}"
 
 
 def _network_error_text(error: Exception) -> str:
-    """Return an error text for a failed call: a short one for a lost or refused connection, else aiohttp's own."""
+    """Return the error text of a call that failed: our own text for a lost or refused connection, else aiohttp's."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, ConnectionRefusedError):
         return "the connection was refused"
@@ -352,16 +371,22 @@ def _network_error_text(error: Exception) -> str:
 
 
 def _unreachable(target: HttpTarget, text: str, kind: str) -> Failed:
-    """Return the outcome of a call that got no response; it may be retried. Errors of one `kind` are grouped."""
+    """Return the outcome of a call that got no response: a failure that may be retried.
+
+    `text` is the error. Failures of one `kind`, such as "unresolved", have one fingerprint.
+    """
     return Failed(f"{_where(target)}: {text}", reason="network", fingerprint=f"network:{kind}")
 
 
 def _uncallable(target: HttpTarget) -> Failed:
-    """Return the outcome for a URL that cannot be called; no attempt follows."""
+    """Return the outcome of a call whose URL is not valid: a failure without a retry."""
     return Failed(f"{_where(target)}: is not a URL that can be called", reason="agent", retry=False)
 
 
 def _traceparent(run: Run) -> str:
-    """Return a W3C trace header in which the run is the trace and the attempt the span, equal on every instance."""
+    """Return the header `traceparent` (W3C): the run is the trace, the attempt the span.
+
+    Its value is computed from run id and epoch, so every instance sends the same value for one attempt.
+    """
     span = hashlib.blake2b(f"{run.id}:{run.epoch}".encode(), digest_size=8).hexdigest()
     return f"00-{run.id.replace('-', '')}-{span}-01"

@@ -1,4 +1,4 @@
-"""The lazy executor: makes another executor when the first attempt needs it."""
+"""The lazy executor: delegates to an executor that it makes when the first attempt needs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from mainspring.ports.executor import Executor, HeldRun
 
 
 class LazyExecutor:
-    """Delegates to an executor that most programs never use; `make` makes it at the first `start`."""
+    """Delegates to the executor that `make` returns, and calls `make` only at the first `start`.
+
+    Why: most programs never use that executor, and need not import its module.
+    """
 
     def __init__(self, make: Callable[[], Executor]) -> None:
         self._make = make

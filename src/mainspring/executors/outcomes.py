@@ -1,4 +1,4 @@
-"""Outcomes of attempts: what a handler returned or raised, or that it took too long."""
+"""Outcomes of attempts, made from what a handler returned or raised, or from its time-out."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from mainspring.model.ids import storable_text
 from mainspring.model.instant import duration_ms
 from mainspring.model.outcome import Accepted, Cancel, Cancelled, Failed, Outcome, Snooze, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import Attempt, Execution
+from mainspring.ports.executor import MAX_ERROR_CHARS, Attempt, Execution
 
-#: Characters kept of an error and of a traceback.
-MAX_ERROR_CHARACTERS = 2_000
-MAX_TRACE_CHARACTERS = 8_000
+#: Characters stored of a traceback.
+MAX_TRACE_CHARS = 8_000
 
 
-def note_begin(execution: Execution, clock: Clock) -> None:
-    """Note when the handler begins: now."""
+def record_begin(execution: Execution, clock: Clock) -> None:
+    """Record in `execution` that the handler begins now."""
     execution.started = clock.monotonic()  # set before `began_at`, which other threads test
     execution.began_at = clock.now()
 
 
-def note_end(execution: Execution, clock: Clock) -> None:
-    """Note how long the handler took until now."""
+def record_end(execution: Execution, clock: Clock) -> None:
+    """Record in `execution` that the handler has ended now: how long it took."""
     execution.ms = round((clock.monotonic() - execution.started) * 1000)
 
 
 def value_outcome(attempt: Attempt, value: Any) -> Outcome:
     """Return the outcome of a handler that returned `value`: success, or what a `Snooze` or `Cancel` asks for.
 
-    A value that is an outcome is returned as it is. A value that cannot be stored as JSON makes a failure.
+    A value that is an outcome already, as from the client of HTTP agents, is returned unchanged. A value that cannot be
+    stored as JSON makes a failure without a retry.
     """
     if value is None:
         return Succeeded()
@@ -51,8 +51,8 @@ def value_outcome(attempt: Attempt, value: Any) -> Outcome:
 def error_outcome(error: BaseException) -> Failed:
     """Return the outcome of a handler that raised `error`.
 
-    Its fingerprint is the same for errors of one type from one line of code. Error and traceback are cut if they are
-    long.
+    Errors of one type from one line of code have one fingerprint. Error text and traceback are cut to
+    `MAX_ERROR_CHARS` and `MAX_TRACE_CHARS`.
     """
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -68,16 +68,16 @@ def error_outcome(error: BaseException) -> Failed:
     except Exception:
         trace = ""
     return Failed(
-        error=_cut(f"{name}: {text}" if text else name, MAX_ERROR_CHARACTERS),
+        error=_cut(f"{name}: {text}" if text else name, MAX_ERROR_CHARS),
         fingerprint=fingerprint,
-        trace=_cut(trace, MAX_TRACE_CHARACTERS),
+        trace=_cut(trace, MAX_TRACE_CHARS),
     )
 
 
 def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
     """Return the outcome of a handler that took longer than its time-out.
 
-    `abandoned`: it was asked to stop, did not do so within its overrun, and is waited for no longer.
+    `abandoned`: the handler was asked to stop, did not stop within its overrun, and is not waited for any more.
     """
     seconds = (attempt.timeout or 0) / 1000
     if not abandoned:
@@ -87,7 +87,7 @@ def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Return the text; if it is longer than `limit`, a note takes the place of its middle."""
+    """Return the text. If it is longer than `limit` characters, its middle is replaced by the number left out."""
     if len(text) <= limit:
         return text
     return text[: limit // 2] + f"\n… {len(text) - limit} characters left out …\n" + text[-limit // 2 :]

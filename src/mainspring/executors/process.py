@@ -1,6 +1,6 @@
-"""The process executor: runs CPU-bound handlers in child processes, one per busy slot, with JSON on pipes.
+"""The process executor: runs CPU-bound handlers in child processes. Requests and responses are JSON on pipes.
 
-A child is stopped by TERM, then after a grace by KILL.
+A child is stopped with SIGTERM, and killed if it still runs `CHILD_KILL_GRACE_SECONDS` later.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mainspring.executors.outcomes import error_outcome, note_begin, note_end, timeout_outcome
+from mainspring.executors.outcomes import error_outcome, record_begin, record_end, timeout_outcome
 from mainspring.executors.process_child import Request, Response, read_frame, write_frame
-from mainspring.executors.thread import NO_THREAD_RETRY
+from mainspring.executors.thread import NO_THREAD_RETRY_MS
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import CHILD, Done, HeldRun
+from mainspring.ports.executor import CHILD_VARIABLE, Done, HeldRun
 from mainspring.ports.threads import Threads
 
 log = logging.getLogger("mainspring.run")
 
-#: Seconds between TERM and KILL.
+#: Seconds between SIGTERM and SIGKILL.
 CHILD_KILL_GRACE_SECONDS = 5.0
 
 
 class _Child:
-    """A child process that serves one request at a time."""
+    """A child process, started by the constructor. It answers one request at a time."""
 
     def __init__(self) -> None:
         request_read, self.write_fd = os.pipe()
@@ -44,16 +44,16 @@ class _Child:
             command,
             pass_fds=(request_read, response_write),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, CHILD: "1"},
+            env={**os.environ, CHILD_VARIABLE: "1"},
         )
         os.close(request_read)
         os.close(response_write)
-        self._life: int | None = None  # readable when the process is dead
-        with contextlib.suppress(AttributeError, OSError):  # not on every system; the pipe's end must do there
+        self._life: int | None = None  # a descriptor that is readable once the process is dead
+        with contextlib.suppress(AttributeError, OSError):  # a system without it: only the end of the pipe tells
             self._life = os.pidfd_open(self.process.pid)
 
     def ask(self, request: Request) -> Response | None:
-        """Send a request and return the response; None if the child died. Blocks."""
+        """Send a request and return the child's response, or None if it died; block until then."""
         try:
             write_frame(self.write_fd, msgspec.json.encode(request))
             answer = read_frame(self.read_fd) if self._wait_for_answer() else None
@@ -64,8 +64,8 @@ class _Child:
     def _wait_for_answer(self) -> bool:
         """Block until the child answers or dies. Return True if there is an answer to read.
 
-        The end of the pipe does not tell that the child died: its own children may keep the pipe open as long as they
-        live. Where the system cannot watch a process, return True at once.
+        The end of the pipe does not show that the child died: processes that it started may keep the pipe open. Return
+        True at once on a system that cannot watch a process.
         """
         if self._life is None:
             return True
@@ -79,9 +79,10 @@ class _Child:
             self.process.send_signal(number)
 
     def reap(self) -> int:
-        """Close the pipes, which ends an idle child, and return its exit code: negative if a signal ended it.
+        """Close the pipes, wait for the child to end, and return its exit code.
 
-        Blocks. A child that does not end within `CHILD_KILL_GRACE_SECONDS` is killed.
+        The code is the negative number of a signal if a signal ended the child. An idle child ends when its pipes are
+        closed. If the child still runs after `CHILD_KILL_GRACE_SECONDS`, kill it.
         """
         for fd in (self.write_fd, self.read_fd, self._life):
             if fd is not None:
@@ -95,9 +96,10 @@ class _Child:
 
 
 class ProcessExecutor:
-    """Runs each attempt in a child process, with a thread that waits for it. Idle children are reused.
+    """Runs each attempt in a child process, and waits for its end in a thread. Idle children are reused.
 
-    Of an execution, `timer` is written on the engine loop and `handle`, the child, in the waiting thread.
+    Of an execution, `timer` is written on the engine loop. `handle`, which is the child, and all other fields are
+    written in the waiting thread.
     """
 
     def __init__(self, threads: Threads, clock: Clock, done: Done) -> None:
@@ -109,19 +111,23 @@ class ProcessExecutor:
         self._main, self._package = main_program()
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
-        """Begin the attempts, each in a thread; one for which no thread can be started is snoozed."""
+        """Begin the attempts, each with a waiting thread and a timer for its time-out.
+
+        If no thread can be started, the outcome is `Snoozed`: the run is tried again after `NO_THREAD_RETRY_MS`, and no
+        failure is counted.
+        """
         for held in held_runs:
             timeout = held.attempt.timeout
             if timeout is not None:
                 held.execution.timer = asyncio.get_running_loop().call_later(timeout / 1000, self._expire, held)
             try:
                 self._threads.start(functools.partial(self._serve, held), "mainspring-process")
-            except RuntimeError as error:  # no more threads: try again in a while
-                log.error("run %s: no thread for it: %s", held.attempt.run.id, error)
-                self._done(held, Snoozed(NO_THREAD_RETRY))
+            except RuntimeError as error:  # the system has no more threads
+                log.error("run %s: no thread could be started, trying again: %s", held.attempt.run.id, error)
+                self._done(held, Snoozed(NO_THREAD_RETRY_MS))
 
     def stop(self, held: HeldRun) -> None:
-        """Send TERM to the child now, and KILL when the grace is over, if it still carries out the attempt."""
+        """Send SIGTERM to the child of an attempt now, and SIGKILL after a grace if it still executes the attempt."""
         child = held.execution.handle
         if isinstance(child, _Child):
             child.kill(signal.SIGTERM)
@@ -132,33 +138,34 @@ class ProcessExecutor:
             child.kill(signal.SIGKILL)
 
     async def close(self) -> None:
-        """Kill every child. Blocks until the idle ones have ended."""
+        """Kill every child, and block until the idle children have ended."""
         for child in list(self._children):
             child.kill(signal.SIGKILL)
         while not self._idle.empty():
             self._idle.get().reap()
 
     def _expire(self, held: HeldRun) -> None:
-        """Stop an attempt whose time-out is over; its outcome is that it timed out."""
+        """Stop an attempt because its time-out is over, and have it end as timed out. Its timer calls this."""
         if not held.is_done and held.stop is None:
             held.request_stop(timeout_outcome(held.attempt))
             self.stop(held)
 
     def _serve(self, held: HeldRun) -> None:
-        """Carry out an attempt and pass its outcome to `done`. Thread: the one that `start` started for it."""
+        """Execute an attempt and pass its outcome to `done`. Thread: the one that `start` started for it."""
         try:
             outcome = self._outcome(held)
-        except OSError as error:  # no process, no pipe: try again in a while
-            log.error("run %s: no process for it: %s", held.attempt.run.id, error)
-            outcome = held.stop or Snoozed(NO_THREAD_RETRY)
-        except BaseException as error:  # an attempt must end, whatever making its outcome raises
+        except OSError as error:  # the system has no more processes or pipes
+            log.error("run %s: no process could be started, trying again: %s", held.attempt.run.id, error)
+            outcome = held.stop or Snoozed(NO_THREAD_RETRY_MS)
+        except BaseException as error:  # an attempt must end, even if making its outcome fails
             outcome = error_outcome(error)
         self._done(held, outcome)
 
     def _outcome(self, held: HeldRun) -> Outcome:
-        """Have an idle child, or a new one, call the handler; return the outcome. Blocks.
+        """Have an idle or a new child call the handler, and return the outcome; block until then.
 
-        Raises: OSError if no child can be started.
+        The handler is not called if it should stop already, or if its lease is over. Raises: OSError if no child can be
+        started.
         """
         if held.stop is not None:
             return held.stop
@@ -173,7 +180,7 @@ class ProcessExecutor:
             execution.handle = None
             self._idle.put(child)
             return stop
-        note_begin(execution, self._clock)
+        record_begin(execution, self._clock)
         answer = child.ask(
             Request(
                 main=self._main,
@@ -186,7 +193,7 @@ class ProcessExecutor:
                 log_level=log.getEffectiveLevel() if logging.getLogger().handlers else None,
             )
         )
-        note_end(execution, self._clock)
+        record_end(execution, self._clock)
         execution.handle = None
         if answer is None or held.stop is not None:
             self._children.discard(child)
@@ -196,7 +203,10 @@ class ProcessExecutor:
         return response_outcome(answer)
 
     def _take_idle(self) -> _Child | None:
-        """Return an idle child that lives, or None: a child that was killed must not fail the next attempt."""
+        """Take an idle child that is alive, or return None if there is none. Reap the dead children found on the way.
+
+        Why: a child that was killed while it was idle must not fail the next attempt.
+        """
         while True:
             try:
                 child = self._idle.get_nowait()
@@ -209,7 +219,10 @@ class ProcessExecutor:
 
 
 def death_outcome(code: int) -> Failed:
-    """Return the outcome of an attempt whose child ended without a response. `code`: as `reap` returns it."""
+    """Return the outcome of an attempt whose child ended without a response.
+
+    `code` is the exit code, or the negative number of the signal that ended the child.
+    """
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return Failed(f"the handler's process ended by {how}", reason="process", fingerprint=f"process:{code}")
 
@@ -226,7 +239,10 @@ def response_outcome(answer: Response) -> Outcome:
 
 
 def main_program() -> tuple[str | None, str | None]:
-    """Return file and package of the program's main module, so that a child can import functions defined there."""
+    """Return the file and the package of the program's main module; None for what it does not have.
+
+    A child process needs both to import functions that are defined there.
+    """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     return None if file is None else os.path.abspath(file), getattr(main, "__package__", None)

@@ -1,4 +1,7 @@
-"""The child process of a process handler: reads requests and writes responses as frames of JSON, never a pickle."""
+"""The program of a child process, which executes process handlers: it reads requests and writes responses.
+
+Both are frames of JSON on pipes, never pickles.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from msgspec import Struct
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
 from mainspring.model.run import Run
-from mainspring.ports.executor import CHILD, ProgramLoaded
+from mainspring.ports.executor import CHILD_VARIABLE, ProgramLoaded
 
-#: The name under which a child imports the program's main module. Not `__main__`, so that a guard there is respected.
-MAIN = "__mainspring_main__"
+#: The name under which a child imports the program's main module. It is not `__main__`, so that code behind the usual
+#: guard (`if __name__ == "__main__"`) does not run.
+MAIN_MODULE = "__mainspring_main__"
 
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -28,8 +32,9 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 class Request(Struct, frozen=True):
     """What the parent sends to a child process: the run, its payload, and where to find the function.
 
-    `main` and `package` are file and package of the parent's main module, `path` is the parent's `sys.path`. `module`
-    and `qualname` name the function. `log_level` None: the parent has set up no logging, so the child sets up none.
+    `main` and `package` are the file and package of the parent's main module, `path` is the parent's `sys.path`.
+    `module` and `qualname` name the function. `body` is the payload as JSON. `log_level` None: the parent has set up no
+    logging, so the child sets up none.
     """
 
     main: str | None
@@ -43,9 +48,10 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
-    """How the call ended: at most one of result, error, snooze and cancel is given. If none is, it returned None.
+    """How the call of a handler ended.
 
-    The other fields belong to `error` and are those of `Failed`.
+    At most one of `result`, `error`, `snooze` and `cancel` is given; if none is, the handler returned None. The fields
+    `reason`, `fingerprint`, `trace` and `retry` belong to `error` and mean what they mean in `Failed`.
     """
 
     result: str | None = None
@@ -66,13 +72,13 @@ def write_frame(fd: int, data: bytes) -> None:
 
 
 def read_frame(fd: int) -> bytes | None:
-    """Read one frame and return its data; None at the end of the stream, also within a frame. Blocks."""
+    """Read one frame and return its data; block until it is complete. Return None if the stream ends before."""
     head = _read(fd, 4)
     return None if head is None else _read(fd, int.from_bytes(head, "big"))
 
 
 def _read(fd: int, size: int) -> bytes | None:
-    """Read exactly `size` bytes; None if the stream ends before."""
+    """Read exactly `size` bytes and return them; None if the stream ends before."""
     data = b""
     while len(data) < size:
         chunk = os.read(fd, size - len(data))
@@ -91,7 +97,7 @@ def serve(read_fd: int, write_fd: int) -> None:
 
 
 def _answer(request: Request) -> Response:
-    """Call the handler that a request names, and return how the call ended; errors of any kind are an answer, too."""
+    """Call the handler that a request names, and return how the call ended. An error, too, becomes a response."""
     from mainspring.executors.outcomes import error_outcome, value_outcome
     from mainspring.ports.clock import SystemClock
     from mainspring.ports.executor import Attempt, HeldRun
@@ -99,7 +105,7 @@ def _answer(request: Request) -> Response:
     outcome: Outcome
     try:
         if request.log_level is not None:
-            logging.basicConfig(level=request.log_level, format=LOG_FORMAT)  # the second time it does nothing
+            logging.basicConfig(level=request.log_level, format=LOG_FORMAT)  # only the first call has an effect
         handler = _find(request)
         attempt = Attempt(request.run, request.body, handler, None)
         held = HeldRun(attempt, SystemClock().boot() + 1_000_000_000)
@@ -125,13 +131,16 @@ def _answer(request: Request) -> Response:
 
 
 def _find(request: Request) -> Any:
-    """Return the handler of the task under the request's module and qualified name. Raises: LookupError without one."""
+    """Return the handler of the task that a request names, after importing its module.
+
+    Raises: LookupError if there is no task under that name, and any error of the import.
+    """
     import importlib
 
     sys.path[:] = request.path
     target: Any
     if request.module == "__main__":
-        target = sys.modules.get(MAIN) or _load_main(request)
+        target = sys.modules.get(MAIN_MODULE) or _load_main(request)
     else:
         target = importlib.import_module(request.module)
     for part in request.qualname.split("."):
@@ -145,26 +154,30 @@ def _find(request: Request) -> Any:
 
 
 def _load_main(request: Request) -> types.ModuleType:
-    """Import the program's main file up to where it begins to use the engine, and return it as the module `MAIN`.
+    """Execute the program's main file until its first use of the engine, and return it as the module `MAIN_MODULE`.
 
-    The program needs no `__main__` guard. Raises: LookupError without a file, and what the program raises.
+    Why: the child needs the functions in that file but must not start an engine, which `ProgramLoaded` prevents. So the
+    program needs no `__main__` guard. Raises: LookupError if the program has no file, and any error that the file
+    raises.
     """
     if request.main is None:
-        raise LookupError("a process handler must be defined in a file, an interactive session has none")
-    module = types.ModuleType(MAIN)
+        raise LookupError(
+            "a process handler must be defined in a file, and this program has none (an interactive session?)"
+        )
+    module = types.ModuleType(MAIN_MODULE)
     module.__file__, module.__package__ = request.main, request.package
     with open(request.main, "rb") as file:
         code = compile(file.read(), request.main, "exec")
-    sys.modules[MAIN] = module
-    os.environ[CHILD] = "loading"
+    sys.modules[MAIN_MODULE] = module
+    os.environ[CHILD_VARIABLE] = "loading"
     try:
         with contextlib.suppress(ProgramLoaded):
             exec(code, module.__dict__)  # noqa: S102 - the parent's own program
     except BaseException:
-        del sys.modules[MAIN]
+        del sys.modules[MAIN_MODULE]
         raise
     finally:
-        os.environ[CHILD] = "1"
+        os.environ[CHILD_VARIABLE] = "1"
     return module
 
 

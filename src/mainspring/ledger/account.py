@@ -3,7 +3,7 @@
 `planned` is computed from definitions in the log, never from rows. Rows, spans and tallies must cover each planned fire
 once, and no other. `unexplained` counts differences: a missing row and a surplus row are two.
 
-Two words in this file: the *birth* of a fire is its first event in the log; `low` is the instant after which fires are
+In this file, `births` are the fires whose first event is in the log, and only fires after the instant `low` are
 accounted for.
 """
 
@@ -15,29 +15,28 @@ from collections.abc import Collection
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mainspring.ledger.coverage import MAX_NAMED_DIFFERENCES, Cover, Difference, Stretch
+from mainspring.ledger.coverage import MAX_NAMED_DIFFERENCES, Cover, Difference, Period
 from mainspring.model.events import (
     Event,
     RunScheduled,
     fold_definitions,
 )
 from mainspring.model.ids import fire_id
-from mainspring.model.instant import Ms, isoformat
+from mainspring.model.instant import DAY_MS, Ms, isoformat
 from mainspring.model.retention import Tally
 from mainspring.model.run import ENDED, OPEN, Run, RunOrigin
 from mainspring.model.schedule import Definition, Schedule
 from mainspring.ports.paging import iterate_rows, iterate_spans
 from mainspring.ports.store import Events, Runs, Schedules, Store, Tallies
 from mainspring.rules.planning import count_owed, is_fixed_delay, trigger_of
-from mainspring.rules.schedule_draft import is_fire_birth
+from mainspring.rules.schedule_draft import creates_fire_run
 
-DAY_MS: Ms = 86_400_000
-#: Most accounts of schedules in a ledger. Those with a difference are always included, also beyond this number.
-MAX_LINES = 1_000
+#: Most accounts of schedules in a ledger. An account with a difference is always included, also beyond this number.
+MAX_ACCOUNTS = 1_000
 #: Origins of the runs that no schedule planned.
 _AD_HOC: tuple[RunOrigin, ...] = ("enqueue", "trigger", "backfill", "child")
-#: Types of the events from which the definitions of a schedule are read, and of the first events of fires.
-_MOVES = (
+#: Types of the events from which the definitions of a schedule are read.
+_DEFINING_TYPES = (
     "ScheduleCreated",
     "ScheduleUpdated",
     "SchedulePaused",
@@ -47,8 +46,9 @@ _MOVES = (
     "FiresElided",
     "ScheduleSnapshot",
 )
-_BIRTHS = ("RunScheduled", "RunSkipped")
-#: Runs that are looked up by id in one query.
+#: Types of the first event of a fire's run.
+_BIRTH_TYPES = ("RunScheduled", "RunSkipped")
+#: Number of runs that one query asks for by id.
 RUNS_PER_READ = 500
 #: `low` of an account of all fires: an instant before every fire.
 _BEGINNING: Ms = -(1 << 62)
@@ -63,11 +63,13 @@ class ScheduleAccount(Struct):
     state: str = "active"
     #: Fires up to the cursor that the definitions in the log give.
     planned: int = 0
-    #: Of these fires, those whose run has ended, but was not skipped, and those whose run is open.
+    #: Planned fires whose run has ended, other than as skipped.
     ended: int = 0
+    #: Planned fires whose run is open.
     open: int = 0
-    #: Reason → fires that were skipped for it, by a run's state or by a span; missed fires are counted apart.
+    #: Reason → planned fires that were skipped for it: their run is in the state skipped, or a span covers them.
     skipped: dict[str, int] = field(default_factory=dict)
+    #: Planned fires that were skipped for the reason "missed"; they are not in `skipped`.
     missed: int = 0
     #: Fires that are due and not settled; they are not in `planned`.
     behind: int = 0
@@ -79,21 +81,25 @@ class ScheduleAccount(Struct):
 class AdHoc(Struct):
     """Account of runs that no schedule planned: enqueued = ended + open, if nothing is unexplained."""
 
-    #: Runs that were created, by the log and the tallies.
+    #: Runs that were created, as the log and the tallies show.
     enqueued: int = 0
     ended: int = 0
     open: int = 0
+    #: Number of differences; the first `MAX_NAMED_DIFFERENCES` of them are in `differences`.
     unexplained: int = 0
     differences: list[Difference] = field(default_factory=list)
 
 
 class Ledger(Struct):
-    """Account of a store: the sums over its schedules, and the ad-hoc runs. `unexplained`, with theirs, must be 0."""
+    """Account of a store: the sums over its schedules, and the ad-hoc runs.
+
+    `unexplained` and `differences` include those of the schedules and of the ad-hoc runs. `unexplained` must be 0.
+    """
 
     now: Ms
     #: Fires before this instant are left out. None: none are.
     since: Ms | None = None
-    #: True if `since` was moved back to the start of its day, because tallies count by the day.
+    #: True if `since` was set back to the start of its day, because tallies count by the day.
     rounded: bool = False
     planned: int = 0
     ended: int = 0
@@ -103,17 +109,18 @@ class Ledger(Struct):
     behind: int = 0
     unexplained: int = 0
     ad_hoc: AdHoc = field(default_factory=AdHoc)
-    #: The accounts of single schedules; see `MAX_LINES`.
+    #: The accounts of single schedules: at most `MAX_ACCOUNTS`, and beyond these all with a difference.
     schedules: list[ScheduleAccount] = field(default_factory=list)
+    #: Number of schedules that the sums contain.
     schedules_total: int = 0
     differences: list[Difference] = field(default_factory=list)
 
 
 async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None = None) -> Ledger:
-    """Return the account of the fires, and of the runs that no schedule planned, in a store.
+    """Return the account of a store: of its fires, and of the runs that no schedule planned.
 
-    `since` None: of all, else of the fires at or after this instant and the runs created since. `ns` None: of all
-    namespaces. `now` is the instant for `behind`.
+    `since`: leave out fires before this instant and ad-hoc runs created before it; None: leave out nothing. `ns`: leave
+    out other namespaces; None: include all. `now` decides which fires are due, for `behind`.
     """
     rounded = since is not None and since % DAY_MS != 0 and bool(await store.find(Tallies(limit=1)))
     since = since // DAY_MS * DAY_MS if rounded and since is not None else since
@@ -142,7 +149,7 @@ async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None 
 
 
 def _add(book: Ledger, line: ScheduleAccount) -> None:
-    """Add the account of a schedule to the sums of the ledger, and list it if `MAX_LINES` allows."""
+    """Add the account of a schedule to the sums of the ledger, and list it if `MAX_ACCOUNTS` allows."""
     book.schedules_total += 1
     book.planned += line.planned
     book.ended += line.ended
@@ -153,7 +160,7 @@ def _add(book: Ledger, line: ScheduleAccount) -> None:
     book.differences += line.differences
     for reason, count in line.skipped.items():
         book.skipped[reason] = book.skipped.get(reason, 0) + count
-    if line.unexplained or len(book.schedules) < MAX_LINES:
+    if line.unexplained or len(book.schedules) < MAX_ACCOUNTS:
         book.schedules.append(line)
 
 
@@ -165,13 +172,13 @@ async def _account_for(
 ) -> ScheduleAccount | None:
     """Return the account of one schedule's fires after `low`; None if it needs `births` and `births` is None.
 
-    `births`: run id → fire time of the schedule's fires in the log. A schedule with a fixed delay needs them, and one
-    whose tallies do not fit. Why they are not always given: reading them is a pass over the whole log, once for all
-    schedules.
+    `births`: run id → fire time, for the schedule's fires in the log. They are needed for a schedule with a fixed
+    delay, and for one whose tallies do not equal its uncovered fires. Why the caller tries without them first: it
+    must read the whole log to find them, and does so once for all schedules that need them.
     """
     line = ScheduleAccount(row.id, row.name, row.ns, row.state)
-    stretches = await _find_stretches(store, row, low)
-    cover = Cover(row.id, row.name, stretches)
+    periods = await _find_periods(store, row, low)
+    cover = Cover(row.id, row.name, periods)
     _check_revision(cover, row)
     outcomes = await _count_rows(store, row, cover, low)
     spans: Counter[str] = Counter()
@@ -184,11 +191,11 @@ async def _account_for(
     if births is None and (cover.has_fixed or (tallied and uncovered != tallied)):
         return None
     births = births or {}
-    tallied_in_sequence = _settle_tallies(cover, uncovered, tallies, births, windowed=low != _BEGINNING)
-    line.planned = sum(s.planned for s in stretches)
+    tallied_in_sequence = _compare_tallies(cover, uncovered, tallies, births, windowed=low != _BEGINNING)
+    line.planned = sum(s.planned for s in periods)
     if cover.has_fixed:
         line.planned += cover.check_fixed(births) + max(0, tallied - tallied_in_sequence)
-    _count_outcomes(
+    _fill_outcomes(
         line, outcomes, spans, tallies, excess=0 if cover.has_fixed else max(0, tallied - tallied_in_sequence)
     )
     line.behind = _count_behind(row, now)
@@ -198,30 +205,35 @@ async def _account_for(
 
 def _check_revision(cover: Cover, row: Schedule) -> None:
     """Report in `cover` a schedule that no event defines, or whose row does not have the last revision of the log."""
-    if not cover.stretches:
-        cover.note("definition", "no event of the log defines this schedule", count=1)
-    elif cover.stretches[-1].definition.revision != row.revision:
-        logged = cover.stretches[-1].definition.revision
-        cover.note("revision", f"the row has revision {row.revision}, the log has {logged}", count=1)
+    if not cover.periods:
+        cover.add_difference("definition", "no event of the log defines this schedule", count=1)
+    elif cover.periods[-1].definition.revision != row.revision:
+        logged = cover.periods[-1].definition.revision
+        cover.add_difference("revision", f"the row has revision {row.revision}, the log has {logged}", count=1)
 
 
-async def _find_stretches(store: Store, row: Schedule, low: Ms) -> list[Stretch]:
-    """Return the schedule's definitions in the log, oldest first, each with the interval after `low` that it rules."""
-    stream = [e async for e in iterate_rows(store, Events(schedule_id=row.id, types=_MOVES, limit=20_000), _seq)]
+async def _find_periods(store: Store, row: Schedule, low: Ms) -> list[Period]:
+    """Return the schedule's definitions in the log, oldest first, each with the part after `low` of its interval."""
+    stream = [
+        e async for e in iterate_rows(store, Events(schedule_id=row.id, types=_DEFINING_TYPES, limit=20_000), _seq)
+    ]
     found = fold_definitions(stream)
     ends = _definition_ends(row, found)
-    stretches: list[Stretch] = []
+    periods: list[Period] = []
     for definition, end in zip(found, ends, strict=True):
         first, last = max(definition.since, low), end
         fixed = is_fixed_delay(definition.spec)
         trigger = None if fixed else trigger_of(definition.spec, definition.anchor)
         planned = 0 if fixed or last <= first else count_owed(definition.spec, definition.anchor, first, last)
-        stretches.append(Stretch(definition, first, max(first, last), trigger, planned))
-    return stretches
+        periods.append(Period(definition, first, max(first, last), trigger, planned))
+    return periods
 
 
 def _definition_ends(row: Schedule, found: tuple[Definition, ...]) -> list[Ms]:
-    """Return the last instant at which each definition owes fires: the next one's start, the cursor, or its finish."""
+    """Return, for each of the definitions `found`, the last instant at which it owes fires.
+
+    That is the start of the next definition or, for the last one, the schedule's cursor; but at most `until`.
+    """
     ends = [definition.since for definition in found[1:]] + ([row.cursor] if found else [])
     return [end if d.until is None else min(end, d.until) for end, d in zip(ends, found, strict=True)]
 
@@ -241,29 +253,32 @@ async def _count_rows(store: Store, row: Schedule, cover: Cover, low: Ms) -> Cou
 
 
 async def _find_births(store: Store, schedules: Collection[str], low: Ms) -> dict[str, dict[str, Ms]]:
-    """Return schedule → run id → fire time, for the fires of `schedules` after `low` whose birth is in the log.
+    """Return schedule id → run id → fire time, for the fires after `low` whose run has its first event in the log.
 
-    It reads the whole log once.
+    `schedules`: ids of the schedules to consider. The whole log is read, once.
     """
     found: dict[str, dict[str, Ms]] = {}
-    async for event in iterate_rows(store, Events(types=_BIRTHS, limit=2_000), _seq):
+    async for event in iterate_rows(store, Events(types=_BIRTH_TYPES, limit=2_000), _seq):
         fire, sid = getattr(event, "fire_time", None), event.schedule_id
-        if sid in schedules and is_fire_birth(event) and fire is not None and fire > low:
+        if sid in schedules and creates_fire_run(event) and fire is not None and fire > low:
             run_id = event.run_id or fire_id(sid or "", str(fire), fire)
             found.setdefault(sid or "", {})[run_id] = fire
     return found
 
 
-def _settle_tallies(
+def _compare_tallies(
     cover: Cover, uncovered: int, tallies: list[Tally], births: dict[str, Ms], *, windowed: bool
 ) -> int:
-    """Compare the tallies with the `uncovered` fires, which have no row and no span; report in `cover` what differs.
+    """Compare the tallies with the fires that have no row and no span, and report in `cover` what differs.
 
-    Return how many tallied fires belong to triggers whose fires can be computed. The others belong to fixed delays or,
-    if the account is `windowed` (it begins at an instant), lie before its window. `births` names missing fires.
+    `uncovered` is the number of these fires. `windowed`: True if the account leaves out fires before an instant.
+    `births` (run id → fire time of the fires in the log) shows which fires are missing for certain.
+
+    Return how many tallied fires belong to triggers whose fires can be computed. The other tallied fires belong to
+    fixed delays or, if the account is `windowed`, lie before that instant.
     """
     tallied = sum(t.count for t in tallies)
-    # A fire that is tallied has no birth in the log any more, so births without a row are certainly missing.
+    # Retention removed the events of a tallied fire. So a fire without a row whose first event exists is missing.
     held = set(cover.times)
     certain = [fire for fire in births.values() if fire not in held and cover.owes(fire)] if uncovered else []
     left = uncovered - tallied
@@ -275,12 +290,12 @@ def _settle_tallies(
     if left > 0:
         cover.name_missing(left, sorted(certain), by_day)
     elif left < 0 and not windowed and not cover.has_fixed:
-        cover.note("tally", f"the tallies hold {-left} more than were planned", count=-left)
+        cover.add_difference("tally", f"the tallies hold {-left} more than were planned", count=-left)
         return tallied
     return min(tallied, uncovered - max(0, left))
 
 
-def _count_outcomes(
+def _fill_outcomes(
     line: ScheduleAccount,
     outcomes: Counter[tuple[str, str | None]],
     spans: Counter[str],
@@ -290,8 +305,8 @@ def _count_outcomes(
 ) -> None:
     """Fill `ended`, `open`, `skipped` and `missed` of the account `line` from rows, spans and tallies.
 
-    `outcomes` is the number of rows by state and reason, `spans` the number of fires by reason. `excess`: fires that
-    the tallies of spans count although they lie before the window; they are left out.
+    `outcomes` is the number of rows by state and reason, `spans` the number of fires in spans by reason. `excess`: the
+    number of fires that the tallies of spans contain although they lie before the account begins; they are left out.
     """
     skipped: Counter[str] = Counter()
     for (state, reason), count in outcomes.items():
@@ -338,7 +353,8 @@ def _is_in_window(tally: Tally, low: Ms) -> bool:
 async def _find_orphans(store: Store, book: Ledger, known: set[str], low: Ms, ns: str | None) -> None:
     """Report in `book` schedules of the log that have no row, and runs of planned fires whose schedule has no row.
 
-    `known` are the ids of the schedules that have a row.
+    `known` are the ids of the schedules that have a row. Runs of fires up to `low` and of namespaces other than `ns`
+    (None: no other) are left out.
     """
     gone: dict[str, str] = {}
     query = Events(types=("ScheduleCreated", "ScheduleSnapshot"), limit=1_000)
@@ -368,9 +384,9 @@ def _false_row(run: Run, why: str) -> Difference:
 
 
 async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
-    """Return the account of the runs that were created after `low` and that no schedule planned; `ns` None: in all.
+    """Return the account of the runs of namespace `ns` that were created after `low` and that no schedule planned.
 
-    Tallies have no namespace, so they are counted only if `ns` is None.
+    `ns` None: of all namespaces. Only then tallies are counted, because they have no namespace.
     """
     account = AdHoc()
     since = None if low == _BEGINNING else low + 1
@@ -383,7 +399,9 @@ async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
             account.ended += run.state in ENDED
             account.open += run.state in OPEN
     if rows != matched:
-        await _report_unborn(store, account, Runs(ns=ns, created_since=since, oldest_first=True, limit=1_000))
+        await _report_runs_without_event(
+            store, account, Runs(ns=ns, created_since=since, oldest_first=True, limit=1_000)
+        )
     if ns is None:
         for tally in await store.find(Tallies(limit=1_000_000)):
             if tally.outcome.startswith("adhoc/") and tally.day * DAY_MS > low:
@@ -393,9 +411,9 @@ async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
 
 
 async def _match_ad_hoc_births(store: Store, account: AdHoc, since: Ms | None, ns: str | None) -> int:
-    """Count in `account` the ad-hoc runs that the log says were created, and report those that have no row.
+    """Count in `account` the ad-hoc runs whose RunScheduled event is in the log, and report those that have no row.
 
-    `since`: only those whose event is not older; None: all. Return how many have a row.
+    `since`: leave out older events; None: take all. Return how many of these runs have a row.
     """
     matched = 0
     page: list[str] = []
@@ -426,10 +444,10 @@ async def _match_rows(store: Store, account: AdHoc, run_ids: list[str]) -> int:
     return len(found)
 
 
-async def _report_unborn(store: Store, account: AdHoc, query: Runs) -> None:
-    """Report in `account` the rows of ad-hoc runs in `query` whose first event is not in the log.
+async def _report_runs_without_event(store: Store, account: AdHoc, query: Runs) -> None:
+    """Report in `account` those ad-hoc runs that `query` finds and whose first event is not in the log.
 
-    This takes a query for each row. So it is called only if the numbers of rows and events differ.
+    This takes one more query for each row. So it is called only if the numbers of rows and events differ.
     """
     for origin in _AD_HOC:
         async for run in iterate_rows(store, replace(query, origin=origin), _run_id):

@@ -42,14 +42,14 @@ class Comparison(Struct, frozen=True):
 
 
 async def compare(source: Store, target: Store, now: Ms) -> Comparison:
-    """Return the sums of two stores, both as of `now`."""
-    return Comparison(await summarise(source, now), await summarise(target, now))
+    """Return the sums of two stores, both as of `now`: numbers of rows, of the ledger, and a hash of the content."""
+    return Comparison(await sum_store(source, now), await sum_store(target, now))
 
 
-async def summarise(store: Store, now: Ms) -> Sums:
-    """Return the sums of a store by name; `now` is the instant of the ledger.
+async def sum_store(store: Store, now: Ms) -> Sums:
+    """Return the sums of a store by name. `now` decides which fires are due and not settled yet.
 
-    `unproven` is the number of differences that `verify` finds, `content` is `hash_content`.
+    The sum "unproven" is the number of differences between rows and log; "content" is the hash of the content.
     """
     report = await verify(store)
     book = await ledger(store, now)
@@ -69,8 +69,8 @@ async def summarise(store: Store, now: Ms) -> Sums:
 async def hash_content(store: Store) -> str:
     """Return a hash of the log and the rows, in hexadecimal.
 
-    It depends neither on the order in which the store returns rows nor on when the leases of runs end. Named leases and
-    payloads are left out; the rows have the payloads' ids, which are hashes.
+    The hash depends neither on the order in which the store returns rows nor on when the leases of runs end. Named
+    leases and payloads are left out. Payloads count all the same: rows have their ids, which are hashes.
     """
     total = _Total()
     after = 0
@@ -101,7 +101,7 @@ async def read_copied_values(store: Store) -> AsyncIterator[KeyValue]:
 
 
 class _Total:
-    """Hash of rows in any order: the sum of the hash of each, modulo 2 to the power of 128."""
+    """Hash of rows that does not depend on their order: the sum of each row's hash, modulo 2 to the power of 128."""
 
     def __init__(self) -> None:
         self.value = 0

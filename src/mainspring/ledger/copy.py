@@ -1,12 +1,12 @@
-"""Copy one store into another along the event log: page by page, each with the rows that its events made.
+"""Copy one store into another, in pages of the event log, each with the runs and spans that its events are about.
 
 The target's own log shows how far the copy is: a page is written in one transaction, and only if the log ends where the
-page begins. A copy that was interrupted is therefore resumed there and writes nothing twice. A row of a named lease,
-`copy`, names the source. Data that no event contains (next fires, touch marks, parking, gates, tallies, secrets and
-keys) are written anew at the end.
+page begins. A copy that was interrupted is therefore resumed there and writes no event twice. Runs go with a page as
+they are in the source now, not as they were at the event. After the last page come schedules, open runs (once more),
+gates, tallies, secrets and API keys; a resumed copy writes all of these again.
 
-Leases and instances are not copied. A running run is copied with an expired lease: the first instance on the target
-rescues it, as it would after a crash.
+The target keeps the source's name in the data of a named lease, `copy`. Leases and instances are not copied. A running
+run is copied with an expired lease: the first instance on the target rescues it, as it would after a crash.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ EVENTS_PER_TRANSACTION = 1_000
 #: A transaction of payloads ends when it has this many bytes, or more.
 PAYLOAD_BYTES_PER_TRANSACTION = 4 << 20
 _PAYLOADS_PER_READ = 100
-#: Most ids of payloads that a copy remembers as written, so that a payload of many runs is written once.
+#: The copy forgets which payloads it has written when it remembers more ids than this. It writes some again then.
 _MAX_SENT_IDS = 50_000
-#: Name of the lease in the target whose data is the `Mark`.
+#: Name of the lease in the target whose data is the `Mark` as JSON.
 MARK_LEASE = "copy"
 _ALL_STATES: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
 _OPEN = tuple(sorted(OPEN))
@@ -60,24 +60,27 @@ _NO_LIMIT = 1_000_000
 
 
 class Mark(Struct, frozen=True):
-    """Note in the target about the copy that fills it."""
+    """What the target stores about the copy that fills it, so that the copy can be resumed."""
 
-    #: Name of the source.
+    #: Name of the source, for messages.
     source: str
-    #: Number of the last event of the source when the copy began.
+    #: Number of the source's last event when the copy began.
     began: int
 
 
 class Step(Struct, frozen=True):
-    """Progress of a copy: `what` is being written ("events" or "rows"), the last event written, and the last of all."""
+    """Progress of a copy, given to the caller's `progress` function."""
 
+    #: What is being written: "events" or "rows".
     what: str
+    #: Number of the last event written.
     seq: int
+    #: Number of the last event to write.
     end: int
 
 
 class Copied(Struct):
-    """Result of one `copy`."""
+    """Result of one call of `copy`: what it has written."""
 
     #: Number of the event after which the copy was resumed; 0 if it began anew.
     resumed: int = 0
@@ -100,9 +103,12 @@ async def copy(
     """Copy a store into an empty one, or resume such a copy; both stores must be open. Return what was copied.
 
     `name` is the source's name, for messages of later copies. `force` copies although an instance works on the source.
-    `page` is the number of events in one transaction; `progress` is called after each, and before the rows. `now`
-    overrides the source's clock, for tests. Raises: CopyRefused; nothing was changed then, unless the message tells
-    otherwise.
+    `page` is the number of events in one transaction. `progress` is called after each of these transactions, and before
+    the rows are written. `now` overrides the source's clock, for tests.
+
+    Raises: CopyRefused if a live instance works on a store, if the target holds anything but the beginning of this
+    copy, or if something else changes the target or removes events of the source meanwhile. The message tells whether
+    the target was changed.
     """
     await check_source(source, force=force)
     await _check_target(target)
@@ -142,19 +148,19 @@ async def _check_target(target: Store) -> None:
 
 
 async def _find_live_instances(store: Store) -> str:
-    """Return the name of a live instance and how many more there are, for a message; "" if there is none."""
+    """Return text for a message: the name of a live instance, and how many more there are; "" if there is none."""
     rows = iterate_rows(store, Leases(prefix=INSTANCE_PREFIX, limit=1_000), lambda lease: lease.name)
     live = [lease.name.removeprefix(INSTANCE_PREFIX) async for lease in rows if lease.live]
     return f"{live[0]} and {len(live) - 1} more" if len(live) > 1 else "".join(live)
 
 
 async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark:
-    """Return the target's mark: `mine`, written now, if the target's log is empty, else that of an earlier copy.
+    """Return the `Mark` in the target: `mine`, written now, if the target's log is empty, else the mark found there.
 
     `at` is the number of the last event in the target's log, 0 for an empty log. Raises: CopyRefused if the target
     holds anything but the beginning of a copy of `source`.
     """
-    known = await _mark(target)
+    known = await _read_mark(target)
     if at == 0:
         if (known is None or known.source != mine.source) and await _holds_rows(target):
             raise CopyRefused("the target is not empty: it has rows. Give an empty store; nothing was changed")
@@ -170,9 +176,8 @@ async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark
     for after in (0, at - 1):
         if await target.tail(after, 1) != await source.tail(after, 1):
             raise CopyRefused(
-                f"the target holds a copy{of}, and its log, which ends at event {at}, is not the beginning of this "
-                "source's: it is another store's, or has been worked on since, or retention removed something here. "
-                "Give an empty store; nothing was changed"
+                f"the target holds a copy{of}, and its log (to event {at}) differs from the source's: it is a copy of "
+                "another store, was written to, or retention removed events. Give an empty store; nothing was changed"
             )
     return known
 
@@ -189,8 +194,8 @@ async def _holds_rows(store: Store) -> bool:
     )
 
 
-async def _mark(target: Store) -> Mark | None:
-    """Return the mark in the target, None if there is none."""
+async def _read_mark(target: Store) -> Mark | None:
+    """Return the `Mark` in the target, None if no copy has begun there."""
     for lease in await target.find(Leases(prefix=MARK_LEASE, limit=1)):
         if lease.name == MARK_LEASE and lease.data:
             return msgspec.json.decode(lease.data, type=Mark)
@@ -198,9 +203,9 @@ async def _mark(target: Store) -> Mark | None:
 
 
 async def _write_mark(target: Store, mark: Mark) -> None:
-    """Store the mark as data of a released lease. Raises: CopyRefused if another copy acquires the lease meanwhile.
+    """Store the mark as data of the lease `copy`, and release the lease, so that a killed copy does not block the next.
 
-    A released lease locks nothing. So a copy that was killed does not block the next one.
+    Raises: CopyRefused if another copy acquires the lease meanwhile.
     """
     for old in await target.find(Leases(prefix=MARK_LEASE, limit=1)):
         if old.name == MARK_LEASE and old.live:
@@ -212,12 +217,12 @@ async def _write_mark(target: Store, mark: Mark) -> None:
 
 
 def _check_not_compacted(events: Sequence[Event], mark: Mark) -> None:
-    """Raise `CopyRefused` if the events tell that retention removed events after the copy began."""
+    """Raise `CopyRefused` if one of the events records that retention removed others after the copy began."""
     for event in events:
         if isinstance(event, LogCompacted) and event.seq > mark.began:
             raise CopyRefused(
-                f"retention removed history from the source (event {event.seq}) after this copy began, so what is in "
-                "the target already cannot be trusted. Begin again with an empty target"
+                f"retention removed history from the source (event {event.seq}) after this copy began, so the copied "
+                "events may differ from it. Begin again with an empty target"
             )
 
 
@@ -225,13 +230,13 @@ def _check_not_compacted(events: Sequence[Event], mark: Mark) -> None:
 
 
 class _Writer:
-    """Writes pages to the target; `at` is the number of the last event in the target's log."""
+    """Reads from the source and writes to the target. `at` is the number of the last event in the target's log."""
 
     def __init__(self, source: Store, target: Store, at: int) -> None:
         self._source = source
         self._target = target
         self.at = at
-        #: Ids of payloads that were written, as the keys of a dict; at most `_MAX_SENT_IDS` outlast a call.
+        #: Ids of payloads that were written, as keys. Why: a payload that many runs name is written once.
         self._sent: dict[str, None] = {}
 
     async def _write(self, page: Page) -> None:
@@ -243,9 +248,9 @@ class _Writer:
             )
 
     async def write_events(self, events: Sequence[Event]) -> None:
-        """Write a page of the log with the rows of its runs and spans in one transaction, and move `at` to its end.
+        """Write events with the rows of their runs and spans in one transaction, and set `at` to the last event.
 
-        The payloads that these name are written before, in transactions of their own.
+        The payloads that these rows and events name are written before, in transactions of their own.
         """
         ids = tuple(dict.fromkeys(event.run_id for event in events if event.run_id is not None))
         runs = [_with_ended_lease(run) for run in await self._source.find(Runs(ids=ids, limit=len(ids)))] if ids else []
@@ -273,15 +278,16 @@ class _Writer:
         self.at = events[-1].seq
 
     async def write_rows(self, now: Ms | None) -> int:
-        """Write the data that no event contains, and return how many runs are running in the target.
+        """Write all but the log: schedules, open runs, gates, tallies and key-value entries.
 
-        `now` is the instant for the source's touch marks; None: by its clock.
+        Return how many runs are running in the target. `now`: the instant at which the source is asked for touched
+        schedules; None: the source's clock decides.
         """
         touched = {
             row.schedule.id: row.touched
             for row in (await self._source.due(Agenda.TOUCHED, _NO_LIMIT, hold=0, now=now)).schedules
         }
-        # Deleted schedules go first: their names may belong to other schedules by now.
+        # Deleted schedules go first: another schedule may have the name by now.
         for states in (("deleted",), ("active", "paused", "finished")):
             query = Schedules(states=states, limit=500)
             async for rows in _read_pages(self._source, query, lambda row: row.id):
@@ -308,7 +314,7 @@ class _Writer:
         return running
 
     async def _write_values(self) -> None:
-        """Write secrets and API keys to the target, and remove from it those that the source no longer has."""
+        """Write secrets and API keys to the target, and remove from it entries that the source no longer has."""
         for kind in COPIED_KINDS:
             names: set[str] = set()
             async for rows in _read_pages(self._source, KeyValues(kind=kind, limit=500), lambda row: row.id):
@@ -319,13 +325,13 @@ class _Writer:
                     await self._target.remove(kind, [row.id])
 
     async def _write_schedules(self, rows: list[Schedule], touched: dict[str, int]) -> None:
-        """Write rows of schedules with their payloads; `touched` maps schedules to their touch marks."""
+        """Write rows of schedules, and before them their payloads. `touched`: schedule id → its number of touches."""
         await self._write_bodies(row.spec.body for row in rows)
         mine = {row.id: touched[row.id] for row in rows if row.id in touched}
         await self._write(Page(after=self.at, schedules=tuple(rows), touched=mine))
 
     async def _write_bodies(self, names: Iterable[str | None]) -> None:
-        """Write the payloads with these ids, in transactions of bounded size; ids without a payload are skipped."""
+        """Write the payloads whose ids are `names`, in transactions of bounded size. Skip None and unknown ids."""
         wanted = [name for name in dict.fromkeys(names) if name is not None and name not in self._sent]
         found: list[Body] = []
         size = 0
@@ -345,12 +351,15 @@ class _Writer:
 
 
 def _with_ended_lease(run: Run) -> Run:
-    """Return a run as it is copied: a running one with an expired lease, because leases are not copied."""
+    """Return the run to copy: `run` itself or, if it is running, with an expired lease. Leases are not copied."""
     return replace(run, lease_until=0) if run.state is State.RUNNING else run
 
 
 def _body_ids(events: Iterable[Event]) -> Iterable[str | None]:
-    """Yield the ids of payloads that events name, also of those that no row names any more; None for no payload."""
+    """Yield the ids of the payloads that the events name, also of payloads that no row names any more.
+
+    For an event without a payload, None is yielded.
+    """
     for event in events:
         yield getattr(event, "body", None)
         definition = getattr(event, "spec", None)

@@ -10,19 +10,18 @@ from bisect import bisect_left, bisect_right
 from msgspec import Struct
 
 from mainspring.model.ids import fire_id
-from mainspring.model.instant import Ms, isoformat
+from mainspring.model.instant import DAY_MS, Ms, isoformat
 from mainspring.model.run import Run
 from mainspring.model.schedule import Definition, Span
 from mainspring.rules.planning import clip_to_schedule
 from mainspring.rules.triggers import Trigger
 
-#: Most differences of one schedule that are named; the others are only counted.
+#: Most differences of one schedule that are named. Further differences are only counted.
 MAX_NAMED_DIFFERENCES = 20
-DAY_MS: Ms = 86_400_000
 
 
 class Difference(Struct, frozen=True, omit_defaults=True):
-    """One unexplained difference: its kind, a text, and the schedule, run and fire time that it concerns."""
+    """One unexplained difference: its kind, a text, and the schedule, run and fire time that it is about, if any."""
 
     #: missing, false, twice, identity, revision, span, tally, definition or schedule.
     kind: str
@@ -32,8 +31,8 @@ class Difference(Struct, frozen=True, omit_defaults=True):
     fire_time: str | None = None
 
 
-class Stretch(Struct):
-    """A definition, the interval (first, last] in which it owes fires, and how many it owes (`planned`).
+class Period(Struct):
+    """A definition of a schedule, the interval (first, last] in which it owes fires, and how many it owes (`planned`).
 
     With a fixed delay, whose fires cannot be computed, `trigger` is None and `planned` is 0.
     """
@@ -45,19 +44,23 @@ class Stretch(Struct):
     planned: int
 
     def count_fires(self, after: Ms, through: Ms) -> int:
-        """Return how many fires, without dropped ones, the definition has in (after, through]; 0 for a fixed delay."""
+        """Return how many fires the definition has in (after, through], cut to the schedule's start and end.
+
+        Fires that a clock change dropped (ADR 4) are not counted. For a fixed delay the number is 0.
+        """
         low, high = clip_to_schedule(self.definition.spec, after, max(after, through))
         return self.trigger.count_ms(low, high) if self.trigger is not None and high > low else 0
 
     def find_dropped(self, after: Ms, through: Ms) -> list[Ms]:
-        """Return the fires in (after, through] that a clock change dropped (ADR 4)."""
+        """Return the fires in (after, through] that a clock change dropped (ADR 4); none for a fixed delay."""
         low, high = clip_to_schedule(self.definition.spec, after, max(after, through))
         return self.trigger.dropped_ms(low, high) if self.trigger is not None and high > low else []
 
     def count_covered(self, reason: str, after: Ms, through: Ms) -> int:
         """Return how many fires in (after, through] a span of this reason covers.
 
-        `dst` covers the fires that a clock change dropped, `paused` all fires, any other reason those not dropped.
+        A span "dst" covers the fires that a clock change dropped, a span "paused" all fires. A span of any other reason
+        covers the fires that no clock change dropped.
         """
         fires = 0 if reason == "dst" else self.count_fires(after, through)
         return fires + (len(self.find_dropped(after, through)) if reason in ("dst", "paused") else 0)
@@ -66,35 +69,38 @@ class Stretch(Struct):
 class Cover:
     """Collects the rows and spans of one schedule, and their differences from the fires that its definitions owe.
 
-    Call `add_row` and `add_span` for all of them, then `check_overlaps`, then the methods below it.
+    Call `add_row` and `add_span` for each row and span, then `check_overlaps`, then the methods about uncovered fires.
     """
 
-    def __init__(self, schedule_id: str, name: str, stretches: list[Stretch]) -> None:
+    def __init__(self, schedule_id: str, name: str, periods: list[Period]) -> None:
         self.schedule_id = schedule_id
         self.name = name
-        self.stretches = stretches
+        self.periods = periods
         #: Fires that a row covers.
         self.times: set[Ms] = set()
         self.unexplained = 0
         self.differences: list[Difference] = []
         #: True if a definition has a fixed delay.
-        self.has_fixed = any(stretch.trigger is None for stretch in stretches)
-        self._sinces = [stretch.definition.since for stretch in stretches]
-        self._by_revision = {stretch.definition.revision: stretch for stretch in stretches}
-        #: `id` of a stretch → the ranges (after, through] that spans cover in it; merged by `check_overlaps`.
+        self.has_fixed = any(period.trigger is None for period in periods)
+        self._sinces = [period.definition.since for period in periods]
+        self._by_revision = {period.definition.revision: period for period in periods}
+        #: Python's `id()` of a period → the ranges (after, through] that spans cover in it, for `check_overlaps`, which
+        #: merges them.
         self._ranges: dict[int, list[tuple[Ms, Ms]]] = {}
-        #: Dropped fire → number of spans that cover it.
+        #: Fire that a clock change dropped → number of spans that cover it.
         self._dropped: dict[Ms, int] = {}
-        #: Run id → fire time of the rows under a fixed delay, and the number of fires in its spans.
+        #: For definitions with a fixed delay: run id → fire time of the rows, and the number of fires in spans.
         self._fixed_rows: dict[str, Ms] = {}
         self._fixed_spans = 0
         #: `times` in order.
         self._sorted: list[Ms] = []
 
-    def note(self, kind: str, text: str, *, count: int, run_id: str | None = None, fire: Ms | None = None) -> None:
-        """Add `count` to the unexplained differences, and name one if fewer than `MAX_NAMED_DIFFERENCES` are named.
+    def add_difference(
+        self, kind: str, text: str, *, count: int, run_id: str | None = None, fire: Ms | None = None
+    ) -> None:
+        """Add `count` to `unexplained`, and a `Difference` to `differences` if it has room (`MAX_NAMED_DIFFERENCES`).
 
-        `text` says what is wrong; `run_id` and `fire` are the run and the fire time that it concerns.
+        `text` tells what is wrong; `run_id` and `fire` are the run and the fire time that it is about.
         """
         self.unexplained += count
         if len(self.differences) < MAX_NAMED_DIFFERENCES:
@@ -110,204 +116,210 @@ class Cover:
         """
         fire = run.fire_time
         if fire is None:
-            return self._note_false_row(run, "has no fire time")
-        stretch = self._in_force(fire)
-        if stretch is None:
-            return self._note_false_row(run, f"fires at {isoformat(fire)}, before the schedule's first definition")
-        revision = stretch.definition.revision
+            return self._add_false_row(run, "has no fire time")
+        period = self._find_period(fire)
+        if period is None:
+            return self._add_false_row(run, f"fires at {isoformat(fire)}, before the schedule's first definition")
+        revision = period.definition.revision
         if run.revision != revision:
             text = f"run {run.id} of {isoformat(fire)} says revision {run.revision}, in force was {revision}"
-            self.note("revision", text, count=1, run_id=run.id, fire=fire)
-        if stretch.trigger is None:
+            self.add_difference("revision", text, count=1, run_id=run.id, fire=fire)
+        if period.trigger is None:
             self._fixed_rows[run.id] = fire
             return None
-        if fire > stretch.last:
-            return self._note_false_row(
-                run, f"fires at {isoformat(fire)}, which was not planned: planning is at {_at(stretch)}"
+        if fire > period.last:
+            return self._add_false_row(
+                run, f"fires at {isoformat(fire)}, which was not planned: planning is at {_last_text(period)}"
             )
-        if not stretch.count_fires(fire - 1, fire):
-            return self._note_false_row(run, f"fires at {isoformat(fire)}, which is no fire of revision {revision}")
+        if not period.count_fires(fire - 1, fire):
+            return self._add_false_row(run, f"fires at {isoformat(fire)}, which is no fire of revision {revision}")
         if fire in self.times:
             text = f"run {run.id} is one more run of {isoformat(fire)}"
-            return self.note("twice", text, count=1, run_id=run.id, fire=fire)
+            return self.add_difference("twice", text, count=1, run_id=run.id, fire=fire)
         self.times.add(fire)
         if run.id != fire_id(self.schedule_id, str(fire), fire):
             text = f"run {run.id} stands for {isoformat(fire)} and does not bear the id of that fire"
-            self.note("identity", text, count=1, run_id=run.id, fire=fire)
+            self.add_difference("identity", text, count=1, run_id=run.id, fire=fire)
         return None
 
-    def _note_false_row(self, run: Run, why: str) -> None:
-        self.note("false", f"run {run.id} {why}", count=1, run_id=run.id, fire=run.fire_time)
+    def _add_false_row(self, run: Run, why: str) -> None:
+        self.add_difference("false", f"run {run.id} {why}", count=1, run_id=run.id, fire=run.fire_time)
 
-    def _in_force(self, fire: Ms) -> Stretch | None:
-        """Return the stretch whose definition was in force at a fire; None before the first one."""
+    def _find_period(self, fire: Ms) -> Period | None:
+        """Return the period whose definition was in force at the time `fire`; None before the first definition."""
         index = bisect_left(self._sinces, fire) - 1
-        return self.stretches[index] if index >= 0 else None
+        return self.periods[index] if index >= 0 else None
 
     # ── spans ──────────────────────────────────────────────────────────────
 
     def add_span(self, span: Span, low: Ms) -> int:
         """Add a span, which covers the fires of its range, and return how many of its fires lie after `low`.
 
-        All are returned for a fixed delay or an unknown revision. Report an unknown revision, a wrong count, and fires
-        outside the time in which the definition was in force.
+        For a fixed delay or an unknown revision, all its fires are taken to lie there. Report an unknown revision, a
+        wrong count, and fires outside the time in which the definition was in force.
         """
         shown = f"span {span.reason} after {isoformat(span.after)} through {isoformat(span.through)}"
-        stretch = self._by_revision.get(span.revision)
-        if stretch is None:
-            self.note("span", f"{shown} names revision {span.revision}, unknown to the log", count=span.count)
+        period = self._by_revision.get(span.revision)
+        if period is None:
+            self.add_difference("span", f"{shown} names revision {span.revision}, unknown to the log", count=span.count)
             return span.count
-        if stretch.trigger is None:
+        if period.trigger is None:
             self._fixed_spans += span.count
             return span.count
-        whole = stretch.count_covered(span.reason, span.after, span.through)
+        whole = period.count_covered(span.reason, span.after, span.through)
         if whole != span.count:
             text = f"{shown} says {span.count} fires, its definition has {whole}"
-            self.note("span", text, count=abs(whole - span.count), fire=span.through)
-        first, last = max(span.after, stretch.definition.since), min(span.through, stretch.last)
+            self.add_difference("span", text, count=abs(whole - span.count), fire=span.through)
+        first, last = max(span.after, period.definition.since), min(span.through, period.last)
         if last < span.through or first > span.after:
-            outside = whole - stretch.count_covered(span.reason, first, max(first, last))
+            outside = whole - period.count_covered(span.reason, first, max(first, last))
             if outside:
-                self.note("span", f"{shown} covers {outside} fires that were never planned", count=outside)
+                self.add_difference("span", f"{shown} covers {outside} fires that were never planned", count=outside)
         first = max(first, low)
         if last > first:
             if span.reason != "dst":
-                self._ranges.setdefault(id(stretch), []).append((first, last))
+                self._ranges.setdefault(id(period), []).append((first, last))
             if span.reason in ("dst", "paused"):
-                for at in stretch.find_dropped(first, last):
+                for at in period.find_dropped(first, last):
                     self._dropped[at] = self._dropped.get(at, 0) + 1
-        cut = 0 if span.after >= low else stretch.count_covered(span.reason, span.after, min(low, span.through))
+        cut = 0 if span.after >= low else period.count_covered(span.reason, span.after, min(low, span.through))
         return span.count - cut
 
     def check_overlaps(self) -> None:
         """Report fires that are covered twice: by two spans, or by a span and a row."""
         self._sorted = sorted(self.times)
-        for stretch in self.stretches:
-            ranges = self._ranges.get(id(stretch), [])
+        for period in self.periods:
+            ranges = self._ranges.get(id(period), [])
             merged = _merge(ranges)
-            extra = sum(stretch.count_fires(*r) for r in ranges) - sum(stretch.count_fires(*r) for r in merged)
+            extra = sum(period.count_fires(*r) for r in ranges) - sum(period.count_fires(*r) for r in merged)
             if extra:
-                text = f"{extra} fires of revision {stretch.definition.revision} are in two spans"
-                self.note("twice", text, count=extra)
-            self._ranges[id(stretch)] = merged
+                text = f"{extra} fires of revision {period.definition.revision} are in two spans"
+                self.add_difference("twice", text, count=extra)
+            self._ranges[id(period)] = merged
             for after, through in merged:
                 for fire in self._sorted[bisect_right(self._sorted, after) : bisect_right(self._sorted, through)]:
                     run_id = fire_id(self.schedule_id, str(fire), fire)
                     text = f"{isoformat(fire)} has a run, {run_id}, and lies in a span"
-                    self.note("twice", text, count=1, run_id=run_id, fire=fire)
+                    self.add_difference("twice", text, count=1, run_id=run_id, fire=fire)
         for at, times in self._dropped.items():
             if times > 1:
-                self.note("twice", f"{isoformat(at)} lies in {times} spans", count=times - 1, fire=at)
+                self.add_difference("twice", f"{isoformat(at)} lies in {times} spans", count=times - 1, fire=at)
 
     # ── uncovered fires ────────────────────────────────────────────────────
 
     def count_uncovered(self) -> int:
-        """Return how many owed fires have neither a row nor a span; they are counted without being listed."""
+        """Return how many owed fires have neither a row nor a span. Triggers count them: there may be millions."""
         total = 0
-        for stretch in self.stretches:
-            if stretch.trigger is not None:
-                total += sum(stretch.count_fires(*gap) - self._held(*gap) for gap in self._gaps(stretch))
-                total += len(self._undropped(stretch))
+        for period in self.periods:
+            if period.trigger is not None:
+                total += sum(period.count_fires(*gap) - self._count_rows(*gap) for gap in self._find_gaps(period))
+                total += len(self._find_uncovered_dropped(period))
         return total
 
     def owes(self, fire: Ms) -> bool:
         """Return True if a definition owes this fire and no span covers it. Rows are not considered."""
-        stretch = self._in_force(fire)
-        if stretch is None or not stretch.first < fire <= stretch.last or not stretch.count_fires(fire - 1, fire):
+        period = self._find_period(fire)
+        if period is None or not period.first < fire <= period.last or not period.count_fires(fire - 1, fire):
             return False
-        return not any(after < fire <= through for after, through in self._ranges.get(id(stretch), []))
+        return not any(after < fire <= through for after, through in self._ranges.get(id(period), []))
 
     def name_missing(self, count: int, certain: list[Ms], tallied: dict[int, int]) -> None:
-        """Report `count` uncovered fires, and name some of them.
+        """Report `count` uncovered fires as missing, and name up to `MAX_NAMED_DIFFERENCES` of them.
 
-        Named are first the `certain` ones, then others of days whose tallies are too small. `tallied`: day → number of
-        fires in tallies.
+        `certain`: fires that are missing for certain; they are named first. `tallied`: day → number of fires in
+        tallies; then fires are named of days on which more fires are uncovered than tallied.
         """
         room = min(count, MAX_NAMED_DIFFERENCES)
         found = certain[:room]
-        for stretch in self.stretches:
+        for period in self.periods:
             if len(found) >= room:
                 break
-            if stretch.trigger is not None:
-                found += [at for at in self._undropped(stretch) if at not in found][: room - len(found)]
-                found += self._missing(stretch, room - len(found), set(found), tallied)
+            if period.trigger is not None:
+                found += [at for at in self._find_uncovered_dropped(period) if at not in found][: room - len(found)]
+                found += self._find_missing(period, room - len(found), set(found), tallied)
         self.unexplained += count
         for fire in found:
             run_id = fire_id(self.schedule_id, str(fire), fire)
             text = f"{isoformat(fire)} was planned and has neither a run nor a span (its run would be {run_id})"
-            self.note("missing", text, count=0, run_id=run_id, fire=fire)
+            self.add_difference("missing", text, count=0, run_id=run_id, fire=fire)
         if len(found) < count and (not found or count > MAX_NAMED_DIFFERENCES):
-            self.note("missing", f"{count - len(found)} more planned fires have neither a run nor a span", count=0)
+            self.add_difference(
+                "missing", f"{count - len(found)} more planned fires have neither a run nor a span", count=0
+            )
 
-    def _missing(self, stretch: Stretch, room: int, known: set[Ms], tallied: dict[int, int]) -> list[Ms]:
-        """Return up to `room` uncovered fires of a stretch, without those in `known`, by the days that lack fires."""
+    def _find_missing(self, period: Period, room: int, known: set[Ms], tallied: dict[int, int]) -> list[Ms]:
+        """Return up to `room` uncovered fires of a period, of days on which fewer fires are `tallied` than uncovered.
+
+        Fires in `known` are left out.
+        """
         found: list[Ms] = []
-        for gap in self._gaps(stretch):
+        for gap in self._find_gaps(period):
             after, end = gap
             while after < end and len(found) < room:
                 day = (after + 1) // DAY_MS
                 through = min(end, (day + 1) * DAY_MS - 1)
-                held = self._held(after, through)
-                if stretch.count_fires(after, through) - held > tallied.get(day, 0):
-                    found += self._listed(stretch, after, through, held + len(known) + room, known)[: room - len(found)]
-                after = self._next_day(stretch, through)
+                held = self._count_rows(after, through)
+                if period.count_fires(after, through) - held > tallied.get(day, 0):
+                    more = self._list_uncovered(period, after, through, held + len(known) + room, known)
+                    found += more[: room - len(found)]
+                after = self._next_day(period, through)
         return found
 
-    def _listed(self, stretch: Stretch, after: Ms, through: Ms, limit: int, known: set[Ms]) -> list[Ms]:
+    def _list_uncovered(self, period: Period, after: Ms, through: Ms, limit: int, known: set[Ms]) -> list[Ms]:
         """Return those of the first `limit` fires in (after, through] that have no row and are not in `known`."""
-        assert stretch.trigger is not None
-        low, high = clip_to_schedule(stretch.definition.spec, after, through)
-        fires = stretch.trigger.fires_ms(low, high, limit)
+        assert period.trigger is not None
+        low, high = clip_to_schedule(period.definition.spec, after, through)
+        fires = period.trigger.fires_ms(low, high, limit)
         return [fire for fire in fires if fire not in self.times and fire not in known]
 
-    def _next_day(self, stretch: Stretch, through: Ms) -> Ms:
-        """Return the last ms before the next day with a fire after `through`; the stretch's end if there is none.
+    def _next_day(self, period: Period, through: Ms) -> Ms:
+        """Return the instant before the next day that has a fire after `through`; the period's end if there is none.
 
-        Why: a yearly schedule is not walked day by day.
+        Why: the search for missing fires goes day by day, and a yearly schedule has few days with fires.
         """
-        assert stretch.trigger is not None
-        fire = stretch.trigger.next_ms(through)
-        return stretch.last if fire is None else max(through, fire // DAY_MS * DAY_MS - 1)
+        assert period.trigger is not None
+        fire = period.trigger.next_ms(through)
+        return period.last if fire is None else max(through, fire // DAY_MS * DAY_MS - 1)
 
-    def _held(self, after: Ms, through: Ms) -> int:
+    def _count_rows(self, after: Ms, through: Ms) -> int:
         """Return how many fires in (after, through] a row covers."""
         return bisect_right(self._sorted, through) - bisect_right(self._sorted, after)
 
-    def _gaps(self, stretch: Stretch) -> list[tuple[Ms, Ms]]:
-        """Return the parts (after, through] of a stretch that no span covers."""
+    def _find_gaps(self, period: Period) -> list[tuple[Ms, Ms]]:
+        """Return the parts (after, through] of a period that no span covers."""
         gaps: list[tuple[Ms, Ms]] = []
-        at = stretch.first
-        for after, through in self._ranges.get(id(stretch), []):
+        at = period.first
+        for after, through in self._ranges.get(id(period), []):
             if after > at:
                 gaps.append((at, after))
             at = max(at, through)
-        return [*gaps, (at, stretch.last)] if stretch.last > at else gaps
+        return [*gaps, (at, period.last)] if period.last > at else gaps
 
-    def _undropped(self, stretch: Stretch) -> list[Ms]:
-        """Return the fires of a stretch that a clock change dropped and no span covers."""
-        return [at for at in stretch.find_dropped(stretch.first, stretch.last) if at not in self._dropped]
+    def _find_uncovered_dropped(self, period: Period) -> list[Ms]:
+        """Return the fires of a period that a clock change dropped and no span covers."""
+        return [at for at in period.find_dropped(period.first, period.last) if at not in self._dropped]
 
     # ── fixed delay ────────────────────────────────────────────────────────
 
     def check_fixed(self, births: dict[str, Ms]) -> int:
-        """Compare the fixed-delay fires of the log with their rows, and report what only one of the two has.
+        """Compare the fires that the log has under a fixed delay with their rows; report those without row or event.
 
         `births`: run id → fire time, for all fires of the schedule in the log. Return how many fires were planned under
-        fixed delays, those in spans included. The log is the only source for them: each follows from the end of a run.
+        fixed delays, with the fires in spans. Only the log has these fires: each follows from the end of a run.
         """
         fixed = {
             run_id: fire
             for run_id, fire in births.items()
-            if (stretch := self._in_force(fire)) is not None and stretch.trigger is None
+            if (period := self._find_period(fire)) is not None and period.trigger is None
         }
         for run_id, fire in fixed.items():
             if run_id not in self._fixed_rows:
                 text = f"{isoformat(fire)} was planned and its run {run_id} has no row"
-                self.note("missing", text, count=1, run_id=run_id, fire=fire)
+                self.add_difference("missing", text, count=1, run_id=run_id, fire=fire)
         for run_id, fire in self._fixed_rows.items():
             if run_id not in fixed:
                 text = f"run {run_id} of {isoformat(fire)} was never planned"
-                self.note("false", text, count=1, run_id=run_id, fire=fire)
+                self.add_difference("false", text, count=1, run_id=run_id, fire=fire)
         return len(fixed) + self._fixed_spans
 
 
@@ -322,6 +334,6 @@ def _merge(ranges: list[tuple[Ms, Ms]]) -> list[tuple[Ms, Ms]]:
     return merged
 
 
-def _at(stretch: Stretch) -> str:
-    """Return the end of a stretch as text."""
-    return isoformat(stretch.last)
+def _last_text(period: Period) -> str:
+    """Return the last instant of a period as ISO 8601 text, for messages."""
+    return isoformat(period.last)

@@ -34,11 +34,11 @@ from mainspring.ports.paging import iterate_rows, iterate_spans
 from mainspring.ports.store import Bodies, Gates, Query, Runs, Schedules, Store, Tallies
 from mainspring.rules.lifecycle import evolve
 from mainspring.rules.planning import is_fixed_delay
-from mainspring.rules.schedule_draft import evolve_schedule, is_fire_birth
+from mainspring.rules.schedule_draft import creates_fire_run, evolve_schedule
 
 T = TypeVar("T")
 EVENTS_PER_READ = 2_000
-#: Most differences that a report names; the others are only counted.
+#: Most differences that a report names. Further differences are only counted.
 MAX_NAMED_MISMATCHES = 1_000
 #: Columns of a run that are not in the log.
 OPERATIONAL = frozenset({"owner", "lease_until", "parked_on", "progress"})
@@ -56,14 +56,14 @@ _UNREADABLE = (StoreError, msgspec.MsgspecError, LookupError, ValueError, TypeEr
 class Mismatch(Struct, frozen=True):
     """One difference between a row and the log: its kind, the id of the row or event, and the difference in words."""
 
-    #: The kind of row (run, schedule, span, body, gate, tally), event, or transition (a move that is not allowed).
+    #: The kind of row (run, schedule, span, body, gate, tally), event, or transition (an event that is not allowed).
     kind: str
     id: str
     what: str
 
 
 class Report(Struct):
-    """Numbers of rows and events that were compared, number of differences found, and the first of these."""
+    """Result of `verify`: how many rows and events it compared, how many differences it found, and the first ones."""
 
     events: int = 0
     runs: int = 0
@@ -81,14 +81,14 @@ class Report(Struct):
         return self.found == 0
 
     def add(self, kind: str, row_id: str, what: str) -> None:
-        """Count a difference; name the first `MAX_NAMED_MISMATCHES` of them."""
+        """Count a difference, and keep the first `MAX_NAMED_MISMATCHES` of them in `differences`."""
         self.found += 1
         if len(self.differences) < MAX_NAMED_MISMATCHES:
             self.differences.append(Mismatch(kind, row_id, what))
 
 
 async def verify(store: Store) -> Report:
-    """Replay the whole log, compare it with every row, and return the differences. Raises: StoreUnavailable."""
+    """Replay the log, compare it with every row, and return the differences. Raises: StoreUnavailable on an outage."""
     report = Report()
     replay = Replay(report)
     async for event in _read_log(store, report):
@@ -105,9 +105,9 @@ async def verify(store: Store) -> Report:
 
 
 async def _check_runs(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> Counter[str]:
-    """Compare every run row with the log, and return how many running runs hold each gate.
+    """Compare every run row with the log, and return for each gate name how many running runs hold the gate.
 
-    The payloads that rows name are added to `bodies`: payload id → "run" and the id of the first run that names it.
+    The payloads that rows name are added to `bodies`: payload id → the first run that names it, as text ("run …").
     """
     holders: Counter[str] = Counter()
     async for run in _read_runs(store, report, replay):
@@ -117,25 +117,28 @@ async def _check_runs(store: Store, report: Report, replay: Replay, bodies: dict
         if run.state is State.RUNNING:
             holders.update(run.gates)
         replay.compare_run(run)
-    replay.runs_without_row()
+    replay.report_runs_without_row()
     return holders
 
 
 async def _check_schedules(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> None:
-    """Compare every schedule row with the log, and add the payloads that rows name to `bodies` (see `_check_runs`)."""
+    """Compare every schedule row with the log.
+
+    The payloads that rows name are added to `bodies`: payload id → the first run or schedule that names it, as text.
+    """
     async for schedule in _read_schedules(store, report, replay):
         report.schedules += 1
         if schedule.spec.body is not None:
             bodies.setdefault(schedule.spec.body, f"schedule {schedule.id}")
         replay.compare_schedule(schedule)
-    replay.schedules_without_row()
+    replay.report_schedules_without_row()
 
 
 # ── reading, with unreadable rows and events ────────────────────────────────
 
 
 async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
-    """Yield the log in order and count its events; consecutive events that cannot be read are reported as one."""
+    """Yield the events of the log in order and count them. Consecutive unreadable events are reported as one."""
     after = 0
     while True:
         limit = EVENTS_PER_READ
@@ -149,7 +152,7 @@ async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
                 if limit > 1:
                     limit //= 2
                     continue
-                bad, page = await _skip_bad_event(store, after)
+                bad, page = await _skip_bad_event(store, after), []
                 report.events += 1
                 report.add("event", str(bad), f"event {bad} cannot be read: {_describe(error)}")
                 after = bad
@@ -163,10 +166,10 @@ async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
             return
 
 
-async def _skip_bad_event(store: Store, after: int) -> tuple[int, list[Event]]:
-    """Return the number of the last of the consecutive events after `after` that cannot be read, and an empty page.
+async def _skip_bad_event(store: Store, after: int) -> int:
+    """Return the number of the last of the consecutive events after `after` that cannot be read.
 
-    Behind that number, reading can go on. Raises the store's error if nothing in the log can be read.
+    Reading can go on behind that number. Raises the store's error if no event of the log can be read.
     """
     step = 1
     low = high = after
@@ -186,11 +189,11 @@ async def _skip_bad_event(store: Store, after: int) -> tuple[int, list[Event]]:
                 high = middle
             except _UNREADABLE:
                 low = middle
-        return high, []
+        return high
 
 
 async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncIterator[Run]:
-    """Yield all run rows, in pages; after a page that cannot be read, the rows of the log's other runs one by one."""
+    """Yield all run rows. If a page cannot be read, report that; then read the other runs of the log one by one."""
     try:
         async for run in iterate_rows(store, Runs(oldest_first=True, limit=1_000), lambda run: run.id):
             yield run
@@ -205,7 +208,7 @@ async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncItera
 
 
 async def _read_schedules(store: Store, report: Report, replay: Replay) -> AsyncIterator[Schedule]:
-    """Yield all schedule rows, as `_read_runs` does with runs."""
+    """Yield all schedule rows. If a page cannot be read, report that; then read the log's others one by one."""
     query = Schedules(states=("active", "paused", "finished", "deleted"), limit=500)
     try:
         async for schedule in iterate_rows(store, query, lambda s: s.id):
@@ -221,9 +224,15 @@ async def _read_schedules(store: Store, report: Report, replay: Replay) -> Async
 
 
 async def _read_row(store: Store, report: Report, query: Query[T], kind: str, row_id: str, replay: Replay) -> list[T]:
-    """Return the row that `query` finds, in a list; if it cannot be read, report it, and return an empty list."""
+    """Return the row with the id `row_id`, which `query` asks for, as a list of one or, if it does not exist, empty.
+
+    If the row cannot be read, report it, return an empty list, and add the id to `replay.seen`: the row is then not
+    reported as missing as well. `kind`: "run" or "schedule". Raises: StoreUnavailable if the store cannot be reached.
+    """
     try:
         return await store.find(query)
+    except StoreUnavailable:
+        raise
     except _UNREADABLE as error:
         report.add(kind, row_id, f"the row cannot be read: {_describe(error)}")
         replay.seen.add(row_id)
@@ -247,39 +256,43 @@ class Replay:
         self.report = report
         self.runs: dict[str, Run | bytes] = {}  # ended runs as JSON: a third of the memory
         self.schedules: dict[str, Schedule] = {}
-        #: Schedule → spans of the log since its last snapshot, less those that have been compared with a row.
+        #: Schedule id → spans of the log since its last snapshot, without those that have been compared with a row.
         self.spans: dict[str, Counter[Span]] = {}
-        #: Schedule → cursor in its last snapshot.
+        #: Schedule id → cursor in its last snapshot.
         self.snapshots: dict[str, Ms] = {}
-        self.compactions = 0
-        self.compacted_streams = 0
-        #: Runs and schedules with wrong events, which were reported: the columns of such a run are not compared.
+        self.compactions = self.compacted_runs = 0
+        #: Ids of runs and schedules whose events are wrong. The columns of such a run are not compared.
         self._broken: set[str] = set()
-        #: Run without a first event → number of its last event.
+        #: Id of a run whose first event is missing → `n` of its last event.
         self._headless: dict[str, int] = {}
-        #: Schedule that has an event before its creation → seq of the first such event.
+        #: Id of a schedule that has an event before its creation → number in the log of the first such event.
         self._early: dict[str, int] = {}
-        #: Runs and schedules whose row was compared, or cannot be read.
+        #: Ids of runs and schedules whose row was compared, or cannot be read.
         self.seen: set[str] = set()
 
     def take(self, event: Event) -> None:
-        """Fold one event into its run or schedule; report it if the store lost the run's id together with its row."""
+        """Fold one event into its run or schedule. Report an event whose run is unknown, because the row is gone."""
         if isinstance(event, RunEvent):
             if event.run_id is not None:
                 self._fold_run(event)
             elif not self._fold_unnamed(event):
-                text = f"event {event.seq} {_type_name(event)} of {isoformat(event.at)} is of a run that has no row"
+                what = f"event {event.seq} {type(event).__name__}"
+                text = f"{what} of {isoformat(event.at)} is of a run that has no row"
                 self.report.add("event", str(event.seq), text)
-            if is_fire_birth(event) and event.schedule_id is not None:
+            if creates_fire_run(event) and event.schedule_id is not None:
                 self._fold_fire(event.schedule_id, event)
         elif isinstance(event, ScheduleEvent):
             self._fold_schedule(event)
         elif isinstance(event, LogCompacted):
             self.compactions += 1
-            self.compacted_streams += event.streams
+            self.compacted_runs += event.streams
 
     def _fold_unnamed(self, event: RunEvent) -> bool:
-        """Fold an event whose run id the store lost, if its fire key gives the id. Return False if it gives none."""
+        """Fold the first event of a planned fire (RunScheduled, RunSkipped) that came without a run id.
+
+        Stores may keep the id in the run's row only, and that row is gone; but a fire's key and time give the id. For
+        any other event, and for a fire key that is not the fire time, fold nothing and return False.
+        """
         if not isinstance(event, RunScheduled | RunSkipped) or event.fire_key is None or event.fire_time is None:
             return False
         if event.schedule_id is None or event.fire_key != str(event.fire_time):
@@ -288,7 +301,7 @@ class Replay:
         return True
 
     def _fold_run(self, event: RunEvent) -> None:
-        """Fold an event into its run; report it if its number does not follow, or the run's state does not allow it."""
+        """Fold an event into its run. Report it if its `n` is not the next one or the run's state does not allow it."""
         run_id = event.run_id or ""
         run = _run_of(self.runs.get(run_id))
         last = run.n if run is not None else self._headless.get(run_id, 0)
@@ -299,7 +312,7 @@ class Replay:
         except (IllegalTransition, AssertionError) as error:
             if run_id not in self._broken:
                 self._broken.add(run_id)
-                self.report.add("transition", run_id, f"event {event.seq} {_type_name(event)}: {error}")
+                self.report.add("transition", run_id, f"event {event.seq} {type(event).__name__}: {error}")
             if run is None:
                 self._headless[run_id] = event.n or 1
                 return
@@ -307,24 +320,23 @@ class Replay:
             run = replace(run, n=event.n)
         self.runs[run_id] = _encoder.encode(run) if run.state in ENDED else run
 
-    def _check_number(self, stream: str, row_id: str, event: Event, last: int) -> bool:
-        """Report an event whose number does not follow `last`, the number of the event before it in its stream.
+    def _check_number(self, name: str, row_id: str, event: Event, last: int) -> bool:
+        """Report an event whose `n` is not `last` + 1; `last` is the `n` of the same row's event before it.
 
-        `stream` names the run or schedule in the report. Return False if the number was there before: the event must
+        `name` names the run or schedule in the report. Return False if the number was there before: the event must
         then not be folded. Return True if numbers are missing.
         """
-        n = event.n or 0
+        n, shown = event.n or 0, f"event {event.seq} {type(event).__name__}"
         self._broken.add(row_id)
         if n <= last:
-            text = f"{stream}: number {n} twice, the second is event {event.seq} {_type_name(event)}"
-            self.report.add("event", row_id, text)
+            self.report.add("event", row_id, f"{name}: number {n} twice, the second is {shown}")
             return False
         numbers = f"number {last + 1} is" if n == last + 2 else f"numbers {last + 1} to {n - 1} are"
-        self.report.add("event", row_id, f"{stream}: {numbers} missing before event {event.seq} {_type_name(event)}")
+        self.report.add("event", row_id, f"{name}: {numbers} missing before {shown}")
         return True
 
     def _fold_schedule(self, event: ScheduleEvent) -> None:
-        """Fold an event into its schedule, and note its span; a snapshot replaces all that was folded before."""
+        """Fold an event into its schedule, and keep its span for `compare_span`. A snapshot replaces older events."""
         sid = event.schedule_id or ""
         schedule = self.schedules.get(sid)
         if isinstance(event, ScheduleSnapshot):
@@ -346,7 +358,7 @@ class Replay:
             self.spans.setdefault(sid, Counter())[span] += 1
 
     def _fold_fire(self, sid: str, event: RunEvent) -> None:
-        """Fold the first event of a fire into its schedule, whose cursor and number of fires it moves."""
+        """Fold the first event of a fire's run into its schedule: it advances the cursor and the number of fires."""
         schedule = self.schedules.get(sid)
         if schedule is None:
             self._early.setdefault(sid, event.seq)
@@ -354,16 +366,10 @@ class Replay:
             self.schedules[sid] = evolve_schedule(schedule, event)
 
     def end(self) -> None:
-        """Report schedules with events before their creation, at the end of the log; a snapshot stands for a creation.
-
-        Runs without a first event were reported when their events were folded.
-        """
+        """Report the schedules that have events before their creation or first snapshot. Call it at the log's end."""
         for sid, seq in self._early.items():
             self.report.add("event", sid, f"schedule {sid}: event {seq} comes before its creation, which is missing")
-        for run_id in self._headless:
-            self._broken.add(run_id)
-
-    # ── the rows ───────────────────────────────────────────────────────────
+        self._broken.update(self._headless)  # these runs were reported when their events were folded
 
     def compare_run(self, row: Run) -> None:
         """Report a run row that has no event or, unless its events are wrong, each column that differs from the log."""
@@ -374,16 +380,15 @@ class Replay:
                 at = "" if row.fire_time is None else f" (fire time {isoformat(row.fire_time)})"
                 self.report.add("run", row.id, f"the row{at} has no event: it was never scheduled")
             return
-        if _run_values(row) == _run_values(folded):
+        if row.id in self._broken or _run_values(row) == _run_values(folded):
             return
-        if row.n > folded.n and row.id not in self._broken:
+        if row.n > folded.n:
             text = f"run {row.id}: the row is at number {row.n}, the log ends at {folded.n}: events are missing"
             self.report.add("event", row.id, text)
-        if row.id not in self._broken:
-            self._compare_columns("run", row.id, _RUN_FIELDS, row, folded)
+        self._compare_columns("run", row.id, _RUN_FIELDS, row, folded)
 
     def compare_schedule(self, row: Schedule) -> None:
-        """Report a schedule row that has no event, and every column in which a schedule row differs from the log.
+        """Report a schedule row that has no event, or else each column in which it differs from the log.
 
         The next fire of a fixed delay is not compared: the log does not have it.
         """
@@ -401,13 +406,13 @@ class Replay:
         self._compare_columns("schedule", row.id, fields, row, folded)
 
     def _compare_columns(self, kind: str, row_id: str, fields: Iterable[str], row: object, folded: object) -> None:
-        """Report each of the columns `fields` in which `row` differs from `folded`, the row by the log."""
+        """Report each of the columns `fields` in which `row` differs from `folded`, the row as the log gives it."""
         for name in fields:
             is_, should = getattr(row, name), getattr(folded, name)
             if is_ != should:
                 self.report.add(kind, row_id, f"{name} is {_short(is_)} in the row, {_short(should)} by the log")
 
-    def runs_without_row(self) -> None:
+    def report_runs_without_row(self) -> None:
         """Report the runs of the log that have no row."""
         for run_id, kept in self.runs.items():
             if run_id not in self.seen and (run := _run_of(kept)) is not None:
@@ -417,21 +422,21 @@ class Replay:
             if run_id not in self.seen and run_id not in self.runs:
                 self.report.add("run", run_id, "the log has events of it, and it has no row")
 
-    def schedules_without_row(self) -> None:
+    def report_schedules_without_row(self) -> None:
         """Report the schedules of the log that have no row."""
         for sid, schedule in self.schedules.items():
             if sid not in self.seen:
                 self.report.add("schedule", sid, f"the log has {schedule.name!r}, and it has no row")
 
     def compare_span(self, span: Span) -> None:
-        """Report a span row without an event, unless it ends before a snapshot, which replaced the event."""
+        """Report a span row without an event, unless the schedule's last snapshot covers it and replaced the event."""
         left = self.spans.get(span.schedule_id)
         if left is not None and left[span] > 0:
             left[span] -= 1
         elif span.through > self.snapshots.get(span.schedule_id, span.through - 1):
             self.report.add("span", span.schedule_id, f"{_describe_span(span)} has no event")
 
-    def spans_without_row(self) -> None:
+    def report_spans_without_row(self) -> None:
         """Report the spans of the log that have no row."""
         for sid, left in self.spans.items():
             for span, count in left.items():
@@ -446,11 +451,11 @@ async def _check_spans(store: Store, report: Report, replay: Replay) -> None:
     async for span in iterate_spans(store):
         report.spans += 1
         replay.compare_span(span)
-    replay.spans_without_row()
+    replay.report_spans_without_row()
 
 
 async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) -> None:
-    """Report payloads that do not exist, or whose content does not match their id. `wanted`: id → what names it."""
+    """Report payloads that do not exist or whose content does not match their id. `wanted`: id → what names the id."""
     ids = list(wanted)
     for start in range(0, len(ids), 500):
         part = tuple(ids[start : start + 500])
@@ -464,7 +469,7 @@ async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) ->
 
 
 async def _check_gates(store: Store, report: Report, holders: Counter[str]) -> None:
-    """Report gates whose number of held slots is not that of the running runs that hold them, `holders`."""
+    """Report gates whose number of held slots is wrong. `holders`: gate name → number of running runs that hold it."""
     async for gate in iterate_rows(store, Gates(limit=1_000), lambda gate: gate.name):
         report.gates += 1
         if gate.held != holders[gate.name]:
@@ -472,12 +477,12 @@ async def _check_gates(store: Store, report: Report, holders: Counter[str]) -> N
 
 
 async def _check_tallies(store: Store, report: Report, replay: Replay) -> None:
-    """Report tallies without a compaction in the log, and a compaction of runs without tallies."""
+    """Report tallies if no event of the log is a compaction, and a compaction of runs if there are no tallies."""
     report.tallies = len(await store.find(Tallies(limit=1_000_000)))
     if report.tallies and not replay.compactions:
         report.add("tally", "-", f"{report.tallies} tallies, and the log was never compacted")
-    elif replay.compacted_streams and not report.tallies:
-        report.add("tally", "-", f"{replay.compacted_streams} run streams were compacted, and no tally is left of them")
+    elif replay.compacted_runs and not report.tallies:
+        report.add("tally", "-", f"retention removed {replay.compacted_runs} runs, and there is no tally of them")
 
 
 def _run_of(kept: Run | bytes | None) -> Run | None:
@@ -486,10 +491,6 @@ def _run_of(kept: Run | bytes | None) -> Run | None:
 
 def _describe_span(span: Span) -> str:
     return f"span {span.reason} of {span.count}, after {isoformat(span.after)} through {isoformat(span.through)}"
-
-
-def _type_name(event: Event) -> str:
-    return type(event).__name__
 
 
 def _short(value: object) -> str:

@@ -1,7 +1,7 @@
-"""Changes: the one kind of write.
+"""Changes: writes to a store that happen completely or not at all.
 
-A `Change` has a guard, which is its compare-and-set condition on one row, and the effects that follow if the guard
-holds. `Store.apply` applies changes; the rules in `rules/` build them.
+A `Change` has a guard, which is a compare-and-set condition on one row, and the effects that follow if the guard holds.
+The rules in `rules/` decide what a change contains, and `Store.apply` applies it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mainspring.model.schedule import Schedule, Span
 
 
 class RunLease(Struct, frozen=True, gc=False):
-    """Guard: the run is running under this epoch: no other claim, end or rescue has come since this worker's claim.
+    """Guard: the run `id` is running under this epoch, so since its claim it has not ended or been claimed again.
 
-    The time at which the lease ends is not compared. The change then sets every column of the run in `RUN_VALUES`, but
-    not `cancel` or `body`.
+    The time at which the lease ends is not compared. If the guard holds, the change sets the columns of the run in
+    `RUN_VALUES`, but not `cancel` or `body`.
     """
 
     id: RunId
@@ -32,10 +32,10 @@ class RunLease(Struct, frozen=True, gc=False):
 
 
 class RunAt(Struct, frozen=True, gc=False):
-    """Guard: the last move of the run has the number `n`, so the row is as the caller read it.
+    """Guard: the last event of the run `id` has the number `n`, so the row is as the caller read it.
 
-    A change that opens an ended run again is refused as well while another open run has its unique key. The change sets
-    every column of the run in `RUN_VALUES`, and `cancel` and `body`.
+    A change that opens an ended run again is also refused while another open run has the run's unique key. If the guard
+    holds, the change sets the columns of the run in `RUN_VALUES`, and `cancel` and `body`.
     """
 
     id: RunId
@@ -43,10 +43,10 @@ class RunAt(Struct, frozen=True, gc=False):
 
 
 class ScheduleAt(Struct, frozen=True, gc=False):
-    """Guard: the schedule has this revision and cursor, and its last move has the number `n`.
+    """Guard: the schedule `id` has this revision and cursor, and its last event has the number `n`.
 
-    The change then sets every column of the schedule and ends its hold. It clears the touch mark if the mark is still
-    the number `touched` that the caller read; after another touch, the mark stays.
+    If the guard holds, the change sets every column of the schedule and ends its hold. `touched` is the number of the
+    last touch that the caller read. The change clears the touch, unless the schedule was touched again since then.
     """
 
     id: ScheduleId
@@ -57,16 +57,16 @@ class ScheduleAt(Struct, frozen=True, gc=False):
 
 
 class RunAbsent(Struct, frozen=True, gc=False):
-    """Guard: no run has this id, and no open run has this unique key. The change then inserts the run."""
+    """Guard: no run has this id, and no open run this unique key. If the guard holds, the change inserts the run."""
 
     id: RunId
     unique_key: str | None = None
 
 
 class ScheduleAbsent(Struct, frozen=True, gc=False):
-    """Guard: no schedule has this id, and no schedule that is not deleted has this name in this namespace.
+    """Guard: no schedule has this id, and every schedule with this name in this namespace is deleted.
 
-    The change then inserts the schedule.
+    If the guard holds, the change inserts the schedule.
     """
 
     id: ScheduleId
@@ -81,34 +81,35 @@ Guard = RunLease | RunAt | ScheduleAt | RunAbsent | ScheduleAbsent
 
 
 class Body(Struct, frozen=True, gc=False):
-    """A payload, the arguments of a task as JSON text, stored beside the log.
+    """A payload: the arguments of a task as JSON text. It is stored beside the log, and runs name it by its id.
 
-    Its id is a hash of the text (`body_id`), or that hash and the id of the one run that uses it (`unshared_body_id`).
+    The id is a hash of the text (`body_id`). For a payload that only one run uses, it can be that hash and the run's id
+    (`unshared_body_id`).
     """
 
     id: str
     data: str
 
 
-#: The intent of a change, for which stores have fast paths: a claimed run succeeds; new runs; a schedule advances or
-#: finishes and its fires become runs; a new schedule. `rules/change_shape.py` has the promise of each.
+#: The intent of a change. Stores have fast paths for four intents: a claimed run succeeds; new runs are inserted; fires
+#: of a schedule become runs; a schedule is created. `rules/change_shape.py` states what each kind promises.
 ChangeKind = Literal["success", "new_runs", "plan", "new_schedule", "other"]
 
 
 class Change(Struct, frozen=True, kw_only=True, gc=False):
-    """One write, all of it or nothing: a guard on one row, and what happens if the guard holds.
+    """One write, all of it or nothing: a guard on one row, and the effects that follow if the guard holds.
 
-    - `id`: a change with an id that was applied before is answered `repeated`, so a caller may send it again.
+    - `id`: a caller may send a change again. If a change with this id was applied before, the answer is `repeated`.
     - `guard`: the condition. None: there is no guarded row, only inserts and notes.
     - `run` or `schedule`: the new values of the guarded row, or the row to insert.
-    - `runs`, `spans`, `bodies`: rows to insert. A run or body that exists already stays, and brings no event.
-    - `gates`: gates to create. A gate that exists takes the new `max` and keeps the rest.
-    - `touches`: schedules to mark for another look by the settler.
-    - `releases`: gates of which the guarded run gives its slot back, one name for each slot.
-    - `events`: moves of the guarded row, moves of the inserted runs, and notes.
-    - `kind`: the intent, set by the code that builds the change. Stores rely on it; it is never stored.
+    - `runs`, `spans`, `bodies`: rows to insert. A run or payload that exists already stays as it is, without an event.
+    - `gates`: gates to create. A gate that exists gets the new `max` and keeps its other values.
+    - `touches`: ids of the schedules that the settler must settle again, because something about them changed.
+    - `releases`: gates at which the guarded run gives a slot back, one name for each slot.
+    - `events`: events of the guarded row, first events of the inserted runs, and notes.
+    - `kind`: the intent, set by the code that builds the change. Stores rely on it, but do not store it.
 
-    The store numbers the moves of each row (`n`) and stamps the time (`at`).
+    The store numbers the events of each row (`n`) and sets their time (`at`).
     """
 
     id: str
@@ -128,8 +129,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 class Result(Struct, frozen=True, gc=False):
     """The answer to a change: accepted, refused by its guard, or repeated because it was applied before.
 
-    `n` is the number of the guarded row's last move after an accepted change, 0 under a `RunLease` guard. After a
-    refused change, `current` is the row that refused it as it is now, None if there is no such row.
+    After an accepted change, `n` is the number of the guarded row's last event; under a `RunLease` guard it is 0. After
+    a refused change, `current` is the present row because of which the guard failed, None if there is no such row.
     """
 
     status: Literal["accepted", "refused", "repeated"]
@@ -142,8 +143,9 @@ class Result(Struct, frozen=True, gc=False):
         return self.status != "refused"
 
 
-#: The columns of a guarded run that a change sets. A `RunAt` guard adds `cancel` and `body`. The store itself sets `n`,
-#: `created_at` and `ended_at`, and clears owner, lease and parking place of a run that is not running afterwards.
+#: The columns of a guarded run that a change sets; under a `RunAt` guard, it also sets `cancel` and `body`. The store
+#: itself sets `n`, `created_at` and `ended_at`. If the run is not running after the change, the store also clears its
+#: owner, its lease and the gate at which it is parked.
 RUN_VALUES = (
     "state",
     "ready_at",

@@ -22,8 +22,8 @@ class RunsAlready(MainspringError):
 class InvalidInput(MainspringError, ValueError):
     """A value that is not acceptable.
 
-    `field` names the parameter or key that holds the value, `problem` states what is wrong with it, and `fix` suggests
-    what to write instead ("" if there is no suggestion).
+    `field` names the parameter or key that holds the value, `problem` states what is wrong with the value, and `fix`
+    suggests what to write instead ("" if there is no suggestion).
     """
 
     def __init__(self, field: str, problem: str, fix: str = "") -> None:
@@ -95,7 +95,7 @@ class UnknownRun(MainspringError, LookupError):
 
 
 class IllegalTransition(MainspringError):
-    """The run's state does not allow this move."""
+    """The run's state does not allow this change."""
 
 
 class LockTaken(MainspringError):
@@ -108,7 +108,7 @@ class LockTaken(MainspringError):
 
 
 class ExecutionTaken(LockTaken):
-    """Another instance executes this fire, or has executed it if `done` is True."""
+    """Another instance executes this fire, or has executed it already (`done` is True)."""
 
     def __init__(self, name: str, holder: str, message: str, *, done: bool) -> None:
         self.done = done
@@ -118,7 +118,7 @@ class ExecutionTaken(LockTaken):
 class LockLost(MainspringError):
     """The lock may have another holder by now, so the last actions of the locked block may have been unprotected.
 
-    `token` is the fencing token of the lost hold.
+    `token` is the fencing token with which the lock was acquired.
     """
 
     def __init__(self, name: str, token: int, reason: str) -> None:
@@ -133,7 +133,7 @@ class ResultTimeout(MainspringError, TimeoutError):
 
 
 class RunNotSuccessful(MainspringError):
-    """The run ended without a result: `state` is failed, cancelled, skipped or lost. `error` may be None."""
+    """The run ended without a result. `state` is failed, cancelled, skipped or lost, `error` its error text or None."""
 
     def __init__(self, run_id: str, state: str, error: str | None) -> None:
         self.run_id = run_id

@@ -1,4 +1,4 @@
-"""Event encoding: events to the JSON text in the log's column `data`, and log rows back to typed events."""
+"""Event encoding: turn events into the JSON text of the log's column `data`, and log rows back into typed events."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _encoder = msgspec.json.Encoder()
 
 @cache
 def _own_fields(cls: type[Event]) -> tuple[tuple[str, ...], tuple[Any, ...], Callable[[Event], tuple[Any, ...]]]:
-    """Return the names of the fields that an event class adds, their defaults, and a function that reads them all.
+    """Return the fields that an event class adds: their names, their defaults, and a function that reads their values.
 
-    The default NODEFAULT means that the field is always written.
+    NODEFAULT stands for a field that has no default and is always written. The function may return further values after
+    those of the fields.
     """
     own = [field for field in msgspec.structs.fields(cls) if field.name not in EVENT_BASE_FIELDS]
     names = tuple(field.name for field in own)
@@ -30,7 +31,7 @@ def _own_fields(cls: type[Event]) -> tuple[tuple[str, ...], tuple[Any, ...], Cal
 
 
 def _own_data(event: Event) -> dict[str, Any]:
-    """Return the fields that the event's class adds, without those that have their defaults."""
+    """Return field name → value for the fields that the event's class adds, except those with their default value."""
     names, defaults, read = _own_fields(type(event))
     data = {}
     for name, default, value in zip(names, defaults, read(event), strict=False):
@@ -40,15 +41,15 @@ def _own_data(event: Event) -> dict[str, Any]:
 
 
 def encode_data(event: Event) -> str | None:
-    """Return the fields that the event's class adds as JSON text, without defaults; None if all have their defaults."""
+    """Return the fields that the event's class adds as JSON text, except default values; None if no field is left."""
     data = _own_data(event)
     return _encoder.encode(data).decode() if data else None
 
 
 def differs_only_in_id_and_body(event: RunScheduled, model: RunScheduled) -> bool:
-    """Return True if two events are equal in all fields but run id and payload id.
+    """Return True if two events are equal in all fields except run id and payload id.
 
-    False if only one of them has a payload.
+    Return False if only one of the events has a payload.
     """
     if (event.body is None) is not (model.body is None):
         return False
@@ -56,9 +57,9 @@ def differs_only_in_id_and_body(event: RunScheduled, model: RunScheduled) -> boo
 
 
 class BulkEventEncoder:
-    """Encodes the RunScheduled events of a bulk insert, with the results of `encode_data` but in less time.
+    """Encoder for the RunScheduled events of a bulk insert. It returns the text of `encode_data`, in less time.
 
-    It encodes one event and reuses the text for events that differ from it only in run id and payload id.
+    It encodes one event, and reuses the text for later events that differ from it only in run id and payload id.
     """
 
     def __init__(self) -> None:
@@ -67,17 +68,20 @@ class BulkEventEncoder:
         self._text = ""
 
     def can_reuse(self, event: RunScheduled) -> bool:
-        """Return True if the event differs from the last event of `encode_first` only in run id and payload id."""
+        """Return True if the event may be passed to `encode_next`.
+
+        It must differ from the event of the last `encode_first` only in run id and payload id.
+        """
         return self._model is not None and differs_only_in_id_and_body(event, self._model)
 
     def encode_first(self, event: RunScheduled) -> str:
-        """Return the data of an event as JSON text, and keep both for `encode_next`."""
+        """Return the data of an event as JSON text, and keep event and text for later calls of `encode_next`."""
         self._model, self._data = event, _own_data(event)
         self._text = _encoder.encode(self._data).decode()
         return self._text
 
     def encode_next(self, event: RunScheduled) -> str:
-        """Return the data of an event as JSON text; `can_reuse` must be True for the event."""
+        """Return the data of an event for which `can_reuse` is True, as JSON text."""
         assert self._model is not None
         if event.body == self._model.body:
             return self._text
@@ -85,7 +89,11 @@ class BulkEventEncoder:
 
 
 def decode_event(type_name: str, columns: dict[str, Any], data: str | bytes | None) -> Event:
-    """Return the typed event of a log row: `columns` are the fields that every event has, `data` the others as JSON."""
+    """Return the typed event of a log row.
+
+    `type_name` is the name of its class. `columns` are the fields that every event has. `data` holds the fields that
+    the class adds, as JSON text; None if all of these have their defaults.
+    """
     cls = EVENT_TYPES[type_name]
     fields = msgspec.json.decode(data) if data else {}
     return msgspec.convert({**fields, **columns}, cls)

@@ -1,13 +1,13 @@
 """Events: the typed entries of the append-only log.
 
-A *move* changes a run or a schedule. It has a number `n` in the stream of that row, and the row is the fold of its
-moves. A *note* changes no state and has no `n`. The fields of `Event` are columns of the log; the fields that a class
-adds are stored together as JSON (`data`), the class name as the type. The store sets `seq`, `at` and `n`.
+A `RunEvent` or `ScheduleEvent` changes one run or schedule. It has a number `n` among the events of that row, and the
+row is the fold of these events. A `Note` changes no row and has no `n`. The fields of `Event` are columns of the log.
+The fields that a class adds are stored together as JSON (`data`), and the class name as the type.
 
-Fields that several classes add: `by` names the person, program or API key that asked for the move. `began_at` is when
-the handler began, `ms` the milliseconds that it took; both are None if it did not begin. `fingerprint` groups equal
-failures, `trace` is the traceback. `spec`, `anchor`, `cursor`, `next_at`, `origin`, `app`, `version` and `digest` are
-new values of the schedule's columns, which `Schedule` explains.
+Fields that several classes add: `by` names the person, program or API key that asked for the change. `began_at` is when
+the handler began, `ms` the milliseconds that it took; both are None if it did not begin. `fingerprint` is a text that
+is equal for failures of one kind, `trace` is the traceback. `spec`, `anchor`, `cursor`, `next_at`, `origin`, `app`,
+`version` and `digest` are new values of the schedule's columns, which `Schedule` explains.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from mainspring.model.schedule import Definition, Origin, Schedule, ScheduleSpec
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An entry of the log.
 
-    `seq` numbers the whole log, `n` the moves of one run or schedule. `at` is the store's time of the write, `change`
-    the id of the change that wrote the event, `actor` the person, API key or agent behind it, `v` the version of its
-    format. `epoch`, `attempt` and `owner` name the lease under which a worker acted.
+    The store sets `seq`, `at` and `n`: the event's number in the whole log, the time of the write, and the event's
+    number among the events of its run or schedule. `change` is the id of the change that wrote the event, `actor` the
+    person, API key or agent behind it, `v` the version of its format. `epoch`, `attempt` and `owner` name the lease
+    under which a worker acted.
     """
 
     seq: int = 0
@@ -52,22 +53,22 @@ EVENT_BASE_FIELDS = Event.__struct_fields__
 
 
 class ScheduleEvent(Event, frozen=True, kw_only=True):
-    """A move of a schedule."""
+    """An event that creates or changes the row of a schedule."""
 
 
 class RunEvent(Event, frozen=True, kw_only=True):
-    """A move of a run."""
+    """An event that creates or changes the row of a run."""
 
 
 class Note(Event, frozen=True, kw_only=True):
-    """An event that changes no state."""
+    """An event that changes no row of a run or schedule: a fact for the readers of the log."""
 
 
 # ── schedules ───────────────────────────────────────────────────────────────
 
 
 class ScheduleCreated(ScheduleEvent, frozen=True, kw_only=True):
-    """A schedule was created."""
+    """A schedule was created. `app` and `version` name the code that declares it; "" if no code does."""
 
     name: str
     revision: int = 1
@@ -83,7 +84,10 @@ class ScheduleCreated(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleUpdated(ScheduleEvent, frozen=True, kw_only=True):
-    """A schedule has a new revision, which affects only fires after `cursor`. `changed` names the edited fields."""
+    """A schedule got a new revision, which affects only fires after `cursor`.
+
+    `changed` names the fields of `spec` that differ from the revision before.
+    """
 
     revision: int
     spec: ScheduleSpec
@@ -98,7 +102,7 @@ class ScheduleUpdated(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class SchedulePaused(ScheduleEvent, frozen=True, kw_only=True):
-    """A schedule was paused: it plans no runs until it is resumed, at `until` or by hand."""
+    """A schedule was paused: it plans no runs until it is resumed, at `until` or, if that is None, by a command."""
 
     reason: str
     until: Ms | None = None
@@ -106,7 +110,7 @@ class SchedulePaused(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleResumed(ScheduleEvent, frozen=True, kw_only=True):
-    """A paused schedule plans again, from `cursor` on."""
+    """A paused schedule was resumed: its fires after `cursor` are planned again."""
 
     cursor: Ms
     reason: str = ""
@@ -114,7 +118,10 @@ class ScheduleResumed(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleFinished(ScheduleEvent, frozen=True, kw_only=True):
-    """No fire after `cursor` is owed. Reasons: exhausted (no fire is left), max_runs, ended (its end has come)."""
+    """A schedule finished: it has no fire after `cursor`.
+
+    Reasons: exhausted (the trigger has no further fire); max_runs (the maximum is reached); ended (by its `end`).
+    """
 
     reason: str
     cursor: Ms
@@ -127,7 +134,7 @@ class ScheduleDeleted(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class FiresElided(ScheduleEvent, frozen=True, kw_only=True):
-    """A span: `count` planned fires in (after, through] will not run. A span row with these values is inserted.
+    """The `count` planned fires of a schedule in (after, through] will not run. The store holds a span row for them.
 
     `consumed`: True if the fires count against `max_runs`.
     """
@@ -142,7 +149,7 @@ class FiresElided(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleSnapshot(ScheduleEvent, frozen=True, kw_only=True):
-    """The row of a schedule and its revisions, in place of the moves before it. Only retention writes it."""
+    """The row of a schedule and its revisions, in place of the schedule's earlier events. Only retention writes it."""
 
     state: Schedule
     definitions: tuple[Definition, ...]
@@ -155,7 +162,7 @@ class RunScheduled(RunEvent, frozen=True, kw_only=True):
     """A run was created. Workers may claim it from `due_at` on, if no gate restricts it.
 
     `coalesced` is the number of missed fires that this run makes up for, beside its own. `parents` are the runs that
-    must end before it may start (reserved).
+    must end before it may start (reserved: always empty).
     """
 
     task: str
@@ -177,9 +184,10 @@ class RunScheduled(RunEvent, frozen=True, kw_only=True):
 
 
 class RunSkipped(RunEvent, frozen=True, kw_only=True):
-    """A run ended before its handler began. As a run's first event: a fire that did no work, for example by overlap.
+    """A run ended before its handler began.
 
-    `by` is the id of the open run because of which it was skipped; None: another reason.
+    As the first event of a run, it stands for a fire that was skipped at once, for example because of an overlap. `by`
+    is the id of the open run because of which this run was skipped; None: another reason.
     """
 
     reason: str
@@ -192,18 +200,21 @@ class RunSkipped(RunEvent, frozen=True, kw_only=True):
 
 
 class RunUnblocked(RunEvent, frozen=True, kw_only=True):
-    """A blocked run may be claimed: all runs that it depends on have ended as required."""
+    """A blocked run may be claimed from `ready_at` on: all its `parents` have ended as required.
+
+    Reserved: not written yet.
+    """
 
     ready_at: Ms
     parents: tuple[RunId, ...] = ()
 
 
 class RunStarted(RunEvent, frozen=True, kw_only=True):
-    """A worker claimed the run. The columns epoch, attempt and owner name the lease."""
+    """A worker claimed the run. The columns `epoch`, `attempt` and `owner` name the lease."""
 
 
 class RunSucceeded(RunEvent, frozen=True, kw_only=True):
-    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text; None: it has none."""
+    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text; None if it is None."""
 
     began_at: Ms | None = None
     ms: int | None = None
@@ -211,7 +222,7 @@ class RunSucceeded(RunEvent, frozen=True, kw_only=True):
 
 
 class RunRetrying(RunEvent, frozen=True, kw_only=True):
-    """The handler failed; the run will be tried again at `next_attempt_at`."""
+    """The attempt failed; the run will be tried again at `next_attempt_at`."""
 
     next_attempt_at: Ms
     error: str
@@ -224,9 +235,9 @@ class RunRetrying(RunEvent, frozen=True, kw_only=True):
 class RunFailed(RunEvent, frozen=True, kw_only=True):
     """The run failed and will not be tried again.
 
-    Reasons: error, timeout, process, result (of a handler); crashed (its leases ended); gone, refused, redirect,
-    network, forbidden, agent (of a call of an HTTP agent); parent (reserved). `dead_lettered`: True if it becomes a
-    dead letter.
+    Reasons of a handler: error, timeout, process (its process died), result (its return value cannot be stored). Of
+    the call of an HTTP agent: gone, refused, redirect, network, forbidden, agent. Of any run: crashed (too many leases
+    ended without an outcome); parent (reserved). `dead_lettered`: True if the run becomes a dead letter.
     """
 
     error: str
@@ -239,16 +250,19 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
 
 
 class RunSnoozed(RunEvent, frozen=True, kw_only=True):
-    """The run can be claimed again at `until`: the handler asked for that, or a person moved a retry. Not a failure."""
+    """The run can be claimed again at `until`. This is not a failure.
+
+    The handler returned `Snooze`, or the attempt got no thread, no process, or no free slot for the call of an agent.
+    """
 
     until: Ms
 
 
 class RunHandedBack(RunEvent, frozen=True, kw_only=True):
-    """A worker gave the run back, and any worker may claim it.
+    """A worker gave the run back without an outcome, and any worker may claim it. This is not a failure.
 
-    Reasons: shutdown, not_begun (no slot or no time to begin), loop_blocked, loop_closed (of the handlers' loop),
-    stray, lease_lost. `began`: True if the handler had started.
+    Reasons: shutdown; not_begun (no free slot, or too little of the lease left); loop_blocked and loop_closed (the
+    handlers' loop); stray (this worker did not know the run); lease_lost. `began`: True if the handler had started.
     """
 
     reason: str
@@ -256,9 +270,9 @@ class RunHandedBack(RunEvent, frozen=True, kw_only=True):
 
 
 class LeaseExpired(RunEvent, frozen=True, kw_only=True):
-    """The lease ended without an outcome: a crash. The run can be claimed again from `ready_at` on.
+    """The lease ended without an outcome, which counts as a crash. The run can be claimed again from `ready_at` on.
 
-    `crashes` counts the crashes of the run, with this one.
+    `crashes` is the number of the run's crashes, with the present one.
     """
 
     crashes: int
@@ -266,29 +280,32 @@ class LeaseExpired(RunEvent, frozen=True, kw_only=True):
 
 
 class RunLost(RunEvent, frozen=True, kw_only=True):
-    """The lease ended without an outcome, and the run must not be executed again (recovery="fail")."""
+    """The lease ended without an outcome, and the run must not be executed again (`recovery="fail"`).
+
+    `crashes` is the number of the run's crashes, with the present one.
+    """
 
     crashes: int
 
 
 class CancelRequested(RunEvent, frozen=True, kw_only=True):
-    """A cancellation of a running run was requested. Its worker reads the request with the next heartbeat."""
+    """The person, API key or rule `by` asked to cancel a running run. Its worker reads that with its next heartbeat."""
 
     reason: str
     by: str = ""
 
 
 class RunCancelled(RunEvent, frozen=True, kw_only=True):
-    """The run ended because it was cancelled."""
+    """The run ended because it was cancelled. `by` is the person, API key or rule that asked for it."""
 
     reason: str
     by: str = ""
 
 
 class RunReopened(RunEvent, frozen=True, kw_only=True):
-    """An ended run is open again. Its failures and crashes start at zero, its fire time stays.
+    """An ended run was opened again, and can be claimed from `ready_at` on. Its failures and crashes start at zero.
 
-    `body` is the id of its new payload; None: it keeps its payload.
+    `body` is the id of the run's new payload; None: the run keeps its payload.
     """
 
     ready_at: Ms
@@ -297,7 +314,7 @@ class RunReopened(RunEvent, frozen=True, kw_only=True):
 
 
 class RunDiscarded(RunEvent, frozen=True, kw_only=True):
-    """A dead letter was dismissed: the failed run is no longer listed as one."""
+    """A dead letter was dismissed: the failed or lost run is no longer listed as a dead letter."""
 
     by: str = ""
 
@@ -308,7 +325,7 @@ class RunDiscarded(RunEvent, frozen=True, kw_only=True):
 class StaleResultRejected(Note, frozen=True, kw_only=True):
     """A worker reported an outcome under a lease that it no longer holds. The outcome was not stored.
 
-    `outcome` is the name of its class in `model/outcome.py`.
+    `outcome` is the name of the outcome's class in `model/outcome.py`.
     """
 
     outcome: str
@@ -321,15 +338,15 @@ class RunLate(Note, frozen=True, kw_only=True):
 
 
 class RunUnresolved(Note, frozen=True, kw_only=True):
-    """No live instance has the run's task registered. Reserved: not written yet."""
+    """No live instance has registered the run's task, `task`. Reserved: not written yet."""
 
     task: str
 
 
 class DeclarationConflict(Note, frozen=True, kw_only=True):
-    """A declaration was not applied, because a newer live version of the code declares the schedule otherwise.
+    """Code declared a schedule, but a newer live version of the code declares it otherwise. Nothing was changed.
 
-    `name` is the schedule's name, `declared` the version that was refused, `live` the newer version.
+    `name` is the schedule's name, `declared` the version whose declaration was refused, `live` the newer version.
     """
 
     name: str
@@ -338,27 +355,27 @@ class DeclarationConflict(Note, frozen=True, kw_only=True):
 
 
 class InstanceJoined(Note, frozen=True, kw_only=True):
-    """An instance started."""
+    """An instance started. `instance` is its name, `version` the version of its program's code."""
 
     instance: str
     version: str = ""
 
 
 class InstanceLeft(Note, frozen=True, kw_only=True):
-    """An instance stopped in order."""
+    """An instance stopped as requested, not by a crash. `instance` is its name."""
 
     instance: str
 
 
 class LeaderElected(Note, frozen=True, kw_only=True):
-    """An instance became the leader, which does the housekeeping; `term` is the number of its term."""
+    """The instance named `instance` became the leader, which does housekeeping. `term` numbers its leadership."""
 
     instance: str
     term: int
 
 
 class LeaderLost(Note, frozen=True, kw_only=True):
-    """The leader's term ended: the leader stopped, did not renew in time, or could not reach the store."""
+    """The leader's term ended: the leader stopped, did not renew its lease in time, or could not reach the store."""
 
     instance: str
     term: int
@@ -376,13 +393,13 @@ class StoreRecovered(Note, frozen=True, kw_only=True):
 
 
 class ClockStepped(Note, frozen=True, kw_only=True):
-    """The wall clock stepped by `step_ms` milliseconds against the boot clock; a negative step was backwards."""
+    """The wall clock stepped by `step_ms` milliseconds against the boot clock. A negative step is backwards."""
 
     step_ms: int
 
 
 class SubscriberFailed(Note, frozen=True, kw_only=True):
-    """A subscriber raised an error on an event of the type `event`. The other subscribers received the event."""
+    """A subscriber to events raised `error` on an event of the type `event`. All other subscribers got that event."""
 
     event: str
     error: str
@@ -391,8 +408,8 @@ class SubscriberFailed(Note, frozen=True, kw_only=True):
 class LoopBlocked(Note, frozen=True, kw_only=True):
     """The handlers' event loop did not answer for `ms` milliseconds.
 
-    `run_id` and `task` name the run whose handler blocked the loop, None if other code did. `where` is the line of
-    code, "" if it is unknown.
+    `run_id` and `task` name the run whose handler blocked the loop; None if other code blocked it. `where` is the line
+    of code that blocked it; "" if it is not known.
     """
 
     ms: int
@@ -401,10 +418,11 @@ class LoopBlocked(Note, frozen=True, kw_only=True):
 
 
 class LogCompacted(Note, frozen=True, kw_only=True):
-    """Retention removed events up to seq `through`, and wrote snapshots and tallies in their place.
+    """Retention removed events from the log, and wrote snapshots and tallies in their place.
 
-    `streams` counts removed run streams, `events` removed events, `tallies` the tallies that grew. `digest` is a hash
-    of the removed events' numbers, so that two copies of a log can be compared.
+    `through` is the highest number (`seq`) of a removed event. `events` is the number of removed events, `streams` that
+    of the runs whose events were removed, `tallies` that of the tallies that grew. `digest` is a hash of the removed
+    events' numbers, so that two copies of a log can be compared.
     """
 
     through: int
@@ -415,13 +433,13 @@ class LogCompacted(Note, frozen=True, kw_only=True):
 
 
 def _leaves(base: type[Event]) -> list[type[Event]]:
-    """Return the classes below `base` that have no subclasses: the types that the log can hold."""
+    """Return the event classes below `base` that have no subclasses: the types of event that the log can hold."""
     return [leaf for child in base.__subclasses__() for leaf in (_leaves(child) or [child])]
 
 
-#: Event classes by name, to decode the log.
+#: Name of an event class → the class, to decode the log.
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in _leaves(Event)}
-#: Names for events in the vocabularies of other schedulers; `events(types=…)` accepts them.
+#: Names of events in other schedulers → event classes here with that meaning; `events(types=…)` accepts these names.
 EVENT_ALIASES: dict[str, tuple[type[Event], ...]] = {
     "Scheduled": (RunScheduled,),
     "Started": (RunStarted,),
@@ -436,8 +454,9 @@ EVENT_ALIASES: dict[str, tuple[type[Event], ...]] = {
 
 
 def resolve_type_names(wanted: Iterable[type[Event] | str], *, field: str = "types") -> tuple[str, ...]:
-    """Return the class names of event types, each once, given as classes, class names or aliases (`EVENT_ALIASES`).
+    """Return the class names of the `wanted` event types, each once.
 
+    A type is given as a class, a class name, or an alias of `EVENT_ALIASES`, which can stand for several classes.
     `field` names the parameter in errors. Raises `InvalidInput`, with the nearest known name, for an unknown name.
     """
     found: dict[str, None] = {}
@@ -454,7 +473,7 @@ def resolve_type_names(wanted: Iterable[type[Event] | str], *, field: str = "typ
 
 
 def fold_definitions(stream: Iterable[Event]) -> tuple[Definition, ...]:
-    """Return the revisions of one schedule, oldest first, from the events of its stream in order."""
+    """Return the revisions of one schedule, oldest first. `stream` holds all events of the schedule in order."""
     found: list[Definition] = []
     for event in stream:
         if isinstance(event, ScheduleSnapshot):

@@ -1,4 +1,4 @@
-"""Gates: what restricts when runs may start. A gate is a row with a maximum and the number of slots held."""
+"""Gates: rows that restrict how many runs may execute at once, and the rule that decides which runs may start."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from mainspring.model.run import Run
 #: The prefix of the name of the gate that keeps a schedule's own runs apart.
 SCHEDULE_GATE_PREFIX = "schedule:"
 
-#: The place of a run in the order in which runs pass a gate: priority, then ready_at, then id.
+#: A run's sort key in the order in which runs pass a gate: priority, ready_at, id.
 Place = tuple[int, Ms, str]
 
 
 def can_claim_ahead(gates: Sequence[str] | None, crashes: int) -> bool:
-    """Return True if a run with these gates and this number of crashes may be claimed ahead of its time.
+    """Return True if a run with these gates and this number of crashes may be claimed ahead of its time (ADR 17).
 
-    Claiming ahead takes the run's slots early. So only the gate of the run's own schedule is allowed: a slot of any
-    other gate would be kept from other work. A run that crashed before is claimed alone and never ahead (ADR 17).
+    A claim takes a slot at each of the run's gates. Ahead of time, only a slot of its own schedule's gate may be taken:
+    a slot of any other gate would be withheld from runs that could use it now. A run that crashed before is never
+    claimed ahead, because it is claimed alone.
     """
     return crashes == 0 and all(gate.startswith(SCHEDULE_GATE_PREFIX) for gate in gates or ())
 
 
 class Gate(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A gate: at most `max` runs hold a slot at once, and none may pass before the instant `closed_until`.
+    """A gate: at most `max` runs hold a slot at once, and no run may pass before the instant `closed_until`.
 
-    `held` is the number of slots held now.
+    `held` is the number of slots that are held now.
     """
 
     name: str
@@ -37,15 +38,15 @@ class Gate(Struct, frozen=True, omit_defaults=True, gc=False):
     closed_until: Ms = 0
 
     def room(self, now: Ms) -> int:
-        """Return the number of further runs that may pass at the instant `now`: the free slots, 0 while closed."""
+        """Return the number of further runs that may pass at `now`: the free slots, or 0 while the gate is closed."""
         return 0 if self.closed_until > now else max(0, self.max - self.held)
 
 
 class Admission(Struct, frozen=True):
-    """Which runs `admit` lets start, and which it parks.
+    """The result of `admit`: which runs may start, and which must be parked.
 
-    `taken` are the runs that pass all their gates, `parked` those that do not, each with the name of the first gate
-    that refused it. `slots` counts the slots that the taken runs hold, by gate.
+    `taken` are the runs that pass all their gates. `parked` are the runs that do not, each with the name of the first
+    gate that refuses it. `slots` is the number of slots that the taken runs take, by gate.
     """
 
     taken: list[Run]
@@ -60,14 +61,14 @@ def admit(
     now: Ms,
     first: Mapping[str, Place],
 ) -> Admission:
-    """Return up to `limit` of the candidate runs, in the given order, that may start now, and those to park.
+    """Return which of the candidate runs may start at `now`, at most `limit` in the given order, and which to park.
 
-    A run needs a slot of each of its gates, or it takes none. A gate that is not in `gates` does not restrict. A run
-    that crashed before is taken alone, so that if it kills its worker, few others are charged with the crash (ADR 9).
+    A run takes a slot of each of its gates, or none at all. A gate that is not in `gates` restricts nothing. A run that
+    crashed before is taken alone, so that few other runs are charged with a crash if it kills its worker (ADR 9).
 
-    `first` holds the place of the first run parked at each gate. A candidate behind that place is parked as well:
-    otherwise it would overtake the parked runs whenever a claim comes between the release of a slot and their
-    unparking, and replayed fires would run out of order (ADR 8).
+    `first` holds the place of the first run that is parked at each gate. A candidate behind that place is parked, too.
+    Why: a claim can come after a slot is released and before the parked runs are unparked. The candidate would then
+    overtake them, and replayed fires would run out of order (ADR 8).
     """
     room: dict[str, int] = {}
     taken: list[Run] = []
@@ -88,14 +89,17 @@ def admit(
 
 
 def _read_room(run: Run, gates: Mapping[str, Gate], now: Ms, room: dict[str, int]) -> None:
-    """Add the free slots of the run's gates to `room`, for the gates that are not in it yet."""
+    """Add to `room` (gate name → free slots) the run's gates that are not in it yet."""
     for name in run.gates:
         if name not in room and name in gates:
             room[name] = gates[name].room(now)
 
 
 def _find_refusing_gate(run: Run, room: Mapping[str, int], first: Mapping[str, Place]) -> str | None:
-    """Return the run's first gate that has no room, or at which a run is parked that comes first; None: it may pass."""
+    """Return the run's first gate that has no room, or where a run that comes before it is parked; None: it may pass.
+
+    `room` holds the free slots of each gate, `first` the place of the first run that is parked at each gate.
+    """
     for name in run.gates:
         if room.get(name, 1) <= 0 or (name in first and first[name] < (run.priority, run.ready_at, run.id)):
             return name
@@ -103,7 +107,7 @@ def _find_refusing_gate(run: Run, room: Mapping[str, int], first: Mapping[str, P
 
 
 def _take_slots(run: Run, room: dict[str, int], slots: dict[str, int]) -> None:
-    """Take a slot of each of the run's gates: one less in `room`, one more in `slots`."""
+    """Take a slot of each of the run's gates: count one free slot less in `room`, one taken slot more in `slots`."""
     for name in run.gates:
         if name in room:
             room[name] -= 1

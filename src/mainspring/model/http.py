@@ -1,4 +1,4 @@
-"""HTTP agents as values: what a run calls, within which limits, and what is stored of the answer."""
+"""HTTP agents as values: the request that a run makes, the limits of calls, and the stored part of an answer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 #: The name of the built-in task of every HTTP schedule.
 HTTP_TASK = "http"
-#: A call fails for good when this many leases of it, held by a worker or an agent, ended without an outcome. The limit
-#: is higher than that of other tasks, because a call cannot kill its worker.
+#: A run that calls an agent fails for good when this number of its leases, held by a worker or the agent, ended without
+#: an outcome. The limit is higher than that of other tasks, because a call cannot kill its worker.
 MAX_CALL_CRASHES = 5
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
@@ -25,7 +25,7 @@ HTTP_METHODS: tuple[Method, ...] = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELE
 
 MAX_URL_CHARS = 2_048
 MAX_AGENT_ID_CHARS = 255
-MAX_HEADER_COUNT = 64
+MAX_AGENT_HEADERS = 64
 MAX_HEADER_NAME_CHARS = 200
 MAX_HEADER_VALUE_CHARS = 8_192
 
@@ -44,7 +44,7 @@ MAINSPRING_HEADERS = (
     "webhook-timestamp",
     "webhook-signature",
 )
-#: Headers that belong to the connection or to the encoding of the body; a schedule may not set them either.
+#: Headers that belong to the connection or to the encoding of the body; a schedule may not set them.
 CONNECTION_HEADERS = (
     "Host",
     "Content-Length",
@@ -69,8 +69,8 @@ _URL_FIX = "Write for example https://example.com/run"
 class HttpTarget(Struct, frozen=True, omit_defaults=True):
     """The HTTP request that a run makes, as it is stored in the run's options.
 
-    Header values are secrets, so they are not here: `headers_ref` is the id of the key-value entry that holds them.
-    `header_names` are shown in their place. `agent_id` is a label for people.
+    Header values are secrets, so they are not stored here: `headers_ref` is the id of the key-value entry that holds
+    them, and `header_names` are the names to show. `agent_id` is a label for people.
     """
 
     url: str
@@ -78,16 +78,16 @@ class HttpTarget(Struct, frozen=True, omit_defaults=True):
     headers_ref: str | None = None
     header_names: tuple[str, ...] = ()
     agent_id: str = ""
-    #: After a 202: the longest time between two callbacks of the agent.
+    #: The longest time between two callbacks of an agent that answered 202.
     silence: Ms = 60_000
-    #: After a 202: the time that the agent has for its whole work, after the call's own time-out.
+    #: The time that an agent that answered 202 has for its whole work, added to the call's own time-out.
     within: Ms = 3_600_000
 
 
 class HttpAgent(Struct, frozen=True, repr_omit_defaults=True):
-    """An HTTP request as a caller passes it: the target, and the header values, which are stored apart from it.
+    """An HTTP request as a caller passes it: the target, and the header values, which are stored apart from the target.
 
-    `headers` None: keep the values that are stored for the schedule.
+    `headers` None: keep the header values that are stored for the schedule.
     """
 
     target: HttpTarget
@@ -101,11 +101,11 @@ class HttpAgent(Struct, frozen=True, repr_omit_defaults=True):
 class AgentSettings(Struct, frozen=True, kw_only=True):
     """The limits under which this instance calls agents; durations in milliseconds."""
 
-    #: Concurrent calls to all hosts together. A call that waits for its answer costs next to nothing.
+    #: The most concurrent calls to all hosts together. A call that waits for its answer costs next to nothing.
     concurrency: int = 1_000
-    #: Concurrent calls to one host.
+    #: The most concurrent calls to one host.
     per_host: int = 250
-    #: The time-out of opening a connection.
+    #: The time-out for opening a connection.
     connect: Ms = 3_000
     #: The time-out of one call whose schedule sets none.
     timeout: Ms = 30_000
@@ -129,9 +129,9 @@ class HttpResult(Struct, frozen=True, omit_defaults=True):
     status: int
     body: str = ""
     content_type: str = ""
-    #: Bytes that were read of the answer.
+    #: The number of bytes of the answer that were read.
     bytes: int = 0
-    #: True if `body` lacks the end of the answer, which was not read or not stored.
+    #: True if the end of the answer is not in `body`, because it was not read or not stored.
     truncated: bool = False
 
 
@@ -146,8 +146,9 @@ def Http(  # noqa: N802 - it reads as the value it makes
 ) -> HttpAgent:
     """Check the request of an HTTP agent and return it: `ms.schedule("report", Http("https://…"), cron="0 9 * * *")`.
 
-    `silence` and `within` apply to agents that answer 202 and report the end later: the longest time between two
-    callbacks, and the time for the whole work. `agent_id` is a label for people. Raises `InvalidInput`.
+    `silence` and `within` apply to an agent that answers 202 and reports its end later by a callback: `silence` is the
+    longest time between two callbacks, `within` the time for the whole work. `agent_id` is a label for people. Raises
+    `InvalidInput` for a value that is not acceptable.
     """
     target = HttpTarget(
         url=check_url(url),
@@ -161,9 +162,9 @@ def Http(  # noqa: N802 - it reads as the value it makes
 
 
 def check_url(url: str, *, field: str = "url") -> str:
-    """Return an absolute http or https URL if it can be called; a host with other letters is put into ASCII (IDNA).
+    """Return the URL if it is an absolute http or https URL; a host with non-ASCII letters is converted to IDNA.
 
-    `field` names the URL in errors. Raises `InvalidInput`, also for a URL with a user or password in it.
+    `field` names the URL in errors. Raises `InvalidInput` for any other URL, and for one with a user or password in it.
     """
     _check_url_text(url, field)
     from urllib.parse import urlsplit  # here, because only programs with agents need it
@@ -186,7 +187,7 @@ def check_url(url: str, *, field: str = "url") -> str:
 
 
 def _check_url_text(url: str, field: str) -> None:
-    """Raise `InvalidInput` for a URL that is no text, empty, too long, or holds a character that no URL has."""
+    """Raise `InvalidInput` if the URL is not text, empty or too long, or holds a character that no URL may have."""
     if not isinstance(url, str) or not url:
         raise InvalidInput(field, f"{url!r:.80} is not a URL", _URL_FIX)
     if len(url) > MAX_URL_CHARS:
@@ -198,13 +199,16 @@ def _check_url_text(url: str, field: str) -> None:
 
 
 def _with_ascii_host(parts: SplitResult, host: str, port: int | None, field: str) -> str:
-    """Return the URL of `parts` with its host in IDNA. Raises `InvalidInput` if host or path cannot be ASCII."""
+    """Return the URL of `parts` with its host in IDNA. `field` names the URL in errors.
+
+    Raises `InvalidInput` if the host has no IDNA form or the path is not ASCII.
+    """
     try:
         name = host.encode("idna").decode()
         path = parts.path.encode().decode("ascii")
     except UnicodeError:
         raise InvalidInput(
-            field, "holds letters that must be written otherwise", "Percent-encode the path, write the host in IDNA"
+            field, "holds letters that no URL may have", "Percent-encode the path, and write the host in IDNA"
         ) from None
     if not name or any(c in "/?#@:\\" for c in name):
         raise InvalidInput(field, f"{host!r} is not the name of a host", "Write it in ASCII")
@@ -212,7 +216,10 @@ def _with_ascii_host(parts: SplitResult, host: str, port: int | None, field: str
 
 
 def check_method(method: str, *, field: str = "method") -> Method:
-    """Return the method if it is one of `HTTP_METHODS`, else raise `InvalidInput` with the nearest of them."""
+    """Return the method if it is one of `HTTP_METHODS`. Else raise `InvalidInput`, which suggests the nearest of them.
+
+    `field` names the method in errors.
+    """
     for known in HTTP_METHODS:
         if method == known:
             return known
@@ -221,9 +228,9 @@ def check_method(method: str, *, field: str = "method") -> Method:
 
 
 def check_agent_id(agent_id: str, *, field: str = "agent_id") -> str:
-    """Return an agent's label for people if it is printable and at most 255 characters long; it may be empty.
+    """Return the label of an agent if it is printable text of at most `MAX_AGENT_ID_CHARS` characters, or empty.
 
-    Raises `InvalidInput` for any other value.
+    Raises `InvalidInput`, which names `field`, for any other value.
     """
     if not isinstance(agent_id, str) or len(agent_id) > MAX_AGENT_ID_CHARS or (agent_id and not agent_id.isprintable()):
         raise InvalidInput(field, "is not a short printable text", f"Use at most {MAX_AGENT_ID_CHARS} characters")
@@ -233,25 +240,25 @@ def check_agent_id(agent_id: str, *, field: str = "agent_id") -> str:
 def check_headers(headers: Mapping[str, str], *, field: str = "headers") -> dict[str, str]:
     """Return a copy of the headers if all can be sent, none is reserved, and none is given twice.
 
-    Raises `InvalidInput` otherwise. The error names the header but never shows its value, which may be a secret.
+    Else raise `InvalidInput`. The error names `field` and the header, but never shows its value, which may be a secret.
     """
     if not isinstance(headers, Mapping):
         raise InvalidInput(field, "is not an object of names and values", 'Write {"Authorization": "Bearer …"}')
-    if len(headers) > MAX_HEADER_COUNT:
-        raise InvalidInput(field, f"{len(headers)} headers are too many", f"Use at most {MAX_HEADER_COUNT}")
+    if len(headers) > MAX_AGENT_HEADERS:
+        raise InvalidInput(field, f"{len(headers)} headers are too many", f"Use at most {MAX_AGENT_HEADERS}")
     seen: set[str] = set()
     for name, value in headers.items():
         _check_header_name(name, field)
         where = f"{field}.{name}"
         if name.lower() in seen:
-            raise InvalidInput(where, "is given twice", "Names of headers differ in more than case")
+            raise InvalidInput(where, "is given twice (upper and lower case count as equal)", "Remove one")
         seen.add(name.lower())
         _check_header_value(value, where)
     return dict(headers)
 
 
 def _check_header_name(name: str, field: str) -> None:
-    """Raise `InvalidInput` for a name that no header has, or that is reserved."""
+    """Raise `InvalidInput`, which names `field`, for a name that no header can have or that a schedule may not set."""
     if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name) or len(name) > MAX_HEADER_NAME_CHARS:
         raise InvalidInput(
             field, f"{name!r:.80} is not the name of a header", "Use letters, digits and dashes; no line breaks"
@@ -273,11 +280,13 @@ def _check_header_value(value: str, where: str) -> None:
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
-        raise InvalidInput(where, "holds letters that no header can carry", "Encode it, e.g. as base64") from None
+        raise InvalidInput(
+            where, "holds letters that no header can carry", "Encode it, for example as base64"
+        ) from None
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Return the host and port of a URL that `check_url` returned; without a port in it, that of its scheme."""
+    """Return the host and port of a URL that `check_url` returned. A URL without a port has the port of its scheme."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

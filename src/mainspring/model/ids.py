@@ -1,4 +1,7 @@
-"""Ids: time-ordered run ids, fire ids that every instance computes alike, payload ids; checks of names and texts."""
+"""Ids of runs, fires and payloads, and checks of names and texts.
+
+Run ids are ordered by time. Every instance computes equal ids for a fire.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ RunId = str
 
 _MASK_48 = (1 << 48) - 1
 _MASK_62 = (1 << 62) - 1
-#: The number of leading characters of an id that `uuid7s` reuses: the time, the version and the top 12 random bits,
-#: with the dash behind them.
+#: The number of leading characters that `uuid7s` reuses for the next id: the time, the version, 12 random bits and the
+#: dash behind them.
 _FRONT_CHARS = 19
 
 
 def fire_id(schedule_id: ScheduleId, fire_key: str, fire_time: Ms) -> RunId:
-    """Return the run id of a fire: a UUIDv8 of the fire time and a hash of the schedule and fire key.
+    """Return the id of the run for a fire: a UUIDv8 of the fire time and a hash of schedule id and fire key.
 
     Why: equal arguments give equal ids in every instance, so two instances that plan one fire cannot create two runs.
     """
@@ -28,7 +31,7 @@ def fire_id(schedule_id: ScheduleId, fire_key: str, fire_time: Ms) -> RunId:
 
 
 class IdFactory:
-    """Makes UUIDv7 ids, each greater than all that this object made before.
+    """Factory of UUIDv7 ids. Each id is greater than all ids that the factory made before.
 
     `rng` is a parameter so that tests and simulations can repeat the ids.
     """
@@ -38,7 +41,7 @@ class IdFactory:
         self._last = (0, 0)
 
     def uuid7(self, now: Ms) -> str:
-        """Return a new id with the time `now`, or with the time of the previous id if `now` lies before it."""
+        """Return a new id with the time `now`, or with the time of the previous id if that is later."""
         last_ms, last_tail = self._last
         if now > last_ms:
             # The top bit stays clear so that counting up within a millisecond cannot overflow.
@@ -48,13 +51,13 @@ class IdFactory:
         return _uuid(self._last[0], 7, self._last[1])
 
     def uuid7s(self, now: Ms, count: int) -> list[str]:
-        """Return `count` new ids: the ids that `count` calls of `uuid7` would return, in less time."""
+        """Return the `count` ids that `count` calls of `uuid7(now)` would return, in less time."""
         made = [self.uuid7(now)] if count else []
         ms, tail = self._last
         top, front, getrandbits = -1, "", self._rng.getrandbits
         for _ in range(count - 1):
             tail += 1 + getrandbits(24)
-            if tail >> 62 != top:  # rare: a carry into the front part
+            if tail >> 62 != top:  # rare: a carry into the leading characters
                 top, front = tail >> 62, _uuid(ms, 7, tail)[:_FRONT_CHARS]
             low = 1 << 63 | tail & _MASK_62
             made.append(f"{front}{low >> 48:04x}-{low & _MASK_48:012x}")
@@ -63,7 +66,10 @@ class IdFactory:
 
 
 def _uuid(ms: Ms, version: int, tail: int) -> str:
-    """Return a UUID as text: 48 bits of time, the version, 12 bits of `tail`, the variant, 62 bits of `tail`."""
+    """Return a UUID as text, made of the time `ms`, the version, and the lower 74 bits of `tail`, which are random.
+
+    In order: 48 bits of time, the version, the upper 12 bits of `tail`, the variant, the lower 62 bits of `tail`.
+    """
     tail &= (1 << 74) - 1
     value = (ms & _MASK_48) << 80 | version << 76 | (tail >> 62) << 64 | 0b10 << 62 | (tail & _MASK_62)
     text = value.to_bytes(16, "big").hex()
@@ -71,12 +77,12 @@ def _uuid(ms: Ms, version: int, tail: int) -> str:
 
 
 def body_id(data: bytes) -> str:
-    """Return the id of a payload: a hash of its text. So equal payloads are stored once, and damage can be found."""
+    """Return the id of the payload `data`: a hash. So equal payloads are stored once, and damage can be detected."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def unshared_body_id(shared_id: str, run_id: RunId) -> str:
-    """Return an id for a payload that only one run uses: `shared_id`, which is its `body_id`, and the run's id.
+    """Return an id for a payload that only one run uses: `shared_id`, which `body_id` returned, and the run's id.
 
     Used for payloads that are stored inside a caller's transaction. Why: with the shared id, every other connection
     that stores an equal payload would wait for the caller's commit.
@@ -85,19 +91,20 @@ def unshared_body_id(shared_id: str, run_id: RunId) -> str:
 
 
 def is_body_id_of(name: str, data: bytes) -> bool:
-    """Return True if `name` is an id of the payload `data`, made by `body_id` or `unshared_body_id`."""
+    """Return True if `name` is an id of the payload `data`, as `body_id` or `unshared_body_id` makes it."""
     return name.partition("~")[0] == body_id(data)
 
 
 def storable_text(text: str) -> str:
-    """Return the text in a form that every store accepts: lone surrogates escaped, NUL replaced by its symbol."""
+    """Return the text in a form that every store accepts: a lone surrogate is escaped, NUL is replaced by U+2400."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{SYMBOL FOR NULL}")
 
 
 def check_name(value: str, *, field: str = "name") -> str:
-    """Return the name `value` unchanged if it has 1 to 255 printable characters; `field` names it in errors.
+    """Return the name `value` unchanged if it has 1 to 255 printable characters, not only spaces.
 
-    Raises `EmptyName` for any other value. Why: people read and type names, and URLs carry them.
+    Raises `EmptyName` for any other value; `field` names the value in the error. Why: people read and type names, and
+    URLs carry them.
     """
     if not isinstance(value, str) or not value.strip():
         raise EmptyName(field, f"{value!r} is empty", "Give a name of 1 to 255 characters")

@@ -1,6 +1,6 @@
 """Instants, durations and zones.
 
-Inside Mainspring, times are whole milliseconds; datetimes and texts appear only where users pass or read values.
+Inside Mainspring, times are whole milliseconds. Datetimes and texts appear only where users pass or read values.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from mainspring.model.errors import InvalidDuration, InvalidInput, NaiveDatetime
 
 #: Whole milliseconds: an instant, counted from the epoch in UTC, or a duration.
 Ms = int
+#: Milliseconds of a day in UTC.
+DAY_MS: Ms = 86_400_000
+DAY_SECONDS = 86_400
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -28,10 +31,10 @@ Duration = str | int | float | timedelta
 
 
 def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) -> Ms:
-    """Return a duration, given as text, as a number of seconds or as a timedelta, in milliseconds.
+    """Return the milliseconds of a duration that is given as text, as a number of seconds, or as a timedelta.
 
-    `field` names the value in errors. Raises `InvalidDuration` if the value is not a duration, negative, not finite, or
-    shorter than `minimum`.
+    `field` names the value in errors. Raises `InvalidDuration` if the value is not a duration, is negative or not
+    finite, or is shorter than `minimum`.
     """
     if isinstance(value, str):
         result = _text_duration_ms(value, field)
@@ -52,7 +55,7 @@ def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) ->
 
 
 def _text_duration_ms(text: str, field: str) -> Ms:
-    """Return the milliseconds of a text such as "1h30m". Raises `InvalidDuration` if it is no duration."""
+    """Return the milliseconds of a text such as "1h30m". Raises `InvalidDuration`, which names `field`, otherwise."""
     found = _parse_duration(text)
     if found is None:
         if text.lstrip().startswith("-"):
@@ -63,7 +66,7 @@ def _text_duration_ms(text: str, field: str) -> Ms:
 
 @lru_cache(1_000)
 def _parse_duration(value: str) -> Ms | None:
-    """Return the milliseconds of a text such as "1h30m", None if it is no duration."""
+    """Return the milliseconds of a text such as "1h30m", None if the text is not a duration."""
     text = value.strip().lower()
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text.replace(" ", ""):
@@ -72,7 +75,7 @@ def _parse_duration(value: str) -> Ms | None:
 
 
 def format_duration(ms: Ms) -> str:
-    """Return the shortest exact text of a duration: 90000 → '1m30s'."""
+    """Return a duration as exact text in the largest units: 90000 → '1m30s'."""
     if ms == 0:
         return "0s"
     text = ""
@@ -83,10 +86,10 @@ def format_duration(ms: Ms) -> str:
 
 
 def instant_ms(value: datetime | str, *, field: str = "time") -> Ms:
-    """Return an aware datetime, or ISO 8601 text with an offset, as milliseconds since the epoch.
+    """Return the instant, in milliseconds, of an aware datetime or of ISO 8601 text with an offset.
 
-    `field` names the value in errors. Raises `NaiveDatetime` if the zone is missing, `InvalidInput` if the value is no
-    time.
+    `field` names the value in errors. Raises `NaiveDatetime` if the zone is missing, and `InvalidInput` if the value is
+    neither a datetime nor such a text.
     """
     if isinstance(value, str):
         try:
@@ -113,16 +116,16 @@ def to_datetime(ms: Ms, zone: ZoneInfo | None = None) -> datetime:
 
 
 def isoformat(ms: Ms) -> str:
-    """Return an instant as text, 2026-03-01T09:00:00Z, with milliseconds only if they are not zero."""
+    """Return an instant as text such as 2026-03-01T09:00:00Z, with milliseconds only if they are not zero."""
     text = to_datetime(ms).isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
     return text.replace("+00:00", "Z")
 
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str, *, field: str = "tz") -> ZoneInfo:
-    """Return the time zone of this name in the tz database; `field` names the value in errors.
+    """Return the time zone that the tz database has under `name`.
 
-    Raises `UnknownZone`, with the nearest existing name, if there is none.
+    Raises `UnknownZone`, which names `field` and suggests the nearest existing name, if there is no such zone.
     """
     fix = 'Use a name of the tz database such as "Europe/Berlin" or "UTC"'
     if not isinstance(name, str) or not name:

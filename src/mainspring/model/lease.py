@@ -1,4 +1,4 @@
-"""Named leases: which instance, leader or lock holder has a name, and until when."""
+"""Named leases: rows that say which owner has the right to a name, and until when."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mainspring.model.instant import Ms
 
 
 class Lease(Struct, frozen=True):
-    """The row of a named lease: the right of one owner to a name, such as an instance, a leader or a lock has it."""
+    """The row of a named lease: the right of one owner to a name, for example to be the leader or to hold a lock."""
 
     name: str
     owner: str
-    #: The number of the term, one higher with each new term: the fencing token.
+    #: The number of the owner's term, one higher with each new term: the fencing token.
     epoch: int
     #: When the term ends, by the clock for leases: the machine's boot clock, or the clock of the store's server.
     expires_at: Ms
@@ -20,5 +20,5 @@ class Lease(Struct, frozen=True):
     renewed_at: Ms
     #: Text that the owner stores with the lease.
     data: str | None = None
-    #: False once the term was released; `find` also sets it to False once the term has expired.
+    #: False after the owner released the lease. In the result of `find`, also False if the lease has expired.
     live: bool = True

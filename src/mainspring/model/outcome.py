@@ -1,4 +1,7 @@
-"""Outcomes: how an attempt ended, as a value. Executors make outcomes; the recorder turns them into changes."""
+"""Outcomes: what became of an attempt, as values. The recorder turns most of them into changes.
+
+Also `Snooze` and `Cancel`, which handlers return.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,32 @@ from mainspring.model.instant import Duration, Ms
 
 
 class Succeeded(Struct, frozen=True, gc=False):
-    """The handler returned. `result` is its return value as JSON text; None: it returned None."""
+    """The handler returned. `result` is the return value as JSON text; None: the handler returned None."""
 
     result: str | None = None
 
 
 class Failed(Struct, frozen=True, gc=False):
-    """The attempt failed: the handler raised an error or ran out of time, its process died, or a call was refused."""
+    """The attempt failed: the handler raised an error or timed out, its process died, or a call of an agent failed."""
 
     error: str
-    #: The kind of failure in one word, stored if no attempt follows.
+    #: The kind of failure in one word. It is stored only if no further attempt follows.
     reason: str = "error"
     #: A text that is equal for failures with one cause, to group them by.
     fingerprint: str | None = None
-    #: The traceback.
+    #: The traceback of the error.
     trace: str | None = None
-    #: False: no further attempt, whatever the retry policy allows.
+    #: False: the run is not tried again, even if its retry policy allows it.
     retry: bool = True
-    #: The shortest delay before the next attempt that the failure itself asked for, as an HTTP agent can.
+    #: The shortest delay before the next attempt, as an HTTP agent asked for it (`Retry-After`). None: no such wish.
     retry_after: Ms | None = None
 
 
 class Snoozed(Struct, frozen=True, gc=False):
-    """The handler asked to be called again after `delay` milliseconds."""
+    """The run is to be tried again after `delay` milliseconds. This is not a failure.
+
+    The handler returned `Snooze`, or the attempt got no thread, no process, or no free slot for the call of an agent.
+    """
 
     delay: Ms
 
@@ -49,15 +55,16 @@ class HandedBack(Struct, frozen=True, gc=False):
 
 
 class Skipped(Struct, frozen=True, gc=False):
-    """The run ends without its handler having started."""
+    """The run ends before its handler begins, for example because it is outside its time window."""
 
     reason: str
 
 
 class Accepted(Struct, frozen=True, gc=False):
-    """An HTTP agent answered 202: its work goes on, and it reports by callbacks at most `silence` milliseconds apart.
+    """An HTTP agent answered 202: it works on, and reports by callbacks that come at most `silence` milliseconds apart.
 
-    The run stays open, so nothing is stored: the agent's callbacks renew the lease from now on (ADR 14).
+    This outcome is not stored, because the run goes on: the agent's callbacks renew the run's lease from now on
+    (ADR 14).
     """
 
     silence: Ms
@@ -67,7 +74,7 @@ Outcome = Succeeded | Failed | Snoozed | Cancelled | HandedBack | Skipped | Acce
 
 
 class Snooze(Struct, frozen=True):
-    """A handler returns this to be called again after `delay`, which does not count as a failure.
+    """A handler returns this to be called again after `delay`. This does not count as a failure.
 
     `delay` is a text such as "10m", a number of seconds, or a timedelta.
     """

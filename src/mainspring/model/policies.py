@@ -11,18 +11,20 @@ from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.http import HttpTarget
 from mainspring.model.instant import Duration, Ms, duration_ms
 
-#: What becomes of fires that are later than their grace: no run, one run for all of them, or a run for each.
+#: What becomes of missed fires: no run, one run for all of them, or one run for each.
 Missed = Literal["skip", "catch_up_once", "replay_all"]
-#: What becomes of a fire while a run of its schedule is open: it is skipped; it waits, unless another run waits (then
-#: it is skipped); it waits in any case; it cancels the open runs; or it runs beside them.
+#: What becomes of a fire while a run of its schedule is open, in the order of the words: the fire is skipped; its run
+#: waits, but the fire is skipped if another run waits already; its run waits; its run replaces the open runs, which are
+#: cancelled; its run executes beside the open runs.
 Overlap = Literal["forbid", "queue_one", "queue_all", "cancel_running", "allow_parallel"]
-#: How the delay grows from one failure to the next.
+#: How the delay before a retry grows from one failure of the run to the next.
 Backoff = Literal["fixed", "linear", "exponential"]
 #: What becomes of a run whose lease ended without an outcome: it is executed again, or it is lost.
 Recovery = Literal["retry", "fail"]
 #: What becomes of a schedule when the retries of one of its runs are used up.
 OnExhausted = Literal["continue", "pause"]
-#: What becomes of a new schedule whose name is taken: it replaces the definition, is dropped, or is an error.
+#: What becomes of a new schedule whose name is taken: it replaces the existing definition; the existing schedule stays
+#: as it is; it is refused with an error.
 OnConflict = Literal["replace", "keep", "error"]
 #: What an instance does: plan schedules and execute runs, or only one of them.
 Role = Literal["all", "planner", "worker"]
@@ -38,7 +40,7 @@ ROLES: tuple[Role, ...] = ("all", "planner", "worker")
 
 
 class Priority(IntEnum):
-    """The order in which due runs are claimed: a lower number first."""
+    """The priority of a run: of the due runs, a run with a lower number is claimed first."""
 
     CRITICAL = 0
     HIGH = 1
@@ -47,9 +49,9 @@ class Priority(IntEnum):
 
 
 def check_choice(value: str, allowed: tuple[str, ...], *, field: str) -> str:
-    """Return the value unchanged if it is one of the allowed words; `field` names it in errors.
+    """Return the value unchanged if it is one of the allowed words.
 
-    Raises `InvalidInput`, with the nearest allowed word, if it is not.
+    Else raise `InvalidInput`, which suggests the nearest allowed word. `field` names the value in the error.
     """
     if value in allowed:
         return value
@@ -76,18 +78,18 @@ def parse_priority(value: Priority | str | int) -> Priority:
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
     """How often and after which delays a failed run is tried again. `rules/retry.py` has the formulas."""
 
-    #: Executions in all, the first one included.
+    #: The most attempts of a run, with the first one.
     max_attempts: int = 3
     backoff: Backoff = "exponential"
     #: The delay after the first failure.
     initial: Ms = 1_000
     #: Exponential backoff: the factor from one delay to the next.
     base: float = 2.0
-    #: Linear backoff: each delay is longer than the one before by this many times `initial`.
+    #: Linear backoff: each delay is longer than the delay before it by `initial` times this number.
     multiplier: float = 1.0
     #: Exponential backoff: the longest delay, before jitter.
     max_delay: Ms = 60_000
-    #: Up to this share of the delay, a random part, is added to it. 0: none; 1: up to the delay itself.
+    #: A random time of at most this share of the delay is added to the delay. 0: nothing is added; 0.5: at most half.
     jitter: float = 0.5
 
 
@@ -100,13 +102,15 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     max_delay: Duration = "60s",
     jitter: float = 0.5,
 ) -> RetryPolicy:
-    """Check the values of a retry policy and return it; `RetryPolicy` explains each. `Retry(max_attempts=1)`: no retry.
+    """Return the retry policy with these values, which `RetryPolicy` explains. `Retry(max_attempts=1)`: no retry.
 
-    Raises `InvalidInput`.
+    Raises `InvalidInput` for a value that is out of range.
     """
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise InvalidInput(
-            "retry.max_attempts", f"{max_attempts!r} is not a whole number of at least 1", "1 means no retry"
+            "retry.max_attempts",
+            f"{max_attempts!r} is not a number of attempts",
+            "Use a whole number of at least 1; 1 means no retry",
         )
     check_choice(backoff, BACKOFF, field="retry.backoff")
     if not 0 <= jitter <= 1:
@@ -114,7 +118,7 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     if not 1 <= base <= 1000:
         raise InvalidInput("retry.base", f"{base!r} is out of range", "Use a number from 1 to 1000")
     if not 0 <= multiplier <= 1_000_000:
-        raise InvalidInput("retry.multiplier", f"{multiplier!r} is out of range", "Use a number of at least 0")
+        raise InvalidInput("retry.multiplier", f"{multiplier!r} is out of range", "Use a number from 0 to 1000000")
     return RetryPolicy(
         max_attempts=max_attempts,
         backoff=backoff,
@@ -129,7 +133,7 @@ def Retry(  # noqa: N802 - it reads as the value it makes
 def check_retry(value: RetryPolicy | None) -> RetryPolicy | None:
     """Return the value unchanged if it is a `RetryPolicy` or None.
 
-    Raises `InvalidInput` for any other value. Why: unchecked, the mistake would show only when a run fails.
+    Raises `InvalidInput` for any other value. Why: without the check, the mistake would show only when a run fails.
     """
     if value is None or isinstance(value, RetryPolicy):
         return value
@@ -137,16 +141,19 @@ def check_retry(value: RetryPolicy | None) -> RetryPolicy | None:
 
 
 class Segment(Struct, frozen=True):
-    """A stretch of the day, in seconds since local midnight. The start belongs to it, the end does not."""
+    """A part of the day, from `start` up to but not including `end`, both in seconds since local midnight.
+
+    If `end` is less than `start`, the segment crosses midnight.
+    """
 
     start: int
     end: int
 
 
 class WindowSpec(Struct, frozen=True, omit_defaults=True):
-    """When a run may begin: on which weekdays (0 = Monday) and in which segments of the day, in the zone `tz`.
+    """A time window in which runs may begin: weekdays (0 = Monday) and segments of the day, in the zone `tz`.
 
-    No segments: the whole day.
+    Without segments, the whole day belongs to the window.
     """
 
     tz: str = "UTC"
@@ -155,24 +162,24 @@ class WindowSpec(Struct, frozen=True, omit_defaults=True):
 
 
 class RunOptions(Struct, frozen=True, omit_defaults=True):
-    """Options stored with a run. None in a field that the task also has: the task's own setting applies."""
+    """Options that are stored with a run. If a task has a setting with the name of a field, None means that setting."""
 
     #: The longest time that one attempt may take.
     timeout: Ms | None = None
     retry: RetryPolicy | None = None
     recovery: Recovery | None = None
-    #: The run fails for good when this many of its leases ended without an outcome.
+    #: The run fails for good when this number of its leases ended without an outcome.
     max_crashes: int | None = None
-    #: When the run may begin; outside of it the run is skipped. None: at any time.
+    #: The time window in which the run may begin; outside the window it is skipped. None: it may begin at any time.
     window: WindowSpec | None = None
-    #: The run is skipped if it has not begun this long after it was due. None: it never is.
+    #: The run is skipped if it has not begun this long after it was due. None: no such limit.
     start_deadline: Ms | None = None
     #: What becomes of the schedule when the run's retries are used up. None: it continues.
     on_exhausted: OnExhausted | None = None
-    #: The zone in which the handler is given its fire time. None: UTC.
+    #: The zone in which the handler gets the fire time. None: UTC.
     tz: str | None = None
-    #: The end of this run touches its schedule, which then plans its next fire (fixed delay) or is deleted
-    #: (`terminal="delete"`).
+    #: True if the end of this run touches its schedule. The settler then plans the next fire (fixed delay), or deletes
+    #: the finished schedule (`terminal="delete"`).
     rearm: bool = False
-    #: The request of a run of the built-in task `http`.
+    #: The HTTP request of a run of the built-in task `http`. None: a run of another task.
     http: HttpTarget | None = None

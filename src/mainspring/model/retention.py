@@ -1,4 +1,4 @@
-"""Retention: what a purge may remove, what it removed, and the tallies that it writes in place of removed rows."""
+"""Retention as values: what a purge may remove, what it removed, and the tallies that replace removed rows."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from mainspring.model.instant import Ms
 
 
 class Retention(Struct, frozen=True):
-    """What `purge` may remove, beside the key-value entries that expired."""
+    """Which rows `purge` may remove. It also removes the key-value entries that have expired."""
 
-    #: Runs that ended, spans whose last fire lies, and notes that were written before this instant; and schedules that
-    #: were deleted before it, once no run or span of them is left.
+    #: Before this instant a row must have come to its end: a run has ended, a span has its last fire, a note was
+    #: written, a schedule was deleted. A deleted schedule is removed when no run or span of it is left.
     ended_before: Ms
-    #: Dead letters stay, however old.
+    #: True: dead letters are not removed, whatever their age.
     keep_dead: bool = True
-    #: Named leases that ended, whose name begins so and that were not renewed since `leases_before`.
+    #: Named leases that ended are removed if their name begins with this text and they were not renewed since
+    #: `leases_before`.
     lease_prefix: str = ""
     leases_before: Ms = 0
-    #: Also the runs that ended first, until no more than this many ended runs are left. None: no such limit. Only a
-    #: store with the capability `ended_runs` must support it.
+    #: Further runs are removed, oldest end first, until at most this number of ended runs is left. None: no such limit.
+    #: Only a store with the capability `ended_runs` must support it.
     at_most: int | None = None
 
 
 class Purged(Struct, frozen=True):
-    """The number of rows of each kind that a purge removed. `more` is True if the limit left some for another call."""
+    """The number of rows of each kind that a purge removed. `more`: True if further rows are left for another call."""
 
     runs: int = 0
-    #: Moves of the removed runs and schedules, and moves that a snapshot replaces; removed notes are counted apart.
+    #: Events of the removed runs and schedules, and events that a snapshot replaces. Removed notes do not count here.
     events: int = 0
     spans: int = 0
     #: Payloads that no row uses any more.
@@ -43,15 +44,16 @@ class Purged(Struct, frozen=True):
 
 
 class Tally(Struct, frozen=True):
-    """The number of removed runs, or of fires in removed spans, of one schedule, one day and one outcome.
+    """The number of removed runs, or of the fires in removed spans, with one schedule, one day and one outcome.
 
-    Why: tallies stand in for the removed rows, so that the ledger still adds up.
+    Why: tallies take the place of the removed rows, so that the ledger still adds up.
     """
 
-    #: None: runs of no schedule, or of schedules that were removed.
+    #: None: the runs had no schedule, or their schedule was removed.
     schedule_id: ScheduleId | None
-    #: Days since 1970-01-01 in UTC, of the fire time, or of the creation of a run without one.
+    #: The day of the fire time, as the number of days since 1970-01-01 in UTC; for a run without a fire time, the day
+    #: of its creation.
     day: int
-    #: "fire/<state>" for planned fires, "adhoc/<state>" for other runs, "span/<reason>" for spans.
+    #: "fire/<state>" for runs of planned fires, "adhoc/<state>" for all other runs, "span/<reason>" for spans.
     outcome: str
     count: int

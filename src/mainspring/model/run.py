@@ -14,13 +14,13 @@ from mainspring.model.policies import Priority, RunOptions
 
 
 class State(StrEnum):
-    """The state of a run. `rules/lifecycle.py` has the table of the legal moves between states."""
+    """The state of a run. `TRANSITIONS` in `rules/lifecycle.py` is the table of the legal changes of state."""
 
-    #: Waits for other runs. Reserved: nothing creates it yet.
+    #: Waits until other runs have ended. Reserved: nothing creates such a run yet.
     BLOCKED = "blocked"
     #: Waits for a worker.
     WAITING = "waiting"
-    #: A worker, or an agent that answered 202, holds its lease.
+    #: A worker, or an agent that answered 202, holds the run's lease.
     RUNNING = "running"
     #: An attempt failed; the run waits for the next one.
     RETRYING = "retrying"
@@ -30,7 +30,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
     #: Ended before its handler began.
     SKIPPED = "skipped"
-    #: Its lease ended without an outcome, and it must not be executed again (recovery="fail").
+    #: The run's lease ended without an outcome, and it must not be executed again (recovery="fail").
     LOST = "lost"
 
 
@@ -41,16 +41,16 @@ ENDED = frozenset(State) - OPEN
 CLAIMABLE = frozenset({State.WAITING, State.RETRYING})
 ENDED_UNSUCCESSFULLY = ENDED - {State.SUCCEEDED}
 
-#: How a run came to be: a planned fire, a call of `enqueue`, or a call of `trigger`, which runs a schedule at once.
+#: What created a run: a planned fire, a call of `enqueue`, or a call of `trigger`, which runs a schedule at once.
 #: "backfill" and "child" are reserved: nothing creates them yet.
 RunOrigin = Literal["fire", "enqueue", "trigger", "backfill", "child"]
 
 
 class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """The row of one run: the fold of its events (`rules/lifecycle.py`). Instants are wall time but for `lease_until`.
+    """The row of one run: the fold of its events (`rules/lifecycle.py`). Instants are wall time, except `lease_until`.
 
-    `owner`, `lease_until`, `parked_on` and `progress` are operational: stores set them, and no event carries them.
-    Redis stores rows as arrays, so the order of the fields is part of the stored format.
+    Four columns are not part of the fold, because stores set them and no event carries them: `owner`, `lease_until`,
+    `parked_on` and `progress`. Redis stores rows as arrays, so the order of the fields is part of the stored format.
     """
 
     id: RunId
@@ -79,9 +79,9 @@ class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     body: str | None = None
     options: RunOptions | None = None
     state: State = State.WAITING
-    #: The number of the run's last move.
+    #: The number of the run's last event.
     n: int = 1
-    #: When the run was to start at first.
+    #: When the run was to start as planned.
     due_at: Ms = 0
     #: From when on the run may be claimed: `due_at`, later the time of the next attempt.
     ready_at: Ms = 0
@@ -93,7 +93,7 @@ class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     failures: int = 0
     #: Leases that ended without an outcome.
     crashes: int = 0
-    #: The reason of a cancellation that was requested while the run was running; None: none was.
+    #: The reason of a cancellation that was requested while the run was running; None: no cancellation was requested.
     cancel: str | None = None
     #: Why the run ended, or why it waits again.
     reason: str | None = None
@@ -105,7 +105,7 @@ class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     began_at: Ms | None = None
     ms: int | None = None
     created_at: Ms = 0
-    #: When the present or last attempt was claimed; its own time, if it was claimed ahead of that.
+    #: When the present or last attempt was claimed. If it was claimed ahead of its time, its time.
     started_at: Ms | None = None
     ended_at: Ms | None = None
     #: True for a dead letter.
@@ -114,20 +114,20 @@ class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     owner: str | None = None
     #: When the lease ends, by the clock for leases: the machine's boot clock, or the clock of the store's server.
     lease_until: Ms | None = None
-    #: The gate at which the run is parked; None: it is not.
+    #: The name of the gate at which the run is parked; None: it is not parked.
     parked_on: str | None = None
     #: The last progress line of the handler or agent.
     progress: str | None = None
 
     @property
     def idempotency_key(self) -> str:
-        """A key for external systems that is equal in every attempt of this run: the run's id."""
+        """A key that a handler can pass to external systems, equal in every attempt of this run: the run's id."""
         return self.id
 
 
 def differs_only_in_id_and_body(run: Run, model: Run) -> bool:
     """Return True if two runs are equal in all fields but id and payload.
 
-    Used for bulk inserts: the run `model` is encoded, and runs that differ from it only so reuse its text.
+    Used for bulk inserts: the run `model` is encoded once, and runs that differ only in id and payload reuse its text.
     """
     return replace(run, id=model.id, body=model.body) == model

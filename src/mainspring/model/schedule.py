@@ -1,4 +1,4 @@
-"""Schedules: what to run when, in numbered revisions; and spans, the planned fires that will not run."""
+"""Schedules, with their numbered revisions, and spans, which are planned fires that will not run."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class ScheduleSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     #: The zone in which times are shown to people and handlers; a cron trigger has a zone of its own.
     tz: str = "UTC"
     missed: Missed = "catch_up_once"
-    #: A fire that is later than this counts as missed.
+    #: A fire counts as missed if it is planned more than this after its fire time.
     grace: Ms = 60_000
-    #: Late fires that become runs in one settling: the newest, at most this many.
+    #: At most this number of due fires become runs in one settling: the newest.
     replay_max: int = 1_000
     #: Missed fires older than this are not replayed (`missed="replay_all"`).
     replay_age: Ms = 86_400_000
     overlap: Overlap = "forbid"
-    #: Each run is due with a delay, shorter than this, after its fire time; it is derived from schedule and fire time.
+    #: Each run is due some delay after its fire time, shorter than this and derived from schedule id and fire time.
     jitter: Ms = 0
-    #: One more delay, shorter than this and equal for all runs of the schedule; it is derived from the schedule's id.
+    #: All runs are due one more delay later, shorter than this and derived from the schedule's id.
     spread: Ms = 0
-    #: Only fires from `start` to `end` count, both included. None: no limit.
+    #: The schedule has only the fires of its trigger from `start` to `end`, both included. None: no limit.
     start: Ms | None = None
     end: Ms | None = None
-    #: The schedule finishes after this many fires. None: no limit.
+    #: The schedule finishes after this number of fires. None: no limit.
     max_runs: int | None = None
     priority: int = Priority.NORMAL
     queue: str = "default"
@@ -62,32 +62,33 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     #: The program, person or API key that made the present revision.
     owner: str = ""
     origin: Origin = "api"
-    #: The app whose code declares the schedule; "" if no code does.
+    #: The app whose code declares the schedule; "" if no code declares it.
     app: str = ""
-    #: The version of the code that declared it last; "" if no code does.
+    #: The version of the code that declared the schedule last; "" if no code declares it.
     version: str = ""
-    #: A hash of the definition, as code declared it if code does: shows whether a new declaration differs.
+    #: A hash of the definition, by which a redeploy sees whether the declaration has changed. If code declares the
+    #: schedule, it is the hash of the last declaration, also after a person's edit.
     digest: str = ""
     spec: ScheduleSpec
     state: ScheduleState = "active"
-    #: The number of the schedule's last move. The first events of its runs have numbers of their own.
+    #: The number of the schedule's last event. Events of its runs do not count.
     n: int = 0
     revision: int = 1
     #: The instant from which an interval trigger counts.
     anchor: Ms
     #: The instant up to which every fire is settled.
     cursor: Ms
-    #: When the schedule must be settled next, usually its next fire; of a paused schedule, when it resumes. None: not
-    #: before something else happens.
+    #: When the schedule must be settled next: usually its next fire, or the end of its pause. None: not before another
+    #: event, such as the end of a run or a command.
     next_at: Ms | None = None
     #: The number of fires that count against `max_runs`.
     fired: int = 0
     #: Why the schedule is paused, finished or deleted.
     reason: str | None = None
-    #: When a paused schedule resumes by itself; None: it does not.
+    #: When a paused schedule resumes by itself; None: it waits for a command.
     until: Ms | None = None
     created_at: Ms = 0
-    #: The time of the last move; fires do not change it.
+    #: The time of the schedule's last event. Events of its runs do not count.
     updated_at: Ms = 0
 
     @property
@@ -102,10 +103,11 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
 
 
 class Definition(Struct, frozen=True, gc=False):
-    """A revision and the time in which it was in force: all that the ledger needs to compute the planned fires.
+    """A revision of a schedule, with the time in which it was in force. The ledger computes the planned fires from it.
 
-    It applies to fires after `since`, up to the `since` of the next revision. `until` is set if the schedule finished
-    under it: no fire after that is owed. `anchor` is the instant from which an interval trigger counts.
+    The revision applies to fires after `since`, up to the `since` of the next revision. `until` is the instant after
+    which the revision has no fires, because the schedule finished; None: it did not finish under this revision.
+    `anchor` is the instant from which an interval trigger counts.
     """
 
     revision: int
@@ -116,7 +118,7 @@ class Definition(Struct, frozen=True, gc=False):
 
 
 class Span(Struct, frozen=True, gc=False):
-    """A stretch of planned fires that will not run: the `count` fires in (after, through], with the reason."""
+    """The row for planned fires that will not run: the `count` fires of a schedule in (after, through], with reason."""
 
     schedule_id: ScheduleId
     revision: int

@@ -1,4 +1,4 @@
-"""Settings of one instance. `make_settings` turns the values that a user passes into checked settings."""
+"""Settings of one instance. `make_settings` checks the values that a user passes, and makes the settings of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from mainspring.model.errors import InvalidInput, LeaseTooShort
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, format_duration
 
+#: The URL of the store of a program, command or service that is given none: a file in the working directory.
+DEFAULT_STORE_URL = "sqlite:///mainspring.db"
 #: The shortest lease, in milliseconds: a shorter one would end before it can be renewed reliably.
 MIN_LEASE_MS = 300
-#: The highest value of `payload_limit`, in bytes.
+#: The highest value of the option `payload_limit`.
 MAX_PAYLOAD_BYTES = 1024 * 1024
 #: The most labels of an instance, and the most characters of a label's value.
 MAX_LABEL_COUNT, MAX_LABEL_CHARS = 32, 100
+#: The highest value of the option `concurrency`.
+MAX_CONCURRENT_RUNS = 10_000
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -25,29 +29,29 @@ class Settings(Struct, frozen=True, kw_only=True):
     namespace: str = "default"
     #: The name under which instances of one program share a leader and declare their schedules.
     app: str = "mainspring"
-    #: The version of the program's code: of two that declare a schedule differently, the newer one wins.
+    #: The version of the program's code. If two live versions declare a schedule differently, the newer version wins.
     version: str = ""
     #: Queues from which this instance claims runs.
     queues: tuple[str, ...] = ("default",)
     #: The most runs that this instance executes at once.
     concurrency: int = 10
-    #: The length of a lease, and the time between two renewals.
+    #: The length of a lease, and the time between two renewals of it.
     lease_ttl: Ms = 30_000
     heartbeat: Ms = 10_000
     #: The longest time between two queries for due work; hints make the engine ask earlier.
     poll: Ms = 1_000
-    #: How long runs may go on after a stop was requested, before they are handed back.
+    #: How long runs may continue after a stop was requested, before they are handed back.
     shutdown_timeout: Ms = 30_000
-    #: How long ended runs stay. None: the default of the store.
+    #: How long ended runs are kept. None: the default of the store.
     history: Ms | None = None
     #: The most bytes of a run's arguments as JSON.
     payload_limit: int = 64 * 1024
     #: A schedule that no live instance of the app has declared for this long is paused.
     undeclared_after: Ms = 600_000
-    #: Free texts that describe the instance where instances are listed.
+    #: Texts by name that describe the instance where instances are listed.
     labels: dict[str, str] = {}
-    #: The time between two commits of outcomes without a waiting caller, which may linger to share one (`Batcher`).
-    #: Zero under virtual time, where no time passes by itself.
+    #: The time between two commits of outcomes for which no caller waits: such outcomes may linger to share a commit
+    #: (`Batcher`). Zero under virtual time, where no time passes by itself.
     pace: Ms = 5
 
 
@@ -66,14 +70,14 @@ def make_settings(
     payload_limit: int = 64 * 1024,
     labels: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Check the values that a user passed, and return them as settings; `Settings` explains each.
+    """Return the settings with the values that a user passed. `Settings` explains the fields.
 
-    `heartbeat` None: a third of the lease. Raises `InvalidInput`, with the name of the parameter, for a value that is
+    `heartbeat` None: a third of `lease_ttl`. Raises `InvalidInput`, with the name of the parameter, for a value that is
     not acceptable.
     """
     ttl, beat = _check_lease(lease_ttl, heartbeat)
     if not isinstance(payload_limit, int) or not 1 <= payload_limit <= MAX_PAYLOAD_BYTES:
-        raise InvalidInput("payload_limit", f"{payload_limit!r} is out of range", "Use 1 to 1048576 bytes")
+        raise InvalidInput("payload_limit", f"{payload_limit!r} is out of range", f"Use 1 to {MAX_PAYLOAD_BYTES} bytes")
     return Settings(
         namespace=check_name(namespace, field="namespace"),
         app=check_name(app, field="app"),
@@ -93,9 +97,10 @@ def make_settings(
 def adjust_settings(
     settings: Settings, *, concurrency: int | None = None, labels: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return a copy of a program's settings with another concurrency and more labels, as the command line sets them.
+    """Return a copy of a program's settings with the concurrency and the further labels of the command line.
 
-    `concurrency` None: the program's own. A label of a name that exists replaces it. Raises `InvalidInput`.
+    `concurrency` None: the program's own. A label replaces the program's label with its name. Raises `InvalidInput` for
+    a value that is not acceptable.
     """
     return replace(
         settings,
@@ -105,15 +110,18 @@ def adjust_settings(
 
 
 def _check_lease(lease_ttl: Duration, heartbeat: Duration | None) -> tuple[Ms, Ms]:
-    """Return the lease and the heartbeat in milliseconds; the default heartbeat is a third of the lease.
+    """Return the lease and the heartbeat in milliseconds. `heartbeat` None: a third of the lease.
 
-    Raises `LeaseTooShort` for a lease under `MIN_LEASE_MS` or three heartbeats: one late renewal would end it.
+    Raises `LeaseTooShort` for a lease shorter than `MIN_LEASE_MS` or than three heartbeats, because one late renewal
+    would end it.
     """
     ttl = duration_ms(lease_ttl, field="lease_ttl")
     beat = ttl // 3 if heartbeat is None else duration_ms(heartbeat, field="heartbeat", minimum=1)
     if ttl < MIN_LEASE_MS:
         raise LeaseTooShort(
-            "lease_ttl", f"{format_duration(ttl)} is too short", "Use at least 300ms; 30s is the default"
+            "lease_ttl",
+            f"{format_duration(ttl)} is too short",
+            f"Use at least {format_duration(MIN_LEASE_MS)}; 30s is the default",
         )
     if ttl < 3 * beat:
         raise LeaseTooShort(
@@ -133,8 +141,10 @@ def _check_queues(queues: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_concurrency(given: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 10_000:
-        raise InvalidInput("concurrency", f"{given!r} is out of range", "Use a whole number from 1 to 10000")
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_CONCURRENT_RUNS:
+        raise InvalidInput(
+            "concurrency", f"{given!r} is out of range", f"Use a whole number from 1 to {MAX_CONCURRENT_RUNS}"
+        )
     return given
 
 

@@ -1,4 +1,4 @@
-"""Triggers as data: the stored form of a schedule's times. `rules/triggers` computes the fire times."""
+"""Triggers as data: the stored form of the rule for a schedule's fires. `rules/triggers` computes the fire times."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from msgspec import Struct
 
 from mainspring.model.instant import Ms
 
-#: What becomes of a fire in the hour that a clock change skips: moved to the end of that hour, or dropped.
+#: What becomes of a fire in the hour that a clock change skips: it comes at the end of that hour, or does not run.
 Gap = Literal["shift", "skip"]
-#: Which occurrence of a fire counts in the hour that a clock change repeats.
+#: When a fire in the hour that a clock change repeats comes: the first time, the last time, or both times.
 Fold = Literal["first", "last", "both"]
 
 
 class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="kind", gc=False):
     """A cron expression, its zone, and what happens to fires that a clock change skips (`gap`) or repeats (`overlap`).
 
-    `hash_id` is the text from which the values of `H` fields are derived, usually the schedule's name. None: the
-    expression has no `H`.
+    `hash_id` is the text from which the values of `H` are derived, usually the schedule's name. It may be None only if
+    the expression has no `H`.
     """
 
     expr: str
@@ -29,7 +29,7 @@ class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="k
 
 
 class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field="kind", gc=False):
-    """The instants anchor + n × interval for n ≥ 1. `anchor` None: the anchor in the schedule's row is used.
+    """Fires at anchor + n × interval for n ≥ 1. `anchor` None: the anchor in the schedule's row is used.
 
     With `fixed_delay`, each fire comes one interval after the end of the last run instead.
     """
@@ -40,7 +40,7 @@ class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field=
 
 
 class AtSpec(Struct, frozen=True, omit_defaults=True, tag="at", tag_field="kind", gc=False):
-    """An explicit list of instants, strictly increasing. An empty list is valid and never fires."""
+    """Fires at an explicit list of instants, strictly increasing. With an empty list, there is no fire."""
 
     times: tuple[Ms, ...]
 

@@ -22,20 +22,20 @@ MAX_BROKER_NAME_CHARS = 200
 
 
 class BrokerLimits(Struct, frozen=True, kw_only=True):
-    """The sizes and delays of a broker; durations in milliseconds."""
+    """The limits of a broker: how many messages it holds, and when it delivers again. Durations are milliseconds."""
 
     #: The most messages that a topic with a group holds; `publish` waits while it is full.
     capacity: int = 100_000
-    #: The most messages that a topic without a group holds; the oldest give way to new ones.
+    #: The most messages that a topic without a group holds; new ones replace the oldest.
     kept: int = 10_000
     #: A delivered message that is neither acknowledged nor refused is delivered again after this time, to any consumer
     #: of the group.
     redeliver_after: Ms = 60_000
     #: A message that was delivered this often becomes a dead letter instead of being delivered again.
     max_deliveries: int = 5
-    #: The most dead letters that are kept; the oldest give way to new ones.
+    #: The most dead letters that are kept; new ones replace the oldest.
     dead: int = 10_000
-    #: The longest body, in characters; a longer one is refused.
+    #: The longest body of a message, in characters; a longer body is refused.
     body: int = 64 * 1024
 
 
@@ -58,7 +58,7 @@ class Depth(Struct, frozen=True):
 
 
 class DeadLetter(Struct, frozen=True):
-    """A message that was given up, and the reason. `at` is the instant of that, by the broker's clock."""
+    """A message that is not delivered any more, and the reason. `at`: when it was given up, by the broker's clock."""
 
     #: An id of its own, not that of the message.
     id: str
@@ -78,19 +78,22 @@ class Broker(Protocol):
 
     @property
     def limits(self) -> BrokerLimits:
-        """The sizes and delays that this broker was opened with."""
+        """The limits of this broker, as its URL sets them."""
         ...
 
     async def open(self) -> None:
-        """Connect and check that the broker can be used. Optional: the other methods connect by themselves."""
+        """Connect and check that the broker can be used.
+
+        A new object need not be opened: its other methods connect by themselves. After `close`, it must be.
+        """
         ...
 
     async def close(self) -> None:
-        """Close the connections. The iterators of this object's consumers end."""
+        """Close the connections, and end the iterators that `consume` returned."""
         ...
 
     async def publish(self, topic: str, bodies: Sequence[str]) -> None:
-        """Append messages with these bodies to a topic, in this order. Waits while the topic is full."""
+        """Append a message for each body to a topic, in this order. Waits while the topic is full."""
         ...
 
     def consume(
@@ -102,7 +105,7 @@ class Broker(Protocol):
         acknowledged. Without a group, each consumer receives every message published from now on, once. `consumer` is
         the name of this consumer in the group.
 
-        An empty list, first and then from time to time, shows that the broker can be reached.
+        The first list, and from time to time a later one, is empty: it shows that the broker can be reached.
         """
         ...
 
@@ -111,14 +114,14 @@ class Broker(Protocol):
         ...
 
     async def nack(self, messages: Sequence[Message], *, group: str, delay: Ms = 0) -> None:
-        """Refuse messages: each is delivered again after `delay` milliseconds.
+        """Refuse messages for a group: each is delivered to it again after `delay` milliseconds.
 
-        A message that had its `max_deliveries` becomes a dead letter instead.
+        A message that was delivered `max_deliveries` times becomes a dead letter instead.
         """
         ...
 
     async def bury(self, messages: Sequence[Message], *, group: str, reason: str) -> None:
-        """Turn messages that can never be processed into dead letters at once."""
+        """Turn messages of a group into dead letters at once, because they can never be processed."""
         ...
 
     async def depth(self, topic: str, *, group: str) -> Depth:
@@ -126,7 +129,7 @@ class Broker(Protocol):
         ...
 
     async def has_readers(self, topic: str) -> bool:
-        """Return True if the topic has a group, or a consumer without a group that asked recently."""
+        """Return True if the topic has a group, or had a consumer without a group a short time ago."""
         ...
 
     async def dead_letters(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:

@@ -1,6 +1,6 @@
-"""The clock port: the only place that reads time. All other code receives a `Clock`, or an instant.
+"""The clock port: the only module that reads the time. All other code receives a `Clock`, or an instant.
 
-Why: a test or simulation replaces the clock, and time then passes only as it decides.
+Why: a test or simulation replaces the clock and decides how time passes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ class Clock(Protocol):
     """Three clocks: wall time for schedules, boot time for leases on one machine, monotonic time for durations."""
 
     def now(self) -> Ms:
-        """Return the wall time, in milliseconds since the epoch in UTC. It steps when the system's clock is set."""
+        """Return the wall time, in milliseconds since 1970 in UTC. It jumps when the system's clock is set."""
         ...
 
     def boot(self) -> Ms:
-        """Return the milliseconds since the machine started, suspended time included. It never steps.
+        """Return the milliseconds since the machine started, suspended time included. The value never jumps.
 
-        All processes of one machine read equal values, so leases that they share can be judged by it.
+        All processes of one machine read one clock, so it can judge the leases in a store that they share.
         """
         ...
 

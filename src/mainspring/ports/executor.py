@@ -1,4 +1,4 @@
-"""The executor port: how the attempt of a run is executed, and what engine and executor know about it."""
+"""The executor port: what the engine and an executor share about the attempts of runs, and the executor's interface."""
 
 from __future__ import annotations
 
@@ -18,46 +18,65 @@ from mainspring.model.run import Run
 
 Kind = Literal["async", "sync", "thread", "process", "http"]
 
+#: Characters stored of the error text of an attempt.
+MAX_ERROR_CHARS = 2_000
+
 #: Environment variable set in children of process handlers; "loading" while a child imports the program's main file.
-CHILD = "MAINSPRING_CHILD"
+CHILD_VARIABLE = "MAINSPRING_CHILD"
 #: Environment variable set while the command line imports a program, whose own `run()` at the end must not start it.
-LOADING = "MAINSPRING_LOADING"
+LOADING_VARIABLE = "MAINSPRING_LOADING"
+
+
+#: Held while a flag makes its event; one lock for all flags, because it is held for an instant only.
+_making_event = threading.Lock()
 
 
 class ProgramLoaded(BaseException):
-    """Ends the import of a main file in a child process where the program begins to use the engine."""
+    """Raised in a child process at the program's first use of the engine: the child needs no more of its main file."""
 
 
 def end_of_loading() -> None:
-    """End the import of a main file in a child, which only looks for functions. Elsewhere do nothing.
+    """End the import of the program's main file if a child process is importing it; else do nothing.
 
-    Called before the engine is used. Raises: ProgramLoaded, in such a child.
+    Every method that starts to use the engine calls this first: the child needs the functions in the file, but must not
+    start an engine. Raises: ProgramLoaded, in a child that imports the main file.
     """
-    if os.environ.get(CHILD) == "loading":
+    if os.environ.get(CHILD_VARIABLE) == "loading":
         raise ProgramLoaded
 
 
 class Handler(Struct, frozen=True):
-    """A task as a worker sees it: how to call it, and the settings that the options of a run may override."""
+    """A task as a worker sees it: how to call its function, and its settings, which the options of a run override."""
 
     name: str
     kind: Kind
-    #: Decode the arguments, resolve the dependencies, call the user's function: as a coroutine, or blocking a thread.
+    #: Decodes the arguments, resolves the dependencies and calls the user's function, as a coroutine.
     call: Callable[[HeldRun], Coroutine[Any, Any, Any]]
+    #: Does what `call` does, but blocks the calling thread.
     call_blocking: Callable[[HeldRun], Any]
+    #: Returns the value of the user's function as JSON; None for None.
     encode: Callable[[Any], str | None]
+    #: Module and qualified name of the function, with which a child process finds it.
     module: str = ""
     qualname: str = ""
+    #: Milliseconds after which the function is stopped; None: never.
     timeout: Ms | None = 300_000
     retry: RetryPolicy = RetryPolicy()
+    #: What follows when a worker dies during an attempt: "retry", or "fail" for at most one execution.
     recovery: str = "retry"
+    #: A run whose worker died this often is not executed again.
     max_crashes: int = 3
+    #: How long a function in a thread is waited for after its time-out, before it is abandoned.
     overrun: Ms = 60_000
+    #: The most runs of this task that execute at the same time, on all instances; None: no limit.
     limit: int | None = None
 
 
 class Flag(Struct, eq=False, gc=False):
-    """A `threading.Event` that costs nothing until a thread waits for it."""
+    """A one-way flag, such as the request to stop an attempt. Any thread may read it or wait for it.
+
+    It makes its `threading.Event` only in the first `wait`, because most attempts never wait.
+    """
 
     _is_set: bool = False
     _event: threading.Event | None = None
@@ -72,17 +91,21 @@ class Flag(Struct, eq=False, gc=False):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the flag is set, or for `timeout` seconds. Return True if it is set."""
-        event = self._event = self._event or threading.Event()
+        event = self._event
+        if event is None:
+            with _making_event:  # threads that enter the first wait together must wait for one event
+                event = self._event = self._event or threading.Event()
         return self._is_set or event.wait(timeout)  # set() looks for the event after it has set the flag
 
 
 class Attempt(Struct, frozen=True, eq=False):
-    """One execution of a run under one lease: what to call, with which body, for how long. Read on any thread.
+    """One execution of a run under one lease: what to call, with which payload, for how long. Read on any thread.
 
     Two attempts are never equal.
     """
 
     run: Run
+    #: The payload of the run as JSON; None: it has none.
     body: str | None
     handler: Handler
     #: Milliseconds after which the handler is stopped; None: never.
@@ -90,16 +113,16 @@ class Attempt(Struct, frozen=True, eq=False):
 
     @property
     def at_most_once(self) -> bool:
-        """True if the run must not be executed again after a crash; the run's own options win over its task's."""
+        """True if the run must not be executed again after a crash. The run's options override those of its task."""
         options = self.run.options
         return ((None if options is None else options.recovery) or self.handler.recovery) == "fail"
 
 
 class Execution(Struct, eq=False):
-    """What an executor notes about an attempt. Only the executor writes it.
+    """What an executor records about an attempt: when it began, how long it took, and how to stop it.
 
-    `started`, `began_at` and `ms` are written on the thread that runs the handler and read on any. The other fields are
-    the executor's own; an executor states on which thread it uses them.
+    Only the executor writes it. `started`, `began_at` and `ms` are written on the thread that runs the handler and read
+    on any thread. The other fields are used by the executor alone; its docstring names the threads that write them.
     """
 
     #: When the handler began, in monotonic seconds. Written before `began_at`.
@@ -108,27 +131,27 @@ class Execution(Struct, eq=False):
     began_at: Ms | None = None
     #: How long the handler took, in milliseconds; None: it has not ended.
     ms: int | None = None
-    #: The task or process that carries the attempt out.
+    #: The asyncio task or child process that executes the attempt; None: there is none.
     handle: Any = None
-    #: The time-out, where the executor keeps one timer per attempt.
+    #: The timer of the time-out, if the executor has one timer for each attempt.
     timer: asyncio.TimerHandle | None = None
     #: Runs a coroutine on the handlers' loop and waits for its value, from the handler's thread.
     run_on_loop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
 
 
 class HeldRun(Struct, eq=False):
-    """A run that a worker holds the lease of, with its attempt. Executors and handlers read it on any thread.
+    """A run whose lease a worker holds, with its attempt. Executors and handlers read it on any thread.
 
-    The engine writes it, on the engine loop, with two exceptions: `has_slot`, and `is_done` of an attempt without a
-    slot, are written by `Slots` under its lock; and an executor calls `request_stop` and `abandon` on the engine loop.
+    The engine writes it on the engine loop, where executors may call `request_stop` and `abandon`, too. Two fields are
+    also written elsewhere: `Slots` writes `has_slot`, and `is_done` of an attempt without a slot, under its lock.
     """
 
     attempt: Attempt
-    #: Boot time until which the worker relies on its lease. Later the handler may not begin, and its outcome is
-    #: recorded only after a renewal.
+    #: Boot time until which the worker relies on its lease. After it, the handler may not begin, and an outcome is
+    #: recorded only once the lease is renewed.
     lease_trusted_until: Ms
     execution: Execution = field(default_factory=Execution)
-    #: Set when the attempt should stop; handlers in threads look at it.
+    #: Set when the attempt should stop; handlers in threads read it, because a thread cannot be stopped from outside.
     cancelled: Flag = field(default_factory=Flag)
     #: The outcome with which the attempt should stop; None: it should not.
     stop: Outcome | None = None
@@ -138,21 +161,22 @@ class HeldRun(Struct, eq=False):
     #: has its slot already, or waits for one in the engine.
     starts_at: float | None = None
     has_slot: bool = False
-    #: True when the worker holds the run no longer.
+    #: True once the worker no longer holds the run.
     is_done: bool = False
-    #: True if the worker waits no longer for a handler that does not stop.
+    #: True once the worker has given up waiting for a handler that does not stop.
     is_abandoned: bool = False
 
     def request_stop(self, why: Outcome) -> None:
-        """Have the attempt end with the outcome `why`. Thread: engine loop."""
+        """Ask the attempt to stop, and have it end with the outcome `why`. Thread: engine loop."""
         self.stop = why
         self.cancelled.set()
 
     def abandon(self) -> None:
-        """Wait no longer for the handler; what it returns is ignored. Thread: engine loop."""
+        """Give up waiting for the handler: what it returns later is ignored. Thread: engine loop."""
         self.is_abandoned = True
 
 
+#: What an executor calls with the run and the outcome when an attempt has ended.
 Done = Callable[[HeldRun, Outcome], None]
 
 #: The attempt for which code on the handlers' loop runs; its tasks and callbacks inherit the variable.
@@ -160,16 +184,19 @@ CURRENT: ContextVar[Attempt | None] = ContextVar("mainspring_attempt", default=N
 
 
 class Executor(Protocol):
-    """Executes attempts. Each ends with exactly one call of `done`, which the executor gets when it is made."""
+    """Executes attempts. For each attempt it calls `done` exactly once, with the outcome; its constructor takes `done`.
+
+    One exception: a `CoroutineExecutor` returns an attempt that was handed over early if no slot is free at its time.
+    """
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
         """Begin to execute the attempts of these runs. Thread: engine loop."""
         ...
 
     def stop(self, held: HeldRun) -> None:
-        """Stop an attempt that was started; `held.stop` says why. Thread: engine loop."""
+        """Stop an attempt that was started; `held.stop` is the outcome with which it shall end. Thread: engine loop."""
         ...
 
     async def close(self) -> None:
-        """Release the executor's resources; no attempt is left."""
+        """Release the executor's resources. Attempts may still run: child processes are killed, but threads are not."""
         ...

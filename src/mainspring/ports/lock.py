@@ -1,6 +1,7 @@
-"""The lock port: acquiring a name for a time, so that one owner at most holds it.
+"""The lock port: how a name is acquired for a time, so that at most one owner holds it.
 
-Lease rows implement it on every store (ADR 12); a server may add locks of its own (`AdvisoryLockStore`).
+Every store implements it with lease rows (ADR 12). A store on a server may offer the server's own locks as well
+(`AdvisoryLockStore`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from mainspring.model.instant import Duration, Ms
 
-#: What the names of lease rows begin with: those of locks, and those of executions of a fire (`ExecutionGuard`).
+#: How the names of lease rows begin: those of locks, and those for the execution of a fire (`ExecutionGuard`).
 LOCK_PREFIX, EXECUTION_PREFIX = "lock:", "execution:"
 
 #: How a lock is held: by a lease row, or by a lock of the store's server.
@@ -22,21 +23,25 @@ LOCK_KINDS: tuple[str, ...] = get_args(LockKind)
 
 
 class LockHolder(Struct, frozen=True):
-    """The present holder of a name, or the last one: `live` is False once the holder has lost or released the name."""
+    """The present or last holder of a lock.
+
+    `live` is False once the store knows that the lock was released or lost. A server's own lock that was lost with its
+    connection stays `live` until the next acquisition.
+    """
 
     owner: str
-    #: The fencing token of its hold.
+    #: The fencing token with which the owner acquired the lock.
     token: int
     live: bool
-    #: The text that the owner stored with the hold.
+    #: The text that the owner stored with the lock.
     data: str | None = None
 
 
 class LockBackend(Protocol):
-    """A way to hold names. Each acquisition of a name gets a token greater than all earlier tokens of that name.
+    """A kind of lock, on names. Each acquisition gets a token, greater than all earlier tokens of its name.
 
-    The token is a fencing token: a resource that has seen a greater one must refuse it. `data` is a text that is stored
-    with the hold, for `find_holder`.
+    The token is a fencing token: a resource that has seen a greater token must refuse a smaller one. The owner may
+    store a text, `data`, which `find_holder` returns.
     """
 
     async def acquire(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
@@ -44,36 +49,37 @@ class LockBackend(Protocol):
         ...
 
     async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
-        """Extend the hold to `ttl` milliseconds from now. Return False if the owner no longer holds the name.
+        """Extend the lock to `ttl` milliseconds from now. Return False if the owner no longer holds it under `token`.
 
-        `data` None: the stored text stays.
+        `data` None: the stored text stays as it is.
         """
         ...
 
     async def release(self, name: str, owner: str, token: int) -> bool:
-        """Give the name up. Return False if the owner no longer held it under this token."""
+        """Release the name. Return False if the owner no longer held it under this token."""
         ...
 
     async def find_holder(self, name: str) -> LockHolder | None:
-        """Return the present or last holder, None if the name was never held.
+        """Return the present or last holder of a name; None if it was never acquired.
 
-        Used for messages, and to find out whether an `acquire` whose answer was lost had succeeded.
+        The result is used in messages, and to find out whether an `acquire` whose answer was lost succeeded.
         """
         ...
 
 
 class ExecutionGuard(Protocol):
-    """Makes sure that each fire of another scheduler, given by schedule and fire time, is executed by one instance.
+    """Makes sure that one instance at most executes each fire of another scheduler.
 
-    Why: another scheduler may store only state, and then two of its instances can execute one fire.
+    Why: a scheduler that stores only its state, without claims, may execute one fire in two of its instances. A fire is
+    named by its schedule and fire time.
     """
 
     def execution_lease(
         self, schedule: str, fire_time: datetime, *, ttl: Duration = "30s", remember: Duration = "1d"
     ) -> AbstractAsyncContextManager[Any]:
-        """Return a context manager to enter around the execution of a fire; inside it, the fire is this instance's own.
+        """Return a context manager inside which the caller alone may execute a fire.
 
-        Raises `ExecutionTaken` on entry if another instance executes the fire or has executed it. If this process dies,
-        the fire is free again after `ttl`. A fire that was executed stays taken for `remember`.
+        Entering it raises `ExecutionTaken` if another instance executes the fire or has executed it. If this process
+        dies inside it, the fire is free again after `ttl`. A fire that was executed stays taken for `remember`.
         """
         ...

@@ -1,6 +1,6 @@
-"""Log cursors: read the event log from a position on, each event once.
+"""Log cursors: objects that read the event log from a position on, each event once.
 
-A position is a text. A client may receive it and send it back later, to any instance on the store.
+A position is a text. A client may receive one and send it back later, to any instance on the store.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ class LogCursor(Protocol):
     """A reader's place in the event log, which moves forward with each read."""
 
     async def read(self, limit: int) -> list[tuple[str, Event]]:
-        """Return up to `limit` new events, each with the position behind it; an empty list if there are none yet.
+        """Return up to `limit` new events, each with the position after it; an empty list if there are none yet.
 
-        A cursor opened at such a position continues with the next event. Late events may exceed the limit.
+        A cursor that is opened at the position of an event continues with the event after it. More than `limit` events
+        are returned if events became visible late.
         """
         ...
 
 
 class SequentialCursor:
-    """A cursor for stores in which events become visible in the order of their numbers: a position is a number."""
+    """A cursor for stores in which events become visible in the order of their numbers.
+
+    A position is the number of the last event that was read, as text.
+    """
 
     def __init__(self, store: Store, position: str) -> None:
         self._store = store
@@ -39,7 +43,7 @@ class SequentialCursor:
 
 
 def open_cursor(store: Store, position: str) -> LogCursor:
-    """Return a cursor that reads the events of a store's log behind `position`; "0" is the beginning of the log.
+    """Return a cursor that reads the events of a store's log after `position`; "0" is the beginning of the log.
 
     Raises `InvalidInput` if the text is not a position.
     """
@@ -47,7 +51,7 @@ def open_cursor(store: Store, position: str) -> LogCursor:
 
 
 def parse_position(text: str) -> int:
-    """Return the number of the last event that was read at a position.
+    """Return the event number that a position of a `SequentialCursor` stands for.
 
     Raises `InvalidInput` if the text is not a number. The error names the header `Last-Event-ID`, in which clients of
     the API send a position back.

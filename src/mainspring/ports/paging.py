@@ -17,7 +17,7 @@ T = TypeVar("T")
 async def iterate_rows(store: Store, query: Query[T], key: Callable[[T], str]) -> AsyncIterator[T]:
     """Yield every row of a query, read in pages of `query.limit` rows.
 
-    `key` returns a row's value for `Query.after`: the next page begins behind it.
+    `key(row)` returns the row's key, which becomes `Query.after` of the next page.
     """
     while True:
         page = await store.find(query)
@@ -31,8 +31,8 @@ async def iterate_rows(store: Store, query: Query[T], key: Callable[[T], str]) -
 async def iterate_spans(store: Store, schedule_id: str | None = None, since: Ms | None = None) -> AsyncIterator[Span]:
     """Yield every span, or those of one schedule, in the order of (schedule, through).
 
-    With `since`, only spans that end after that instant. A function of its own, because spans have no key: a page
-    begins after a number of rows.
+    With `since`, yield only spans that end after that instant. `iterate_rows` cannot read spans, because they have no
+    key: a page of spans begins after a number of rows.
     """
     query = Spans(schedule_id=schedule_id, since=since, limit=1_000)
     seen = 0

@@ -1,8 +1,10 @@
 """The store port: the Protocol that every backend implements, with its queries and results.
 
-The store holds the truth: runs, schedules, gates, leases and the event log. The one write is `apply`. Every method
-takes `now`: None means the store's own clock, a value comes only from tests and simulations. Payloads, results and
-specs are opaque text to a store. One contract suite (`mainspring.testing.contract`) proves every backend.
+The store holds the truth: runs, schedules, gates, leases and the event log. `apply` writes what the engine has decided,
+as changes. Other methods write, too, each for one narrow purpose: `claim`, `renew`, `lease`, `put`, `purge` and so on.
+Methods whose work depends on the time take `now`: None means the store's own clock; only tests and simulations pass a
+value. To a store, payloads, results and definitions of schedules are text without meaning. One contract suite
+(`mainspring.testing.contract`) tests every backend.
 """
 
 from __future__ import annotations
@@ -28,21 +30,21 @@ T = TypeVar("T")
 
 
 class Capabilities(Struct, frozen=True):
-    """What a backend can do. Code asks for a capability and never for the name of a backend."""
+    """What a backend can do. Code checks a capability and never the name of a backend."""
 
-    #: The content outlives the process.
+    #: True if the content outlives the process.
     durable: bool
-    #: Several processes may open one store at the same time.
+    #: True if several processes may open one store at the same time.
     multi_process: bool
-    #: Full-text search over runs.
+    #: True if runs can be found by full-text search.
     search: bool = False
-    #: Time is judged by a clock that is not this machine's.
+    #: True if the store has a clock of its own, which is not this machine's.
     own_clock: bool = False
-    #: The store is a server: any event loop may have a connection of its own.
+    #: True if the store is a server: each event loop may then have connections of its own.
     remote: bool = False
-    #: How long ended runs stay unless the user configures it, in milliseconds.
+    #: How long ended runs are kept unless the user configures it, in milliseconds.
     history: Ms = 30 * 86_400_000
-    #: The largest number of ended runs that stay; None: no limit.
+    #: The most ended runs that are kept; None: no limit.
     ended_runs: int | None = None
 
 
@@ -56,17 +58,18 @@ class Agenda(StrEnum):
     SCHEDULES = "schedules"
     #: Running runs whose lease has ended.
     EXPIRED = "expired"
-    #: Schedules that were marked for another look.
+    #: Schedules that were touched: something about them changed, so the settler examines them again.
     TOUCHED = "touched"
-    #: Gates with room again, at which runs are parked. The store unparks the runs itself.
+    #: Gates that have room again and at which runs are parked. `due` unparks the runs itself.
     GATES = "gates"
 
 
 class DueSchedule(Struct, frozen=True, gc=False):
-    """A schedule that is due or touched, with what the settler must know about its open runs.
+    """A schedule that is due or touched, with what the settler must know about its runs that have not ended.
 
-    `open` counts its open runs, `waiting` those of them that are not running; `oldest` holds up to two of them.
-    `touched` is the schedule's touch mark, to be passed back in the `ScheduleAt` guard.
+    `open` is the number of these runs, `waiting` the number of those that are not running, and `oldest` up to two of
+    the oldest. `touched` is the number of the schedule's last touch, which the settler passes back in the `ScheduleAt`
+    guard.
     """
 
     schedule: Schedule
@@ -77,10 +80,10 @@ class DueSchedule(Struct, frozen=True, gc=False):
 
 
 class Due(Struct, frozen=True):
-    """The answer of `due`: the rows that are due, the store's time, and when to ask again.
+    """The answer of `due`: the rows that are due, the store's time `now`, and when to ask again.
 
-    `next_at` is the next instant at which something of this agenda falls due; None: nothing is in sight. `unparked`
-    counts the runs that the store unparked, for the agenda `GATES`.
+    `next_at` is the next instant at which a row of this agenda falls due; None if no such instant is known. `unparked`
+    is the number of runs that `due` unparked, for the agenda `GATES`.
     """
 
     now: Ms
@@ -94,35 +97,35 @@ class Due(Struct, frozen=True):
 
 
 class Offer(Struct, frozen=True):
-    """What a worker can run: its owner name, its lanes, its tasks, and the length of the lease in milliseconds."""
+    """What a worker offers to run: its name as owner, its lanes, its tasks, and the length `ttl` of its leases."""
 
     owner: str
     lanes: tuple[str, ...]
     tasks: tuple[str, ...]
     ttl: Ms
-    #: Claim ahead: also runs that fall due within this many milliseconds, if `can_claim_ahead` allows it. The worker
-    #: starts them at their time, not before.
+    #: Claim ahead: runs that fall due within this many milliseconds may be claimed, if `can_claim_ahead` allows it. The
+    #: worker starts them at their time, not before.
     ahead: Ms = 0
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """A claimed run with its payload; the run carries the new lease."""
+    """A claimed run, whose fields hold the new lease, and its payload `body` as JSON (None: it has none)."""
 
     run: Run
     body: str | None
 
 
 class ClaimRequest(Struct, frozen=True):
-    """A claim of up to `limit` runs that shares a call with a write: it is made after the changes of that `apply`."""
+    """A claim of up to `limit` runs, made by a call of `apply` after its changes. Why: it saves a call and a commit."""
 
     offer: Offer
     limit: int
 
 
 class Claimed(Struct, frozen=True):
-    """The answer of `claim`: the claimed runs, the store's time, and when the next run becomes claimable.
+    """The answer of `claim`: the claimed runs, the store's time `now`, and when to claim again.
 
-    `next_at` is None when no such instant is known.
+    `next_at` is the instant at which the next run becomes claimable; None if no such instant is known.
     """
 
     now: Ms
@@ -131,22 +134,24 @@ class Claimed(Struct, frozen=True):
 
 
 class Applied(Struct, frozen=True):
-    """The answer of `apply`: one result for each change, in their order, and the runs of the claim request.
+    """The answer of `apply`: one result for each change, in the order of the changes, and the claimed runs.
 
-    `now` is the instant stamped on the events; if the store needed several commits, that of the last one.
+    `now` is the instant that the events carry. If the store needed several commits, it is the instant of the last one.
+    `claimed` is None if no claim was made.
     """
 
     now: Ms
     results: list[Result]
     claimed: Claimed | None = None
-    #: False if the store knows that no run is parked: the caller can skip the unpark check after releasing a gate.
+    #: False if the store knows that no run is parked. After releasing a gate, the caller then need not unpark runs.
     parked: bool = True
 
 
 class Renewed(Struct, frozen=True):
-    """The answer of `renew`: which of the named leases still hold and which are lost.
+    """The answer of `renew`: the runs whose leases were extended (`kept`), and those whose leases are `lost`.
 
-    `cancel` maps the runs that should stop to the reason. `strays` are runs that this owner holds but did not name.
+    `now` is the store's time. `cancel` maps each run that should stop to the reason. `strays` are runs that this owner
+    holds by the store's rows, but whose leases it did not name in the call.
     """
 
     now: Ms
@@ -160,11 +165,11 @@ class Renewed(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """A part of another store's content, for `restore` to write as it is.
+    """A part of another store's content, which `restore` writes unchanged.
 
-    `after` is the number of the event at which this store's log must end. Events carry their own seq, at, n and
-    change. Rows replace the rows that exist; `touched` holds the schedules' touch marks. Spans are added: a page has a
-    span only together with the event that made it.
+    `after` is the number of the event at which the log of the store that is written must end. Events keep their fields
+    `seq`, `at`, `n` and `change`. Rows replace existing rows with their keys. `touched` has the number of the last
+    touch of each schedule. Spans are added, so a page contains a span only together with the event that made it.
     """
 
     after: int
@@ -190,9 +195,10 @@ class LaneCount(Struct, frozen=True):
 
 
 class Query(Struct, Generic[T], frozen=True, kw_only=True):
-    """A page of rows: at most `limit` of them, behind the row with the key `after` (the last one of the page before).
+    """A question for `find`: return at most `limit` rows, starting after the row whose key is `after`.
 
-    A condition that is None is not applied.
+    `after` None: start with the first row. Subclasses add conditions. A condition that is None does not apply; all
+    others must hold.
     """
 
     limit: int = 100
@@ -200,7 +206,11 @@ class Query(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Runs(Query[Run], frozen=True, kw_only=True):
-    """Runs, newest first. `after` is a run id: ids are ordered by the time of creation."""
+    """Selects runs, newest first. `after` is a run id: ids are in the order of creation.
+
+    `fired_since`: with a fire time later than this. `created_since`: created then or later. `due_before`: ready to run
+    then or earlier.
+    """
 
     id: RunId | None = None
     ids: tuple[RunId, ...] | None = None
@@ -219,7 +229,10 @@ class Runs(Query[Run], frozen=True, kw_only=True):
 
 
 class Schedules(Query[Schedule], frozen=True, kw_only=True):
-    """Schedules in the order of their ids. `after` is a schedule id."""
+    """Selects schedules, in the order of their ids. `after` is a schedule id.
+
+    `due_before`: with a next fire time then or earlier.
+    """
 
     id: ScheduleId | None = None
     ns: str | None = None
@@ -231,14 +244,17 @@ class Schedules(Query[Schedule], frozen=True, kw_only=True):
 
 
 class Spans(Query[Span], frozen=True, kw_only=True):
-    """Spans in the order of (schedule, through). Spans have no id, so `after` is the number of rows to skip."""
+    """Selects spans, in the order of schedule id and end. `since`: spans that end later than this.
+
+    Spans have no id, so `after` is the number of rows to skip.
+    """
 
     schedule_id: ScheduleId | None = None
     since: Ms | None = None
 
 
 class Events(Query[Event], frozen=True, kw_only=True):
-    """Events in the order of the log. `after` is a seq."""
+    """Selects events, in the order of the log: those after event number `after`, with `since` <= time < `until`."""
 
     run_id: RunId | None = None
     schedule_id: ScheduleId | None = None
@@ -248,58 +264,59 @@ class Events(Query[Event], frozen=True, kw_only=True):
 
 
 class Bodies(Query[Body], frozen=True, kw_only=True):
-    """Payloads in the order of their ids. `after` is a payload id."""
+    """Selects the payloads with the given ids, in no particular order. `limit` and `after` do not apply."""
 
     ids: tuple[str, ...] = ()
 
 
 class Gates(Query[Gate], frozen=True, kw_only=True):
-    """Gates in the order of their names. `after` is a name."""
+    """Selects gates, in the order of their names. `after` is a name."""
 
     names: tuple[str, ...] | None = None
 
 
 class Lanes(Query[LaneCount], frozen=True, kw_only=True):
-    """Lanes with claimable runs, and how many of them."""
+    """Selects the number of claimable runs for each lane and priority that has some."""
 
 
 class Leases(Query[Lease], frozen=True, kw_only=True):
-    """Named leases whose name starts with `prefix`, ended ones included, by name in the order of code points."""
+    """Selects named leases whose name starts with `prefix`, also ended ones, by name in the order of code points."""
 
     prefix: str = ""
 
 
 class Tallies(Query[Tally], frozen=True, kw_only=True):
-    """Tallies of removed rows."""
+    """Selects tallies: the numbers of runs, and of fires in spans, that `purge` removed."""
 
     schedule_id: ScheduleId | None = None
 
 
 class KeyValues(Query[KeyValue], frozen=True, kw_only=True):
-    """Key-value entries of one kind in the order of their ids, without those that expired."""
+    """Selects key-value entries of one kind that have not expired, in the order of their ids."""
 
     kind: str
     ids: tuple[str, ...] | None = None
 
 
 class Store(Protocol):
-    """The one way to the stored state. Its methods raise `StoreError` when they cannot do their work.
+    """The only way to the stored state. Its methods raise `StoreError` if they cannot do their work.
 
-    Optional abilities, such as advisory locks, are Protocols of their own in `ports/store_extras.py`.
+    `now` None: the store's own time. Optional abilities, such as advisory locks, are Protocols of their own in
+    `ports/store_extras.py`.
     """
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     async def open(self) -> None:
-        """Create the schema or check it.
+        """Connect, and create the schema or check it.
 
         Raises `StoreError` with a remedy if the store cannot be used, for example because of its schema's version.
         """
         ...
 
     async def close(self) -> None:
-        """Release files and connections. The store may be opened again."""
+        """Close files and connections. The store may be opened again."""
         ...
 
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
@@ -308,19 +325,19 @@ class Store(Protocol):
         The hold keeps other instances from doing the same work at the same time. It guards nothing: correctness comes
         from the guards of the changes that follow.
 
-        With `ahead`, schedules that fall due within this many milliseconds count as due. They are held until their
-        time and no longer, and `next_at` skips them: the caller has them already.
+        With `ahead`, schedules that fall due within this many milliseconds count as due. They are held until their fire
+        time and no longer. `next_at` of the answer leaves them out, because the caller has them already.
         """
         ...
 
     async def apply(
         self, changes: Sequence[Change], *, claim_request: ClaimRequest | None = None, now: Ms | None = None
     ) -> Applied:
-        """Apply a batch of changes, then make the requested claim. This is the one write.
+        """Apply a batch of changes, then make the claim that `claim_request` asks for, if it is given.
 
-        Each change takes effect whole or not at all. The batch has no such promise: a store may commit parts of it one
-        after the other, so an error can leave some changes applied. Calling again with the same change ids is safe:
-        each change that was applied before is answered `repeated`, or its guard refuses it.
+        Each change takes effect whole or not at all. That is not promised for the batch: a store may commit it in
+        several parts, so an error can leave some changes applied. It is safe to call again with the same change ids:
+        a change that was applied before is answered `repeated`, or refused by its guard.
 
         The claim is made after the changes, in their commit where the store can do that. The results have the order of
         the changes.
@@ -330,26 +347,27 @@ class Store(Protocol):
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
         """Claim up to `limit` due runs for a worker: each gets its owner, lease and next epoch in one write.
 
-        Candidates are due runs in the offered lanes, or those of `ids`, by priority, then by time. A run must pass all
-        its gates, else it is parked. A run that crashed before is claimed alone (`admit` in `model/gate.py`).
+        Due runs of the offered lanes and tasks are claimed by priority, then by time; with `ids`, only runs with these
+        ids. A run with a full gate is parked instead. A run that crashed before is claimed alone (`admit` in
+        `model/gate.py`).
         """
         ...
 
     async def renew(
         self, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, *, now: Ms | None = None
     ) -> Renewed:
-        """Extend the named leases, given as (run, epoch), that still hold, by `ttl` milliseconds from now.
+        """Extend the leases of `owner`, given as pairs of run id and epoch, to `ttl` milliseconds from now.
 
-        A lease that ended is lost, even if no other worker has claimed the run since.
+        A lease that ended before is not extended but lost, even if no other worker has claimed the run since.
         """
         ...
 
     async def find(self, query: Query[T]) -> list[T]:
-        """Return one page of the rows that a query describes."""
+        """Return the rows that a query selects, at most `query.limit` of them."""
         ...
 
     async def tail(self, after: int, limit: int) -> list[Event]:
-        """Return up to `limit` events with a seq greater than `after`, in the order of the log."""
+        """Return up to `limit` events with a number greater than `after`, in the order of the log."""
         ...
 
     async def lease(
@@ -362,10 +380,10 @@ class Store(Protocol):
         data: str | None = None,
         now: Ms | None = None,
     ) -> Lease | None:
-        """Acquire a named lease for `ttl` milliseconds, or renew it. Return None when refused.
+        """Acquire a named lease for `ttl` milliseconds, or renew it. Return None if another term is in force.
 
-        Without `epoch`, a lease that is free or ended begins a new term. With `epoch`, the owner's own term of that
-        number is extended, if it has not ended.
+        Without `epoch`, begin a new term if the lease is free or has ended. With `epoch`, extend the term of `owner`
+        that has this number, if it has not ended. `data` is a text that is stored with the lease.
         """
         ...
 
@@ -379,7 +397,7 @@ class Store(Protocol):
     async def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for a hint that the store changed. Return True if one arrived.
 
-        A hint saves latency only: callers poll as well. Writes through this very object need not count, for their
+        A hint saves latency only: callers poll as well. Writes through this object need not cause a hint, because their
         caller knows of them.
         """
         ...
@@ -389,26 +407,26 @@ class Store(Protocol):
         ...
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
-        """Remove up to `limit` runs, and other rows, that the policy no longer keeps.
+        """Remove up to `limit` runs, and the other rows, that the policy no longer keeps. Return what was removed.
 
         Tallies and snapshots of schedules take the place of removed events, so that the ledger still adds up.
         """
         ...
 
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
-        """Insert key-value entries in one transaction. Return for each item whether it was written.
+        """Insert key-value entries in one transaction. Return for each of them whether it was written.
 
-        Without `replace`, an entry that exists and has not expired stays as it is, and its answer is False.
+        Without `replace`, an existing entry that has not expired stays as it is, and the answer for it is False.
         """
         ...
 
     async def remove(self, kind: str, ids: Sequence[str]) -> int:
-        """Delete key-value entries. Return how many existed."""
+        """Delete the key-value entries of a kind with these ids. Return how many existed."""
         ...
 
     async def restore(self, page: Page) -> bool:
-        """Write a part of another store's content in one transaction.
+        """Write a part of another store's content in one transaction, and return True.
 
-        Return False and write nothing unless this store's log ends at `page.after`.
+        If the log of this store does not end at `page.after`, write nothing and return False.
         """
         ...

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class TransactionalStore(Protocol):
-    """A store that can insert runs on a caller's own connection: the runs exist if and only if the caller commits."""
+    """A store that can insert runs in a caller's own transaction: they exist if and only if the caller commits it."""
 
-    #: True if other connections can write while the caller's transaction is open. They must not wait for it, so rows
-    #: that they may share with it are kept out of it: gates are stored before, in a commit of the store's own, and a
-    #: payload gets an id that no other run uses.
+    #: True if other connections can write while the caller's transaction is open. They must not wait for that
+    #: transaction, so it writes no row that they may write, too: gates are stored before, in a commit of the store's
+    #: own, and a payload gets an id that no other run uses.
     others_write: bool
 
     def join(
@@ -27,23 +27,24 @@ class TransactionalStore(Protocol):
     ) -> list[Result] | Awaitable[list[Result]]:
         """Apply changes that insert new runs, in the open transaction of `connection`. Return a result for each change.
 
-        With the connection of an async driver, return an awaitable of the results. With `blocking` the caller cannot
-        await, so such a connection is refused. Thread: the caller's.
+        If `connection` belongs to an async driver, return an awaitable of the results. `blocking`: the caller cannot
+        await, so a connection of an async driver is refused. Thread: the caller's.
         """
         ...
 
 
 @runtime_checkable
 class InlineStore(Protocol):
-    """A store whose methods finish on the calling thread and wait for nothing but the disk, so any thread may write.
+    """A store whose methods work on the calling thread and wait for nothing but the disk.
 
-    ADR 18: single runs are written on the caller's thread.
+    Why: a caller can write a single run on its own thread, without waiting for the engine's (ADR 18).
     """
 
     def open_beside(self) -> Store:
-        """Return a second store object on the data of this one, not open yet.
+        """Return a second store object for the data of this store, not open yet.
 
-        While another connection writes, its writes raise `StoreUnavailable` instead of waiting; nothing is written.
+        If another connection is writing, a write through the second object writes nothing and raises
+        `StoreUnavailable`, instead of waiting.
         """
         ...
 
@@ -53,28 +54,31 @@ class AdvisoryLockStore(Protocol):
     """A store whose server has locks of its own, for `ms.lock(name, kind="advisory")`."""
 
     def advisory(self) -> LockBackend:
-        """Return an object that can acquire one of the server's locks; a further lock needs another object."""
+        """Return a new object that can acquire one lock of the server. Each lock needs an object of its own."""
         ...
 
 
 @runtime_checkable
 class ServerStore(Protocol):
-    """A store on a server, where `open` creates the schema if it is missing.
+    """A store on a server, where `open` would create a store that is missing.
 
-    Why: a command that only reads can ask with `exists` first, and need not create a store by opening it.
+    Why: a command that only reads calls `exists` first, so that it creates nothing.
     """
 
     async def exists(self) -> bool:
-        """Return True if a store was created at this store's URL before. Creates nothing."""
+        """Return True if there is a store at this URL already; create nothing.
+
+        On Redis, this is True only if an event was ever written.
+        """
         ...
 
 
 @runtime_checkable
 class MigratableStore(Protocol):
-    """A store whose schema `mainspring migrate` brings up to date."""
+    """A store with a versioned schema, which `mainspring migrate` brings up to date."""
 
     async def migrate(self, *, only_print: bool) -> str:
-        """Bring the schema up to date. Return the SQL that was run, or a line which states that nothing was to do.
+        """Bring the schema up to date. Return the SQL that was run, or a line that says that it was up to date.
 
         With `only_print`, change nothing and return the SQL that would run.
         """
@@ -83,13 +87,13 @@ class MigratableStore(Protocol):
 
 @runtime_checkable
 class CursorStore(Protocol):
-    """A store in which an event may become visible after events with greater numbers, so it has cursors of its own.
+    """A store in which an event may become visible after events with greater numbers.
 
-    Why: a `SequentialCursor` would skip such a late event.
+    It needs cursors of its own, because a `SequentialCursor` would skip such an event.
     """
 
     def open_cursor(self, position: int | str = 0) -> LogCursor:
-        """Return a cursor that reads the events of the log behind a position.
+        """Return a cursor that reads the events of the log after a position; 0 is the beginning of the log.
 
         Raises `InvalidInput` if the text is not a position.
         """

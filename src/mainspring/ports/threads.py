@@ -1,4 +1,4 @@
-"""The thread port: the only way to start a thread, so that a simulation can run the thread's code as a task instead."""
+"""The thread port: the only way to start a thread. Why: a simulation runs the thread's code as a task instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Threads(Protocol):
     """Starts daemon threads, which do not keep the process alive."""
 
     def start(self, target: Callable[[], None], name: str) -> None:
-        """Run `target` on a new thread of this name."""
+        """Call `target` in a new thread called `name`. Raises: RuntimeError if no thread can be started."""
         ...
 
 

@@ -1,8 +1,7 @@
 """Shapes of changes: what each `ChangeKind` promises to a store (ADR 20).
 
-The code that builds a change sets `Change.kind`, and a store chooses its fast path by it without looking at the rest.
-Production code never calls `shape_of`; the contract suite and the tests compare its answer with the kind of every
-change.
+The code that builds a change sets `Change.kind`, and a store chooses its fast path by the kind alone. Production
+code never calls `shape_of`; the contract suite and the tests compare its answer with the kind of every change.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from mainspring.model.run import OPEN, Run, State
 
 
 def shape_of(change: Change) -> ChangeKind:
-    """Return the kind whose promise the parts of a change keep, "other" if they keep none; `change.kind` is not read.
+    """Return the kind whose promise the parts of a change keep, "other" if they keep none. `change.kind` is not read.
 
-    One promise of "success" cannot be checked here: that the run is the run as it was claimed, with nothing but the
-    success folded in.
+    One promise of "success" cannot be checked here: that the run differs from the claimed run only by the success.
     """
     if _is_success(change):
         return "success"
@@ -32,12 +30,15 @@ def shape_of(change: Change) -> ChangeKind:
 
 
 def fits_kind(change: Change) -> bool:
-    """Return True if the change keeps the promise of its kind, so a store may rely on it. "other" promises nothing."""
+    """Return True if the change keeps the promise of its kind, so that a store may rely on the kind.
+
+    Always True for "other", which promises nothing.
+    """
     return change.kind == "other" or change.kind == shape_of(change)
 
 
 def _is_success(change: Change) -> bool:
-    """Return True if the change only ends a claimed run as succeeded, under its lease, and may release its gates."""
+    """Return True if the change only ends a claimed run as succeeded, under its lease. It may also release gates."""
     guard, run, events = change.guard, change.run, change.events
     if not isinstance(guard, RunLease) or run is None or change.schedule is not None or len(events) != 1:
         return False
@@ -57,9 +58,9 @@ def _is_success(change: Change) -> bool:
 
 
 def _is_new_runs(change: Change) -> bool:
-    """Return True if the change only inserts new runs, with gates, and with payloads that these runs use.
+    """Return True if the change only inserts new runs, their payloads and gates.
 
-    It has one run and a `RunAbsent` guard, or any number of runs and no guard.
+    Such a change has one run and a `RunAbsent` guard, or one or more runs and no guard.
     """
     if change.schedule is not None or change.spans or change.touches or change.releases:
         return False
@@ -75,7 +76,7 @@ def _is_new_runs(change: Change) -> bool:
 
 
 def _is_plan(change: Change) -> bool:
-    """Return True if the change only advances or finishes a schedule, under its revision, and its fires become runs."""
+    """Return True if the change only plans or finishes a schedule under its revision, and every fire becomes a run."""
     guard, schedule, events = change.guard, change.schedule, change.events
     if not isinstance(guard, ScheduleAt) or schedule is None or change.run is not None:
         return False
@@ -83,21 +84,21 @@ def _is_plan(change: Change) -> bool:
         return False
     if (schedule.id, schedule.revision) != (guard.id, guard.revision):
         return False
-    moves = 0
+    own_events = 0
     if schedule.state == "finished":
         end = events[-1] if events else None
         if type(end) is not ScheduleFinished or schedule.next_at is not None:
             return False
         if (end.schedule_id, end.ns, end.reason) != (guard.id, schedule.ns, schedule.reason):
             return False
-        events, moves = events[:-1], 1
-    if schedule.n != guard.n + moves or any(run.schedule_id != guard.id for run in change.runs):
+        events, own_events = events[:-1], 1
+    if schedule.n != guard.n + own_events or any(run.schedule_id != guard.id for run in change.runs):
         return False
     return _are_first_events(change.runs, events)
 
 
 def _is_new_schedule(change: Change) -> bool:
-    """Return True if the change only creates a schedule, with its payload and gates."""
+    """Return True if the change only creates a schedule. It may also insert payloads and gates."""
     guard, schedule = change.guard, change.schedule
     if not isinstance(guard, ScheduleAbsent) or schedule is None or len(change.events) != 1:
         return False
@@ -114,7 +115,7 @@ def _is_new_schedule(change: Change) -> bool:
 
 
 def _are_first_events(runs: Sequence[Run], events: Sequence[Event]) -> bool:
-    """Return True if `events[i]` is the RunScheduled of `runs[i]` for each of the runs, and all runs are open."""
+    """Return True if each run is open and has one event: `events[i]` is the RunScheduled of `runs[i]`."""
     if len(runs) != len(events):
         return False
     return all(
@@ -128,5 +129,5 @@ def _are_first_events(runs: Sequence[Run], events: Sequence[Event]) -> bool:
 
 
 def _has_lease_columns(event: Event) -> bool:
-    """Return True if the event names a lease, as the events of a worker do."""
+    """Return True if the event names a lease (epoch, attempt, owner), as the events of a worker do."""
     return (event.epoch, event.attempt, event.owner) != (None, None, None)

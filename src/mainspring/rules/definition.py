@@ -1,4 +1,4 @@
-"""Definitions of schedules: parse the options that a user writes into a `ScheduleSpec`, and apply changes to one."""
+"""Definitions of schedules: turn the options that a user writes into a `ScheduleSpec`, or apply them to an old one."""
 
 from __future__ import annotations
 
@@ -46,23 +46,25 @@ _deterministic_encoder = msgspec.json.Encoder(order="deterministic")
 class PolicyOptions(TypedDict, total=False):
     """The options of a schedule beside its trigger, as a user writes them: how its fires become runs.
 
-    An option that is absent or None has the default of `ScheduleSpec` or `RunOptions`.
+    In a new schedule, an option that is absent or None has the default of `ScheduleSpec` or `RunOptions`; `tz` has the
+    app's zone. In an edit, an absent option keeps its old value, and None sets the default.
     """
 
     #: Zone of cron texts and of the schedule; by default the zone of a given `Cron`, else that of the app.
     tz: str | None
-    #: What becomes of missed fires: no run ("skip"), one run for all of them, or one run for each ("replay_all").
+    #: What becomes of missed fires: no run ("skip"), one run for all of them ("catch_up_once"), or one run for each
+    #: ("replay_all").
     missed: Missed
-    #: A fire counts as missed if it is planned later than this after its time.
+    #: A fire counts as missed if it is planned more than this after its fire time.
     grace: Duration
-    #: "replay_all" makes at most this number of runs, of missed fires that are at most `replay_age` old.
+    #: With "replay_all", at most this number of missed fires get a run: the newest that are at most `replay_age` old.
     replay_max: int
     replay_age: Duration
     #: What becomes of a fire while a run of the schedule is open.
     overlap: Overlap
-    #: Each run starts a delay of its own after its fire time, less than this.
+    #: Each run is due some delay after its fire time, shorter than this and different from run to run.
     jitter: Duration
-    #: All runs start one fixed delay after their fire times, less than this: it sets schedules apart.
+    #: All runs are due one delay after their fire times, shorter than this and different from schedule to schedule.
     spread: Duration
     #: First and last instant at which the schedule may fire.
     start: datetime | None
@@ -71,7 +73,7 @@ class PolicyOptions(TypedDict, total=False):
     max_runs: int | None
     #: Runs may begin only inside this window.
     window: WindowSpec | None
-    #: A run that no worker has claimed this long after its due time is skipped.
+    #: A run that has not begun this long after its due time is skipped.
     start_deadline: Duration | None
     #: What the schedule does when a run has failed for good.
     on_exhausted: OnExhausted
@@ -87,13 +89,16 @@ class PolicyOptions(TypedDict, total=False):
 
 
 class TriggerOptions(TypedDict, total=False):
-    """The options that give a schedule its trigger; exactly one of them must be given."""
+    """The options that give a schedule its trigger. A new schedule needs exactly one of them.
+
+    An edit may have none, which keeps the old trigger.
+    """
 
     trigger: Trigger
     cron: str | Cron
     every: Duration | Every
     at: datetime | Iterable[datetime] | At
-    #: One fire, this long after the schedule is created.
+    #: A single fire, this long after the schedule is created or edited.
     delay: Duration
 
 
@@ -104,7 +109,7 @@ class WhenAndHow(TriggerOptions, PolicyOptions, total=False):
 TRIGGER_OPTIONS = tuple(TriggerOptions.__annotations__)
 SCHEDULE_OPTIONS = tuple(WhenAndHow.__annotations__)
 
-#: Option names of other schedulers → the option here with that meaning, for hints in errors.
+#: Option names of other schedulers → the option of Mainspring with that meaning, for hints in errors.
 SYNONYMS = {
     "timezone": "tz",
     "zone": "tz",
@@ -116,12 +121,12 @@ SYNONYMS = {
 
 
 class SpecTarget(Struct, frozen=True, gc=False):
-    """What the runs of a schedule execute: a task with its payload and gates, or a call of an HTTP agent."""
+    """What the runs of a schedule execute: a task with its payload, or the built-in call of an HTTP agent."""
 
     task: str
-    #: Id of the payload.
+    #: The id of the payload; None: the task gets no arguments.
     body: str | None = None
-    #: Names of gates beside the schedule's own.
+    #: Names of the gates that the runs must pass beside the schedule's own gate.
     gates: tuple[str, ...] = ()
     #: The request, if the task is the built-in `http`.
     http: HttpTarget | None = None
@@ -130,10 +135,11 @@ class SpecTarget(Struct, frozen=True, gc=False):
 def build_spec(
     target: SpecTarget, options: Mapping[str, Any], *, name: str, now: Ms, default_tz: str = "UTC"
 ) -> ScheduleSpec:
-    """Return the definition of a new schedule from the `WhenAndHow` options that a user wrote.
+    """Return the definition of a new schedule that runs `target`, from the `WhenAndHow` options that a user wrote.
 
-    `name` is the schedule's name with its namespace: it seeds `H` in cron expressions. A delay counts from `now`.
-    `default_tz` is the zone if the options name none. Raises `InvalidInput` with the option at fault and a valid value.
+    `name` is the schedule's name with its namespace; the values of `H` in a cron expression are derived from it. The
+    option `delay` counts from `now`. `default_tz` is the zone if the options name none. Raises `InvalidInput`, which
+    names the option at fault and shows a valid value.
     """
     check_options(options)
     tz = options.get("tz") or _zone_of_trigger(options) or default_tz
@@ -156,11 +162,13 @@ def amend(
     now: Ms,
     default_tz: str = "UTC",
 ) -> ScheduleSpec:
-    """Return the definition `spec` with `changes` (`WhenAndHow` options) applied; options not in `changes` stay.
+    """Return the definition `spec` with the `WhenAndHow` options in `changes` applied; options not in `changes` stay.
 
-    `target` replaces task, payload, gates and request in any case. A policy that is changed to None gets its default. A
-    new time zone also applies to a cron trigger that is not itself changed. `name`, `now` and `default_tz` are as for
-    `build_spec`. Raises `InvalidInput` with the option at fault and a valid value.
+    `target` replaces task, payload, gates and request in any case. A policy that is changed to None gets its default,
+    and `tz` changed to None gets the zone of the trigger, else `default_tz`. A new zone also applies to the old cron
+    trigger, unless `changes` replaces it. `name` is the schedule's name with its namespace; the values of `H` in a new
+    cron expression are derived from it. The option `delay` counts from `now`. Raises `InvalidInput`, which names the
+    option at fault and shows a valid value.
     """
     check_options(changes)
     has_trigger = any(key in changes for key in TRIGGER_OPTIONS)
@@ -180,19 +188,19 @@ def amend(
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if a key is no option of a schedule; the error names the option that was probably meant."""
+    """Raise `InvalidInput` if a key is no option of a schedule. The error suggests the nearest existing option."""
     wrong = next((key for key in options if key not in SCHEDULE_OPTIONS), None)
     if wrong is not None:
         raise InvalidInput(wrong, "is not an option of a schedule", suggest_option(wrong, SCHEDULE_OPTIONS))
 
 
 def suggest_option(wrong: str, options: Iterable[str]) -> str:
-    """Return a hint for an error text: the option that `wrong` resembles or is a synonym of. Empty if there is none."""
+    """Return a hint for an error text: the option that `wrong` resembles or is a synonym of; "" if there is none."""
     return f"Did you mean {SYNONYMS[wrong]!r}?" if wrong in SYNONYMS else suggest_nearest(wrong, sorted(options))
 
 
 def digest_of(spec: ScheduleSpec) -> str:
-    """Return a hash of a definition, by which a redeploy detects whether code declares the schedule otherwise."""
+    """Return a hash of a definition. A redeploy compares it to see whether the code's declaration has changed."""
     return body_id(_deterministic_encoder.encode(spec))
 
 
@@ -201,13 +209,17 @@ def digest_of(spec: ScheduleSpec) -> str:
 
 def _parse_max_runs(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidInput("max_runs", f"{value!r} is not a whole number of at least 0", "None means no limit")
+        raise InvalidInput(
+            "max_runs", f"{value!r} is not a number of runs", "Use a whole number of at least 0, or None for no limit"
+        )
     return value
 
 
 def _parse_replay_max(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_REPLAYED_FIRES:
-        raise InvalidInput("replay_max", f"{value!r} is out of range", "Use a whole number from 1 to 10000")
+        raise InvalidInput(
+            "replay_max", f"{value!r} is out of range", f"Use a whole number from 1 to {MAX_REPLAYED_FIRES}"
+        )
     return value
 
 
@@ -218,7 +230,7 @@ def _parse_window(value: Any) -> WindowSpec:
 
 
 def _parse_on_exhausted(value: Any) -> OnExhausted | None:
-    """Return "pause", or None for "continue": the default is not stored."""
+    """Return "pause", or None for "continue", which is the default and is not stored."""
     return "pause" if check_choice(value, ON_EXHAUSTED, field="on_exhausted") == "pause" else None
 
 
@@ -253,8 +265,8 @@ _RUN_PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 _POLICIES = frozenset({*_SPEC_PARSERS, *_RUN_PARSERS})
 _DEFAULT_OPTIONS = RunOptions()
-#: The definition in which every policy has its default. Four values are computed, so that they are other objects than
-#: the struct's defaults: the encoder leaves out a field only if its value is the very object of the default, and stored
+#: The definition in which every policy has its default. Four values are computed, so that they are not the objects in
+#: the struct's defaults. Why: the encoder leaves out a field if its value is the default's own object, and stored
 #: digests were made with these four fields written out.
 _DEFAULTS = ScheduleSpec(
     trigger=AtSpec(()),
@@ -268,9 +280,9 @@ _DEFAULTS = ScheduleSpec(
 
 @lru_cache(200, typed=True)
 def _template(tz: str, http: HttpTarget | None, fixed_delay: bool, **policies: Any) -> ScheduleSpec:
-    """Return a definition with these policies; trigger, task, payload and gates are empty, for the caller to set.
+    """Return a definition with these policies. The caller sets trigger, task, payload and gates, which are empty.
 
-    Cached, because schedules that are created in bulk mostly have equal policies.
+    The result is cached, because schedules that are created in bulk mostly have equal policies.
     """
     return _with_policies(_DEFAULTS, policies, tz=tz, http=http, fixed_delay=fixed_delay)
 
@@ -278,9 +290,10 @@ def _template(tz: str, http: HttpTarget | None, fixed_delay: bool, **policies: A
 def _with_policies(
     spec: ScheduleSpec, policies: Mapping[str, Any], *, tz: str, http: HttpTarget | None, fixed_delay: bool
 ) -> ScheduleSpec:
-    """Return `spec` with the given policies parsed and set; the others stay.
+    """Return `spec` with the given zone, request and policies; policies that are not given stay.
 
-    `fixed_delay`: the next fire depends on the end of a run, so its runs must touch the schedule when they end.
+    The values of `policies` are as a user wrote them; this function parses them. `fixed_delay`: True if the next fire
+    depends on the end of a run, so that each run must touch the schedule when it ends. Raises `InvalidInput`.
     """
     fields = _parse_fields(policies, _SPEC_PARSERS, _DEFAULTS)
     amended = replace(spec, tz=tz, **fields)
@@ -299,7 +312,7 @@ def _with_policies(
 def _parse_fields(
     policies: Mapping[str, Any], parsers: Mapping[str, Callable[[Any], Any]], defaults: Struct
 ) -> dict[str, Any]:
-    """Return field name → stored value for each policy in `policies` that has a parser; None becomes the default."""
+    """Return field name → stored value for each policy that has a parser. None becomes the value in `defaults`."""
     return {
         name: getattr(defaults, name) if policies[name] is None else parse(policies[name])
         for name, parse in parsers.items()
@@ -315,14 +328,14 @@ def _ends_before_start(spec: ScheduleSpec) -> bool:
 
 
 def parse_trigger(options: Mapping[str, Any], *, name: str, now: Ms, tz: str) -> Trigger:
-    """Return the trigger that the options give by one of the `TriggerOptions`; other options are not read.
+    """Return the trigger that one of the `TriggerOptions` in `options` gives. Options of other kinds are not read.
 
-    `name` seeds `H` in cron expressions, `tz` is the zone of a cron text, and a delay counts from `now`. Raises
-    `InvalidInput` unless exactly one of the `TriggerOptions` is given, with a valid value.
+    `name` is the text from which the values of `H` in a cron expression are derived, `tz` the zone of a cron text. The
+    option `delay` counts from `now`. Raises `InvalidInput` unless exactly one of these options has a valid value.
     """
     named = [key for key in TRIGGER_OPTIONS if options.get(key) is not None]
     if len(named) != 1:
-        problem = f"{' and '.join(named)} are given" if named else "nothing says when"
+        problem = f"{' and '.join(named)} are given" if named else "the schedule has no trigger"
         raise InvalidInput("trigger", problem, "Give exactly one of cron, every, at, delay or trigger")
     value = options[named[0]]
     match named[0]:
@@ -338,7 +351,10 @@ def parse_trigger(options: Mapping[str, Any], *, name: str, now: Ms, tz: str) ->
 
 
 def _with_hash_id(value: Any, name: str) -> Trigger:
-    """Return a trigger object; a cron trigger without a seed for `H` gets the schedule's name as its seed."""
+    """Return the trigger `value`. A cron trigger without a `hash_id` gets the schedule's name as its `hash_id`.
+
+    Raises `InvalidInput` if the value is not a trigger.
+    """
     if not isinstance(value, Trigger):
         raise InvalidInput("trigger", f"{type(value).__name__} is not a trigger", "Give a Cron, Every or At")
     if isinstance(value.spec, CronSpec) and value.spec.hash_id is None:
@@ -355,6 +371,6 @@ def _zone_of(trigger: TriggerSpec) -> str | None:
 
 
 def _zone_of_trigger(options: Mapping[str, Any]) -> str | None:
-    """Return the time zone of the `Cron` object among the options, None if there is none."""
+    """Return the time zone of the `Cron` object that is given as an option, None if no such object is given."""
     given = [options.get(key) for key in ("cron", "trigger")]
     return next((one.spec.tz for one in given if isinstance(one, Cron)), None)

@@ -1,6 +1,6 @@
-"""Lanes and gates of runs: their names, and the schedules that a run's end touches.
+"""Lanes and gates of runs: how they are named. Also: which schedule the end of a run touches.
 
-A lane restricts which workers may claim a run, a gate how many runs may execute at once.
+A lane restricts which workers may claim a run. A gate restricts how many runs may execute at once.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ AGENT_GONE = "gone"
 
 
 def lane_of(ns: str, queue: str) -> str:
-    """Return the lane of a namespace and queue: only workers that serve both may claim its runs."""
+    """Return the lane of a namespace and queue. Only workers that serve both may claim the runs in the lane."""
     return f"{ns}/{queue}"
 
 
 def schedule_gate(schedule_id: str) -> str:
-    """Return the name of the gate that all runs of a schedule share, so that they execute one at a time."""
+    """Return the name of a schedule's own gate, which all its runs share, so that they execute one at a time."""
     return f"{SCHEDULE_GATE_PREFIX}{schedule_id}"
 
 
@@ -28,16 +28,16 @@ def task_gate(ns: str, task: str) -> str:
 
 
 def schedule_gate_row(schedule_id: str) -> Gate:
-    """Return the row of a schedule's own gate, with room for one run, to insert with the schedule."""
+    """Return the row of a schedule's own gate, to insert with the schedule. The gate has room for one run."""
     return Gate(schedule_gate(schedule_id), 1)
 
 
 def schedules_to_touch(after: Run) -> tuple[str, ...]:
-    """Return the ids for `Change.touches` of a run's move: the run's schedule if the settler must update it, or none.
+    """Return the ids for `Change.touches` of a change of a run: the run's schedule if it must be settled, else ().
 
-    `after` is the run after the move; only its end touches the schedule. The settler then plans the next fire of a
-    fixed-delay schedule, deletes a finished schedule with `terminal="delete"`, or pauses a schedule whose retries are
-    exhausted or whose agent is gone.
+    `after` is the run after the change. The result is () unless the run has ended. A touch makes the settler plan the
+    next fire of a fixed-delay schedule, delete a finished schedule with `terminal="delete"`, or pause a schedule whose
+    retries are exhausted or whose agent is gone.
     """
     options = after.options
     if after.schedule_id is None or options is None or after.state not in ENDED:

@@ -1,7 +1,7 @@
-"""The life of a run: its states, and the commands and events that move it. Only this module decides what is legal.
+"""The life of a run: its states, commands and events. Only this module decides which event is legal in which state.
 
-`TRANSITIONS` is the table of legal moves. `decide` returns the events that carry out a command; `evolve` folds an event
-into the run's row. `docs/architecture.md` prints its diagram from the table.
+`TRANSITIONS` is the table of legal events for each state. `decide` returns the event that carries out a command.
+`evolve` folds an event into the run's row. `docs/architecture.md` shows the table as a diagram.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mainspring.model.run import ENDED, Run, State
 
 S = State
 
-#: (state, event) → next state. A pair that is not here is illegal. State None: the run does not exist yet.
+#: (state, class of the event) → next state. A pair that is not here is illegal. State None: the run does not exist yet.
 TRANSITIONS: Mapping[tuple[State | None, type[RunEvent]], State] = {
     (None, RunScheduled): S.WAITING,
     (None, RunSkipped): S.SKIPPED,
@@ -72,28 +72,26 @@ TRANSITIONS: Mapping[tuple[State | None, type[RunEvent]], State] = {
 
 
 def next_state(run_id: str, state: State | None, event: type[RunEvent]) -> State:
-    """Return the state of a run after an event of this class; `state` is None if the run does not exist yet.
+    """Return the state of a run after an event of the class `event`.
 
-    Raises `IllegalTransition`, which lists the legal events, if the table has no such move.
+    `state` is the state before; None if the run does not exist yet. `run_id` is for the error text. Raises
+    `IllegalTransition`, with the events that are legal, if the event cannot follow that state.
     """
     try:
         return TRANSITIONS[state, event]
     except KeyError:
         legal = sorted(e.__name__ for (s, e) in TRANSITIONS if s is state)
         raise IllegalTransition(
-            f"run {run_id} is {state or 'not yet born'}: {event.__name__} is not possible"
-            + (f" (possible: {', '.join(legal)})" if legal else " (nothing is)")
+            f"run {run_id} {f'is {state}' if state else 'does not exist yet'}: event {event.__name__} cannot follow "
+            + (f"(possible: {', '.join(legal)})" if legal else "(no event can)")
         ) from None
 
 
 # ── commands ────────────────────────────────────────────────────────────────
 
 
-# `by` is the person, API key or rule behind a command; in `Skip`, the id of the run that stood in the way.
-
-
 class Complete(Struct, frozen=True, gc=False):
-    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text."""
+    """Command: end the run as succeeded. Its handler took `ms` milliseconds and returned `result`, as JSON text."""
 
     began_at: Ms
     ms: int
@@ -101,9 +99,10 @@ class Complete(Struct, frozen=True, gc=False):
 
 
 class Fail(Struct, frozen=True, gc=False):
-    """The handler failed. At `retry_at` the run is tried again; with None it has failed for good, for `reason`.
+    """Command: the attempt failed. Try the run again at `retry_at`; None: the run has failed for good, for `reason`.
 
-    `fingerprint` is a short text that is equal for failures of one kind; `trace` is the stack trace.
+    `began_at` and `ms`: when the handler began and how long it took; None if it did not begin. `fingerprint` is a short
+    text that is equal for failures of one kind. `trace` is the stack trace.
     """
 
     error: str
@@ -116,22 +115,23 @@ class Fail(Struct, frozen=True, gc=False):
 
 
 class SnoozeUntil(Struct, frozen=True, gc=False):
-    """Make the run claimable at `until`: the handler asked to be called again, or a person moved a retry."""
+    """Command: let the run be claimed again at `until`, without counting a failure."""
 
     until: Ms
 
 
 class HandBack(Struct, frozen=True, gc=False):
-    """The worker gives the run back. `began`: the handler had started."""
+    """Command: the worker gives the run back without an outcome. `began`: True if the handler had started."""
 
     reason: str
     began: bool = False
 
 
 class Expire(Struct, frozen=True, gc=False):
-    """The lease ended without an outcome: a crash. The run can be claimed again, or ends.
+    """Command: the run's lease ended without an outcome, which counts as a crash.
 
-    With recovery "fail" it is lost; with "retry" it fails at crash number `max_crashes`.
+    With `recovery` "fail" the run ends as lost. With "retry" it can be claimed again, and fails at its crash number
+    `max_crashes`. A run whose cancellation was requested ends as cancelled.
     """
 
     max_crashes: int
@@ -139,35 +139,35 @@ class Expire(Struct, frozen=True, gc=False):
 
 
 class RequestCancel(Struct, frozen=True, gc=False):
-    """Cancel the run: at once if it is not running, else ask its worker to stop it."""
+    """Command: cancel the run, or ask its worker to stop it if it is running. `by`: the person or rule behind it."""
 
     reason: str
     by: str = ""
 
 
 class StopCancelled(Struct, frozen=True, gc=False):
-    """The worker stopped the run on request, or the handler returned `Cancel`."""
+    """Command: end a running run as cancelled: its worker stopped it on request, or its handler returned `Cancel`."""
 
     reason: str
     by: str = ""
 
 
 class Skip(Struct, frozen=True, gc=False):
-    """End the run before its handler begins."""
+    """Command: end the run before its handler begins. `by` is the id of another run that is the cause, or None."""
 
     reason: str
     by: str | None = None
 
 
 class Reopen(Struct, frozen=True, gc=False):
-    """Open an ended run again, with another payload if `body` is given."""
+    """Command: open an ended run again. `body` is the id of its new payload; None: it keeps its payload."""
 
     by: str = ""
     body: str | None = None
 
 
 class Discard(Struct, frozen=True, gc=False):
-    """Dismiss a dead letter: the run stays failed or lost, but is no longer listed as one."""
+    """Command: dismiss a dead letter. The run stays failed or lost, but is no longer listed as a dead letter."""
 
     by: str = ""
 
@@ -176,7 +176,7 @@ Command = Complete | Fail | SnoozeUntil | HandBack | Expire | RequestCancel | St
 
 
 def decide(run: Run, command: Command, now: Ms) -> tuple[RunEvent, ...]:
-    """Return the events, always one, that carry out a command on a run at `now`. The run itself stays unchanged.
+    """Return the events that carry out a command on a run at `now`: always one. The run itself stays unchanged.
 
     Raises `IllegalTransition` if the run's state does not allow the command.
     """
@@ -186,7 +186,7 @@ def decide(run: Run, command: Command, now: Ms) -> tuple[RunEvent, ...]:
 
 
 def complete(run: Run, began_at: Ms, ms: int, result: str | None) -> tuple[Run, RunSucceeded]:
-    """Return a running run after its success, and the event: a faster `decide` and `evolve` for `Complete`."""
+    """Return the row of a running run after its success, and the event. Faster than `decide` with `Complete`."""
     state = next_state(run.id, run.state, RunSucceeded)
     event = _succeeded(run, began_at, ms, result)
     return _after_success(run, state, event), event
@@ -242,7 +242,7 @@ def _decide_hand_back(run: Run, command: HandBack, now: Ms) -> RunEvent:
 
 
 def _decide_expire(run: Run, command: Expire, now: Ms) -> RunEvent:
-    """Return the event of a crash; a run whose cancellation was requested ends as cancelled."""
+    """Return the event of a crash, by the rule in `command`. A run whose cancellation was requested is cancelled."""
     columns, crashes = _lease_columns(run), run.crashes + 1
     if run.cancel is not None:
         return RunCancelled(**columns, reason=run.cancel, by="lease")
@@ -295,7 +295,7 @@ _DECISIONS: Mapping[type[Command], Callable[[Run, Any, Ms], RunEvent]] = {
 
 
 def run_from_event(event: RunEvent) -> Run:
-    """Return the run that an event creates, which is a RunScheduled or RunSkipped.
+    """Return the row of the run that a RunScheduled or RunSkipped creates.
 
     Raises `IllegalTransition` for any other event.
     """
@@ -348,9 +348,9 @@ def _run_from_skip(event: RunSkipped, state: State) -> Run:
 
 
 def runs_from_events(events: Iterable[RunScheduled]) -> list[Run]:
-    """Return the run that each of the events creates, in their order.
+    """Return the row of the run that each event creates, in the order of the events.
 
-    Faster than `run_from_event` for each: consecutive events that differ only in run id and payload share the work.
+    Why not `run_from_event` for each: this is faster if consecutive events differ only in run id and payload.
     """
     runs: list[Run] = []
     model: RunScheduled | None = None
@@ -364,10 +364,10 @@ def runs_from_events(events: Iterable[RunScheduled]) -> list[Run]:
 
 
 def evolve(run: Run | None, event: RunEvent) -> Run:
-    """Return the row of a run after one more event; `run` is the row before, None if the event creates the run.
+    """Return the row of a run after `event`. `run` is the row before; None if the event creates the run.
 
-    All times are those of the event, so folding the log again gives an equal row. Raises `IllegalTransition` if the
-    run's state does not allow the event.
+    Every time in the row is the event's, so folding the log again gives an equal row. Raises `IllegalTransition` if
+    the run's state does not allow the event.
     """
     if run is None:
         return run_from_event(event)
@@ -411,7 +411,7 @@ def _fold_retrying(run: Run, event: RunRetrying) -> dict[str, Any]:
 
 
 def _fold_failed(run: Run, event: RunFailed) -> dict[str, Any]:
-    """Count the failure as a crash or a failure; the failure of a parent counts as neither."""
+    """Return the columns that a final failure sets: one more crash or failure, or neither if a parent run failed."""
     failure = {"error": event.error, "began_at": event.began_at, "ms": event.ms}
     counted: dict[str, Any] = {}
     if event.reason == "crashed":
@@ -426,7 +426,7 @@ def _fold_snoozed(run: Run, event: RunSnoozed) -> dict[str, Any]:
 
 
 def _fold_handed_back(run: Run, event: RunHandedBack) -> dict[str, Any]:
-    """Set a reason if the handler had begun: the worker skips only runs without one (`skip_outcome`)."""
+    """Return a reason if the handler had begun, else no column. Why: a worker never skips a run that has a reason."""
     return {"reason": "handed_back"} if event.began else {}
 
 
@@ -460,7 +460,8 @@ def _fold_discarded(run: Run, event: RunDiscarded) -> dict[str, Any]:
     return {"dead": False, "reason": "discarded"}
 
 
-#: Event after the first → function that returns the columns it changes. `_after_success` folds RunSucceeded.
+#: Class of an event after a run's first → function that returns the columns that the event sets. RunSucceeded is not
+#: here: `_after_success` folds it.
 _FOLDS: Mapping[type[RunEvent], Callable[[Run, Any], dict[str, Any]]] = {
     RunStarted: _fold_started,
     RunRetrying: _fold_retrying,
@@ -479,7 +480,7 @@ _FOLDS: Mapping[type[RunEvent], Callable[[Run, Any], dict[str, Any]]] = {
 
 
 def fold(events: Iterable[Event]) -> Run | None:
-    """Return the row of a run, folded from its whole stream of events; None without events. Notes are left out."""
+    """Return the row of a run, folded from all events of the run in order; None without events. Notes are ignored."""
     run: Run | None = None
     for event in events:
         if isinstance(event, RunEvent):

@@ -1,9 +1,9 @@
 """Planning: turn the fires of a schedule that are due at an instant into runs and spans.
 
 The rules read the definition, the cursor and the number of open runs, and nothing else. Every fire in (cursor, now]
-ends up in exactly one *piece*: a run, a run that is skipped at once, or a span with the reason why its fires will not
-run. Pieces are in order of time. The cost grows with the days that are covered, not with the number of fires. An
-`anchor` parameter is the origin of an interval trigger that has none of its own.
+ends up in exactly one plan item. A `_Fire` becomes a run, or a run that is skipped at once. An `_Elision` becomes a
+span, with the reason why its fires will not run. Lists of items are in order of time. The cost grows with the days that
+are covered, not with the number of fires. `anchor` is the origin of an interval trigger that has none of its own.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class OpenRuns(Struct, frozen=True, gc=False):
 
 
 class _Fire(Struct, frozen=True, gc=False):
-    """A piece: the fire at `at`, which becomes a run, or a skipped run if the overlap policy refuses it."""
+    """A plan item: the fire at `at`. It becomes a run, or a skipped run if the overlap policy refuses it."""
 
     at: Ms
-    #: The fire was missed and is made up for.
+    #: True if the fire was missed, and its run makes up for it.
     catch_up: bool = False
-    #: It is one of several missed fires that each get a run; the overlap policy does not refuse it.
+    #: True if each of several missed fires gets a run. The overlap policy does not refuse such a fire.
     replay: bool = False
-    #: Number of further missed fires that this run stands for.
+    #: Number of further missed fires that the run makes up for.
     coalesced: int = 0
 
 
 class _Elision(Struct, frozen=True, gc=False):
-    """A piece: a span of `count` fires in (after, through] that will not run, with the reason."""
+    """A plan item: a span of `count` fires in (after, through] that will not run, with the reason."""
 
     after: Ms
     through: Ms
@@ -59,7 +59,7 @@ class _Elision(Struct, frozen=True, gc=False):
 
 
 def trigger_of(spec: ScheduleSpec, anchor: Ms) -> Trigger:
-    """Return the trigger that computes the fires of a definition. Only intervals use the anchor."""
+    """Return the trigger that computes the fires of a definition. Only an interval without an anchor uses `anchor`."""
     trigger = spec.trigger
     if isinstance(trigger, EverySpec):  # cheaper to make than to look up in the cache
         return Every.from_spec(trigger if trigger.anchor is not None else replace(trigger, anchor=anchor))
@@ -67,21 +67,22 @@ def trigger_of(spec: ScheduleSpec, anchor: Ms) -> Trigger:
 
 
 def is_fixed_delay(spec: ScheduleSpec) -> bool:
-    """Return True if the next fire comes a fixed delay after the end of the last run, and cannot be computed before."""
+    """Return True if each fire comes a fixed delay after the end of the last run, so it is unknown before that end."""
     return isinstance(spec.trigger, EverySpec) and spec.trigger.fixed_delay
 
 
 def clip_to_schedule(spec: ScheduleSpec, after: Ms, through: Ms) -> tuple[Ms, Ms]:
-    """Return (low, high]: (after, through] cut to the schedule's start and end. If nothing is left, high is low."""
+    """Return (after, through] cut to the schedule's start and end, as (low, high]. If nothing is left, low is high."""
     low = after if spec.start is None else max(after, spec.start - 1)
     high = through if spec.end is None else min(through, spec.end)
     return low, max(low, high)
 
 
 def count_owed(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> int:
-    """Return the number of fires in (after, through], including those that a clock change dropped.
+    """Return the number of fires in (after, through] that need a run or a span.
 
-    Dropped fires count because a span stands for each of them in the ledger (ADR 4).
+    A fire that a clock change skips under `gap="skip"` also counts: it does not run, but the ledger holds a span for it
+    (ADR 4).
     """
     low, high = clip_to_schedule(spec, after, through)
     trigger = trigger_of(spec, anchor)
@@ -89,18 +90,19 @@ def count_owed(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> int:
 
 
 def next_fire(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
-    """Return the first fire after an instant and between the schedule's start and end, None if there is none."""
+    """Return the first fire after `after` between the schedule's start and end, None if there is none."""
     low = after if spec.start is None else max(after, spec.start - 1)
     found = trigger_of(spec, anchor).next_ms(low)
     return None if found is None or (spec.end is not None and found > spec.end) else found
 
 
-def next_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
+def next_planning(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
     """Return the next instant at which the schedule must be planned, None if it has no fire after `after`.
 
-    That is the next fire. With a window, it is the first fire that can begin inside it (if there is one), so that the
-    fires before it become one span. If no fire is left before the end, but a clock change dropped one, it is the time
-    of the dropped fire, which still needs its span (ADR 4).
+    Without a time window, that is the next fire. With a window, it is the first fire that can begin inside the window,
+    so that all fires before become one span; if there is no such fire, it is the next fire. If no fire is left before
+    the schedule's end, but a clock change skipped one under `gap="skip"`, it is the time of the skipped fire, because
+    that fire needs a span (ADR 4).
     """
     fire = next_fire(spec, anchor, after)
     if fire is None and spec.end is not None:
@@ -117,9 +119,9 @@ def next_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
 def settle(schedule: Schedule, open_runs: OpenRuns, now: Ms, limit: int = MAX_RUNS_PER_CHANGE) -> ScheduleDraft:
     """Turn every fire that is due at `now` into a run or a part of a span, and return the draft of that change.
 
-    The draft makes at most `limit` runs; `draft.more` is True if that left fires for the next change. It also sets
-    `next_at`, the instant of the next planning, and finishes the schedule if no fire is left. The draft of a schedule
-    that is not active is empty.
+    The draft makes at most `limit` runs. `draft.more` is True if further due fires are left for the next change. The
+    draft also sets `next_at`, the instant of the next planning, and finishes the schedule if no fire is left. The draft
+    of a schedule that is not active is empty.
     """
     draft = ScheduleDraft(schedule)
     if schedule.state != "active":
@@ -134,12 +136,12 @@ def settle(schedule: Schedule, open_runs: OpenRuns, now: Ms, limit: int = MAX_RU
         if following is None or left is not None:
             _finish(draft, left, done=True)
         return draft
-    pieces, done = _due_pieces(schedule, now, limit, left)
+    items, done = _due_items(schedule, now, limit, left)
     draft.more = not done
-    if pieces:
-        _emit(draft, pieces, open_runs, None if fixed else next_look(spec, schedule.anchor, _end(pieces[-1])))
+    if items:
+        _emit(draft, items, open_runs, None if fixed else next_planning(spec, schedule.anchor, _end(items[-1])))
     elif not fixed:
-        draft.set(next_at=next_look(spec, schedule.anchor, schedule.cursor))
+        draft.set(next_at=next_planning(spec, schedule.anchor, schedule.cursor))
     _finish(draft, left, done=done)
     return draft
 
@@ -150,53 +152,55 @@ def _fires_left(schedule: Schedule) -> int | None:
     return None if maximum is None else max(0, maximum - schedule.fired)
 
 
-def _due_pieces(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[list[_Fire | _Elision], bool]:
-    """Return the pieces of the fires due at `now`, in order of time, and False if `limit` left some of them out.
+def _due_items(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[list[_Fire | _Elision], bool]:
+    """Return the plan items of the fires due at `now`, and True if they cover all these fires.
 
-    `left` is the number of fires that `max_runs` still allows, or None.
+    False: there are more than `limit` runs, and the fires from the first run beyond `limit` on are left out. `left` is
+    the number of fires that `max_runs` still allows, None if there is no maximum.
     """
     if left == 0:
         return [], True
     if is_fixed_delay(schedule.spec):
-        return _fixed_delay_pieces(schedule, now), True
+        return _fixed_delay_items(schedule, now), True
     spec = schedule.spec
     first, high = clip_to_schedule(spec, schedule.cursor, now)
     low = first
     trigger = trigger_of(spec, schedule.anchor)
     total = trigger.count_ms(low, high)
     if left is not None and total >= left:
-        high, total = _nth(trigger, low, high, left), left
-    pieces: list[_Fire | _Elision] = []
-    shut = _closed_through(spec, schedule.anchor, low, high)
+        high, total = _find_nth_fire(trigger, low, high, left), left
+    items: list[_Fire | _Elision] = []
+    shut = _find_closed_end(spec, schedule.anchor, low, high)
     outside = trigger.count_ms(low, shut) if shut > low else 0
     if outside:
-        pieces.append(_Elision(low, shut, outside, "outside_time_window"))
+        items.append(_Elision(low, shut, outside, "outside_time_window"))
         low, total = shut, total - outside
     if total:
-        pieces += _missed_policy(spec, trigger, low, high, total, now)
-    pieces, done = _cut(_window_policy(spec, pieces), limit)
-    through = _end(pieces[-1]) if pieces and not done else high
+        items += _apply_missed_policy(spec, trigger, low, high, total, now)
+    items, done = _cut_to_limit(_apply_window(spec, items), limit)
+    through = _end(items[-1]) if items and not done else high
     dropped = [_Elision(at - 1, at, 1, "dst") for at in trigger.dropped_ms(first, through)]
-    return sorted([*pieces, *dropped], key=_end), done
+    return sorted([*items, *dropped], key=_end), done
 
 
-def _fixed_delay_pieces(schedule: Schedule, now: Ms) -> list[_Fire | _Elision]:
-    """Return the one fire of a fixed-delay schedule if it is due, else nothing: it is never missed or in a span."""
+def _fixed_delay_items(schedule: Schedule, now: Ms) -> list[_Fire | _Elision]:
+    """Return the next fire of a fixed-delay schedule if it is due, else an empty list. It never counts as missed."""
     _, high = clip_to_schedule(schedule.spec, schedule.cursor, now)
     due = schedule.next_at is not None and schedule.next_at <= high
     return [_Fire(schedule.next_at or 0)] if due else []
 
 
-def _cut(pieces: list[_Fire | _Elision], limit: int) -> tuple[list[_Fire | _Elision], bool]:
-    """Return the pieces up to the first fire beyond the limit, which is left out, and True if these are all pieces."""
-    fires = [i for i, piece in enumerate(pieces) if isinstance(piece, _Fire)]
-    return (pieces, True) if len(fires) <= limit else (pieces[: fires[limit]], False)
+def _cut_to_limit(items: list[_Fire | _Elision], limit: int) -> tuple[list[_Fire | _Elision], bool]:
+    """Return the items that precede fire number `limit` + 1, and True if these are all items."""
+    fires = [i for i, item in enumerate(items) if isinstance(item, _Fire)]
+    return (items, True) if len(fires) <= limit else (items[: fires[limit]], False)
 
 
 def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_Fire, Ms | None] | None:
-    """Return the fire that is due and the instant of the next planning, if exactly one fire is due and not missed.
+    """Return the due fire and the instant of the next planning, if exactly one fire is due and it is not missed.
 
-    None in any other case, and for a schedule with a window. Why: this is the frequent case, and it needs no counting.
+    Return None in any other case, and for a schedule with a window. Why: one due fire is the frequent case, and it can
+    be planned without counting fires.
     """
     if _window_of(spec) is not None:
         return None
@@ -208,93 +212,97 @@ def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_
     second = trigger.next_ms(first)
     if (second is not None and second <= high) or trigger.dropped_ms(low, high):
         return None
-    return _Fire(first), second if spec.end is None else next_look(spec, anchor, first)
+    return _Fire(first), second if spec.end is None else next_planning(spec, anchor, first)
 
 
-def _end(piece: _Fire | _Elision) -> Ms:
-    """Return the instant up to which a piece covers the fires of its schedule."""
-    return piece.at if isinstance(piece, _Fire) else piece.through
+def _end(item: _Fire | _Elision) -> Ms:
+    """Return the last instant that a plan item covers."""
+    return item.at if isinstance(item, _Fire) else item.through
 
 
-def _nth(trigger: Trigger, low: Ms, high: Ms, n: int) -> Ms:
-    """Return the n-th fire after `low` (n from 1); the caller makes sure that it lies at or before `high`."""
+def _find_nth_fire(trigger: Trigger, low: Ms, high: Ms, n: int) -> Ms:
+    """Return the n-th fire after `low`, counted from 1. The caller makes sure that it lies at or before `high`."""
     if n <= 1_000:
         return trigger.fires_ms(low, high, n)[-1]
     reach = range(low, high + 1)
     return reach[bisect.bisect_left(reach, n, key=lambda at: trigger.count_ms(low, at))]
 
 
-def _missed_policy(
+def _apply_missed_policy(
     spec: ScheduleSpec, trigger: Trigger, low: Ms, high: Ms, total: int, now: Ms
 ) -> list[_Fire | _Elision]:
-    """Return the pieces of the `total` fires in (low, high] by the policy `missed`.
+    """Return the plan items of the `total` fires in (low, high], by the schedule's policy `missed`.
 
-    A fire is missed if it lies more than `grace` before `now`. Of the other fires, the newest `replay_max` become runs,
-    or only the newest one with the policy "skip".
+    A fire is missed if it lies more than `grace` before `now`. Of the fires that are not missed, the newest
+    `replay_max` become runs; with the policy "skip", only the newest one. All other fires go into spans.
     """
-    edge = min(high, now - spec.grace - 1)  # fires at or before it are missed
+    edge = min(high, now - spec.grace - 1)  # fires at or before this instant are missed
     if spec.missed == "skip":
         newest = trigger.last_ms(low, high, 1)
         if newest and newest[0] > edge:
-            return [*_missed(low, newest[0] - 1, total - 1), _Fire(newest[0])]
-        return _missed(low, high, total)
+            return [*_missed_span(low, newest[0] - 1, total - 1), _Fire(newest[0])]
+        return _missed_span(low, high, total)
     missed = trigger.count_ms(low, edge) if edge > low else 0
-    pieces = _catch_up(spec, trigger, low, edge, missed, now) if missed else []
+    items = _catch_up(spec, trigger, low, edge, missed, now) if missed else []
     on_time = total - missed
     fires = trigger.last_ms(max(low, edge), high, min(on_time, spec.replay_max)) if on_time else []
     if len(fires) < on_time:
-        pieces += _missed(max(low, edge), fires[0] - 1 if fires else high, on_time - len(fires))
-    return [*pieces, *(_Fire(at) for at in fires)]
+        items += _missed_span(max(low, edge), fires[0] - 1 if fires else high, on_time - len(fires))
+    return [*items, *(_Fire(at) for at in fires)]
 
 
 def _catch_up(spec: ScheduleSpec, trigger: Trigger, low: Ms, edge: Ms, missed: int, now: Ms) -> list[_Fire | _Elision]:
-    """Return the pieces of `missed` fires in (low, edge]: one run for all of them, or one for each of the newest."""
+    """Return the plan items of the `missed` missed fires in (low, edge], by the policy.
+
+    "catch_up_once": one run for all of them. "replay_all": one run for each of the newest `replay_max` fires that are
+    at most `replay_age` old at `now`; older fires go into a span.
+    """
     if spec.missed == "catch_up_once":
         last = trigger.last_ms(low, edge, 1)[0]
-        return [*_missed(low, last - 1, missed - 1), _Fire(last, catch_up=True, coalesced=missed - 1)]
+        return [*_missed_span(low, last - 1, missed - 1), _Fire(last, catch_up=True, coalesced=missed - 1)]
     oldest = max(low, now - spec.replay_age - 1)
     replayed = trigger.last_ms(oldest, edge, spec.replay_max) if edge > oldest else []
     before = replayed[0] - 1 if replayed else edge
     return [
-        *_missed(low, before, missed - len(replayed)),
+        *_missed_span(low, before, missed - len(replayed)),
         *(_Fire(at, catch_up=True, replay=True) for at in replayed),
     ]
 
 
-def _missed(after: Ms, through: Ms, count: int) -> list[_Fire | _Elision]:
-    """Return a span of `count` missed fires in (after, through], nothing if `count` is 0."""
+def _missed_span(after: Ms, through: Ms, count: int) -> list[_Fire | _Elision]:
+    """Return a list with the span of `count` missed fires in (after, through]; an empty list if `count` is 0."""
     return [_Elision(after, through, count, "missed")] if count else []
 
 
-def _window_policy(spec: ScheduleSpec, pieces: list[_Fire | _Elision]) -> list[_Fire | _Elision]:
-    """Return the pieces with fires that cannot begin inside the window replaced by spans.
+def _apply_window(spec: ScheduleSpec, items: list[_Fire | _Elision]) -> list[_Fire | _Elision]:
+    """Return the plan items, with a span in place of each fire that cannot begin inside the schedule's window.
 
-    A fire that precedes an opening by at most `grace` stays a run. The worker decides: it executes the run if it gets
-    it after the opening, and skips it before. Runs that make up for missed fires stay, too.
+    A fire at most `grace` before an opening of the window stays a run: a worker executes that run if it claims it after
+    the opening, else skips it. Runs that make up for missed fires also stay.
     """
     if _window_of(spec) is None:
-        return pieces
+        return items
     kept: list[_Fire | _Elision] = []
-    for piece in pieces:
-        if isinstance(piece, _Elision) or piece.catch_up or not _misses_window(spec, piece.at):
-            kept.append(piece)
+    for item in items:
+        if isinstance(item, _Elision) or item.catch_up or not _misses_window(spec, item.at):
+            kept.append(item)
             continue
         last = kept[-1] if kept else None
         if isinstance(last, _Elision) and last.reason == "outside_time_window":
-            kept[-1] = _Elision(last.after, piece.at, last.count + 1, last.reason)
+            kept[-1] = _Elision(last.after, item.at, last.count + 1, last.reason)
         else:
-            kept.append(_Elision(piece.at - 1, piece.at, 1, "outside_time_window"))
+            kept.append(_Elision(item.at - 1, item.at, 1, "outside_time_window"))
     return kept
 
 
-def _closed_through(spec: ScheduleSpec, anchor: Ms, low: Ms, high: Ms) -> Ms:
+def _find_closed_end(spec: ScheduleSpec, anchor: Ms, low: Ms, high: Ms) -> Ms:
     """Return the last instant in [low, high] up to which no fire after `low` can begin inside the window.
 
-    The fires in between become one span; none of them counts as missed. Without a window, or if no fire is left, the
-    answer is `low`.
+    Return `low` if the schedule has no window or no further fire. The caller puts the fires after `low` up to that
+    instant into one span; none of them counts as missed.
     """
-    look = None if _window_of(spec) is None else next_look(spec, anchor, low)
-    return low if look is None else min(high, look - 1)
+    planned = None if _window_of(spec) is None else next_planning(spec, anchor, low)
+    return low if planned is None else min(high, planned - 1)
 
 
 def _window_of(spec: ScheduleSpec) -> WindowSpec | None:
@@ -310,58 +318,58 @@ def _misses_window(spec: ScheduleSpec, fire: Ms) -> bool:
     return opening is None or opening > fire + spec.grace
 
 
-def _emit(draft: ScheduleDraft, pieces: list[_Fire | _Elision], open_runs: OpenRuns, next_at: Ms | None) -> None:
-    """Add the events of the pieces to a draft, by the overlap policy.
+def _emit(draft: ScheduleDraft, items: list[_Fire | _Elision], open_runs: OpenRuns, next_at: Ms | None) -> None:
+    """Add the events of plan items to a draft: a span, or a run that is scheduled or, by the overlap policy, skipped.
 
-    `open_runs` are the runs open before; runs of earlier pieces are counted on top. `next_at` is the instant of the
-    next planning after all pieces; every event carries it.
+    `open_runs` are the runs that were open before this draft; the runs of earlier items count as open, too. `next_at`
+    is the instant of the next planning after all items, which every event carries.
     """
     schedule = draft.schedule
     overlap = schedule.spec.overlap
     count, waiting, blocker = open_runs.count, open_runs.waiting, open_runs.oldest
-    for piece in pieces:
-        if isinstance(piece, _Elision):
-            draft.emit(_span_event(schedule, piece, next_at))
+    for item in items:
+        if isinstance(item, _Elision):
+            draft.emit(_span_event(schedule, item, next_at))
             continue
-        if not piece.replay and _is_overlap_refused(overlap, count, waiting):
-            draft.emit(_skip_event(schedule, piece, blocker, next_at))
+        if not item.replay and _is_overlap_refused(overlap, count, waiting):
+            draft.emit(_skip_event(schedule, item, blocker, next_at))
             continue
         if overlap == "cancel_running" and count > 0:
             draft.cancels_open = True
-        event = _run_event(schedule, piece, next_at)
+        event = _run_event(schedule, item, next_at)
         draft.emit(event)
         count, waiting, blocker = count + 1, waiting + 1, blocker or event.run_id
     if is_fixed_delay(schedule.spec):
-        _set_next_delay(draft, pieces[-1])
+        _set_next_at_after_delay(draft, _end(items[-1]))
 
 
 def _is_overlap_refused(overlap: Overlap, count: int, waiting: int) -> bool:
-    """Return True if the policy skips a fire while `count` runs are open, of which `waiting` are not running."""
+    """Return True if the overlap policy skips a fire while `count` runs are open, of which `waiting` do not run yet."""
     return (overlap == "forbid" and count > 0) or (overlap == "queue_one" and waiting > 0)
 
 
-def _set_next_delay(draft: ScheduleDraft, last: _Fire | _Elision) -> None:
-    """Set `next_at` of a fixed-delay schedule after its fire `last`: None, as it is unknown until the run ends.
+def _set_next_at_after_delay(draft: ScheduleDraft, fire: Ms) -> None:
+    """Set `next_at` of a fixed-delay schedule after its fire at `fire`: None, because the end of the run is not known.
 
-    If the fire was skipped, no end of a run will follow, so the interval counts from the fire time.
+    If the fire was skipped, no run will end, so the interval counts from the fire time.
     """
     trigger = draft.schedule.spec.trigger
     assert isinstance(trigger, EverySpec)
     skipped = isinstance(draft.events[-1], RunSkipped)
-    draft.set(next_at=_end(last) + trigger.interval if skipped else None)
+    draft.set(next_at=fire + trigger.interval if skipped else None)
 
 
-def _span_event(schedule: Schedule, piece: _Elision, next_at: Ms | None) -> FiresElided:
+def _span_event(schedule: Schedule, item: _Elision, next_at: Ms | None) -> FiresElided:
     return FiresElided(
         ns=schedule.ns,
         schedule_id=schedule.id,
         revision=schedule.revision,
-        after=piece.after,
-        through=piece.through,
-        count=piece.count,
-        reason=piece.reason,
+        after=item.after,
+        through=item.through,
+        count=item.count,
+        reason=item.reason,
         next_at=next_at,
-        consumed=piece.reason != "dst",
+        consumed=item.reason != "dst",
     )
 
 
@@ -405,9 +413,10 @@ def _run_event(schedule: Schedule, fire: _Fire, next_at: Ms | None) -> RunSchedu
 
 
 def _finish(draft: ScheduleDraft, left: int | None, *, done: bool) -> None:
-    """Finish the draft's schedule if no fire is left to plan.
+    """Finish the draft's schedule if `done` and no fire is left to plan.
 
-    `left`: fires that `max_runs` allowed before this draft, or None. `done`: the draft covers all fires that are due.
+    `done`: True if the draft covers all fires that are due. `left`: the number of fires that `max_runs` allowed before
+    this draft, None if there is no maximum.
     """
     schedule = draft.schedule
     if not done:
@@ -419,7 +428,7 @@ def _finish(draft: ScheduleDraft, left: int | None, *, done: bool) -> None:
 
 
 def _end_reason(schedule: Schedule) -> str | None:
-    """Return why no fire is left: "ended" by the schedule's end, or "exhausted" by its trigger. None if one is left."""
+    """Return why no fire is left: "ended" by the schedule's end, or "exhausted" by its trigger. None: one is left."""
     if is_fixed_delay(schedule.spec):
         past_end = schedule.spec.end is not None and (schedule.next_at or 0) > schedule.spec.end
         return "ended" if past_end else None
@@ -430,22 +439,22 @@ def _end_reason(schedule: Schedule) -> str | None:
 
 
 def _next_without_end(schedule: Schedule) -> Ms | None:
-    """Return the next fire that the schedule would have without its end, None if its trigger has no more."""
+    """Return the fire that would come next if the schedule had no end, None if its trigger has no more fires."""
     low, _ = clip_to_schedule(schedule.spec, schedule.cursor, schedule.cursor)
     return trigger_of(schedule.spec, schedule.anchor).next_ms(low)
 
 
 def gates_of(schedule: Schedule) -> tuple[str, ...]:
-    """Return the names of the gates of a schedule's runs: its own, unless runs may overlap, and those of its spec."""
+    """Return the gate names of a schedule's runs: those of its spec, and its own gate unless runs may overlap."""
     own = () if schedule.spec.overlap == "allow_parallel" else (schedule_gate(schedule.id),)
     return own + schedule.spec.gates
 
 
 def start_offset(schedule_id: str, spec: ScheduleSpec, fire: Ms) -> Ms:
-    """Return the milliseconds between a fire and the time at which its run is due.
+    """Return the delay between a fire and the time at which its run is due.
 
-    `spread` delays all fires of the schedule by one value, `jitter` each fire by a value of its own. Both are hashes
-    and not random, so every instance computes an equal delay for a fire.
+    The option `spread` delays all fires of the schedule by one value, `jitter` each fire by a value of its own. Both
+    values come from hashes, not from random numbers, so every instance computes an equal delay for a fire.
     """
     late = 0
     if spec.spread:

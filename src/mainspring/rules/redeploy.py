@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from mainspring.model.schedule import Schedule
 
-#: What to do with a declaration:
-#: - create: the schedule does not exist; create it
-#: - nothing: the declaration is already applied
-#: - resume: it is applied, but the schedule was paused because no code declared it any more; resume it
-#: - update: write the declaration as a new revision
-#: - drift: keep a person's edit, and do not apply the declaration
-#: - conflict: do not apply it, because a newer live version of the code declares the schedule otherwise
+#: What to do with a declaration of a schedule by code:
+#: - create: create the schedule, because it does not exist
+#: - nothing: do nothing, because the declaration is applied already
+#: - resume: resume the schedule; the declaration is applied, but the schedule was paused while no code declared it
+#: - update: write the declaration as a new revision of the schedule
+#: - drift: do not apply the declaration, so that a person's edit stays
+#: - conflict: do not apply the declaration, because a newer live version of the code declares the schedule otherwise
 Verdict = Literal["create", "nothing", "resume", "update", "drift", "conflict"]
 
 
@@ -35,13 +35,13 @@ def judge_declaration(
     live: tuple[LiveDeclaration, ...],
     on_drift: Literal["keep", "code"],
 ) -> Verdict:
-    """Return what to do when code of version `version` declares a schedule with the definition digest `digest`.
+    """Return what to do when code of version `version` declares a schedule whose definition has the digest `digest`.
 
-    `existing` is the stored schedule, None if there is none. Its `digest` is that of the declaration applied last: an
-    edit by a person changes the definition, but not this digest. `on_drift` decides whether such an edit stays ("keep")
-    or the declaration replaces it ("code"). `live` are the declarations of this schedule by other live instances. If
-    one of a newer version differs, this declaration is not applied: else two versions that run side by side during a
-    redeploy would overwrite each other.
+    `existing` is the stored schedule, None if there is none. Its column `digest` belongs to the declaration that was
+    applied last: an edit by a person changes the definition, but not this digest. `on_drift` decides whether such an
+    edit stays ("keep") or the declaration replaces it ("code"). `live` are the declarations of this schedule by other
+    live instances. If a declaration of a newer version differs, the verdict is "conflict": else two versions that run
+    side by side during a redeploy would overwrite each other's definition.
     """
     if existing is None:
         return "create"
@@ -53,7 +53,7 @@ def judge_declaration(
 
 
 def _judge_unchanged(existing: Schedule, on_drift: Literal["keep", "code"]) -> Verdict:
-    """Return the verdict for a declaration equal to the one applied last."""
+    """Return the verdict for a declaration that equals the declaration applied last."""
     if existing.drifted and on_drift == "code":
         return "update"
     return "resume" if existing.state == "paused" and existing.reason == "not_declared" else "nothing"

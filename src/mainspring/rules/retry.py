@@ -1,4 +1,4 @@
-"""Retries: when a failed run is tried again, by its `RetryPolicy`."""
+"""Retries: compute when a failed run is tried again, by its `RetryPolicy`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def backoff(policy: RetryPolicy, failure: int) -> Ms:
 def retry_at(policy: RetryPolicy, failures: int, now: Ms, rng: Randomness) -> Ms | None:
     """Return the instant of the next attempt of a run that failed at `now`, or None if no attempt is left.
 
-    `failures` counts the run's failures, this one included. The delay is that of `backoff`, lengthened by a random
-    share of itself: at most `policy.jitter`, where 0.5 means half of the delay.
+    `failures` is the number of the run's failures, with the present one. The delay is the result of `backoff` and a
+    random addition: at most `policy.jitter` times that delay.
     """
     if failures >= policy.max_attempts:
         return None

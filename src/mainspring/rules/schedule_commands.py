@@ -1,8 +1,7 @@
 """Commands on a schedule: create, update, pause, resume, delete, run by hand.
 
-A command returns a draft of the change, for the caller to apply; `manual_run` returns an event. An update, pause or
-deletion first settles the fires that are due at `now`, in that change and under the present definition, so that it
-affects later fires only.
+A command returns the draft of a change, for the caller to apply; `manual_run` returns an event. An update, pause or
+deletion affects only fires after `now`. So its draft first settles the fires that are due, under the old definition.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from mainspring.model.policies import RunOptions
 from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
 from mainspring.model.trigger import EverySpec
 from mainspring.rules.lanes import lane_of, schedule_gate_row
-from mainspring.rules.planning import OpenRuns, count_owed, gates_of, is_fixed_delay, next_look, settle
+from mainspring.rules.planning import OpenRuns, count_owed, gates_of, is_fixed_delay, next_planning, settle
 from mainspring.rules.schedule_draft import ScheduleDraft
 
-#: Limit of new runs when an edit settles due fires. Never reached in practice: the policies bound the runs of missed
-#: fires.
+#: Most runs that one edit makes of due fires. Never reached in practice, because the policies for missed fires allow
+#: fewer runs.
 MAX_RUNS_PER_EDIT = 1_000_000
 
 
@@ -45,13 +44,13 @@ def create(
     version: str = "",
     digest: str = "",
 ) -> ScheduleDraft:
-    """Return the draft of a new schedule, whose first fire is the first one of its definition after `now`.
+    """Return the draft that creates a schedule at `now`. Its first fire is the first fire of `spec` after `now`.
 
-    A definition without any such fire makes a schedule that is finished at once, and deleted with `terminal="delete"`.
-    `by` becomes the schedule's owner. `app` and `version` name the code that declares it, and `digest` its definition.
+    If `spec` has no fire after `now`, the schedule is finished at once, and with `terminal="delete"` also deleted. `by`
+    becomes the owner. `app` and `version` name the code that declares the schedule, and `digest` is a hash of `spec`.
     """
     draft = ScheduleDraft(None)
-    next_at = _first_look(spec, now, now)
+    next_at = _first_planning(spec, now, now)
     draft.emit(
         ScheduleCreated(
             ns=ns,
@@ -89,8 +88,9 @@ def update(
 ) -> ScheduleDraft:
     """Return the draft of a new revision with the definition `spec`, which affects only fires after `now`.
 
-    A pause, the fire count and open runs stay. A finished schedule is active again if `spec` has further fires.
-    Intervals count from `now` if the interval changes. `by`, `version` and `digest`: empty text keeps the old value.
+    A paused schedule stays paused; the count of fires and the open runs also stay. A finished schedule is active again
+    if `spec` has further fires. If the interval changes, the new interval counts from `now`. An empty `by`, `version`
+    or `digest` keeps the old value.
     """
     draft = _settle_first(schedule, open_runs, now)
     old = draft.schedule
@@ -105,7 +105,7 @@ def update(
             spec=spec,
             anchor=anchor,
             cursor=cursor,
-            next_at=old.until if paused else _first_look(spec, anchor, cursor),
+            next_at=old.until if paused else _first_planning(spec, anchor, cursor),
             origin=origin,
             by=by,
             version=version,
@@ -120,9 +120,9 @@ def update(
 
 
 def pause(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str, until: Ms | None = None) -> ScheduleDraft:
-    """Return the draft that pauses a schedule at `now`, until the instant `until` or, if None, until it is resumed.
+    """Return the draft that pauses a schedule at `now`. `until` None: until a person or program resumes the schedule.
 
-    A paused schedule gets the new reason and `until`. A finished or deleted schedule stays as it is.
+    A schedule that is already paused gets the new reason and `until`. A finished or deleted schedule is not paused.
     """
     draft = _settle_first(schedule, open_runs, now)
     if draft.schedule.state == "active":
@@ -134,9 +134,9 @@ def pause(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str, unti
 
 
 def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> ScheduleDraft:
-    """Return the draft that resumes a paused schedule at `now`; it is empty if the schedule is not paused.
+    """Return the draft that resumes a paused schedule at `now`. The draft is empty if the schedule is not paused.
 
-    One span covers all fires of the pause, whatever its length.
+    One span covers all fires between the pause and `now`, so a long pause costs no more than a short one.
     """
     draft = ScheduleDraft(schedule)
     if schedule.state != "paused":
@@ -149,7 +149,7 @@ def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> ScheduleDraft:
             schedule_id=schedule.id,
             cursor=cursor,
             reason=reason,
-            next_at=_first_look(schedule.spec, schedule.anchor, cursor),
+            next_at=_first_planning(schedule.spec, schedule.anchor, cursor),
         )
     )
     _finish_if_nothing_owed(draft)
@@ -157,7 +157,7 @@ def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> ScheduleDraft:
 
 
 def delete(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str = "user") -> ScheduleDraft:
-    """Return the draft that marks a schedule as deleted, empty if it already is. Its runs and its history stay."""
+    """Return the draft that marks a schedule as deleted; its runs and events stay. Empty if it is deleted already."""
     draft = _settle_first(schedule, open_runs, now)
     if draft.schedule.state != "deleted":
         draft.emit(ScheduleDeleted(ns=schedule.ns, schedule_id=schedule.id, reason=reason))
@@ -165,10 +165,10 @@ def delete(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str = "u
 
 
 def manual_run(schedule: Schedule, run_id: str, now: Ms, *, body: str | None, actor: str | None = None) -> RunScheduled:
-    """Return the first event of a run that a person starts by hand, outside the plan.
+    """Return the first event of a run of a schedule that starts by hand at `now`, beside the planned fires.
 
-    The run must pass the schedule's gates, but ignores its time window. `body` is the id of its payload, `actor` the
-    person or API key behind the call.
+    The run must pass the schedule's gates, but ignores its time window. `body` is the id of the run's payload, None if
+    it has none. `actor` is the person or API key behind the call.
     """
     options = schedule.spec.options
     if options is not None and options.window is not None:
@@ -193,10 +193,10 @@ def manual_run(schedule: Schedule, run_id: str, now: Ms, *, body: str | None, ac
 
 
 def rearm(schedule: Schedule, ended_at: Ms) -> ScheduleDraft:
-    """Return the draft that sets the next fire of a fixed-delay schedule, one interval after `ended_at`.
+    """Return the draft that sets `next_at` of a fixed-delay schedule to one interval after `ended_at`.
 
-    `ended_at` is the end of the schedule's last run. A later next fire stays; a next fire after the schedule's end
-    finishes the schedule. No event carries the next fire, because it can be computed from the run (ADR 2).
+    `ended_at` is the end of the schedule's last run. A later `next_at` stays. If the new one lies after the schedule's
+    end, the draft finishes the schedule. No event carries `next_at`, because it can be computed from the run (ADR 2).
     """
     draft = ScheduleDraft(schedule)
     assert isinstance(schedule.spec.trigger, EverySpec)
@@ -217,7 +217,7 @@ def changed_fields(old: ScheduleSpec, new: ScheduleSpec) -> tuple[str, ...]:
 
 
 def _settle_first(schedule: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
-    """Return a draft in which the fires due at `now` are settled; if the schedule is paused, a span covers them."""
+    """Return a draft that settles the fires due at `now`. If the schedule is paused, a span covers these fires."""
     if schedule.state != "paused":
         return settle(schedule, open_runs, now, MAX_RUNS_PER_EDIT)
     draft = ScheduleDraft(schedule)
@@ -226,7 +226,10 @@ def _settle_first(schedule: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleD
 
 
 def _elide_pause(draft: ScheduleDraft, now: Ms) -> None:
-    """Add a span of the fires up to `now` that the pause left out, if there are any; a fixed delay has none."""
+    """Add to the draft a span of the fires up to `now` that the pause left out. Add nothing if there are none.
+
+    A fixed-delay schedule has none: its next fire is not known before a run ends.
+    """
     schedule = draft.schedule
     if is_fixed_delay(schedule.spec):
         return
@@ -247,15 +250,15 @@ def _elide_pause(draft: ScheduleDraft, now: Ms) -> None:
         )
 
 
-def _first_look(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
+def _first_planning(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
     """Return the first instant after `after` at which the schedule must be planned, None if no fire is left.
 
-    With a fixed delay that is one interval after `after`, or after the schedule's start if that is later.
+    For a fixed delay, it is one interval after `after`, or one interval after the schedule's start if that is later.
     """
     if is_fixed_delay(spec):
         assert isinstance(spec.trigger, EverySpec)
         return max(after, (spec.start or after) - 1) + spec.trigger.interval
-    return next_look(spec, anchor, after)
+    return next_planning(spec, anchor, after)
 
 
 def _interval(spec: ScheduleSpec) -> Ms | None:
@@ -263,7 +266,7 @@ def _interval(spec: ScheduleSpec) -> Ms | None:
 
 
 def _add_gate(draft: ScheduleDraft) -> None:
-    """Add the gate that keeps the schedule's runs from overlapping, unless they may overlap."""
+    """Add the gate that keeps the schedule's runs from overlapping to the draft, unless the policy allows overlaps."""
     schedule = draft.schedule
     if schedule.spec.overlap != "allow_parallel":
         draft.gates.append(schedule_gate_row(schedule.id))
@@ -275,7 +278,7 @@ def _finish_if_nothing_owed(draft: ScheduleDraft) -> None:
     reason = None
     if schedule.spec.max_runs is not None and schedule.fired >= schedule.spec.max_runs:
         reason = "max_runs"
-    elif not is_fixed_delay(schedule.spec) and next_look(schedule.spec, schedule.anchor, schedule.cursor) is None:
+    elif not is_fixed_delay(schedule.spec) and next_planning(schedule.spec, schedule.anchor, schedule.cursor) is None:
         reason = "exhausted" if schedule.spec.end is None else "ended"
     if reason is not None:
         draft.emit(ScheduleFinished(ns=schedule.ns, schedule_id=schedule.id, reason=reason, cursor=schedule.cursor))

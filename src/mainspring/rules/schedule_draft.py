@@ -1,6 +1,7 @@
 """Schedule drafts: collect the events of one change of a schedule, and fold them into the schedule's new row.
 
-Rules add events to a draft, and `evolve_schedule` computes the row from them. So row and log cannot disagree (ADR 2).
+Rules add events to a draft, and `evolve_schedule` computes the row from the events. So row and log cannot disagree
+(ADR 2).
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from mainspring.rules.lifecycle import run_from_event
 
 
 def evolve_schedule(schedule: Schedule | None, event: Event) -> Schedule:
-    """Return the row of a schedule after one more event, with `schedule` the row before, None before ScheduleCreated.
+    """Return the row of a schedule after `event`. `schedule` is the row before; None if the event creates the row.
 
-    The event is a move of the schedule, or the first event of a run of one of its fires. Any other event is a bug and
-    raises `AssertionError`.
+    The event is one of the schedule's own, or the first event of a run that one of its fires made. Any other event is a
+    bug: AssertionError.
     """
     if type(event) is RunScheduled:  # a short cut for the most frequent event
         return _fired(schedule, event, event.fire_time, event.next_at)
@@ -49,7 +50,7 @@ def evolve_schedule(schedule: Schedule | None, event: Event) -> Schedule:
     assert schedule is not None, f"{type(event).__name__} of a schedule that was never created"
     fold = _FOLDS.get(type(event))
     if fold is None:
-        raise AssertionError(f"{type(event).__name__} is not a move of a schedule")
+        raise AssertionError(f"{type(event).__name__} is not an event of a schedule")
     return replace(schedule, n=schedule.n + 1, updated_at=event.at, **fold(schedule, event))
 
 
@@ -75,14 +76,20 @@ def _created(event: ScheduleCreated) -> Schedule:
 
 
 def _fired(schedule: Schedule | None, event: Event, at: Ms | None, next_at: Ms | None) -> Schedule:
-    """Return the schedule after its fire at `at` became a run. `n` stays: the event is a move of the run."""
+    """Return the schedule's row after its fire at `at` became a run, by the run's first event.
+
+    `n` stays, because it counts only the schedule's own events.
+    """
     assert schedule is not None, f"{type(event).__name__} of a schedule that was never created"
     assert at is not None
     return replace(schedule, cursor=max(schedule.cursor, at), fired=schedule.fired + 1, next_at=next_at)
 
 
 def _fold_updated(schedule: Schedule, event: ScheduleUpdated) -> dict[str, Any]:
-    """Return the columns of a new revision. Empty text keeps the old value; a finished schedule becomes active."""
+    """Return the columns that a new revision sets. A finished schedule becomes active.
+
+    An empty `by`, `version` or `digest` in the event keeps the old value.
+    """
     return {
         "revision": event.revision,
         "spec": event.spec,
@@ -118,7 +125,8 @@ def _fold_elided(schedule: Schedule, event: FiresElided) -> dict[str, Any]:
     return {"cursor": max(schedule.cursor, event.through), "fired": fired, "next_at": event.next_at}
 
 
-#: Move of a schedule after the first → function that returns the columns it changes, beside `n` and `updated_at`.
+#: Class of a schedule's own event after its first → function that returns the columns that the event sets. Beside them,
+#: every event sets `n` and `updated_at`.
 _FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
     ScheduleUpdated: _fold_updated,
     SchedulePaused: _fold_paused,
@@ -129,7 +137,7 @@ _FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
 }
 
 
-def is_fire_birth(event: Event) -> bool:
+def creates_fire_run(event: Event) -> bool:
     """Return True if the event creates the run of a planned fire, also if that run is skipped at once."""
     if isinstance(event, RunScheduled):
         return event.origin == "fire"
@@ -139,10 +147,10 @@ def is_fire_birth(event: Event) -> bool:
 class ScheduleDraft:
     """Builder of one `Change` of a schedule: collects events, and derives runs, spans and the schedule's row from them.
 
-    - `before`, `after`: the row without and with the events; `before` is None for a schedule that is to be created.
-    - `bodies`, `gates`: rows to insert with the change, appended by the caller.
-    - `cancels_open`: once the change is accepted, the caller must cancel the older open runs (overlap policy).
-    - `more`: fires are due that did not fit into this change.
+    - `before`, `after`: the schedule's row before and after the events. `before` is None if the change creates it.
+    - `bodies`, `gates`: payloads and gates to insert with the change, appended by the caller.
+    - `cancels_open`: True if the caller must cancel the older open runs once the change is accepted (overlap policy).
+    - `more`: True if further fires are due, which did not fit into this change.
     """
 
     __slots__ = ("after", "before", "bodies", "cancels_open", "events", "gates", "more", "runs", "spans")
@@ -160,12 +168,12 @@ class ScheduleDraft:
 
     @property
     def schedule(self) -> Schedule:
-        """The row after the events so far; for a schedule that is to be created, only after its first event."""
+        """The schedule's row after the events so far. A draft that creates a schedule has it after its first event."""
         assert self.after is not None
         return self.after
 
     def emit(self, event: Event) -> None:
-        """Add an event: fold it into the row, and add the run or the span that it creates."""
+        """Add an event: fold it into the schedule's row, and add the run or span that the event creates."""
         self.events.append(event)
         self.after = evolve_schedule(self.after, event)
         if isinstance(event, RunEvent):
@@ -184,18 +192,19 @@ class ScheduleDraft:
             )
 
     def set(self, **values: Any) -> None:
-        """Set columns of the row that no event carries, such as the next fire after a fixed delay (ADR 2)."""
+        """Set columns of the schedule's row that no event carries, such as `next_at` after a fixed delay (ADR 2)."""
         self.after = replace(self.schedule, **values)
 
     @property
     def changed(self) -> bool:
-        """True if the draft has something to write: an event, or another value of a column."""
+        """True if the draft has an event, or a column of the row with a new value. False: there is nothing to write."""
         return bool(self.events) or self.before != self.after
 
     def change(self, change_id: str, *, touched: int = 0) -> Change:
-        """Return the change to apply, with the guard that the schedule's row is as it was before the draft, or absent.
+        """Return the change to apply. Its guard: the schedule's row is as it was before the draft, or does not exist.
 
-        `touched` is the touch mark that the settler read with the row. The change clears the mark if it is unchanged.
+        `touched` is the number of the last touch that the settler read with the row. The change clears the touch,
+        unless the schedule was touched again since then.
         """
         guard: Guard
         before, schedule = self.before, self.schedule
@@ -216,13 +225,15 @@ class ScheduleDraft:
         )
 
     def _kind(self) -> ChangeKind:
-        """Return "new_schedule" for a creation and nothing else, "plan" if all fires become runs, else "other"."""
+        """Return the kind of the change: "new_schedule" if it only creates the schedule, "plan" if all its fires become
+        runs, else "other".
+        """
         if self.before is None:
             return "new_schedule" if len(self.events) == 1 else "other"
         if self.spans or self.bodies or self.gates:
             return "other"
         finishes = bool(self.events) and type(self.events[-1]) is ScheduleFinished
         if finishes != (self.schedule.state == "finished"):
-            return "other"  # for example a schedule that finished before, of which only the touch mark is cleared
+            return "other"  # for example a schedule that had finished before: the change only clears its touch
         fires = self.events[:-1] if finishes else self.events
         return "plan" if all(type(event) is RunScheduled for event in fires) else "other"

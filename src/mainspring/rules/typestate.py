@@ -1,8 +1,8 @@
-"""Typestate: the life of a run in types. Each state is a class that has only its legal moves as methods.
+"""Typestate: the life of a run in types. Each state is a class whose methods are the legal changes of that state.
 
-So a type checker refuses an illegal move. `Waiting(run).dispatch("w1").state` is a `Running`, which can `complete`,
-`fail` or `retry`; only a `Retrying` can `reschedule`. A move writes nothing: it returns the run in its new state, and
-the event to store. At run time the table in `rules/lifecycle.py` decides what is legal.
+So a type checker refuses an illegal change. `Waiting(run).dispatch("w1").state` is a `Running`, which can `complete`,
+`fail` or `retry`; only a `Retrying` can `reschedule`. A method writes nothing: it returns the run in its new state, and
+the event to store. At run time, the table in `rules/lifecycle.py` decides what is legal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ S_co = TypeVar("S_co", bound="RunState", covariant=True)
 
 
 class RunState:
-    """Base class: a run that is known to be in one of the `allowed` states.
+    """Base class of a run that is known to be in one of the states `allowed`.
 
     The constructor raises `IllegalTransition` for a run in another state.
     """
@@ -46,14 +46,14 @@ class RunState:
             raise IllegalTransition(f"run {run.id} is {run.state}, not {' or '.join(sorted(self.allowed))}")
         self.run = run
 
-    def _move(self, command: Command, now: Ms) -> tuple[Run, RunEvent]:
-        """Return the run after a command, and the event that carries the command out."""
+    def _apply(self, command: Command, now: Ms) -> tuple[Run, RunEvent]:
+        """Return the run's row after a command, and the event that carries the command out."""
         event = decide(self.run, command, now)[0]
         return evolve(self.run, event), event
 
 
 class Moved(Generic[S_co]):
-    """The result of a move: the run in its new state (`state.run`), and the event to store."""
+    """The result of a change of state: the run in its new state (`state.run`), and the event to store."""
 
     __slots__ = ("event", "state")
 
@@ -69,18 +69,24 @@ class Ended(RunState):
     allowed = ENDED
 
     def reopen(self, now: Ms, by: str = "") -> Moved[Waiting]:
-        """Open the run again, as `ms.retry` does. Raises `IllegalTransition` if it succeeded or was skipped."""
-        run, event = self._move(Reopen(by), now)
+        """Let the run be claimed again, as `ms.retry` does. Raises `IllegalTransition` if it succeeded or was skipped.
+
+        `by` is the person or API key behind the call.
+        """
+        run, event = self._apply(Reopen(by), now)
         return Moved(Waiting(run), event)
 
     def discard(self, now: Ms, by: str = "") -> Moved[Ended]:
-        """Dismiss a dead letter. Raises `IllegalTransition` unless the run failed or was lost."""
-        run, event = self._move(Discard(by), now)
+        """Dismiss a dead letter: the run is no longer listed as one. `by` is the person or API key behind the call.
+
+        Raises `IllegalTransition` unless the run failed or was lost.
+        """
+        run, event = self._apply(Discard(by), now)
         return Moved(Ended(run), event)
 
 
 class Blocked(RunState):
-    """A run that waits for other runs, its parents, to end. Reserved: nothing creates one yet."""
+    """A run that waits until other runs, its parents, have ended. Reserved: nothing creates such a run yet."""
 
     __slots__ = ()
     allowed = frozenset({State.BLOCKED})
@@ -92,7 +98,7 @@ class Blocked(RunState):
 
     def cancel(self, reason: str, now: Ms) -> Moved[Ended]:
         """End the run as cancelled."""
-        run, event = self._move(RequestCancel(reason), now)
+        run, event = self._apply(RequestCancel(reason), now)
         return Moved(Ended(run), event)
 
 
@@ -103,18 +109,18 @@ class Waiting(RunState):
     allowed = frozenset({State.WAITING})
 
     def dispatch(self, owner: str) -> Moved[Running]:
-        """Give the run to a worker: a new attempt under a new lease."""
+        """Give the run to the worker `owner`, which begins a new attempt under a new lease."""
         event = _started(self.run, owner)
         return Moved(Running(evolve(self.run, event)), event)
 
     def cancel(self, reason: str, now: Ms) -> Moved[Ended]:
         """End the run as cancelled."""
-        run, event = self._move(RequestCancel(reason), now)
+        run, event = self._apply(RequestCancel(reason), now)
         return Moved(Ended(run), event)
 
     def skip(self, reason: str, now: Ms) -> Moved[Ended]:
         """End the run before its handler begins."""
-        run, event = self._move(Skip(reason), now)
+        run, event = self._apply(Skip(reason), now)
         return Moved(Ended(run), event)
 
 
@@ -125,18 +131,18 @@ class Retrying(RunState):
     allowed = frozenset({State.RETRYING})
 
     def reschedule(self, at: Ms) -> Moved[Waiting]:
-        """Move the next attempt to the instant `at`."""
-        run, event = self._move(SnoozeUntil(at), at)
+        """Set the time of the next attempt to `at`."""
+        run, event = self._apply(SnoozeUntil(at), at)
         return Moved(Waiting(run), event)
 
     def dispatch(self, owner: str) -> Moved[Running]:
-        """Give the run to a worker: a new attempt under a new lease."""
+        """Give the run to the worker `owner`, which begins a new attempt under a new lease."""
         event = _started(self.run, owner)
         return Moved(Running(evolve(self.run, event)), event)
 
     def cancel(self, reason: str, now: Ms) -> Moved[Ended]:
         """End the run as cancelled."""
-        run, event = self._move(RequestCancel(reason), now)
+        run, event = self._apply(RequestCancel(reason), now)
         return Moved(Ended(run), event)
 
 
@@ -148,51 +154,51 @@ class Running(RunState):
 
     def complete(self, outcome: Complete, now: Ms) -> Moved[Ended]:
         """End the run as succeeded."""
-        run, event = self._move(outcome, now)
+        run, event = self._apply(outcome, now)
         return Moved(Ended(run), event)
 
     def fail(self, failure: Fail, now: Ms) -> Moved[Ended]:
         """End the run as failed. Raises `IllegalTransition` if `failure.retry_at` is set."""
         if failure.retry_at is not None:
             raise IllegalTransition("a failure that will be tried again is a retry: call retry()")
-        run, event = self._move(failure, now)
+        run, event = self._apply(failure, now)
         return Moved(Ended(run), event)
 
     def retry(self, failure: Fail, now: Ms) -> Moved[Retrying]:
         """Plan the next attempt at `failure.retry_at`. Raises `IllegalTransition` if that is None."""
         if failure.retry_at is None:
             raise IllegalTransition("a retry needs the time of the next attempt: set retry_at, or call fail()")
-        run, event = self._move(failure, now)
+        run, event = self._apply(failure, now)
         return Moved(Retrying(run), event)
 
     def snooze(self, until: Ms, now: Ms) -> Moved[Waiting]:
         """Let the run be claimed again from `until` on. This does not count as a failure."""
-        run, event = self._move(SnoozeUntil(until), now)
+        run, event = self._apply(SnoozeUntil(until), now)
         return Moved(Waiting(run), event)
 
     def hand_back(self, reason: str, now: Ms, *, began: bool = False) -> Moved[Waiting]:
-        """Give the run back, for any worker to claim. `began`: its handler had started."""
-        run, event = self._move(HandBack(reason, began), now)
+        """Give the run back without an outcome, for any worker to claim. `began`: True if its handler had started."""
+        run, event = self._apply(HandBack(reason, began), now)
         return Moved(Waiting(run), event)
 
     def skip(self, reason: str, now: Ms) -> Moved[Ended]:
         """End the run before its handler begins."""
-        run, event = self._move(Skip(reason), now)
+        run, event = self._apply(Skip(reason), now)
         return Moved(Ended(run), event)
 
     def cancel(self, reason: str, now: Ms) -> Moved[Ended]:
         """End the run as cancelled, after the worker has stopped its handler."""
-        run, event = self._move(StopCancelled(reason), now)
+        run, event = self._apply(StopCancelled(reason), now)
         return Moved(Ended(run), event)
 
     def request_cancel(self, reason: str, now: Ms) -> Moved[Running]:
-        """Request that the worker stops the run; it reads the request with its next heartbeat."""
-        run, event = self._move(RequestCancel(reason), now)
+        """Ask the run's worker to stop its handler. The worker reads the request with its next heartbeat."""
+        run, event = self._apply(RequestCancel(reason), now)
         return Moved(Running(run), event)
 
     def expire(self, rule: Expire, now: Ms) -> Moved[Waiting | Ended]:
-        """Count a crash, because the lease ended without an outcome: the run waits again, or ends by the rule."""
-        run, event = self._move(rule, now)
+        """Count a crash, because the lease ended without an outcome. By `rule`, the run waits again or ends."""
+        run, event = self._apply(rule, now)
         return Moved(Waiting(run) if run.state is State.WAITING else Ended(run), event)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime, time, timedelta
 
 from mainspring.model.errors import InvalidInput
-from mainspring.model.instant import Ms, instant_ms, load_zone, to_datetime
+from mainspring.model.instant import DAY_SECONDS, Ms, instant_ms, load_zone, to_datetime
 from mainspring.model.policies import Segment, WindowSpec, check_choice
 
-_DAY_SECONDS = 86_400
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -17,20 +16,20 @@ def Window(  # noqa: N802 - it reads as the value it makes
     weekdays: str | tuple[str, ...] | list[str] = (),
     tz: str = "UTC",
 ) -> WindowSpec:
-    """Return the time window in which runs of a schedule may begin, from segments of the day and weekdays.
+    """Return the time window in which runs of a schedule may begin, made of segments of the day and weekdays.
 
     `Window("09:00-12:00", "13:00-18:00", weekdays="mon-fri", tz="Asia/Shanghai")`
 
     A segment does not contain its end. If it ends before it begins ("22:00-06:00"), it crosses midnight and belongs to
-    the weekday on which it begins. No segment means the whole day, no weekday every day. Raises `InvalidInput` or
-    `UnknownZone` for a value that cannot be read.
+    the weekday on which it begins. Without segments, the whole day is open; without weekdays, every day. Raises
+    `InvalidInput` or `UnknownZone` for a value that cannot be read.
     """
     load_zone(tz, field="window.tz")
-    return WindowSpec(tz=tz, weekdays=_weekdays(weekdays), segments=tuple(_segment(s) for s in segments))
+    return WindowSpec(tz=tz, weekdays=_parse_weekdays(weekdays), segments=tuple(_parse_segment(s) for s in segments))
 
 
-def _weekdays(value: str | tuple[str, ...] | list[str]) -> tuple[int, ...]:
-    """Return the weekdays (0 = Monday) that "mon-fri,sun" or a list of such parts names; all seven for an empty list.
+def _parse_weekdays(value: str | tuple[str, ...] | list[str]) -> tuple[int, ...]:
+    """Return the weekdays (0 = Monday) that "mon-fri,sun" or ["mon-fri", "sun"] names. An empty list names all seven.
 
     A range may pass the end of the week: "sat-mon" is Saturday, Sunday and Monday.
     """
@@ -38,33 +37,33 @@ def _weekdays(value: str | tuple[str, ...] | list[str]) -> tuple[int, ...]:
     days: set[int] = set()
     for item in items:
         first, _, last = item.partition("-")
-        begin, end = _weekday(first), _weekday(last or first)
+        begin, end = _parse_weekday(first), _parse_weekday(last or first)
         days.update((begin + i) % 7 for i in range((end - begin) % 7 + 1))
     return tuple(sorted(days)) or tuple(range(7))
 
 
-def _weekday(text: str) -> int:
-    """Return the weekday (0 = Monday) of a name, of which only the first three letters are read."""
+def _parse_weekday(text: str) -> int:
+    """Return the weekday (0 = Monday) whose English name begins with the first three letters of `text`."""
     return _WEEKDAYS.index(check_choice(text.strip().lower()[:3], _WEEKDAYS, field="window.weekdays"))
 
 
-def _segment(value: str | tuple[time, time]) -> Segment:
+def _parse_segment(value: str | tuple[time, time]) -> Segment:
     if isinstance(value, str):
         first, dash, last = value.partition("-")
         if not dash:
             raise InvalidInput("window.segments", f"{value!r} is not a segment", 'Write for example "09:00-17:30"')
-        start, end = _seconds(first), _seconds(last)
+        start, end = _parse_time(first), _parse_time(last)
     else:
         start, end = (t.hour * 3600 + t.minute * 60 + t.second for t in value)
     if start == end:
-        raise InvalidInput("window.segments", f"{value!r} is empty", "The end is not part of it; write 00:00-24:00")
+        raise InvalidInput("window.segments", f"{value!r} is empty", "Write 00:00-24:00 for the whole day")
     return Segment(start, end)
 
 
-def _seconds(text: str) -> int:
-    """Return the seconds from midnight to a time of day such as "09:00" or "24:00"."""
+def _parse_time(text: str) -> int:
+    """Return the seconds from midnight to the time of day in a text such as "09:00" or "24:00"."""
     if text.strip() in ("24:00", "24:00:00"):
-        return _DAY_SECONDS
+        return DAY_SECONDS
     try:
         parsed = time.fromisoformat(text.strip())
     except ValueError:
@@ -73,7 +72,7 @@ def _seconds(text: str) -> int:
 
 
 def is_open(window: WindowSpec, at: Ms) -> bool:
-    """Return True if a run may begin at an instant: it lies in a segment of an allowed weekday, in the window's zone.
+    """Return True if a run may begin at `at`: the instant lies in a segment of an allowed weekday, in the zone.
 
     A segment that crosses midnight belongs to the weekday on which it begins.
     """
@@ -87,9 +86,10 @@ def is_open(window: WindowSpec, at: Ms) -> bool:
 
 
 def _is_inside(segment: Segment, second: int, today: bool, yesterday: bool) -> bool:
-    """Return True if a second of the day lies in a segment that begins on an allowed weekday.
+    """Return True if `second`, counted from midnight, lies in a segment that begins on an allowed weekday.
 
-    `today` and `yesterday` are True if the weekday of that day is allowed.
+    `today`: today's weekday is allowed. `yesterday`: yesterday's weekday is allowed, which matters to a segment that
+    crosses midnight.
     """
     if segment.start < segment.end:
         return today and segment.start <= second < segment.end
@@ -100,7 +100,7 @@ def next_opening(window: WindowSpec, after: Ms) -> Ms | None:
     """Return the first instant at or after `after` at which the window is open, None if there is none in eight days.
 
     Only midnight and the starts of segments are tried, as wall times. So on the day of a clock change, an opening in
-    the hour that is skipped or repeated may be found late or not at all.
+    the hour that is skipped or repeated may be missed; then a later opening is returned, or None.
     """
     if is_open(window, after):
         return after
@@ -110,7 +110,7 @@ def next_opening(window: WindowSpec, after: Ms) -> Ms | None:
     for days in range(9):
         day = local.date() + timedelta(days=days)
         for start in starts:
-            wall = datetime(day.year, day.month, day.day, tzinfo=tz) + timedelta(seconds=start % _DAY_SECONDS)
+            wall = datetime(day.year, day.month, day.day, tzinfo=tz) + timedelta(seconds=start % DAY_SECONDS)
             at = instant_ms(wall)
             if at >= after and is_open(window, at):
                 return at

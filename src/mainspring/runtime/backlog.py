@@ -1,4 +1,4 @@
-"""The backlog: how many runs wait for a pool of workers, and how many its workers hold. For autoscaling."""
+"""The backlog, for autoscaling: how many runs wait for a pool of workers, and how many the workers hold."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from mainspring.rules.autoscale import Demand
 from mainspring.rules.lanes import lane_of
 from mainspring.runtime.runtime import Runtime
 
-#: Runs read at most: beyond that, more or less backlog makes no difference.
+#: The most runs that are read. A backlog that is longer makes no difference to the size of the pool.
 MAX_BACKLOG_ROWS = 5_000
 #: Runs read in one page.
-BACKLOG_PAGE = 500
+BACKLOG_PAGE_ROWS = 500
 
 
 async def measure_demand(runtime: Runtime, host: str, pids: Collection[int], enough: int) -> Demand:
     """Return how many runs a worker of this program could claim now, and how many the workers of the pool hold.
 
-    Counting stops at `enough` claimable runs, or after `MAX_BACKLOG_ROWS` rows. The pool's workers are the processes
-    `pids` on `host`; the number that they hold is that of their last heartbeats.
+    Counting stops at `enough` claimable runs, or after `MAX_BACKLOG_ROWS` rows. The workers of the pool are the
+    processes `pids` on `host`. Their presence rows say how many runs they hold, as of their last heartbeats.
     """
     settings, now = runtime.settings, runtime.time.now()
     lanes = {lane_of(settings.namespace, queue) for queue in settings.queues}
     backlog = rows = 0
     query = Runs(
-        ns=settings.namespace, states=tuple(sorted(CLAIMABLE)), due_before=now, oldest_first=True, limit=BACKLOG_PAGE
+        ns=settings.namespace,
+        states=tuple(sorted(CLAIMABLE)),
+        due_before=now,
+        oldest_first=True,
+        limit=BACKLOG_PAGE_ROWS,
     )
     async for run in iterate_rows(runtime.store, query, lambda run: run.id):
         rows += 1

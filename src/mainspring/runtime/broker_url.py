@@ -11,11 +11,11 @@ from mainspring.ports.broker import MAX_BROKER_NAME_CHARS, Broker, BrokerLimits
 from mainspring.ports.clock import Clock
 
 _BROKER_FORMS = "Write memory:// or redis://HOST:6379/0"
-#: The options of a URL that set a field of `BrokerLimits`: numbers, and a duration.
+#: The options of a URL that set a field of `BrokerLimits`: whole numbers, and the duration `redeliver_after`.
 _WHOLE_NUMBER_OPTIONS = ("capacity", "kept", "max_deliveries", "dead")
 _LIMIT_OPTIONS = (*_WHOLE_NUMBER_OPTIONS, "redeliver_after")
-#: The options that a broker adds to those of a Redis URL: also the name of the stream of events, and when events are
-#: sent: if they were "asked" for, or "always".
+#: The options that a broker adds to those of a Redis URL: the limits; `stream`, the name of the stream of events; and
+#: `events`, which says when events are sent: "asked", only while they have a reader, or "always".
 _BROKER_OPTIONS = (*_LIMIT_OPTIONS, "stream", "events")
 #: Schemes of Redis and Valkey: one server, behind a Sentinel, in a cluster; with TLS or not.
 _REDIS_BROKER_SCHEMES = [
@@ -26,7 +26,7 @@ _REDIS_BROKER_SCHEMES = [
 def open_broker(url: str, clock: Clock) -> Broker:
     """Return the broker that `url` names, not yet opened.
 
-    Raises: InvalidInput if `url` names none; MissingExtra if its package is not installed.
+    Raises: InvalidInput if `url` is not the URL of a broker; MissingExtra if the package it needs is not installed.
     """
     if not isinstance(url, str) or "://" not in url:
         raise InvalidInput("broker", f"{url!r} is not a broker URL", _BROKER_FORMS)
@@ -34,12 +34,15 @@ def open_broker(url: str, clock: Clock) -> Broker:
     maker = _BROKER_MAKERS.get(scheme)
     if maker is None:
         fix = f"{suggest_nearest(scheme, _BROKER_MAKERS) or ''} Known are {', '.join(_BROKER_MAKERS)}".strip()
-        raise InvalidInput("broker", f"no broker is called {scheme!r}", fix)
+        raise InvalidInput("broker", f"{scheme + '://'!r} is not the scheme of a broker", fix)
     return maker(url, clock)
 
 
 def _memory(url: str, clock: Clock) -> Broker:
-    """Return the broker of a `memory://NAME` URL. Those of one NAME in this process share their messages."""
+    """Return the broker of a `memory://NAME` URL. Brokers of one NAME in this process share their messages.
+
+    Raises: InvalidInput if the URL has a path, or an option that is unknown or out of range.
+    """
     from mainspring.backends.memory.broker import MemoryBroker
 
     parts = urlsplit(url)
@@ -50,7 +53,10 @@ def _memory(url: str, clock: Clock) -> Broker:
 
 
 def _redis(url: str, clock: Clock) -> Broker:
-    """Return the broker of a URL of Redis or Valkey. Raises: InvalidInput; MissingExtra without redis-py."""
+    """Return the broker of a URL of Redis or Valkey.
+
+    Raises: InvalidInput if the URL is not valid; MissingExtra if redis-py is not installed.
+    """
     try:
         from mainspring.backends.redis.broker import RedisStreams
         from mainspring.backends.redis.broker_client import BrokerClient
@@ -94,7 +100,10 @@ def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _read_name(options: Mapping[str, str], name: str) -> str | None:
-    """Return the value of the option `name`; None if it is not given. Raises: InvalidInput if it cannot be a name."""
+    """Return the value of the option `name`, which is a name; None if it is not given.
+
+    Raises: InvalidInput if the value is empty, too long or not printable.
+    """
     value = options.get(name)
     if value is not None and not (1 <= len(value) <= MAX_BROKER_NAME_CHARS and value.isprintable()):
         raise InvalidInput(
@@ -104,7 +113,10 @@ def _read_name(options: Mapping[str, str], name: str) -> str | None:
 
 
 def _read_limits(options: Mapping[str, str]) -> BrokerLimits:
-    """Return the limits that the options set; the others have their defaults. Raises: InvalidInput if out of range."""
+    """Return limits with the values that the options give, else with defaults.
+
+    Raises: InvalidInput if a value is not a number or duration, or out of range.
+    """
     values: dict[str, int] = {}
     for name in _WHOLE_NUMBER_OPTIONS:
         if name in options:

@@ -16,7 +16,7 @@ from mainspring.ports.threads import SystemThreads, Threads
 
 T = TypeVar("T")
 
-#: `rest` waits this many turns of the event loop for tasks to end: cancelled ones need no more.
+#: Turns of the event loop for which `stop_when_idle` waits for tasks to end. Cancelled tasks need no more.
 CANCELLATION_TURNS = 20
 
 #: Every `ThreadLoop` of this process, for `_after_fork`.
@@ -24,6 +24,7 @@ _all: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    """Make every `ThreadLoop` forget its thread, which a forked child does not have. Python calls this in the child."""
     for one in _all:
         one.forget()
 
@@ -33,9 +34,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return a uvloop loop if uvloop is installed, else asyncio's.
+    """Return a new event loop: uvloop's if it is installed, else asyncio's.
 
-    The engine spends half of its time in the loop itself, so a faster one pays.
+    Why: the engine spends half of its time in the event loop itself, and uvloop's is faster.
     """
     try:
         import uvloop
@@ -45,32 +46,37 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 class EngineLoop(Protocol):
-    """The event loop on which the engine's coroutines run, and its thread."""
+    """The event loop on which the engine's coroutines run, and the thread that runs it."""
 
     @property
     def begun(self) -> bool:
-        """True while the loop runs in this process: the first `call` starts it."""
+        """True while the loop runs in this process. The first `call` starts it."""
         ...
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the engine loop, started if needed, and return its value. Thread: any event loop."""
+        """Run a coroutine on the engine loop (started if needed) and return its value. Thread: any event loop."""
         ...
 
     def post(self, callback: Any, *args: Any) -> None:
-        """Call a function on the engine loop soon; do nothing if that loop does not run. Thread: any."""
+        """Have a function called on the engine loop soon; do nothing if that loop does not run. Thread: any."""
         ...
 
-    async def rest(self, unused: Callable[[], bool]) -> None:
-        """End the loop's thread once nothing is under way on it, if `unused()` is True then, and wait for its end.
+    async def stop_when_idle(self, is_unused: Callable[[], bool]) -> None:
+        """Stop the loop and end its thread, once no task or call is under way and `is_unused()` returns True.
 
-        If tasks do not end within `CANCELLATION_TURNS`, return; the thread ends after the last of them. The next `call`
-        starts a new thread. `unused` is called on the engine loop.
+        An app calls this after it closed its runtime. `is_unused`, called on the engine loop, returns False if the
+        runtime was opened again meanwhile: then the loop goes on. Return when the thread has ended or goes on. If tasks
+        do not end within `CANCELLATION_TURNS`, return before; the thread then ends after the last task. The next `call`
+        starts a new thread.
         """
         ...
 
 
 class ThreadLoop:
-    """An event loop in a daemon thread. The first call starts it, also after `rest` and in a forked child."""
+    """An event loop in a daemon thread.
+
+    The first `call` starts the thread. So does the first `call` after `stop_when_idle`, and in a forked child.
+    """
 
     def __init__(self, threads: Threads | None = None) -> None:
         self._threads = threads or SystemThreads()
@@ -78,15 +84,15 @@ class ThreadLoop:
         _all.add(self)
 
     def forget(self) -> None:
-        """Forget the thread and make a new lock, as a forked child must: it has no copy of its parent's thread."""
-        self._lock = threading.RLock()  # a signal may come while its thread has it
+        """Return to the state before the first `call`. A forked child needs this: it does not have the thread."""
+        self._lock = threading.RLock()  # reentrant: a signal handler may need it in the thread that holds it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-        #: Calls whose answer is awaited.
+        #: Calls that were submitted and have not ended.
         self._pending_calls = 0
 
     def _start(self) -> None:
-        """Start the thread with a new event loop, and return when that loop runs."""
+        """Start the thread with a new event loop, and return when the loop runs."""
         loop, ready = _new_loop(), threading.Event()
         ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -120,41 +126,44 @@ class ThreadLoop:
         return await asyncio.wrap_future(future)
 
     def _count_answer(self, _: object) -> None:
+        """Count a call as ended. Its future calls this, on any thread."""
         with self._lock:
             self._pending_calls -= 1
 
     def post(self, callback: Any, *args: Any) -> None:
         if (loop := self._loop) is not None:
-            with contextlib.suppress(RuntimeError):  # it ended just now
+            with contextlib.suppress(RuntimeError):  # the loop was closed just now
                 loop.call_soon_threadsafe(callback, *args)
 
-    async def rest(self, unused: Callable[[], bool]) -> None:
+    async def stop_when_idle(self, is_unused: Callable[[], bool]) -> None:
         has_ended: concurrent.futures.Future[bool] = concurrent.futures.Future()
         with self._lock:
             loop, ended = self._loop, self._ended
             if loop is None:
                 return
-            loop.call_soon_threadsafe(self._try_to_end, loop, unused, has_ended, CANCELLATION_TURNS)
+            loop.call_soon_threadsafe(self._stop_if_idle, loop, is_unused, has_ended, CANCELLATION_TURNS)
         # Shielded: the engine thread resolves these futures, so a cancellation of this task must not reach them.
         if await asyncio.shield(asyncio.wrap_future(has_ended)):
             await asyncio.shield(asyncio.wrap_future(ended))
 
-    def _try_to_end(
+    def _stop_if_idle(
         self,
         loop: asyncio.AbstractEventLoop,
-        unused: Callable[[], bool],
+        is_unused: Callable[[], bool],
         has_ended: concurrent.futures.Future[bool],
         turns: int,
     ) -> None:
-        """Stop the loop if no task or call is under way, else try again next turn. Thread: engine loop.
+        """Stop `loop` if no task or call is under way, else check again in the next turn of the loop.
 
-        Give up if `unused()` is False. `has_ended` gets True once the loop is stopped. It gets False on giving up, or
-        if tasks or calls are left after `turns` turns; the loop then stops after the last of these. The look is made
-        under `_lock`, so that no call is submitted meanwhile; calls submitted before it are in `_pending_calls`.
+        `stop_when_idle` posts this and waits for the result of `has_ended`: True once the loop is stopped, else False.
+        If `is_unused()` returns False, the result is False and the checks end. If tasks or calls are left after `turns`
+        turns, the result is False but the checks go on, so that the loop stops after the last task. The check is made
+        under `_lock`, so that no call is submitted meanwhile. Calls submitted before are counted in `_pending_calls`.
+        Thread: engine loop.
         """
         with self._lock:
             over = self._loop is not loop
-            wanted = not over and unused()
+            wanted = not over and is_unused()
             tasks = asyncio.all_tasks(loop)
             if wanted and not tasks and not self._pending_calls:
                 self._loop = None
@@ -165,14 +174,14 @@ class ThreadLoop:
         if over or not wanted:
             return
         if turns > 0 or not tasks:
-            loop.call_soon(self._try_to_end, loop, unused, has_ended, max(turns - 1, 0))
-        else:  # the caller of `rest` waits no longer: the thread ends when the tasks under way have ended
-            again = partial(self._try_to_end, loop, unused, has_ended, 0)
+            loop.call_soon(self._stop_if_idle, loop, is_unused, has_ended, max(turns - 1, 0))
+        else:  # the caller of `stop_when_idle` no longer waits: check again when a task has ended
+            again = partial(self._stop_if_idle, loop, is_unused, has_ended, 0)
             tasks.pop().add_done_callback(lambda _: again())
 
 
 class SameLoop:
-    """An engine loop without a thread of its own, under virtual time: the test's event loop, which runs already."""
+    """The engine loop of a test under virtual time: the test's event loop, which runs already. It has no thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -184,5 +193,5 @@ class SameLoop:
     def post(self, callback: Any, *args: Any) -> None:
         self._loop.call_soon(callback, *args)
 
-    async def rest(self, unused: Callable[[], bool]) -> None:
+    async def stop_when_idle(self, is_unused: Callable[[], bool]) -> None:
         """Do nothing: there is no thread to end."""

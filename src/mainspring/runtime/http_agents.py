@@ -1,4 +1,4 @@
-"""The part of the composition root that HTTP agents need: their client, their address guard, their secrets."""
+"""The part of the composition root for HTTP agents: it makes their client, with address guard and secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_agent_client(
     """Return the client that calls agents on `loop`, and the handler of the built-in task that uses the client.
 
     The client reads the secrets of a call from `vault`, on the engine loop unless they are cached. Raises: MissingExtra
-    without aiohttp. Thread: engine loop.
+    if aiohttp is not installed. Thread: engine loop.
     """
     try:
         from mainspring.executors.http import HttpClient, http_handler
@@ -51,7 +51,7 @@ def make_agent_client(
 
 
 def make_agent_executor(loop: asyncio.AbstractEventLoop, clock: Clock, done: Done, client: HttpClient) -> Executor:
-    """Return the executor that runs calls of agents by `client` on `loop`, and passes each outcome to `done`."""
+    """Return the executor that calls agents through `client` on `loop` and passes each outcome to `done`."""
     from mainspring.executors.http import HttpExecutor
 
     return HttpExecutor(loop, clock, done, client)

@@ -1,4 +1,4 @@
-"""Idleness: an instance is idle if no schedule is due, and no run that it could execute is due, running or retrying."""
+"""Idleness: an instance is idle if no schedule is due and no run that it could execute is due, running or retrying."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from mainspring.runtime.runtime import Runtime
 
 
 async def is_idle(runtime: Runtime) -> bool:
-    """Return True if no schedule is due, and no run of this instance's tasks and queues is due, running or retrying.
+    """Return True if no schedule is due and no run of this instance's tasks and queues is due, running or retrying.
 
-    Runs that other instances hold count as running. Returns False also while changes wait for a commit here.
+    Runs that other instances hold count as running. While changes of this instance wait for a commit, return False.
     """
     if runtime.batcher.waiting or runtime.workers.running:
         return False
-    # Other instances work between two queries, so held runs are queried twice: a run that goes back is found by the
-    # first query or is due by the store's time, and a run that is claimed is found waiting or by the second query.
-    if await _any(runtime, (State.RUNNING, State.RETRYING), None):
+    # Other instances work between two queries, so running runs are queried twice, before and after the waiting ones. A
+    # run that is handed back in between is found by the first query, or waits and is due by the store's time. A run
+    # that is claimed in between is found waiting, or by the last query.
+    if await _has_run(runtime, (State.RUNNING, State.RETRYING), None):
         return False
     now = await runtime.time.read()
-    if await _any(runtime, (State.WAITING,), now) or await _any(runtime, (State.RUNNING, State.RETRYING), None):
+    if await _has_run(runtime, (State.WAITING,), now) or await _has_run(runtime, (State.RUNNING, State.RETRYING), None):
         return False
     return not await runtime.store.find(Schedules(states=("active",), due_before=now, limit=1))
 
 
-async def _any(runtime: Runtime, states: tuple[State, ...], before: Ms | None) -> bool:
-    """Return True if a run of this instance's tasks and queues is in one of these states and due by `before`.
+async def _has_run(runtime: Runtime, states: tuple[State, ...], before: Ms | None) -> bool:
+    """Return True if a run of this instance's tasks and queues is in one of `states` and due at `before` or earlier.
 
-    `before` None: due at any time.
+    `before` None: whenever the run is due.
     """
     lanes = {lane_of(runtime.settings.namespace, queue) for queue in runtime.settings.queues}
     for task in runtime.workers.tasks:
@@ -44,6 +45,6 @@ async def _any(runtime: Runtime, states: tuple[State, ...], before: Ms | None) -
 
 
 async def until_idle(runtime: Runtime) -> None:
-    """Return when the instance is idle; ask the store every 20 ms."""
+    """Wait until the instance is idle, querying the store every 20 ms."""
     while not await is_idle(runtime):  # noqa: ASYNC110 - idleness is a state of the store, and nothing signals it
         await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Notes: events that say what happened to an instance and belong to no change of a run or a schedule."""
+"""Notes: events about an instance, such as its start, which belong to no change of a run or a schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from mainspring.engine.commit.batcher import Batcher
 from mainspring.model.change import Change
 from mainspring.model.events import Event, SubscriberFailed
 
-MAX_NOTE_ERROR_CHARACTERS = 500
+#: Characters stored of an error text in a note.
+MAX_NOTE_ERROR_CHARS = 500
 
 
 class LogNotes:
@@ -23,22 +24,22 @@ class LogNotes:
         await self._batcher.apply(Change(id=self._change_id(), events=(event,)))
 
     def append_soon(self, event: Event) -> None:
-        """Append a note with one of the next commits, without waiting. If the store fails, the note is lost."""
+        """Append a note with one of the next commits, without waiting for it. If the store fails, the note is lost."""
         future = self._batcher.submit(Change(id=self._change_id(), events=(event,)))
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
     def append_subscriber_failure(self, event: Event, error: str) -> None:
-        """Do what `append_soon` does with a note that a subscriber failed on `event`; `error` is the error's text.
+        """Append soon a `SubscriberFailed`: a subscriber raised an error, whose text is `error`, when it got `event`.
 
-        A failure on a `SubscriberFailed` is not noted.
+        If `event` is itself a `SubscriberFailed`, append nothing.
         """
         if isinstance(event, SubscriberFailed):
-            return  # a subscriber to failures that fails must not feed itself
+            return  # else a subscriber to failures that always fails would get a new event each time
         self.append_soon(
             SubscriberFailed(
                 run_id=event.run_id,
                 schedule_id=event.schedule_id,
                 event=type(event).__name__,
-                error=error[:MAX_NOTE_ERROR_CHARACTERS],
+                error=error[:MAX_NOTE_ERROR_CHARS],
             )
         )

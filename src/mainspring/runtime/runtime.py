@@ -1,4 +1,4 @@
-"""The composition root: one instance of the engine, wired."""
+"""The composition root: makes the parts of one instance of the engine, connects them, and starts and stops them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mainspring.engine.commit.submitter import ThreadsafeSubmitter
 from mainspring.engine.commit.writer import Writer
 from mainspring.engine.events.bus import Bus
 from mainspring.engine.events.publisher import EventPublisher
-from mainspring.engine.events.run_waiters import LOOK_SECONDS, RunWaiters
+from mainspring.engine.events.run_waiters import MAX_QUERY_PAUSE_SECONDS, RunWaiters
 from mainspring.engine.keeper import Keeper
 from mainspring.engine.leader import Leader
 from mainspring.engine.loop import Loop
@@ -58,28 +58,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mainspring.engine")
 
-#: A store that has not answered one call for this many seconds is reported as silent.
+#: `health` reports a store that has not answered a call for this many seconds.
 SILENT_STORE_SECONDS = 2.0
 #: Leases shorter than this, in milliseconds, may end because the machine is busy, not because the worker is dead.
-SHORT_LEASE: Ms = 5_000
+SHORT_LEASE_MS: Ms = 5_000
 
 
 def open_store(url: str, clock: Clock) -> Store:
-    """Return the store that a URL names, not yet opened. Its backend is imported here, not with this module."""
+    """Return the store that a URL names, not yet opened. Why: only the call imports the backend of the store."""
     from mainspring.runtime.store_url import open_store as named
 
     return named(url, clock)
 
 
 def open_broker(url: str, clock: Clock) -> Broker:
-    """Return the broker that a URL names, not yet opened. Its backend is imported here, not with this module."""
+    """Return the broker that a URL names, not yet opened. Why: only the call imports the backend of the broker."""
     from mainspring.runtime.broker_url import open_broker as named
 
     return named(url, clock)
 
 
 class Runtime:
-    """One instance of the engine: store, batcher and commands from `open` on, loops between `start` and `stop`.
+    """One instance of the engine. Commands work from `open` on; its loops run between `start` and `stop`.
 
     Thread: engine loop, unless a method says otherwise.
     """
@@ -98,13 +98,14 @@ class Runtime:
         *,
         is_sole_process: bool = False,
     ) -> None:
-        """Make the parts of an instance on `store` and connect them; nothing is opened or started.
+        """Make the parts of an instance on `store` and connect them; open and start nothing.
 
-        `broker` None: no broker. `open_another` makes a further store object of the same URL, for callers' own loops;
-        None: there is no URL. `is_sole_process`: no other process uses the store, as in a test that drives the engine
-        itself. Then runs that end elsewhere are looked for at the poll interval only.
+        `broker` None: no broker. `open_another` makes a further store object for the URL of `store`, so that a caller's
+        own event loop can have connections; None: there is no URL. `is_sole_process`: no other process uses the store,
+        as in a test that drives the engine itself. While a caller waits for the end of a run, the store is then queried
+        less often: with pauses that grow to the poll interval.
 
-        Where two objects need each other, the later one is registered with the earlier one: workers with
+        Where two parts need each other, the part made later is registered with the part made before: workers with
         `workers.claims`, the wake-ups with the batcher.
         """
         self.store = store
@@ -119,7 +120,9 @@ class Runtime:
         self._change_prefix = f"{rng.getrandbits(40):010x}"
         poll = settings.poll / 1000
         self.workers = WorkerSet(store, time, settings, owner, handlers, threads, self._post)
-        self.waiters = RunWaiters(self._find_ended, self.workers.holds, poll if is_sole_process else LOOK_SECONDS)
+        self.waiters = RunWaiters(
+            self._find_ended, self.workers.holds, poll if is_sole_process else MAX_QUERY_PAUSE_SECONDS
+        )
         self.broker_link = self._make_broker_link(broker)
         self.publisher = EventPublisher(
             bus, self.broker_link, settings.namespace, lambda: self.commands.open_cursor(None)
@@ -166,7 +169,7 @@ class Runtime:
         self.wait_for_end = self.waiters.wait
 
     def _make_broker_link(self, broker: Broker | None) -> BrokerLink | None:
-        """Return the link to the broker; None without one."""
+        """Return the link between the engine and `broker`; None without a broker."""
         if broker is None:
             return None
         from mainspring.engine.broker.link import BrokerLink  # most programs have none
@@ -174,7 +177,10 @@ class Runtime:
         return BrokerLink(broker, self.store, self.time, self.settings, self.owner, self.workers.holds)
 
     def _make_caller_writer(self, open_another: Callable[[], Store] | None) -> Writer | None:
-        """Return a writer with connections of its own, on a server or a local file; None if the store allows none."""
+        """Return a writer for callers' own loops and threads, with connections of its own; None if there can be none.
+
+        A store on a server has one if it has a URL, a store in a local file always.
+        """
         if self.store.capabilities.remote and open_another is not None:
             return LoopWriter(open_another, self.submitter)
         if isinstance(self.store, InlineStore):
@@ -183,14 +189,17 @@ class Runtime:
 
     @functools.cached_property
     def vault(self) -> Vault:
-        """Header values and signing secrets of HTTP agents."""
+        """Reads and writes the header values and signing secrets of HTTP agents; made at the first use."""
         from mainspring.agents.vault import Vault  # most programs keep none
 
         return Vault(self.store, self.time.now)
 
     @functools.cached_property
     def callbacks(self) -> Callbacks:
-        """The callbacks of agents that answered 202."""
+        """Receiver of the callbacks of agents that answered 202: it renews the lease of their runs, or ends the runs.
+
+        Made at the first use.
+        """
         from mainspring.agents.callbacks import Callbacks  # most programs receive none
 
         return Callbacks(self.store, self.batcher.apply, self.recorder, self.vault, self.time)
@@ -201,15 +210,15 @@ class Runtime:
         return self.workers.worker
 
     def change_id(self) -> str:
-        """Return a new change id: a prefix of this instance, then a count. Thread: any."""
+        """Return a new change id: the random prefix of this instance, then a counter. Thread: any."""
         return f"{self._change_prefix}{next(self._changes):x}"
 
     # ── life ───────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        """Open the store; commands work from here on. The running loop becomes the engine loop.
+        """Open the store, so that commands work. The running event loop becomes the engine loop.
 
-        If there is a broker, connecting to it begins in a task.
+        If there is a broker, a task begins to connect to it. Raises: StoreError if the store cannot be opened.
         """
         self._loop = asyncio.get_running_loop()
         await self.store.open()
@@ -222,14 +231,16 @@ class Runtime:
         """True from `open` until the engine loop is closed. Thread: any."""
         return self._loop is not None and not self._loop.is_closed()
 
-    def wire(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
-        """Make the worker of Python handlers and its executors, and return the worker; start none of the loops.
+    def make_worker(self, handler_loop: asyncio.AbstractEventLoop, *, inline: bool = False) -> Worker:
+        """Make the worker of Python handlers and its executors, and return the worker; start nothing.
 
         Handlers of the kinds "async" and "sync", and subscribers to events, run on `handler_loop`. With `inline`,
-        handlers of every kind do.
+        handlers of every kind run there.
         """
         self.bus.bind(handler_loop, lambda event, error: self._post(self.notes.append_subscriber_failure, event, error))
-        return self.workers.start(handler_loop, self.recorder, self.publisher, self.notes.append_soon, inline=inline)
+        return self.workers.make_worker(
+            handler_loop, self.recorder, self.publisher, self.notes.append_soon, inline=inline
+        )
 
     async def start(
         self,
@@ -241,18 +252,20 @@ class Runtime:
     ) -> None:
         """Start the loops of the instance, after writing its presence row and an `InstanceJoined` event.
 
-        `handler_loop` and `inline`: as for `wire`. Without `plans`, the instance neither plans schedules nor keeps
-        house, but settles everything else. `agents`: call HTTP agents within these limits; None: call none. Raises:
-        RunsAlready if they run.
+        Handlers of the kinds "async" and "sync", and subscribers to events, run on `handler_loop`; with `inline`,
+        handlers of every kind run there. Without `plans`, the instance neither plans schedules nor becomes the leader.
+        `agents`: call HTTP agents within these limits; None: call none. Raises: RunsAlready if the loops run.
         """
         if self.worker is not None:
             raise RunsAlready
-        if self.settings.lease_ttl < SHORT_LEASE:
-            log.warning("lease_ttl of %d ms is short: a busy machine may lose leases", self.settings.lease_ttl)
+        if self.settings.lease_ttl < SHORT_LEASE_MS:
+            log.warning(
+                "lease_ttl of %d ms is short: a busy machine may lose leases. Use at least 5s", self.settings.lease_ttl
+            )
         self._loop = asyncio.get_running_loop()
         self._started_at = self.time.now()
         self.settler.enable_planning(enabled=plans)
-        worker = self.wire(handler_loop, inline=inline)
+        worker = self.make_worker(handler_loop, inline=inline)
         await self.presence.run_once()
         await self.notes.append(InstanceJoined(instance=self.owner, version=self.settings.version))
         listener = StoreListener(self.store, self.settings.poll / 1000, self._wakeups.after_hint)
@@ -272,20 +285,21 @@ class Runtime:
             self.call_agents(agents)
 
     def call_agents(self, settings: AgentSettings) -> None:
-        """Take runs of HTTP agents, too, from now on; do nothing if that is so already, or if the engine does not run.
+        """Start to claim the runs of HTTP agents, too, and to call the agents within the limits of `settings`.
 
-        The calls are made on the handlers' loop, within the limits of `settings`.
+        The calls are made on the handlers' loop. Do nothing if agents are called already, or if the engine does not
+        run.
         """
-        if (agents := self.workers.start_agents(settings, self.vault, self.recorder, self.publisher)) is None:
+        if (agents := self.workers.make_agent_worker(settings, self.vault, self.recorder, self.publisher)) is None:
             return
         if self.broker_link is not None:
             self.broker_link.serve(agents, (HTTP_TASK,), self.recorder.unstored)
         self._start_loops(agents, agents.heart)
 
     async def become_planner(self) -> None:
-        """Leave every run to other instances, and write that to the presence row.
+        """Execute no runs from now on, only plan, and write that to the presence row.
 
-        The caller calls this right after `start`, before the loops that `start` started have had a turn.
+        To be called right after `start`, before the event loop has run the loops that `start` started.
         """
         self.workers.claims.clear()
         self._is_planner_only = True
@@ -296,14 +310,14 @@ class Runtime:
         await self.presence.run_once()
 
     def stop_claiming(self) -> None:
-        """Have the workers claim and begin nothing more; attempts that run go on."""
+        """Have the workers claim and begin no more runs. Attempts that have begun go on."""
         self.workers.stop_claiming()
 
     async def stop(self, timeout: float) -> None:
-        """Stop claiming, let runs finish within `timeout` seconds, hand the rest back, and stop every loop.
+        """Stop claiming, let attempts finish within `timeout` seconds, hand back unfinished runs, and stop every loop.
 
-        At the end, append an `InstanceLeft` event and release the leader's term and the presence row. The store stays
-        open. Nothing happens if the engine does not run.
+        At the end, append an `InstanceLeft` event and give up the leadership and the presence row; a failure of the
+        store in these steps is ignored. The store stays open. Do nothing if the engine does not run.
         """
         if self.worker is None:
             return
@@ -321,7 +335,7 @@ class Runtime:
         await self.workers.close()
 
     async def stop_now(self) -> None:
-        """Hand every run back at once, as the second signal asks for; a `stop` under way then goes on to its end."""
+        """Hand back every run at once, after a second signal. A `stop` that waits for attempts then goes on at once."""
         await self.workers.abort()
 
     def _start_loops(self, *loops: Loop) -> None:
@@ -336,15 +350,12 @@ class Runtime:
         self.publisher.forget_follower()
 
     async def close_caller_writer(self) -> None:
-        """Close the connections of `caller_writer`. Thread: the loop of the caller, which calls `close` afterwards."""
+        """Close the connections of `caller_writer`; to be called before `close`. Thread: the caller's event loop."""
         if self.caller_writer is not None:
             await self.caller_writer.close()
 
     async def close(self) -> None:
-        """Close the broker and the store, after committing what callers on other loops submitted.
-
-        Callers that wait for the end of a run are woken first.
-        """
+        """Wake the callers that wait for a run, commit what was submitted, and close the broker and the store."""
         self.waiters.notify_all()
         try:
             await self.submitter.close()
@@ -359,8 +370,8 @@ class Runtime:
     def writer(self) -> Writer:
         """Return the quickest writer for a caller outside the engine loop. Thread: any.
 
-        With a worker, a subscriber or a broker in this process, it commits through the engine loop: a claim may share
-        the commit, and its events and hints are published.
+        If this process has a worker, a subscriber or a broker, the writer commits through the engine loop. Why: a claim
+        may then share the commit, and the events and hints of the commit are published.
         """
         if self.caller_writer is None or self.worker is not None:
             return self.submitter
@@ -368,7 +379,7 @@ class Runtime:
         return self.submitter if needs_engine else self.caller_writer
 
     def follow_log_if_needed(self) -> None:
-        """Start the log follower, soon, if a subscriber needs it; called after each subscription. Thread: any."""
+        """Have the log follower started soon if a subscriber needs it. Called after each subscription. Thread: any."""
         self._post(self._follow_log)
 
     def _follow_log(self) -> None:
@@ -376,14 +387,15 @@ class Runtime:
             self._start_loops(follower)
 
     def announce_declared(self, digests: Mapping[str, str]) -> None:
-        """Have the presence row list, from its next renewal on, the schedules this program declares: name → digest."""
+        """Set the schedules that this program declares, as name → digest; the next renewal writes the presence row."""
         self._declared = digests
 
     def health(self) -> Health:
-        """Return "stopped" while the engine does not run, else which loops cannot do their work. Thread: any.
+        """Return whether the engine runs, which of its loops fail and why, and the store's warnings. Thread: any.
 
-        The store is not asked. A loop whose call to the store has not been answered for `SILENT_STORE_SECONDS` is among
-        them, and so is a broker that fails.
+        A loop fails if its last `run_once` raised an error. The loops of the presence row, the workers and their
+        heartbeats also fail if the store has not answered them for `SILENT_STORE_SECONDS`. A broker that cannot be used
+        counts as a loop. This does not query the store.
         """
         warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
         if self.worker is None or self._loop is None:
@@ -396,13 +408,16 @@ class Runtime:
         return Health("degraded" if failing else "ok", failing, warnings)
 
     def _silent_loops(self, now: float) -> list[tuple[Loop, float]]:
-        """Return the loops whose call to the store takes too long, with the seconds since it began by `now`."""
+        """Return the loops whose call to the store takes too long by `now`, each with the seconds since the call began.
+
+        Only loops whose work is a single call are checked: presence, workers and heartbeats.
+        """
         one_call_each = [loop for worker in self.workers for loop in (worker, worker.heart)]
         waiting = [(loop, now - since) for loop in (self.presence, *one_call_each) if (since := loop.since) is not None]
         return [(loop, silence) for loop, silence in waiting if silence > SILENT_STORE_SECONDS]
 
     def metrics(self) -> dict[str, float]:
-        """Return counters, whose names end in `_total`, and present values; empty if no worker runs. Thread: any."""
+        """Return metrics by name, counters with names in `_total`; empty if the engine does not run. Thread: any."""
         worker = self.worker
         if worker is None:
             return {}
@@ -420,13 +435,13 @@ class Runtime:
     # ── what the loops use ─────────────────────────────────────────────────
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
-        """Call a function on the engine loop soon, if it is open. Thread: any."""
-        with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+        """Have a function called on the engine loop soon; do nothing if that loop is closed. Thread: any."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(callback, *args)
 
     def _describe(self) -> Instance:
-        """Return the present content of the presence row; a planner offers no tasks and no slots."""
+        """Return the content that the presence row should have now. A planner offers no tasks and no slots."""
         works = not self._is_planner_only
         return Instance(
             app=self.settings.app,
@@ -445,12 +460,13 @@ class Runtime:
         )
 
     async def _find_ended(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        """Return those of the runs that have ended."""
+        """Return those of the runs with these ids that have ended."""
         return await self.store.find(Runs(ids=tuple(run_ids), states=tuple(ENDED), limit=len(run_ids)))
 
     async def _touch(self, schedules: Sequence[str]) -> None:
-        """Have the settler look at these schedules, given by id, again."""
+        """Touch schedules, given by id, so that the settler examines them again. The keeper calls this."""
         await self.batcher.apply(Change(id=self.change_id(), touches=tuple(schedules)))
 
     async def _pause_undeclared(self, schedule: Schedule, reason: str) -> None:
+        """Pause a schedule that no program declares any more. The keeper calls this."""
         await self.commands.pause(schedule, reason=reason)

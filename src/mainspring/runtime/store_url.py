@@ -9,11 +9,16 @@ from mainspring.model.errors import InvalidInput, MissingExtra, suggest_nearest
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Store
 
-#: Schemes of stores that a later version may have: their error says so.
+#: Schemes of stores that a later version may have. The error for such a URL says that this version has none.
 _PLANNED_SCHEMES = ("mongodb", "mongodb+srv")
 #: Schemes of Redis and Valkey: one server, with TLS, behind a Sentinel, in a cluster.
 _REDIS_STORE_SCHEMES = tuple(
     f"{name}{kind}" for kind in ("", "+sentinel", "+cluster") for name in ("redis", "rediss", "valkey", "valkeys")
+)
+#: The fix of errors about a URL that names no store.
+_STORE_FORMS = (
+    "Write sqlite:///relative.db or sqlite:////absolute/path.db for a file, postgresql:// or redis:// for a server, "
+    "or memory:// for tests"
 )
 _SQLITE_FORMS = "Write sqlite:///relative.db or sqlite:////absolute/path.db"
 _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -22,22 +27,18 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "
 def open_store(url: str, clock: Clock) -> Store:
     """Return the store that `url` names, not yet opened.
 
-    Raises: InvalidInput if `url` names none; MissingExtra if its package is not installed.
+    Raises: InvalidInput if `url` is not the URL of a store; MissingExtra if the package it needs is not installed.
     """
     if not isinstance(url, str) or "://" not in url:
-        raise InvalidInput("url", f"{url!r} is not a store URL", f"Write memory:// or a file: {_SQLITE_FORMS}")
+        raise InvalidInput("url", f"{url!r} is not a store URL", _STORE_FORMS)
     scheme = url.partition("://")[0].lower()
     maker = _STORE_MAKERS.get(scheme)
     if maker is not None:
         return maker(url, clock)
     if scheme in _PLANNED_SCHEMES:
-        raise InvalidInput(
-            "url", f"this version has no {scheme} store yet", "Use sqlite:///mainspring.db, or memory:// for tests"
-        )
-    known = f"Known are {', '.join(_STORE_MAKERS)}"
-    raise InvalidInput(
-        "url", f"no store is called {scheme!r}", f"{suggest_nearest(scheme, _STORE_MAKERS) or ''} {known}".strip()
-    )
+        raise InvalidInput("url", f"this version has no {scheme} store yet", _STORE_FORMS)
+    fix = f"{suggest_nearest(scheme, _STORE_MAKERS) or ''} Known are {', '.join(_STORE_MAKERS)}".strip()
+    raise InvalidInput("url", f"{scheme + '://'!r} is not the scheme of a store", fix)
 
 
 def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
@@ -52,7 +53,7 @@ def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _memory(url: str, clock: Clock) -> Store:
-    """Return a new, empty store. Raises: InvalidInput if the URL is more than `memory://`."""
+    """Return a new, empty store in memory. Raises: InvalidInput if the URL has more than `memory://`."""
     from mainspring.backends.memory.store import MemoryStore
 
     parts = urlsplit(url)
@@ -63,7 +64,7 @@ def _memory(url: str, clock: Clock) -> Store:
 
 
 def _sqlite(url: str, clock: Clock) -> Store:
-    """Return the store in the file that `sqlite:///PATH` names; nothing is opened. Raises: InvalidInput."""
+    """Return the store in the file PATH of a `sqlite:///PATH` URL. Raises: InvalidInput if the URL is not valid."""
     from mainspring.backends.sqlite import SqliteStore
 
     # Not urlsplit: a "#" or ";" in a file name is part of the name.
@@ -74,9 +75,9 @@ def _sqlite(url: str, clock: Clock) -> Store:
     if not path or path.endswith("/"):
         raise InvalidInput("url", f"{url!r} names no file", _SQLITE_FORMS)
     if path == ":memory:":
-        raise InvalidInput("url", "SQLite in memory is not a store", "Write memory://")
+        raise InvalidInput("url", "SQLite's :memory: is not supported", "Write memory://")
     if "\0" in path:
-        raise InvalidInput("url", "the path holds a NUL character", _SQLITE_FORMS)
+        raise InvalidInput("url", "the path contains a NUL character", _SQLITE_FORMS)
     options = _read_options(query, ("synchronous", "force"))
     synchronous = options.get("synchronous", "full").lower()
     if synchronous not in ("full", "normal"):
@@ -92,7 +93,10 @@ def _sqlite(url: str, clock: Clock) -> Store:
 
 
 def _postgres(url: str, clock: Clock) -> Store:
-    """Return the store of a PostgreSQL URL. Raises: InvalidInput; MissingExtra without asyncpg."""
+    """Return the store of a PostgreSQL URL.
+
+    Raises: InvalidInput if the URL is not valid; MissingExtra if asyncpg is not installed.
+    """
     try:
         from mainspring.backends.postgres import PostgresStore
     except ModuleNotFoundError as error:
@@ -104,7 +108,10 @@ def _postgres(url: str, clock: Clock) -> Store:
 
 
 def _redis(url: str, clock: Clock) -> Store:
-    """Return the store of a URL of Redis or Valkey. Raises: InvalidInput; MissingExtra without redis-py."""
+    """Return the store of a URL of Redis or Valkey.
+
+    Raises: InvalidInput if the URL is not valid; MissingExtra if redis-py is not installed.
+    """
     try:
         from mainspring.backends.redis import RedisStore
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Wake-ups: which loops of an instance have work after a commit here, or after a hint from another process."""
+"""Wake-ups: wake the loops that have work after a commit of this instance, or after a hint from another process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Wakeups:
-    """Wakes the settler, the workers, the log follower and callers that wait for a run. Thread: engine loop."""
+    """Wakes the settler, the workers, the log follower, and callers that wait for the end of a run.
+
+    Thread: engine loop.
+    """
 
     def __init__(
         self,
@@ -35,16 +38,16 @@ class Wakeups:
         self._broker_link = broker_link
 
     def after_hint(self) -> None:
-        """Wake the settler, the workers and the log follower: another process changed something."""
+        """Wake the settler, the workers and the log follower, because another process has changed the store."""
         self._settler.wake()
         self._workers.wake()
         self._publisher.log_has_grown()
 
     def after_commit(self, changes: Sequence[Change], applied: Applied) -> None:
-        """Wake the loops that have work because of these accepted changes, and no others.
+        """Wake only the loops that have work because of these changes, which the store has accepted.
 
-        `applied` is the store's answer to their commit. Runs here whose cancellation is among the changes are stopped,
-        and the broker link announces the runs of the changes to other processes.
+        `applied` is the store's answer. Also stop the attempts here whose cancellation is among the changes, and have
+        the broker link announce the runs of the changes to other processes. The batcher calls this after each commit.
         """
         to_run = touched = released = False
         for change in changes:
@@ -52,22 +55,22 @@ class Wakeups:
             touched = touched or change.touches != ()
             released = released or change.releases != ()
             if change.schedule is not None and change.schedule.next_at is not None:
-                self._settler.expect(change.schedule.next_at)
+                self._settler.plan_no_later_than(change.schedule.next_at)
             if change.run is not None:
-                to_run = self._note_run(change.run) or to_run
+                to_run = self._wake_for_run(change.run) or to_run
         if self._broker_link is not None:
             self._broker_link.committed(changes)
         self._publisher.log_has_grown()
-        # A worker whose claim shared the commit has seen its runs already.
+        # A worker whose claim shared the commit has claimed the runs already.
         if to_run and (applied.claimed is None or self._workers.agents is not None):
             self._workers.wake()
         if touched:
             self._settler.wake(Agenda.TOUCHED)
         if released and applied.parked:
-            self._settler.released()
+            self._settler.check_gates_soon()
 
-    def _note_run(self, run: Run) -> bool:
-        """Stop the run if it was cancelled, and wake the callers that wait for it if it ended.
+    def _wake_for_run(self, run: Run) -> bool:
+        """Stop the attempt of a changed run if it was cancelled. If it ended, wake the callers that wait for it.
 
         Return True if the run is in a state in which workers may claim it.
         """

@@ -1,4 +1,4 @@
-"""The workers of an instance and what they share: executors, claims, and the handlers' loop."""
+"""The workers of an instance and what they share: the executors, the claims, and the handlers' loop."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class WorkerSet:
     """The worker of Python handlers and, where HTTP agents are called, a second worker with slots of its own.
 
-    A slow agent takes no slot from a handler. The set is made before the batcher, which needs `claims`; it has no
-    worker before `start` and none after `close`. Thread: engine loop.
+    Why two: a slow agent then takes no slot from a Python handler. The set itself is made before the batcher, which
+    needs `claims`. It has no worker before `make_worker` and none after `close`. Thread: engine loop.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class WorkerSet:
         threads: Threads,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`post` calls a function on the engine loop soon, from any thread."""
+        """`owner` is the name under which runs are claimed. `post` has a function called on the engine loop soon."""
         self._store = store
         self._clock = clock
         self._settings = settings
@@ -56,11 +56,11 @@ class WorkerSet:
         self._threads = threads
         self._post = post
         self._handler_loop: asyncio.AbstractEventLoop | None = None
-        #: Claims of the workers that may share a commit with changes.
+        #: The workers whose claims may share a commit with changes.
         self.claims = SharedClaims()
-        #: Runs the program's handlers.
+        #: The worker that runs the program's handlers.
         self.worker: Worker | None = None
-        #: Calls HTTP agents.
+        #: The worker that calls HTTP agents.
         self.agents: Worker | None = None
         #: The executors of both workers, by kind of handler.
         self.executors: dict[Kind, Executor] = {}
@@ -71,7 +71,7 @@ class WorkerSet:
 
     # ── life ───────────────────────────────────────────────────────────────
 
-    def start(
+    def make_worker(
         self,
         handler_loop: asyncio.AbstractEventLoop,
         recorder: Recorder,
@@ -82,8 +82,8 @@ class WorkerSet:
     ) -> Worker:
         """Make the worker of Python handlers and its executors, and return the worker; the caller starts its loops.
 
-        Handlers of the kinds "async" and "sync" run on `handler_loop`; with `inline`, handlers of every kind do. `note`
-        appends an event to the log soon.
+        Handlers of the kinds "async" and "sync" run on `handler_loop`; with `inline`, handlers of every kind run there.
+        `publisher` receives the events of claims. `note` appends an event to the log soon.
         """
         self.executors = {}
         self._handler_loop = handler_loop
@@ -106,14 +106,14 @@ class WorkerSet:
     def _make_executors(
         self, worker: Worker, handler_loop: asyncio.AbstractEventLoop, note: Callable[[Event], None], *, inline: bool
     ) -> dict[Kind, Executor]:
-        """Return the executors by kind of handler. A watchdog watches `handler_loop` if it is not the engine loop."""
+        """Return the executors by kind of handler. A watchdog checks `handler_loop` unless it is the engine loop."""
         done = worker.outcomes.put
         on_loop: Executor = CoroutineExecutor(
             handler_loop,
             self._clock,
             done,
             take_slot=worker.slots.take,
-            on_no_slot=lambda held: self._post(functools.partial(worker.no_slot, held)),
+            on_no_slot=lambda held: self._post(functools.partial(worker.queue_for_slot, held)),
         )
         if handler_loop is not asyncio.get_running_loop():
             give_up = functools.partial(timeout_outcome, abandoned=True)
@@ -128,22 +128,22 @@ class WorkerSet:
         }
 
     def _make_process_executor(self, worker: Worker) -> Executor:
-        """Return the executor of handlers that run in child processes."""
+        """Return the executor of handlers that run in child processes. `LazyExecutor` calls this when it is needed."""
         from mainspring.executors.process import ProcessExecutor  # most programs never need it
 
         return ProcessExecutor(self._threads, self._clock, worker.outcomes.put)
 
-    def start_agents(
+    def make_agent_worker(
         self, settings: AgentSettings, vault: Vault, recorder: Recorder, publisher: EventSink
     ) -> Worker | None:
         """Make the worker of HTTP agents and its executor, and return the worker; the caller starts its loops.
 
-        Return None, and make nothing, if there is such a worker already, or no worker of Python handlers. Agents are
-        called on the handlers' loop. Raises: MissingExtra without aiohttp.
+        If this worker exists already, or if there is no worker of Python handlers, make nothing and return None. Agents
+        are called on the handlers' loop. Raises: MissingExtra if aiohttp is not installed.
         """
         if self.agents is not None or self.worker is None or self._handler_loop is None:
             return None
-        from mainspring.agents.fair_limiter import with_reserve
+        from mainspring.agents.fair_limiter import add_reserve
         from mainspring.runtime.http_agents import make_agent_client, make_agent_executor  # aiohttp is an extra
 
         client, handler = make_agent_client(settings, self._handler_loop, self._clock, vault)
@@ -152,7 +152,7 @@ class WorkerSet:
             self._store,
             recorder,
             self._clock,
-            replace(self._settings, concurrency=with_reserve(settings.concurrency)),
+            replace(self._settings, concurrency=add_reserve(settings.concurrency)),
             f"{self._owner}:http",
             {HTTP_TASK: handler},
             self.executors,
@@ -166,16 +166,16 @@ class WorkerSet:
         return agents
 
     def stop_claiming(self) -> None:
-        """Have the workers claim and begin nothing more; attempts that run go on."""
+        """Have the workers claim and begin no more runs. Attempts that have begun go on."""
         for worker in self:
             worker.stop_claiming()
 
     async def drain(self, timeout: float) -> None:
-        """Stop claiming, let attempts finish within `timeout` seconds, and hand the rest back."""
+        """Stop claiming, let attempts finish within `timeout` seconds, and hand back the runs that did not finish."""
         await asyncio.gather(*(worker.drain(timeout) for worker in self))
 
     async def abort(self) -> None:
-        """Hand every run back at once, which ends a `drain` under way; `close` may run meanwhile."""
+        """Hand back every run at once. A `drain` that waits for attempts then ends. `close` may be called meanwhile."""
         for worker in self:
             await worker.abort("shutdown")
 
@@ -186,7 +186,7 @@ class WorkerSet:
         self.claims.clear()
         self.worker = self.agents = None
 
-    # ── what others ask the workers for ────────────────────────────────────
+    # ── what other parts of the instance call ──────────────────────────────
 
     def wake(self) -> None:
         """Have every worker claim soon, without waiting for its poll."""
@@ -194,12 +194,12 @@ class WorkerSet:
             worker.wake()
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Have the attempt of a run end as cancelled for `reason`, if one of these workers holds the run."""
+        """Stop the attempt of a run if one of the workers holds the run; it ends as cancelled for `reason`."""
         for worker in self:
             worker.cancel(run_id, reason)
 
     def drain_outcomes(self) -> None:
-        """Record the outcomes that still wait in the workers' inboxes."""
+        """Record the outcomes that wait in the workers' inboxes. The settler calls this before it settles."""
         for worker in self:
             worker.outcomes.drain()
 
@@ -211,7 +211,7 @@ class WorkerSet:
     def has_backlog(self) -> bool:
         """True while the worker of Python handlers holds as many runs as it has slots, or more.
 
-        An outcome that is committed at once then brings no run to a free slot, so it may linger.
+        Why: outcomes need not be committed at once then, because the next run is here already. They may linger.
         """
         return self.worker is not None and len(self.worker.running) >= self._settings.concurrency
 

@@ -1,7 +1,7 @@
-"""Access control: pass or refuse each request before any route, by its Host header, API key, origin and rate.
+"""Access control: passes or refuses each request before any route, by its Host header, API key, origin and rate.
 
 While the service is bound to loopback, a request needs no key if its Host header names this machine and no proxy sent
-it. Every other request needs a key, except on the routes of `PUBLIC` and `OWN_TOKEN`.
+the request. All other requests need a key, except on the routes of `PUBLIC` and `OWN_TOKEN`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mainspring.api")
 
-#: Paths that need no key. `api/routes/health.py` leaves details out of the answer to a caller without one.
+#: Paths that need no key. Their answers have no details for a caller without a key (`api/routes/health.py`).
 PUBLIC = frozenset({"/health", "/ready", "/api/health"})
-#: Prefixes of paths that need no key, because their routes check a token of their own.
+#: How the paths begin that need no key because their routes check a token.
 OWN_TOKEN = ("/api/callbacks/",)
 #: Headers that a proxy adds: a request with one of them may come from another machine.
 _PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-#: Methods that change nothing: pages of other sites may use them.
+#: Methods that change nothing. Pages of other sites may use them.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-#: A Host header: an IPv6 address in brackets, or a name or IPv4 address; then a port, if any.
+#: A Host header: an IPv6 address in brackets, or a name or IPv4 address; then perhaps a port.
 _HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}))?")
-#: Status of a refusal → `title` of the problem document.
+#: Status of a refusal → `title` of its problem document.
 _TITLES = {
     400: "The request is not valid",
     401: "A key is needed",
@@ -50,8 +50,8 @@ _TITLES = {
     429: "Too many requests",
     503: "The store cannot be reached",
 }
-#: Status of a refusal → end of the URI in `type` of the problem document.
-_KINDS = {
+#: Status of a refusal → last part of the URI in `type` of its problem document.
+_PROBLEM_TYPES = {
     400: "invalid",
     401: "unauthorized",
     403: "cross-site",
@@ -62,14 +62,14 @@ _KINDS = {
 
 
 class Refusal(Struct, frozen=True):
-    """Answer to a request that may not pass: status, `detail` of the problem document, further headers."""
+    """Answer to a request that may not pass: its status, the `detail` of its problem document, and further headers."""
 
     status: int
     detail: str
     headers: Mapping[str, str] = {}
 
 
-#: Answer to every request without a valid key. Malformed, unknown, expired and revoked keys get an equal answer: a
+#: Answer to every request without a valid key. It is equal for malformed, unknown, expired and revoked keys, because a
 #: difference would help to guess keys.
 UNAUTHORIZED = Refusal(
     401,
@@ -81,15 +81,15 @@ UNAUTHORIZED = Refusal(
 class Access:
     """ASGI middleware that passes a request on to `app`, or answers it with a refusal.
 
-    Every request gets a `request_id` in its state. A request that passes also gets a `caller`: the name of its key,
-    "local" for a request that needs no key, or "" for a request without a key on a route of `PUBLIC` or `OWN_TOKEN`.
+    It adds `request_id` to the state of every request, and `caller` to the state of a request that passes: the name of
+    its key, "local" if it needs no key, or "" without a key on a route of `PUBLIC` or `OWN_TOKEN`.
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, keys: KeyRing, monotonic: Callable[[], float]) -> None:
         self._app = app
         self._keys = keys
         self._rate_limit = RateLimit(monotonic)
-        #: The settings in force; the service replaces them when the configuration is reloaded.
+        #: The present settings; the service replaces them when the configuration is reloaded.
         self.settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,27 +111,27 @@ class Access:
             await self._run_while_valid(_token(headers["authorization"]), scope, receive, send)
 
     async def _run_while_valid(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app, and end its answer when the key in `token` is revoked or expires.
+        """Run the app for a request, and end its answer when the key in `token` is revoked or expires.
 
-        Why: an answer such as an event stream may last longer than its key. The key is checked every `KEY_CACHE_MS`;
-        while the store cannot be reached, the answer goes on.
+        Why: an answer such as an event stream may last longer than the key of its request. The key is checked every
+        `KEY_CACHE_MS`. While the store cannot be reached, the answer goes on.
         """
         started = ended = False
 
-        async def send_noted(message: Message) -> None:
+        async def send_tracked(message: Message) -> None:
             nonlocal started, ended
             started = True
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
         async def answer() -> None:
-            await self._app(scope, receive, send_noted)
+            await self._app(scope, receive, send_tracked)
 
         answering = asyncio.create_task(answer())
         try:
             while not (await asyncio.wait([answering], timeout=KEY_CACHE_MS / 1000))[0]:
                 with contextlib.suppress(StoreError):
-                    if await self._keys.judge(token) is None:
+                    if await self._keys.check_token(token) is None:
                         break
             else:
                 await answering
@@ -144,7 +144,11 @@ class Access:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _check(self, scope: Scope, headers: Mapping[str, str]) -> str | Refusal:
-        """Return the `caller` of a request that may pass (see the class), else the refusal."""
+        """Return the caller of a request that may pass, else the refusal.
+
+        The caller is the name of the key, "local", or "" on a route of `PUBLIC` or `OWN_TOKEN`. This checks the Host
+        header, the key, the origin and the rate limit.
+        """
         host_header = _host_header(scope)
         if host_header is None:
             return Refusal(400, "Send one Host header with a name or an address")
@@ -153,42 +157,46 @@ class Access:
             return Refusal(421, "The service does not answer to this host name. Add it to server.allow_hosts")
         path: str = scope["path"]
         if path.startswith(OWN_TOKEN):
-            return self._limited(_address(scope), path) or ""
+            return self._check_rate(_address(scope), path) or ""
         authorization = headers.get("authorization")
         if authorization is not None:
             return await self._check_key(authorization, scope, path)
         if not self._is_local(host, headers):
-            return self._without_key(scope, path)
-        if scope["method"] not in _SAFE_METHODS and _cross_site(headers, host_header):
+            return self._admit_without_key(scope, path)
+        if scope["method"] not in _SAFE_METHODS and _is_cross_site(headers, host_header):
             return Refusal(403, "Pages of other sites may only read. Send an API key, or no Origin header")
-        return self._limited(_address(scope), path) or "local"
+        return self._check_rate(_address(scope), path) or "local"
 
-    def _without_key(self, scope: Scope, path: str) -> str | Refusal:
-        """Return "" for a route that needs no key, else the refusal of a request without a valid key."""
-        return "" if path in PUBLIC else self._limited(_address(scope), path) or UNAUTHORIZED
+    def _admit_without_key(self, scope: Scope, path: str) -> str | Refusal:
+        """Return "" if the route `path` needs no key, else the refusal of a request without a valid key."""
+        return "" if path in PUBLIC else self._check_rate(_address(scope), path) or UNAUTHORIZED
 
     def _is_served(self, host: str) -> bool:
-        """Return True if the service answers to this host name.
+        """Return True if the service answers requests whose Host header has this name or address.
 
-        Why: a web page can have its own domain name resolved to this machine's address (DNS rebinding). On loopback its
-        requests would need no key, so there any name is refused that is not the service's own or in `allow_hosts`.
+        Why: a web page can have its own domain name resolved to this machine's address (DNS rebinding). On loopback,
+        requests of that page would need no key. So a service on loopback answers only to its own names, to loopback
+        names, and to those in `allow_hosts`.
         """
         server = self.settings.server
         named = server.allow_hosts
         if host in self._own_names() or is_loopback(host):
             return True
         if not server.on_loopback and not named:
-            return True  # the names of a public address are not known here, and a key is needed anyway
+            return True  # the names of a public address are not known, and every request needs a key there
         return any(host == name.lower() or (name.startswith(".") and host.endswith(name.lower())) for name in named)
 
     def _own_names(self) -> set[str]:
-        """Return the host that the service is bound to and that of its public URL, in lower case."""
+        """Return the host to which the service is bound and the host of its public URL, in lower case."""
         server = self.settings.server
         public = None if server.public_url is None else urlsplit(server.public_url).hostname
         return {name.lower() for name in (server.host, public) if name}
 
     def _is_local(self, host: str, headers: Mapping[str, str]) -> bool:
-        """Return True if the request needs no key: by configuration, or because it was sent on this machine."""
+        """Return True if a request needs no key, by configuration or because it was sent on this machine.
+
+        `host` is the name in its Host header.
+        """
         server = self.settings.server
         if server.insecure_no_auth:
             return True
@@ -198,20 +206,24 @@ class Access:
         return is_own_name and not any(name in headers for name in _PROXY_HEADERS)
 
     async def _check_key(self, authorization: str, scope: Scope, path: str) -> str | Refusal:
-        """Return the name of the key in an Authorization header; if it is not valid, what `_without_key` returns.
+        """Return the name of the key in an Authorization header if it is valid and within its rate limit.
 
-        If the store cannot be reached, the refusal has status 503.
+        If the key is not valid, return "" on a route of `PUBLIC`, else a refusal. The refusal has status 429 if the
+        rate limit is exceeded, and 503 if the store cannot be reached.
         """
         try:
-            key = await self._keys.judge(_token(authorization))
+            key = await self._keys.check_token(_token(authorization))
         except StoreError:
             return Refusal(503, "Keys cannot be checked now; try again", {"Retry-After": "1"})
         if key is not None:
-            return self._limited(f"key {key.id}", path) or key.name
-        return self._without_key(scope, path)
+            return self._check_rate(f"key {key.id}", path) or key.name
+        return self._admit_without_key(scope, path)
 
-    def _limited(self, caller: str, path: str) -> Refusal | None:
-        """Return the refusal (429) if `caller`, a key or an address, exceeds its rate limit; else count the request."""
+    def _check_rate(self, caller: str, path: str) -> Refusal | None:
+        """Count a request of `caller`, which names a key or an address, and return None.
+
+        If it exceeds the rate limit, return the refusal (429) instead. Routes of `PUBLIC` have no limit.
+        """
         limits = self.settings.limits
         rate = limits.requests_per_second
         if rate is None or path in PUBLIC:
@@ -224,7 +236,7 @@ class Access:
 
 
 def _host_header(scope: Scope) -> str | None:
-    """Return the Host header of a request, or None if there is not exactly one, or it is no name or address."""
+    """Return the Host header of a request; None if it has none or several, or if it is not a name or address."""
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     return hosts[0] if len(hosts) == 1 and _HOST_HEADER.fullmatch(hosts[0]) else None
 
@@ -237,32 +249,32 @@ def _host_name(host_header: str) -> str:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers of a request by their names in lower case; of a repeated header, the last value."""
+    """Return the headers of a request by their names in lower case. If a header is repeated, its last value counts."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _token(authorization: str) -> str:
-    """Return the bearer token of an Authorization header, or "" for another scheme."""
+    """Return the bearer token in an Authorization header; "" if its scheme is not Bearer."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _address(scope: Scope) -> str:
-    """Return the name under which the rate limit counts requests from the client's address."""
+    """Return the name under which the rate limit counts a request without a key: the address of its client."""
     client = scope.get("client")
     return f"address {client[0]}" if client else "address"
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
-    """Return the client's `X-Request-Id` if it is harmless in a log line, else a new random id."""
+    """Return the id of a request: the client's `X-Request-Id` if it can stand in a log line, else a new random id."""
     given = headers.get("x-request-id", "")
     return given if re.fullmatch(r"[\w.:-]{1,64}", given, re.ASCII) else f"req_{secrets.token_hex(6)}"
 
 
-def _cross_site(headers: Mapping[str, str], host: str) -> bool:
-    """Return True if a browser reports that a page of another site sent the request.
+def _is_cross_site(headers: Mapping[str, str], host: str) -> bool:
+    """Return True if a page of another site sent the request, as the headers Sec-Fetch-Site or Origin say.
 
-    Programs send neither of the two headers. `host` is the Host header, with the port.
+    Browsers set these headers, other programs send neither. `host` is the Host header, with the port.
     """
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True
@@ -271,10 +283,10 @@ def _cross_site(headers: Mapping[str, str], host: str) -> bool:
 
 
 async def _refuse(refusal: Refusal, request_id: str, scope: Scope, send: Send) -> None:
-    """Send a refusal as a problem document (RFC 9457), without the body for HEAD."""
+    """Send a refusal as a problem document (RFC 9457). The answer to a HEAD request has no body."""
     body = msgspec.json.encode(
         {
-            "type": f"/api/errors/{_KINDS[refusal.status]}",
+            "type": f"/api/errors/{_PROBLEM_TYPES[refusal.status]}",
             "title": _TITLES[refusal.status],
             "status": refusal.status,
             "detail": refusal.detail,

@@ -16,9 +16,9 @@ log = logging.getLogger("mainspring.access")
 
 
 class AccessLog:
-    """ASGI middleware that logs every request; the outermost one, so that refusals by other middleware are logged.
+    """ASGI middleware that logs every request while `enabled`. It is the outermost, so it also logs refused requests.
 
-    The service sets `enabled` anew when the configuration is reloaded.
+    The service sets `enabled` again when the configuration is reloaded. `monotonic` returns seconds.
     """
 
     def __init__(self, app: ASGIApp, monotonic: Callable[[], float], *, enabled: bool = True) -> None:
@@ -46,7 +46,7 @@ class AccessLog:
         finally:
             state = scope.get("state", {})
             client = scope.get("client")
-            # The path as the client sent it is percent-encoded, so that no path can forge a line of the log.
+            # The path is logged as the client sent it, percent-encoded: so no path can forge a line of the log.
             path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:500]
             log.info(
                 "%s %s %s %s %d %dB %.1fms %s",

@@ -1,4 +1,4 @@
-"""HTTP service of a process: the ASGI app with its middlewares, and the uvicorn server that runs it."""
+"""HTTP service of a process: the ASGI app with its middleware, and the uvicorn server that runs it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from mainspring.service.api_keys import KeyRing
 if TYPE_CHECKING:
     from mainspring.app.mainspring import Mainspring
 
-#: Most bytes of a request before its body: 64 headers of one KiB, or fewer longer ones.
+#: The most bytes of a request before its body: enough for 64 headers of one KiB.
 MAX_HEAD_BYTES = 64 * 1024
-#: Most headers of a request.
-MAX_HEADERS = 100
-#: Most bytes of one header's value, and of the URL.
+#: The most headers of a request.
+MAX_REQUEST_HEADERS = 100
+#: The most bytes of the value of one header, and of the URL.
 MAX_HEADER_BYTES = MAX_HEAD_BYTES // 4
-#: Requests under way have this long to end after `stop`; then their connections are closed.
+#: Requests under way have this many seconds to end after `stop`; then their connections are closed.
 STOP_GRACE_SECONDS = 4
-#: Connections that the system holds until the server accepts them.
+#: The most connections that the system holds until the server accepts them.
 _SOCKET_BACKLOG = 1_024
 
 
 class HttpService:
-    """ASGI app of a serving process: the API, behind the access check and the access log.
+    """The parts of a serving process that answer requests: the API, behind the access check and the access log.
 
-    For the roles planner and worker it has only the probes, `/health` and `/ready`, in place of the API.
+    `app` is the ASGI app to serve. In the roles planner and worker it has only the probes `/health` and `/ready`.
     """
 
     def __init__(self, ms: Mainspring, settings: ServeSettings) -> None:
@@ -49,7 +49,7 @@ class HttpService:
         self._api: Api = self._inner.state.api
 
         def with_store(question: Callable[[Store], Awaitable[Any]]) -> Awaitable[Any]:
-            """Return what `question(store)` returns; it is called on the engine's loop."""
+            """Call `question` with the store, on the engine's loop, and return its result."""
 
             async def ask(runtime: Any) -> Any:
                 return await question(runtime.store)
@@ -63,28 +63,28 @@ class HttpService:
         self.app = self._log
 
     def adopt(self, settings: ServeSettings) -> None:
-        """Use new settings for the requests that follow; a request under way keeps those it began with."""
+        """Use new settings for later requests. A request under way keeps the settings with which it began."""
         self._api.adopt(settings)
         self._access.settings = settings
         self._log.enabled = settings.server.access_log
 
     def close_streams(self) -> None:
-        """Report "not ready" from now on, and end the event streams: the server would wait for them when it stops."""
+        """Report "not ready" from now on, and end the event streams. Why: a server that stops would wait for them."""
         self._api.health.mark_stopping()
         self._api.closing.set()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """HTTP protocol of one connection, with limits on the time in which a request arrives and the size of its head.
+    """HTTP protocol of one connection that limits how long a request may take to arrive, and the size of its head.
 
-    A connection whose request arrives too slowly is closed. A head (request line and headers) that is too large is
-    answered with 400.
+    A connection whose request arrives too slowly is closed. If the head, which is the request line and the headers, is
+    too large, the answer is 400.
     """
 
-    #: Seconds that a client has to send a request, head and body.
+    #: Seconds in which a client must send a whole request, head and body.
     request_timeout = 10.0
     _deadline: asyncio.TimerHandle | None = None
-    #: Bytes received of the present request while its head was not complete.
+    #: Bytes received of the present request until its head was complete.
     _head = 0
     _in_head = True
 
@@ -97,9 +97,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes; answer 400 if too many have arrived and the head is not parsed yet.
+        """Parse received bytes. If the head is not complete after too many bytes, answer 400 instead.
 
-        Bytes of a body that arrive in one read with the head are counted, too.
+        Bytes of a body that arrive together with the head are counted, too, so the limit is a little higher here.
         """
         if self._in_head:
             self._head += len(data)
@@ -114,15 +114,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._start_deadline()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the URL. Raises: ValueError, which uvicorn answers with 400, if the URL is too long."""
+        """Append a received part of the URL. Raises: ValueError if the URL is too long; uvicorn then answers 400."""
         super().on_url(url)
         if len(self.url) > MAX_HEADER_BYTES:
             raise ValueError("the URL is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header. Raises: ValueError, which uvicorn answers with 400, for too many or too long a header."""
+        """Add one received header. Raises: ValueError if there are too many, or it is too long; uvicorn answers 400."""
         super().on_header(name, value)
-        if len(self.headers) > MAX_HEADERS or len(value) > MAX_HEADER_BYTES:
+        if len(self.headers) > MAX_REQUEST_HEADERS or len(value) > MAX_HEADER_BYTES:
             raise ValueError("too many headers, or one that is too long")
 
     def on_headers_complete(self) -> None:
@@ -146,7 +146,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class EmbeddedServer(uvicorn.Server):
-    """uvicorn server that installs no signal handlers: the process that runs it does, and calls `stop`."""
+    """uvicorn server without signal handlers of its own. The process that runs it handles signals and calls `stop`."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -155,7 +155,7 @@ class EmbeddedServer(uvicorn.Server):
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, then set `listening`."""
+        """Start to accept connections, then set `listening`."""
         await super().startup(sockets)
         self.listening.set()
 
@@ -165,9 +165,9 @@ class EmbeddedServer(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        """Renew the Date header once a second until the server is stopped.
+        """Renew the value of the Date header once a second, until the server is stopped.
 
-        Why: the method of uvicorn wakes ten times a second, which costs an idle service CPU.
+        Why: uvicorn's own method wakes ten times a second, which costs an idle service CPU time.
         """
         while not self.should_exit:
             await self.on_tick(0)
@@ -176,13 +176,13 @@ class EmbeddedServer(uvicorn.Server):
                     await self._stop_requested.wait()
 
     def stop(self) -> None:
-        """Accept no more connections; requests under way have `STOP_GRACE_SECONDS` to end."""
+        """Have the server accept no more connections. Requests under way have `STOP_GRACE_SECONDS` to end."""
         self.should_exit = True
         self._stop_requested.set()
 
 
 def make_server(app: Any, settings: ServeSettings) -> EmbeddedServer:
-    """Return a server for `app`, not started; its `serve` takes sockets that are bound already, see `bind`."""
+    """Return a server for the ASGI app `app`, not started. Its method `serve` takes the sockets that `bind` returns."""
     timeout = settings.server.request_timeout / 1000
     protocol = type("ConfiguredHttpProtocol", (BoundedHttpProtocol,), {"request_timeout": timeout})
     config = uvicorn.Config(
@@ -202,9 +202,9 @@ def make_server(app: Any, settings: ServeSettings) -> EmbeddedServer:
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Return one listening socket for each address of a host; port 0 stands for any free port, one for all of them.
+    """Return a listening socket for each address of a host, all on one port. `port` 0: a port that is free.
 
-    Raises: InvalidInput for an unknown host, MainspringError with the fix if an address or port cannot be had.
+    Raises: InvalidInput if the host has no address; MainspringError, with the fix, if a socket cannot be bound.
     """
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -230,7 +230,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def _bind_problem(host: str, port: int, error: OSError) -> str:
-    """Return the error text for a socket that could not be bound, with the fix."""
+    """Return the text of the error for a socket that could not be bound, with the fix."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is in use. Stop the program that uses it, or give another: --port {port + 1}"
     if error.errno == errno.EACCES:

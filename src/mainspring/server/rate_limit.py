@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Most buckets in memory.
+#: The most buckets in memory.
 _MAX_BUCKETS = 10_000
 
 
 class RateLimit:
-    """Token buckets, one for each caller; the bucket of a new caller is full.
+    """Token buckets, one for each caller. A caller without a bucket gets a full one.
 
-    With `_MAX_BUCKETS` in memory, full ones are dropped, which changes nothing for their callers.
+    At most `_MAX_BUCKETS` are kept. Beyond that, full buckets are removed, which changes nothing for their callers.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        #: Caller → tokens in its bucket, and when that was, in seconds of `monotonic`.
+        #: Caller → number of tokens in its bucket, and when that was counted, in seconds of `monotonic`.
         self._levels: dict[str, tuple[float, float]] = {}
 
     def take(self, name: str, rate: float, burst: int) -> float:
-        """Take a token from the bucket of caller `name` and return 0, or the seconds until there is one to take.
+        """Take a token from the bucket of caller `name` and return 0.
 
-        `rate`: tokens added each second. `burst`: tokens in a full bucket.
+        If the bucket is empty, take none and return the seconds until it has one. `rate`: tokens added each second.
+        `burst`: tokens in a full bucket.
         """
         now = self._monotonic()
         level, at = self._levels.get(name, (float(burst), now))
@@ -35,7 +36,7 @@ class RateLimit:
         return 0.0
 
     def _drop_full(self, now: float, rate: float, burst: int) -> None:
-        """Make room for a bucket: drop all full ones; if there is none, drop the tenth of all that was made first."""
+        """Make room for a new bucket: remove all full buckets. If there are none, remove the oldest tenth of all."""
         full = [name for name, (level, at) in self._levels.items() if level + (now - at) * rate >= burst]
         for name in full or list(self._levels)[: _MAX_BUCKETS // 10]:
             del self._levels[name]

@@ -1,4 +1,4 @@
-"""Life of a serving process: bind the sockets, open the store, check that access is safe, start, stop in order."""
+"""Life of a serving process: bind the sockets, open the store, check that access is safe, serve, and stop cleanly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mainspring.app.mainspring import Mainspring
 from mainspring.app.shutdown import Stopper
 from mainspring.config.redaction import redact_url
 from mainspring.config.reload import Reloader
-from mainspring.config.resolve import DEFAULT, Resolved, Sources
+from mainspring.config.resolve import DEFAULT_ORIGIN, Resolved, Sources
 from mainspring.config.settings import ServeSettings
 from mainspring.model.errors import InvalidInput
 from mainspring.model.http import AgentSettings
@@ -29,25 +29,26 @@ from mainspring.telemetry.log_format import set_level
 
 log = logging.getLogger("mainspring")
 
-#: Interval of the warning that the service needs no keys on an address that other machines reach.
+#: Interval of the warning that a service which other machines can reach needs no keys.
 INSECURE_WARNING_SECONDS = 60.0
 
 
 def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
-    """Return the app to serve: `program` with settings of the service, or a new app without tasks if it is None.
+    """Return the app to serve: `program` with the settings of the service, or a new app without tasks if it is None.
 
-    Settings at their defaults leave those of the program as they are. Of the two shutdown time-outs the shorter counts.
+    A setting of the service that has its default leaves that of `program` unchanged. The shutdown time-out is the
+    shorter one of the service's and that of `program`.
     """
     settings, origins = resolved.settings, resolved.origins
     scheduler = settings.scheduler
     if program is not None:
         own = program.settings
-        if origins["scheduler.workers"] != DEFAULT:
+        if origins["scheduler.workers"] != DEFAULT_ORIGIN:
             own = adjust_settings(own, concurrency=scheduler.workers)
         own = replace(own, shutdown_timeout=min(own.shutdown_timeout, scheduler.shutdown_timeout))
         host_of(program).configure(
-            url=None if origins["store"] == DEFAULT else settings.store,
-            broker=UNSET if origins["broker"] == DEFAULT else settings.broker,
+            url=None if origins["store"] == DEFAULT_ORIGIN else settings.store,
+            broker=UNSET if origins["broker"] == DEFAULT_ORIGIN else settings.broker,
             settings=own,
         )
         app = program
@@ -68,9 +69,9 @@ def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
 
 
 def agent_settings(settings: ServeSettings) -> AgentSettings:
-    """Return the settings for calls of HTTP agents, with `allow_private` and `public_url` filled in.
+    """Return the settings for calls of HTTP agents, with values for `allow_private` and `public_url`.
 
-    Unless configured, agents at private addresses may be called only if the service is bound to loopback.
+    If `allow_private` is not configured, agents at private addresses may be called only by a service on loopback.
     """
     private = settings.agents.allow_private
     return replace(
@@ -81,10 +82,10 @@ def agent_settings(settings: ServeSettings) -> AgentSettings:
 
 
 def run(app: Mainspring, sources: Sources, resolved: Resolved, print_line: Callable[[str], Any]) -> None:
-    """Serve `app` in the calling thread until SIGTERM or SIGINT; errors of the start are raised unchanged.
+    """Serve `app` in the calling thread until SIGTERM or SIGINT. Raises: the errors of the start, unchanged.
 
-    `resolved` are the settings at the start; `sources` is read again when the configuration is reloaded. `print_line`
-    prints a line for the user: the address, and what to try next.
+    `resolved` are the settings at the start. `sources` are read again when the configuration is reloaded. `print_line`
+    prints a line for the user, such as the address of the service.
     """
     settings = resolved.settings
     sockets = bind(settings.server.host, settings.server.port)
@@ -100,7 +101,7 @@ def run(app: Mainspring, sources: Sources, resolved: Resolved, print_line: Calla
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the function that makes a uvloop event loop; None, for asyncio's own, if uvloop is not installed."""
+    """Return the function that makes uvloop's event loop; None, which stands for asyncio's, without uvloop."""
     try:
         import uvloop
     except ImportError:
@@ -115,7 +116,10 @@ async def _serve(
     resolved: Resolved,
     print_line: Callable[[str], Any],
 ) -> None:
-    """Open the store, check the keys, start the engine, serve until a signal, and close the store."""
+    """Open the store, check that the service has a key if it needs one, start the engine, serve until a signal, stop.
+
+    The parameters are those of `run`, with the bound `sockets`.
+    """
     settings = resolved.settings
     stopper = Stopper()
     reloader = Reloader(sources, resolved)
@@ -128,7 +132,7 @@ async def _serve(
         try:
             await _check_keys(service, settings)
             if settings.role != "api":
-                stopper.at_once(runner_of(app).stop_claiming)
+                stopper.call_in_signal_handler(runner_of(app).stop_claiming)
                 await runner_of(app).start(settings.role)
             reloader.listeners += [
                 service.adopt,
@@ -139,16 +143,17 @@ async def _serve(
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
             await app.close()
-    log.info("stopped in order")
+    log.info("stopped cleanly")
 
 
 async def _check_keys(service: HttpService, settings: ServeSettings) -> None:
-    """Raise InvalidInput if the API would require a key of every caller, and there is no key.
+    """Raise InvalidInput if the API would require a key of every caller, but the store has no key.
 
-    For every role this makes the first query of the store, whose errors end the start.
+    In every role, this makes the first query of the store. A store that cannot be used thus ends the start. Raises:
+    StoreError.
     """
     server = settings.server
-    any_key = await service.keys.any()
+    any_key = await service.keys.has_keys()
     if any_key or settings.role not in ("all", "api"):
         return
     if server.insecure_no_auth or (server.on_loopback and not server.require_key):
@@ -171,9 +176,10 @@ async def _until_stopped(
     reloader: Reloader,
     print_line: Callable[[str], Any],
 ) -> None:
-    """Serve until the first signal or the end of the server; then end the streams, the server and the engine.
+    """Serve until the first signal or the end of the server; then stop the event streams, the server and the engine.
 
-    The engine drains; a second signal makes it hand back its runs at once. Raises: the error of the server or engine.
+    The engine drains: attempts may finish. After a second signal it hands back its runs at once. Raises: the error of
+    the server or the engine.
     """
     settings = reloader.settings
     stop = asyncio.Event()
@@ -201,14 +207,14 @@ async def _until_stopped(
 
 
 async def _wait_while_serving(wait: Coroutine[Any, Any, Any], serving: asyncio.Task[None]) -> None:
-    """Wait until the coroutine `wait` returns, or until the server ends if that comes first."""
+    """Wait until the coroutine `wait` returns, or until the task `serving` of the server ends."""
     waiting = asyncio.create_task(wait)
     await asyncio.wait([waiting, serving], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
 
 
 def _print_address(settings: ServeSettings, print_line: Callable[[str], Any]) -> None:
-    """Print the address of the service, and a command to try next."""
+    """Print a line with the address of the service, and a line with a command to try next."""
     url = settings.url
     print_line(f"Mainspring serves at {url}  ({redact_url(settings.store)}, role {settings.role}); Ctrl-C stops")
     key = "" if settings.server.on_loopback and not settings.server.require_key else ' -H "Authorization: Bearer $KEY"'
@@ -229,7 +235,7 @@ def notify_systemd(message: str) -> None:
 
 
 async def _warn_insecure(settings: ServeSettings) -> None:
-    """Log every `INSECURE_WARNING_SECONDS` that the service needs no keys, until cancelled."""
+    """Warn in the log every `INSECURE_WARNING_SECONDS` that the service needs no keys, until cancelled."""
     while True:
         log.warning(
             "INSECURE: any caller that reaches %s can do anything (--insecure-no-auth). "

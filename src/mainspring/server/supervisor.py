@@ -1,4 +1,4 @@
-"""Supervisor of a pool of worker processes: restarts dead ones, resizes the pool, and stops it in order."""
+"""Supervisor of a pool of worker processes: restarts dead workers, resizes the pool, and stops it cleanly."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ KILL_GRACE_SECONDS = 10.0
 
 
 class WorkerPlace:
-    """One place in the pool: a worker process, replaced by a new one when it dies, until the place is closed.
+    """One place in the pool, with a worker process. Until the place is closed, a process that dies is replaced.
 
-    `command` starts the process.
+    `command` starts a process.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -34,13 +34,13 @@ class WorkerPlace:
 
     @property
     def pid(self) -> int | None:
-        """Id of the process in this place now; None between two processes."""
+        """Id of the present process; None while there is none."""
         return None if self._process is None else self._process.pid
 
     async def keep_running(self) -> None:
         """Start a process and replace it when it dies; return when the place is closed and its process has ended.
 
-        The delay before a restart grows with each death in a row (`restart_delay`).
+        The delay before a restart grows with each death that follows soon after a start (`restart_delay`).
         """
         loop, deaths = asyncio.get_running_loop(), 0
         while not self._closing.is_set():
@@ -58,8 +58,8 @@ class WorkerPlace:
     async def _run_process(self) -> str:
         """Start one process, wait for its end, and return a line for the log: how it ended, or why it did not start."""
         try:
-            # Its own session: Ctrl-C then reaches the worker once, through the supervisor. Its standard input is a pipe
-            # that closes when the supervisor dies: the worker stops then.
+            # The worker has a session of its own, so that Ctrl-C reaches it only once, through the supervisor. Its
+            # standard input is a pipe, which closes when the supervisor dies; the worker then stops.
             process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=subprocess.PIPE, start_new_session=True
             )
@@ -73,12 +73,15 @@ class WorkerPlace:
         return f"worker {process.pid} has ended" if code == 0 else f"worker {process.pid} died ({_format_exit(code)})"
 
     def close(self) -> None:
-        """Send the worker SIGTERM: it drains and ends. A second call makes it hand back its runs at once."""
+        """Send the worker SIGTERM, so that it drains and ends, and do not replace it.
+
+        A second call sends a second SIGTERM: the worker then hands back its runs at once.
+        """
         self._closing.set()
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the worker; other workers take its runs when their leases end."""
+        """Kill the worker and do not replace it. Other workers claim its runs when the leases of the runs end."""
         self._closing.set()
         if self._process is not None:
             self.killed = True
@@ -95,12 +98,11 @@ class WorkerPlace:
 
 
 class Supervisor:
-    """Pool of worker processes: restarts dead ones, and follows the backlog with its size within `bounds`.
+    """A pool of worker processes. Dead workers are restarted. The number of workers follows the backlog, in `bounds`.
 
     `command` starts one worker, which executes up to `slots` runs at a time and drains within `shutdown_timeout`
-    seconds. `demand(pids, enough)` returns the number of runs that the workers with these process ids hold, and the
-    backlog, counted up to `enough` runs. It is called every `poll` seconds, and only if the bounds allow the pool to
-    change its size.
+    seconds. `demand(pids, enough)` returns the backlog, counted up to `enough` runs, and the number of runs that the
+    workers with these process ids hold. It is called every `poll` seconds, if `bounds` allow more than one size.
     """
 
     def __init__(
@@ -122,13 +124,14 @@ class Supervisor:
         self._pool = PoolState(bounds.start)
         #: Open places, oldest first.
         self._open: list[WorkerPlace] = []
-        #: Every place whose process has not ended, by the task that keeps it running.
+        #: Task of `keep_running` → its place, for every place whose process has not ended.
         self._places: dict[asyncio.Task[None], WorkerPlace] = {}
 
     async def run(self) -> int:
         """Run the pool until SIGTERM or SIGINT, stop it, and return the exit code: 1 if a worker was killed, else 0.
 
-        The first signal makes the workers drain, the second one hand back their runs at once; the third one kills them.
+        After the first signal the workers drain. After a second signal they hand back their runs at once. A third
+        signal kills them.
         """
         stopper = Stopper()
         with stopper.on_signals(signal.SIGTERM, signal.SIGINT):
@@ -145,7 +148,7 @@ class Supervisor:
             return await self._wait_for_all()
 
     async def _wait_for_all(self) -> int:
-        """Wait until every worker has ended, and return the exit code of `run`.
+        """Wait until every worker has ended. Return the exit code: 1 if a worker was killed, else 0.
 
         Workers that still run `KILL_GRACE_SECONDS` after their shutdown time-out are killed.
         """
@@ -158,22 +161,29 @@ class Supervisor:
         return 1 if any(place.killed for place in places) else 0
 
     async def _scale(self) -> None:
-        """Read the backlog every `poll` seconds and resize the pool, until cancelled; an error changes nothing."""
+        """Read the backlog every `poll` seconds and resize the pool, until cancelled.
+
+        If the backlog cannot be read, log that and keep the size.
+        """
         while True:
             await asyncio.sleep(self._poll)
             pids = {place.pid for place in self._open if place.pid is not None}
             try:
                 found = await self._demand(pids, self._bounds.high * self._slots)
             except StoreError as error:
-                log.warning("the backlog is not known: %s", error)
+                log.warning("cannot read the backlog, the pool keeps its size: %s", error)
                 continue
-            except Exception:  # an unknown backlog must not stop the workers
-                log.exception("the backlog is not known")
+            except Exception:  # an error in reading the backlog must not stop the workers
+                log.exception("cannot read the backlog, the pool keeps its size")
                 continue
             before, self._pool = self._pool.size, resize(self._pool, found, self._slots, self._bounds)
             if self._pool.size != before:
                 log.info(
-                    "from %d to %d workers: %d runs wait, %d run", before, self._pool.size, found.backlog, found.running
+                    "pool resized from %d to %d workers (%d runs wait, %d are running)",
+                    before,
+                    self._pool.size,
+                    found.backlog,
+                    found.running,
                 )
                 self._resize()
 
@@ -195,7 +205,7 @@ class Supervisor:
 
 
 def _format_exit(code: int) -> str:
-    """Return an exit code in words; a negative one is the number of the signal that ended the process."""
+    """Return an exit code in words. `code` is negative if a signal ended the process: minus the signal's number."""
     if code >= 0:
         return f"exit code {code}"
     with contextlib.suppress(ValueError):

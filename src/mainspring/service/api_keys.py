@@ -22,10 +22,10 @@ from mainspring.model.keyvalue import API_KEY_KIND, KeyValue
 from mainspring.ports.paging import iterate_rows
 from mainspring.ports.store import KeyValues, Store
 
-#: A key is cached for this long: a revocation must take effect in every instance within five seconds.
+#: How long an instance caches a key: a revocation must take effect in every instance within five seconds.
 KEY_CACHE_MS: Ms = 2_000
-#: Kind of the key-value entry with the last use of a key. The key has another entry, so that noting a use cannot
-#: restore a revoked key.
+#: Kind of the key-value entry with the time at which a key was last used. The key itself is in an entry of its own, so
+#: that writing its last use cannot restore a revoked key.
 KEY_USE_KIND = "key_use"
 #: An instance writes the last use of a key at most once in this time.
 USE_INTERVAL_MS: Ms = 60_000
@@ -45,14 +45,14 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     scope: str = "all"
     #: 0 in a key that was not read from the store.
     created_at: Ms = 0
-    #: None: never.
+    #: None: the key never expires.
     expires_at: Ms | None = None
-    #: None: never; only `list_keys` fills it in.
+    #: When the key was last used; None if it never was, and in every key that `list_keys` did not return.
     last_used: Ms | None = None
 
 
 class _Data(Struct):
-    """The content of a key's entry in the store."""
+    """The data of a key's key-value entry, as JSON."""
 
     name: str
     digest: str
@@ -65,9 +65,9 @@ def _digest(secret: str) -> str:
 
 
 async def create_key(store: Store, name: str, expires_at: Ms | None = None) -> tuple[ApiKey, str]:
-    """Store a new key and return it with its token, which cannot be shown again.
+    """Store a new key and return it, with its token, which cannot be read again.
 
-    `expires_at` None: it never expires. Raises: InvalidInput for a name that is not valid, or is taken.
+    `expires_at` None: the key never expires. Raises: InvalidInput for a name that is not valid, or is taken.
     """
     check_name(name, field="name")
     taken = {key.name for key in await list_keys(store)}
@@ -82,7 +82,10 @@ async def create_key(store: Store, name: str, expires_at: Ms | None = None) -> t
 
 async def list_keys(store: Store) -> list[ApiKey]:
     """Return every key that has not expired, with its last use, oldest key first."""
-    keys = [_key(row) async for row in iterate_rows(store, KeyValues(kind=API_KEY_KIND, limit=500), lambda row: row.id)]
+    keys = [
+        _decode_key(row)
+        async for row in iterate_rows(store, KeyValues(kind=API_KEY_KIND, limit=500), lambda row: row.id)
+    ]
     used = {row.id: row.created_at for row in await store.find(KeyValues(kind=KEY_USE_KIND, limit=10_000))}
     return sorted(
         (msgspec.structs.replace(key, last_used=used.get(key.id)) for key in keys),
@@ -91,7 +94,7 @@ async def list_keys(store: Store) -> list[ApiKey]:
 
 
 async def revoke_key(store: Store, name_or_id: str) -> ApiKey:
-    """Delete the key with this id or name, and return it. Raises: InvalidInput, with the nearest name or id."""
+    """Delete the key with this id or name, and return it. Raises: InvalidInput if there is none."""
     from mainspring.model.errors import suggest_nearest
 
     keys = await list_keys(store)
@@ -106,8 +109,8 @@ async def revoke_key(store: Store, name_or_id: str) -> ApiKey:
     )
 
 
-def _key(row: KeyValue) -> ApiKey:
-    """Return the key in an entry of the store, without its last use."""
+def _decode_key(row: KeyValue) -> ApiKey:
+    """Return the key in a key-value entry. Its last use is in another entry, and is None here."""
     data = msgspec.json.decode(row.data, type=_Data)
     return ApiKey(
         id=row.id,
@@ -120,9 +123,9 @@ def _key(row: KeyValue) -> ApiKey:
 
 
 class KeyRing:
-    """Checks the tokens of requests against stored keys, which are cached for `KEY_CACHE_MS`.
+    """Checks the tokens of requests against the stored keys, which it caches for `KEY_CACHE_MS`.
 
-    `ask(question)` calls `question(store)` where the store may be used, on the engine's loop, and returns its answer.
+    `ask(question)` awaits `question(store)` on the engine's loop, where the store may be used, and returns its result.
     `now` returns the present time.
     """
 
@@ -136,10 +139,10 @@ class KeyRing:
         #: Key id → when its last use was written.
         self._used: dict[str, Ms] = {}
 
-    async def judge(self, token: str) -> ApiKey | None:
-        """Return the key of a token, and store that it was used; None if the token is wrong, or the key is not valid.
+    async def check_token(self, token: str) -> ApiKey | None:
+        """Return the key of a token, and store that it was used. Return None if there is no such key.
 
-        A revoked or expired key is not valid. Raises: StoreError if the store cannot be reached.
+        A revoked or expired key counts as none. Raises: StoreError if the store cannot be reached.
         """
         parts = _TOKEN.fullmatch(token)
         if parts is None:
@@ -153,7 +156,7 @@ class KeyRing:
         await self._note_use(key, now)
         return key
 
-    async def any(self) -> bool:
+    async def has_keys(self) -> bool:
         """Return True if the store holds a key that has not expired."""
         return bool(await self._ask(lambda store: store.find(KeyValues(kind=API_KEY_KIND, limit=1))))
 
@@ -163,14 +166,14 @@ class KeyRing:
         at, key = self._seen.get(key_id, (-KEY_CACHE_MS, None))
         if not 0 <= now - at < KEY_CACHE_MS:
             rows = await self._ask(lambda store: store.find(KeyValues(kind=API_KEY_KIND, ids=(key_id,), limit=1)))
-            key = _key(rows[0]) if rows else None
+            key = _decode_key(rows[0]) if rows else None
             if len(self._seen) >= _MAX_CACHED_KEYS:
                 self._seen.clear()
             self._seen[key_id] = (now, key)
         return key
 
     async def _note_use(self, key: ApiKey, now: Ms) -> None:
-        """Write to the store that a key was used at `now`, unless this was done within `USE_INTERVAL_MS`."""
+        """Store that a key was used at `now`, unless this instance stored a use within the last `USE_INTERVAL_MS`."""
         if now - self._used.get(key.id, -USE_INTERVAL_MS) >= USE_INTERVAL_MS:
             self._used[key.id] = now
             use = KeyValue(kind=KEY_USE_KIND, id=key.id, data="{}", created_at=now)

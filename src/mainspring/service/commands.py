@@ -54,20 +54,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mainspring")
 
-#: Most attempts of a command. A write that the store refuses, as the row changed meanwhile, is decided on the new row.
+#: The most attempts of a command: if the row has changed before it is written, the command is decided on the new row.
 MAX_WRITE_ATTEMPTS = 20
-#: An event may be committed after events with greater numbers, but not after more than this many of them.
-LATE_EVENTS = 1_000
-#: Most runs or schedules in one commit.
+#: An event may be committed after events with greater numbers, but after at most this number of them.
+MAX_LATE_EVENTS = 1_000
+#: The most runs or schedules in one commit.
 MAX_ROWS_PER_COMMIT = 1_000
 
 
 class RevisionConflict(Exception):
-    """Raised if another edit of the schedule came first, so that it no longer has the revision to be edited."""
+    """Raised to refuse an edit or deletion because the schedule no longer has the revision that the caller read."""
 
 
 class NewRun(Struct, frozen=True, gc=False):
-    """A run to enqueue: its first event, the payload that the event names, and the gates to create for it."""
+    """A run to enqueue: its first event, the payload that the event refers to, and the gates to create for the run."""
 
     event: RunScheduled
     bodies: tuple[Body, ...] = ()
@@ -75,21 +75,21 @@ class NewRun(Struct, frozen=True, gc=False):
 
 
 class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """A schedule that a caller wants: its definition and name, the payload and gates to store with it, its origin."""
+    """A schedule that a caller wants to have: name, definition, origin, and the payload and gates to store with it."""
 
     ns: str
     name: str
     spec: ScheduleSpec
-    digest: str  # hash of the definition that code declares, else of `spec`
+    digest: str  # hash of the definition that code declares; if no code does, hash of `spec`
     bodies: tuple[Body, ...] = ()
     gates: tuple[Gate, ...] = ()
     origin: Origin = "api"
     by: str = ""
-    app: str = ""  # application that declares the schedule, and `version` of its code; "" if no code does
-    version: str = ""
+    app: str = ""  # application whose code declares the schedule; "" if no code does
+    version: str = ""  # version of that code
     delay: Ms | None = None  # time from the creation to the only fire; replaces the trigger
-    paused: str | None = None  # reason for which the schedule is created paused, in one commit; None: it is active
-    agent: HttpAgent | None = None  # its header values must not get into the log: see `with_stored_headers`
+    paused: str | None = None  # the schedule is created paused, for this reason; None: it is created active
+    agent: HttpAgent | None = None  # the HTTP agent, until its header values are stored: they must not get into the log
 
     def spec_at(self, now: Ms) -> ScheduleSpec:
         """Return the definition to store at the instant `now`; a delay becomes one fire that long after `now`."""
@@ -99,17 +99,17 @@ class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Commands:
-    """Queries and commands. A command reads a row, lets the rules decide, and writes only if the row is unchanged."""
+    """Queries and commands on a store. A command reads a row, applies the rules, and writes unless the row changed."""
 
     def __init__(
         self,
         store: Store,
-        apply: Callable[[Change], Awaitable[Result]],
+        apply: Callable[[Change], Awaitable[Result]],  # commits a change and returns the result
         apply_many: Callable[[Sequence[Change]], Awaitable[list[Result]]],
         time: StoreClock,
         ids: IdFactory,
-        change_id: Callable[[], str],
-        vault: Callable[[], Vault],
+        change_id: Callable[[], str],  # returns the id for a new change
+        vault: Callable[[], Vault],  # returns the store of header values and signing secrets of HTTP agents
     ) -> None:
         self._store = store
         self._vault = vault
@@ -119,10 +119,11 @@ class Commands:
         self._ids = ids
         self._change_id = change_id
 
-    # ── reading ────────────────────────────────────────────────────────────
-
     async def schedule(self, ns: str, key: str) -> Schedule:
-        """Return the schedule of a name or id (deleted: id only). Raises `UnknownSchedule` with the nearest name."""
+        """Return the schedule whose name in `ns`, or whose id in any namespace, is `key`.
+
+        A deleted one is found by its id only. Raises: UnknownSchedule, with the nearest name, if there is none.
+        """
         found = await self._store.find(Schedules(ns=ns, name=key, limit=1))
         if not found:
             found = await self._store.find(Schedules(id=key, limit=1))
@@ -151,49 +152,44 @@ class Commands:
         return await self._store.find(query)
 
     async def open_cursor(self, place: str | None) -> LogCursor:
-        """Return a cursor on the event log behind `place`, a position of `LogCursor.read`; None: at the log's end."""
+        """Return a cursor on the event log after the position `place`; None: after the present end of the log."""
         if place is not None:
             return open_cursor(self._store, place)
-        # The last events are read and dropped, so that events that commit late among them are not missed.
-        found = open_cursor(self._store, str(max(0, await find_log_end(self._store) - LATE_EVENTS)))
-        while len(await found.read(LATE_EVENTS)) >= LATE_EVENTS:
+        # The cursor starts before the end and reads over the last events: it then also finds those that commit late.
+        found = open_cursor(self._store, str(max(0, await find_log_end(self._store) - MAX_LATE_EVENTS)))
+        while len(await found.read(MAX_LATE_EVENTS)) >= MAX_LATE_EVENTS:
             pass
         return found
 
     async def bodies(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Return payloads as JSON text, by id; None among the ids is ignored, ids without a payload are left out."""
+        """Return payloads as JSON text, by id. A None in `ids` is ignored; ids without a payload are left out."""
         wanted = tuple({name for name in ids if name is not None})
         found = await self._store.find(Bodies(ids=wanted, limit=len(wanted))) if wanted else []
         return {body.id: body.data for body in found}
 
-    # ── beside the log ─────────────────────────────────────────────────────
-
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False) -> list[bool]:
-        """Store key-value entries. Return for each: True if written, False if it exists and `replace` is False."""
+        """Store key-value entries. Return for each whether it was written: not if it exists and `replace` is False."""
         return await self._store.put(items, replace=replace)
 
     async def find_values(self, kind: str, ids: Iterable[str]) -> dict[str, KeyValue]:
-        """Return the key-value entries of a kind by id; ids without an entry are left out."""
+        """Return the key-value entries of a kind with these ids, by id; ids without an entry are left out."""
         wanted = tuple(dict.fromkeys(ids))
         found = await self._store.find(KeyValues(kind=kind, ids=wanted, limit=len(wanted))) if wanted else []
         return {one.id: one for one in found}
 
     async def remove(self, kind: str, ids: Sequence[str]) -> int:
-        """Remove key-value entries of a kind and return how many of the ids existed."""
+        """Remove the key-value entries of a kind with these ids, and return how many of them existed."""
         return await self._store.remove(kind, ids)
 
     async def _count_open(self, schedule_id: str) -> OpenRuns:
-        """Return how many runs of a schedule are open, and which is the oldest; at most 10,000 are counted."""
-        runs = await self._store.find(
-            Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=10_000, oldest_first=True)
-        )
+        """Return how many runs of a schedule are open (at most 10,000), how many of these wait, and the oldest."""
+        query = Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=10_000, oldest_first=True)
+        runs = await self._store.find(query)
         waiting = sum(run.state is not State.RUNNING for run in runs)
         return OpenRuns(len(runs), waiting, runs[0].id if runs else None)
 
-    # ── schedules ──────────────────────────────────────────────────────────
-
     async def with_stored_headers(self, want: ScheduleRequest) -> ScheduleRequest:
-        """Store the header values of the request's agent; return the request with a reference in their place."""
+        """Store the header values of the agent in `want`, if any; return `want` with a reference in place of them."""
         agent, options = want.agent, want.spec.options
         if agent is None or agent.headers is None or options is None or options.http is None:
             return want
@@ -205,10 +201,10 @@ class Commands:
     async def create(
         self, want: ScheduleRequest, on_conflict: OnConflict = "error", *, fresh: bool = False
     ) -> Schedule:
-        """Create a schedule and return it; if its name exists with an equal definition, return the existing one.
+        """Create a schedule and return it; if the name exists with an equal definition, return the existing schedule.
 
-        Raises: ScheduleConflict if the definitions differ and `on_conflict` is "error", and for any existing name if
-        `fresh` is True.
+        If the definitions differ, `on_conflict` decides: "keep" the existing one, "replace" it, or raise an "error".
+        With `fresh`, an existing name is always an error. Raises: ScheduleConflict.
         """
         want = await self.with_stored_headers(want)
         for _ in range(MAX_WRITE_ATTEMPTS):
@@ -227,7 +223,7 @@ class Commands:
         raise StoreError(f"schedule {want.name!r} kept changing while it was created")
 
     async def _resolve_conflict(self, existing: Schedule, want: ScheduleRequest, on_conflict: OnConflict) -> Schedule:
-        """Return the existing schedule, edited if its definition differs and `on_conflict` is "replace"."""
+        """Return the existing schedule; if the definitions differ, keep it, replace it, or raise ScheduleConflict."""
         is_equal = existing.spec == want.spec or (existing.digest == want.digest and existing.revision == 1)
         if is_equal or on_conflict == "keep":
             return existing
@@ -241,7 +237,7 @@ class Commands:
         )
 
     async def create_many(self, wants: list[ScheduleRequest], on_conflict: OnConflict = "error") -> int:
-        """Create schedules in one commit, then call `create` for those whose names exist. Return how many are new."""
+        """Create schedules in one commit and return how many are new; for each name that exists, call `create`."""
         wants = [want if want.agent is None else await self.with_stored_headers(want) for want in wants]
         now = self._time.now()
         changes = [self._change(self._new_schedule(want, now), want.bodies, want.gates) for want in wants]
@@ -271,7 +267,7 @@ class Commands:
     async def replace(self, schedule: Schedule, want: ScheduleRequest, *, exactly: bool = False) -> Schedule:
         """Write `want` as a new revision of a schedule and return the schedule.
 
-        If another edit came first, the new one follows it; with `exactly` it is refused: RevisionConflict is raised.
+        If another edit came first, this edit is written after it; with `exactly`, RevisionConflict is raised instead.
         """
         want = await self.with_stored_headers(want)
 
@@ -297,10 +293,10 @@ class Commands:
     async def declare(
         self, want: ScheduleRequest, live: tuple[LiveDeclaration, ...], on_drift: Literal["keep", "code"] = "keep"
     ) -> str:
-        """Create or update a schedule that code declares, as `judge_declaration` decides; return its verdict.
+        """Create or update a schedule that code declares, as `judge_declaration` decides, and return its verdict.
 
-        `live`: declarations by other live instances. If one by newer code differs, the schedule stays as it is, and an
-        event records the conflict. `on_drift`: "keep" a person's edit of the schedule, or replace it by the "code".
+        `live`: declarations by other live instances. If newer code declares another definition, the schedule stays as
+        it is, and an event records the conflict. `on_drift`: "keep" a person's edit, or replace it by the "code".
         """
         want = await self.with_stored_headers(want)
         found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
@@ -325,22 +321,24 @@ class Commands:
         return verdict
 
     async def pause(self, schedule: Schedule, *, reason: str = "paused", until: Ms | None = None) -> Schedule:
-        """Pause a schedule, until resumed or until an instant; return it. Raises: InvalidInput if it has finished."""
+        """Pause a schedule until `until` (None: until a resume); return it. Raises: InvalidInput if it has finished."""
         if until is not None and until <= self._time.now():
             raise InvalidInput("until", "lies in the past", "Give an instant in the future, or none")
         if schedule.state == "finished":
-            raise InvalidInput("schedule", f"{schedule.name!r} has finished ({schedule.reason})", "Edit it to go on")
+            problem = f"{schedule.name!r} has finished ({schedule.reason}) and cannot be paused"
+            raise InvalidInput("schedule", problem, "To continue it, change when it fires")
         text = storable_text(reason)
-        return await self._edit(
-            schedule, lambda row, open_runs, now: pause(row, open_runs, now, reason=text, until=until)
-        )
+        return await self._edit(schedule, lambda row, runs, now: pause(row, runs, now, reason=text, until=until))
 
     async def resume(self, schedule: Schedule, *, reason: str = "") -> Schedule:
-        """Resume a paused schedule and return it; one that is not paused is returned unchanged."""
+        """Resume a schedule and return it, unchanged if it is not paused. Raises: UnknownSchedule if it was deleted."""
         return await self._edit(schedule, lambda row, _, now: resume(row, now, reason=reason))
 
     async def delete(self, schedule: Schedule, *, reason: str = "user", exactly: bool = False) -> Schedule:
-        """Delete a schedule, cancel its waiting runs, let running ones end; return it. `exactly`: as in `replace`."""
+        """Delete a schedule, cancel its waiting runs, let its running ones end, and return the schedule.
+
+        If another edit came first, it is deleted all the same; with `exactly`, RevisionConflict is raised instead.
+        """
 
         def decide_on(row: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
             if exactly and row.revision != schedule.revision:
@@ -357,7 +355,7 @@ class Commands:
         return row
 
     async def trigger(self, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
-        """Start one run of a schedule now, outside the plan, and return it. `body` replaces the schedule's payload."""
+        """Enqueue one run of a schedule for now, outside its plan; return it. `body` replaces the stored payload."""
         if schedule.state == "deleted":
             raise UnknownSchedule(f"the schedule {schedule.name!r} was deleted")
         now = self._time.now()
@@ -374,7 +372,7 @@ class Commands:
         bodies: tuple[Body, ...] = (),
         gates: tuple[Gate, ...] = (),
     ) -> Schedule:
-        """Write `decide_on(row, open_runs, now)` and return the new row; decide again if the row changed meanwhile."""
+        """Write the draft of `decide_on(row, open_runs, now)`, again if the row changed, and return the new row."""
         row = schedule
         for _ in range(MAX_WRITE_ATTEMPTS):
             if row.state == "deleted":
@@ -391,12 +389,12 @@ class Commands:
         raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
 
     async def _stored(self, schedule: Schedule) -> Schedule:
-        """Read a written row again, for the columns that the store sets; if it changed since, return it as written."""
+        """Read a row again after its write, because the store sets columns; if it changed since, return `schedule`."""
         found = await self._store.find(Schedules(id=schedule.id, limit=1))
         return found[0] if found and found[0].n == schedule.n else schedule
 
     async def cancel_older(self, draft: ScheduleDraft) -> None:
-        """Cancel the open runs older than a draft of their schedule (`cancel_running`): its run waits for their end."""
+        """Cancel a schedule's open runs that `draft` has not planned; a run planned by `draft` waits for their end."""
         new = {run.id for run in draft.runs}
         for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
             if run.cancel is None and run.id not in new:
@@ -410,15 +408,13 @@ class Commands:
         draft.gates.extend(gates)
         return draft.change(self._change_id())
 
-    # ── runs ───────────────────────────────────────────────────────────────
-
     async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
-        """Store a run and return it with True; if an open run has its unique key, return that one with False."""
-        run, change = self.make_run(new)
+        """Store a run and return it, with True. If an open run has the unique key, return the open run, with False."""
+        run, change = self.make_run_and_change(new)
         return stored_run(run, await self._apply(change))
 
-    def make_run(self, new: NewRun) -> tuple[Run, Change]:
-        """Return the run that a first event describes, and the change that inserts it. Thread: any."""
+    def make_run_and_change(self, new: NewRun) -> tuple[Run, Change]:
+        """Return the new run, as its first event describes it, and the change that inserts it. Thread: any."""
         run = run_from_event(new.event)
         change = Change(
             id=self._change_id(),
@@ -431,8 +427,11 @@ class Commands:
         )
         return run, change
 
-    def make_runs(self, chunk: list[NewRun]) -> Change:
-        """Return the change that inserts up to `MAX_ROWS_PER_COMMIT` runs without unique keys. Thread: any."""
+    def make_insert_change(self, chunk: list[NewRun]) -> Change:
+        """Return one change that inserts these runs. Thread: any.
+
+        The caller passes at most `MAX_ROWS_PER_COMMIT` runs, none with a unique key: no guard would check the key.
+        """
         return Change(
             id=self._change_id(),
             runs=tuple(runs_from_events([new.event for new in chunk])),
@@ -443,22 +442,22 @@ class Commands:
         )
 
     async def cancel(self, run_id: str, *, reason: str, by: str = "") -> Run:
-        """Cancel a waiting run, or ask a running one to stop, and return it; return an ended run unchanged."""
+        """Cancel a waiting run, or ask a running one to stop, and return it; an ended run is returned unchanged."""
         run = await self.run(run_id)
         if run.state not in OPEN:
             return run
         return await self._command(run, RequestCancel(storable_text(reason), by))
 
     async def reopen(self, run_id: str, *, by: str = "") -> Run:
-        """Open an ended run again and return it: row and fire time stay, the retry budgets begin anew."""
+        """Make a failed, lost or cancelled run wait again, with its fire time and full retry budgets, and return it."""
         return await self._command(await self.run(run_id), Reopen(by))
 
     async def discard(self, run_id: str, *, by: str = "") -> Run:
-        """Dismiss the dead letter with this run id, and return its run, which is then no dead letter any more."""
+        """Mark the dead letter with this run id as dismissed, so that it is listed no longer, and return its run."""
         return await self._command(await self.run(run_id), Discard(by))
 
     async def _command(self, run: Run, command: Command) -> Run:
-        """Apply a command to a run and return its new row; decide again if the row changed meanwhile."""
+        """Apply a command to a run and return the new row. If the row has changed meanwhile, decide again on it."""
         for _ in range(MAX_WRITE_ATTEMPTS):
             events: tuple[RunEvent, ...] = decide(run, command, self._time.now())
             after = evolve(run, events[0])
@@ -493,7 +492,7 @@ def _is_undeclared(schedule: Schedule) -> bool:
 
 
 def stored_run(run: Run, result: Result) -> tuple[Run, bool]:
-    """Return `run` and True if the result accepts it, else the open run that has its unique key, and False."""
+    """Return `run` and True if `result` says that it was stored, else the open run with its unique key, and False."""
     if result.ok:
         return run, True
     assert isinstance(result.current, Run)

@@ -1,4 +1,7 @@
-"""Unresolved runs: waiting runs that no live instance can execute, for example because their task was renamed."""
+"""Unresolved runs: waiting runs whose task no live instance has, for example because the task was renamed.
+
+Only names of tasks are compared. A run in a queue that no worker serves is not found here.
+"""
 
 from __future__ import annotations
 

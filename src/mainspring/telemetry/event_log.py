@@ -1,4 +1,4 @@
-"""Event handler that writes the events as log lines: `ms.on_event(Event, LoggingHandler())`."""
+"""Event handler that logs every event as a line: `ms.on_event(Event, LoggingHandler())`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ _ERRORS = (RunFailed, RunLost)
 
 
 class LoggingHandler:
-    """Logs each event as one line; its type, run and schedule are also attributes of the log record.
+    """Logs each event as one line.
 
-    The attributes are `action`, `run_id` and `schedule_id`. Failed and lost runs are errors. Retries, cancellations,
-    expired leases and notes of a failure, such as `SubscriberFailed`, are warnings.
+    The log record has the attributes `action` (the event's type), `run_id` and `schedule_id`. Failed and lost runs have
+    the level ERROR. Retries, cancellations, expired leases and notes about a failure, such as `SubscriberFailed`, have
+    the level WARNING. All other events have the level INFO.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("mainspring.events")
 
     def __call__(self, event: Event) -> None:
-        """Log an event: its type, the id of its run (else of its schedule), and its data as JSON."""
+        """Log an event: its type, the id of its run or else of its schedule, and its data as JSON."""
         level = logging.INFO
         if isinstance(event, _WARNINGS) or (isinstance(event, Note) and "Failed" in type(event).__name__):
             level = logging.WARNING

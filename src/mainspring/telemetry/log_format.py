@@ -1,4 +1,4 @@
-"""Log of the service: its format, plain text or one JSON object a line, and its level."""
+"""Log of the service: its level, and its format, which is plain text or one JSON object for each line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class JsonLineFormatter(logging.Formatter):
     """Formats each log record as one JSON object, for programs that read logs."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a JSON object; a traceback is a text in the field `error`."""
+        """Return the record as a JSON object on one line. A traceback becomes a text in the field `error`."""
         line = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -27,9 +27,10 @@ class JsonLineFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, form: str) -> None:
-    """Log to standard error from `level` on; `form` is "text" or "json". Call it once, before the first line.
+    """Send log records of at least `level` to standard error, as lines of the format `form`: "text" or "json".
 
-    Handlers that the root logger has are removed. Libraries that log every detail are cut to warnings.
+    Call this once, before the first line is logged. The root logger's present handlers are removed. Libraries that log
+    every detail log only warnings and errors.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLineFormatter() if form == "json" else logging.Formatter(_TEXT))
@@ -39,5 +40,5 @@ def configure_logging(level: str, form: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """Change the level of the log while the service runs."""
+    """Change the level of the log while the service runs. Called when the configuration is reloaded."""
     logging.getLogger().setLevel(level.upper())

@@ -1,9 +1,9 @@
-"""The surroundings of an app during a test: a store in memory, a virtual clock, and an event loop for the engine.
+"""The harness that replaces an app's store, clock and engine thread during a test, for the fixture `mainspring`.
 
 A plain test has no event loop: the harness creates one and drives it inside each call, in the test's own thread.
-Blocking handlers are called between two turns of that loop, so they see the test's thread, its transactions, and no
-running loop. In an async test the engine runs on the test's loop, and blocking handlers run in another thread while
-virtual time stands still.
+Blocking handlers are called between two turns of that loop, in the test's thread and outside any running loop. So they
+see the test's open transaction. In an async test, the engine runs on the test's loop, and blocking handlers run in
+another thread while virtual time stands still.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mainspring.backends.memory.store import MemoryStore
 from mainspring.engine.work.worker import Worker
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.errors import MainspringError
-from mainspring.model.instant import Ms
+from mainspring.model.instant import DAY_MS, Ms
 from mainspring.model.run import OPEN
 from mainspring.ports.executor import HeldRun
 from mainspring.ports.store import Claimed, Offer, Runs
@@ -37,8 +37,7 @@ from mainspring.testing.virtual_time import VirtualClock, VirtualTime
 
 T = TypeVar("T")
 
-DAY_MS: Ms = 86_400_000
-#: True in every task that a step of virtual time started, above all in handlers: these must not start a step.
+#: True in every task that was started inside a step of virtual time, above all in handlers: they must not start a step.
 _stepping: ContextVar[bool] = ContextVar("mainspring_stepping", default=False)
 
 
@@ -62,14 +61,14 @@ class AppHarness:
         self._one_at_a_time = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._own: list[asyncio.AbstractEventLoop] = []
-        self._is_driven = False  # True while plain code drives the loop
+        self._is_driven = False  # True while a plain test, in `run`, drives the loop
         self._in_blocking_call = False  # True while a blocking handler is called in the test's thread, outside the loop
         self._calls: deque[tuple[BlockingExecutor, HeldRun]] = deque()
         self._declared = 0
 
     @property
     def begun(self) -> bool:
-        """True once the engine has been started."""
+        """True from the first attempt to start the engine on, also while it starts and if the start fails."""
         return self._loop is not None
 
     # ── taking over ────────────────────────────────────────────────────────
@@ -120,7 +119,7 @@ class AppHarness:
         """Stop the engine if its loop can still be driven."""
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running():
-            return  # the engine ended with its loop, which cancelled the tasks that were left
+            return  # the engine ended with its loop, which cancelled all of its tasks
         loop.run_until_complete(self._end())
 
     async def _end(self) -> None:
@@ -162,11 +161,11 @@ class AppHarness:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *args)
 
-    async def rest(self, unused: Callable[[], bool]) -> None:
-        """Do nothing: the loop belongs to the test, or is closed by `leave`."""
+    async def stop_when_idle(self, is_unused: Callable[[], bool]) -> None:
+        """Do nothing: an idle engine keeps its loop, which is the test's, or is closed by `leave`."""
 
     async def _ready(self) -> None:
-        """Start the engine on the running loop; if it runs on another loop, move it here. The store stays."""
+        """Start the engine on the running loop, unless it runs there; first end it on another loop. The store stays."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             before, self._loop = self._loop, loop
@@ -174,7 +173,7 @@ class AppHarness:
         await asyncio.shield(self._beginning)
 
     async def _begin(self, before: asyncio.AbstractEventLoop | None) -> None:
-        """Start the engine on the running loop, with the worker stopped; end it first on the loop `before`."""
+        """Start the engine on the running loop, with the worker stopped. End it first on the loop `before`, if any."""
         if before is not None and not before.is_closed():
             await asyncio.to_thread(before.run_until_complete, self._end())
         self._host.forget_runtime()
@@ -193,7 +192,7 @@ class AppHarness:
         runtime.wait_for_end = self._wait  # never restored: the runtime lives no longer than the harness
 
     async def _declare(self, runtime: Runtime) -> None:
-        """Store the declared schedules, if there are more or fewer than at the last call."""
+        """Store the declared schedules, if their number has changed since the last call."""
         if len(self.app.declared) != self._declared:
             self._declared = len(self.app.declared)
             await runner_of(self.app).declare(runtime)
@@ -202,9 +201,12 @@ class AppHarness:
 
     @contextlib.asynccontextmanager
     async def _step(self) -> AsyncIterator[VirtualTime]:
-        """Run the worker inside the block, and yield the virtual time to move. Between two steps no run can begin."""
+        """Run the worker inside the block, and yield the virtual time, for the block to move.
+
+        Between two steps no run can begin. Raises: MainspringError if a handler begins a step.
+        """
         if _stepping.get() or self._in_blocking_call:
-            raise MainspringError("a handler cannot move the time it runs in: let the test do it")
+            raise MainspringError("a handler cannot move the clock of its test: call this method in the test instead")
         await self._ready()
         async with self._turn:
             runtime = self._host.runtime
@@ -243,9 +245,15 @@ class AppHarness:
                     raise AssertionError(f"there are open runs after {within / 1000:g} s of virtual time: {shown}")
 
     async def _wait(self, run_id: str, timeout: float) -> None:
-        """Wait for a run to end: in a test by moving time forward, inside a handler in the usual way."""
+        """Wait for a run to end, at most `timeout` seconds: in a test by moving time, in an async handler without.
+
+        Replaces the runtime's `wait_for_end`. Raises: MainspringError in a blocking handler, during whose call no
+        other run can begin.
+        """
         if self._in_blocking_call:
-            raise MainspringError("a blocking handler waits for a run that cannot begin before it has ended itself")
+            raise MainspringError(
+                "a blocking handler cannot wait for another run in a test. Make the handler async, or wait in the test"
+            )
         if _stepping.get():
             return await self._wait_for_end(run_id, timeout)
         waiting = asyncio.ensure_future(self._wait_for_end(run_id, timeout))
@@ -271,7 +279,10 @@ class AppHarness:
             return self._run(work)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work of `run`, in a new loop if the engine's loop is closed, runs already, or was not made yet."""
+        """Do what `run` does: call blocking handlers whenever one is queued, until `work` is done.
+
+        The loop is a new one if the engine's is closed, is running, or does not exist yet.
+        """
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running():
             loop = asyncio.new_event_loop()
@@ -302,9 +313,10 @@ class AppHarness:
         called.cancel()
 
     def _block(self, work: Coroutine[Any, Any, T], instead: str) -> T:
-        """Replacement of `block_on` for the app's blocking methods: in the test's thread, drive the engine's loop.
+        """Replace `block_on` during a test: in the test's thread, drive the engine's loop until `work` is done.
 
-        Elsewhere call the replaced function. `instead` is the call to await, for its error.
+        Elsewhere, or on a thread that runs a loop, call the replaced function; its error quotes `instead` as the call
+        to await.
         """
         if threading.get_ident() in (self._thread, self._driver) and not runs_loop():
             return self.run(work)
@@ -323,9 +335,9 @@ class AppHarness:
 
 
 class BlockingExecutor(ThreadExecutor):
-    """Executor of blocking handlers in virtual time; the clock stands still while a handler is called.
+    """Executor of blocking handlers during a test; virtual time stands still while a handler is called.
 
-    If plain code drives the loop, handlers run in the test's thread, else in a thread pool.
+    In a plain test, handlers run in the test's thread, in an async test in a thread pool.
     """
 
     def __init__(self, home: AppHarness, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,4 +1,4 @@
-"""Expectations of a test about runs and fires, and the failure messages that show the nearest difference."""
+"""Expectations of a test about runs and fires, and the failure messages that show how the closest run differs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ MAX_LISTED = 20
 class ExpectedRun:
     """A run that a test expects. Pass every run to `see`; then `matching` returns those that fit the expectation.
 
-    The arguments are those of `Kit.assert_enqueued`, and `now`, the time of the assertion. Raises: InvalidInput or
-    WrongArguments for arguments that the task does not have.
+    `now`: the time of the assertion. `args` and `kwargs`: the whole call; None for both: any call. `payload`: some of
+    the arguments by name. `at`: when the run is due; `within`: how far off it may be, or without `at`, how soon it is
+    due. `queue` None: any. Raises: InvalidInput or WrongArguments for arguments that the task does not have.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ExpectedRun:
         self._other_tasks: Counter[str] = Counter()
 
     def _check_argument_names(self, given: Iterable[str]) -> None:
-        """Raise InvalidInput for a name that is no argument of the handler, unless it takes arbitrary ones."""
+        """Raise InvalidInput for a name that is no argument of the handler; a handler with **kwargs takes any name."""
         names = [p.name for p in self._parameters if p.kind is not p.VAR_KEYWORD]
         if len(names) < len(self._parameters):
             return
@@ -73,9 +74,9 @@ class ExpectedRun:
                 raise InvalidInput("payload", f"{self.task.name!r} has no argument {name!r}", fix)
 
     def see(self, run: Run, body: str | None) -> None:
-        """Compare a run and its payload with the expectation, and keep both with the differences.
+        """Compare a run with the expectation, and keep it with its differences; of another task, only count it.
 
-        Runs of other tasks are only counted.
+        `body`: the run's payload as JSON text, None if it has none.
         """
         if run.task != self.task.name:
             self._other_tasks[run.task] += 1
@@ -88,11 +89,11 @@ class ExpectedRun:
         return [(run, values) for run, values, differences in self._candidates if not differences]
 
     def _whole(self, body: Any) -> dict[str, Any]:
-        """Return the arguments of an encoded call by name; `body` None: a call without arguments."""
+        """Return the arguments by name, given a stored payload; `body` None: a call without arguments."""
         return self._values(None if body is None else body.data)
 
     def _values(self, body: str | None) -> dict[str, Any]:
-        """Decode a payload into arguments by name, defaults included."""
+        """Return the arguments by name, with defaults, given a payload as JSON text; None: no arguments."""
         signature = self.task.signature._payload
         bound = signature.bind_partial()
         bound.arguments.update(self.task.signature.decode(body))
@@ -141,9 +142,9 @@ class ExpectedRun:
 
 
 def format_mismatch(wanted: ExpectedRun, count: str, found: int) -> str:
-    """Format a failure message: the expectation, the runs that were enqueued, and the nearest difference.
+    """Return the text of a failed assertion: expectation, the task's runs, and, if none fits, how the closest differs.
 
-    `count`: how many runs were expected, in words. `found`: how many fit.
+    `count`: how many runs were expected, as text ('no', '3', 'one or more'). `found`: how many fit.
     """
     noun = "run" if count in ("1", "no") else "runs"
     lines = [f"expected {count} {noun} of {wanted}, found {found}"]
@@ -160,7 +161,10 @@ def format_mismatch(wanted: ExpectedRun, count: str, found: int) -> str:
 
 
 def _candidate_lines(wanted: ExpectedRun, *, show_nearest: bool) -> list[str]:
-    """Format the runs of the expected task; `show_nearest` adds how the run with the fewest differences differs."""
+    """Return lines that list the runs of the expected task.
+
+    `show_nearest`: add how the run with the fewest differences differs.
+    """
     seen = wanted._candidates
     lines = [f"enqueued of {wanted.task.name!r}, at {_time(wanted._now)}:"]
     near = min((d for _, _, d in seen if d), key=len, default=None)
@@ -178,7 +182,8 @@ def _candidate_lines(wanted: ExpectedRun, *, show_nearest: bool) -> list[str]:
 class FireSource:
     """The fires of one schedule or trigger, for `assert_fires`.
 
-    `name` and `tz` are for messages. `spec` is None for a trigger. `left`: how many fires `max_runs` still allows.
+    `name` and `tz` are for messages. `spec`: the definition of the schedule; None for a trigger. `left`: the number of
+    fires that `max_runs` still allows.
     """
 
     def __init__(self, name: str, trigger: Trigger, tz: ZoneInfo, spec: ScheduleSpec | None, left: int) -> None:
@@ -189,7 +194,7 @@ class FireSource:
         self._left = left
 
     def fires(self, after: Ms, through: Ms, limit: int) -> list[Ms]:
-        """Return at most `limit` fires in (after, through] that would run.
+        """Return the first fires after `after` and up to `through` that would run, at most `limit`.
 
         Start, end, window and `max_runs` of the schedule are applied.
         """
@@ -210,7 +215,7 @@ class FireSource:
         return found
 
     def describe_difference(self, expected: list[Ms], found: list[Ms]) -> str:
-        """Format a failure message that lists expected and actual fires in the order of time."""
+        """Return a failure message that lists expected and actual fires in the order of time."""
         lines = [f"{self.name} does not fire as expected ({self.zone.key})"]
         for at in sorted({*expected, *found}):
             mark = "  " if at in expected and at in found else "- " if at in expected else "+ "
@@ -219,7 +224,7 @@ class FireSource:
         return "\n".join(lines)
 
     def describe_count(self, count: int, found: list[Ms]) -> str:
-        """Format a failure message with the number of fires found and the first of them."""
+        """Return a failure message with the number of fires found, the expected `count`, and the first fires."""
         shown = "".join(f"\n    {self._shown(at)}" for at in found[:MAX_LISTED])
         more = f"\n    … and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
         return f"{self.name} fires {len(found)} times, expected {count} ({self.zone.key}){shown}{more}"
@@ -237,25 +242,31 @@ def fire_source(
     schedule: str | BaseTask[Any, Any] | Trigger,
     found: Callable[[Query[Any]], list[Any]],
 ) -> FireSource:
-    """Return the fires of a stored schedule, of a declared one, or of a trigger; `found` queries the store.
+    """Return the fires of `schedule`: a name, the task on which one schedule is declared, or a trigger.
 
-    Raises: UnknownSchedule for a name without a schedule, InvalidInput for a fixed delay, which has no fire times.
+    `found` returns the rows of a query of the store. Raises: UnknownSchedule for a name without a schedule;
+    InvalidInput for a fixed delay, whose fire times cannot be computed.
     """
     if isinstance(schedule, Trigger):
         return FireSource(repr(schedule), schedule, schedule._zone() or load_zone("UTC"), None, MAX_EXAMINED_FIRES)
     name = schedule if isinstance(schedule, str) else _schedule_declared_on(app, schedule)
     spec, anchor, left = _named_schedule(app, name, found)
     if is_fixed_delay(spec):
-        raise InvalidInput("schedule", f"{name!r} fires after the end of its last run", "It has no times of its own")
+        raise InvalidInput(
+            "schedule",
+            f"{name!r} fires a fixed delay after the end of its last run",
+            "Its fire times cannot be computed: move the clock and check its runs",
+        )
     return FireSource(repr(name), trigger_of(spec, anchor), load_zone(spec.tz), spec, left)
 
 
 def _named_schedule(
     app: Mainspring, name: str, found: Callable[[Query[Any]], list[Any]]
 ) -> tuple[ScheduleSpec, Ms, int]:
-    """Return the definition, the anchor and the number of fires left of a stored schedule, else of a declared one.
+    """Return the definition, the anchor and the number of fires left of a schedule: as stored, else as declared.
 
-    Raises: UnknownSchedule.
+    `found` returns the rows of a query of the store. A schedule that is not active has no fires left. Raises:
+    UnknownSchedule.
     """
     stored = found(Schedules(ns=app.settings.namespace, name=name))
     if stored:
@@ -272,34 +283,36 @@ def _named_schedule(
 
 
 def _schedule_declared_on(app: Mainspring, task: Any) -> str:
-    """Return the name of the one schedule that is declared on a task. Raises: InvalidInput unless there is one."""
+    """Return the name of the schedule that is declared on a task. Raises: InvalidInput unless there is exactly one."""
     if not isinstance(task, BaseTask):
         raise InvalidInput("schedule", f"{task!r} is no schedule", "Give its name, its task or a trigger")
     names = [name for name, wanted in registry_of(app).declared.items() if wanted["task"] is task]
     if len(names) != 1:
-        raise InvalidInput("schedule", f"{len(names)} schedules are declared on task {task.name!r}", "Give the name")
+        raise InvalidInput(
+            "schedule", f"{len(names)} schedules are declared on task {task.name!r}", "Give the schedule's name"
+        )
     return names[0]
 
 
 def next_fires(source: FireSource, after: Ms, count: int) -> list[Ms]:
-    """Return the next `count` fires after an instant."""
+    """Return the first `count` fires after the instant `after`."""
     return source.fires(after, LAST_MS, count)
 
 
 def fires_between(source: FireSource, low: Ms, high: Ms) -> list[Ms]:
-    """Return every fire between two instants, both included. Raises: InvalidInput if they are too many to examine."""
+    """Return every fire from `low` to `high`, both included. Raises: InvalidInput if there are too many to examine."""
     found = source.fires(low - 1, high, MAX_EXAMINED_FIRES)
     if len(found) == MAX_EXAMINED_FIRES:
         raise InvalidInput(
-            "between", f"{source.name} fires more than {MAX_EXAMINED_FIRES} times there", "Give a shorter stretch"
+            "between", f"{source.name} fires more than {MAX_EXAMINED_FIRES} times in it", "Give a shorter period"
         )
     return found
 
 
 def parse_times(times: Iterable[datetime | str]) -> list[Ms]:
-    """Parse a list of instants and sort it. Raises: InvalidInput, also for a single time in place of a list."""
+    """Return a list of instants, parsed and sorted. Raises: InvalidInput, also for one instant in place of a list."""
     if isinstance(times, str | datetime):
-        raise InvalidInput("times", f"{times!r} is one time, not a list", "Write it in brackets")
+        raise InvalidInput("times", f"{times!r} is one instant, not a list", f"Write times=[{times!r}]")
     return sorted(instant_ms(when, field=f"times[{index}]") for index, when in enumerate(times))
 
 

@@ -38,7 +38,7 @@ class Reader:
         self._messages = broker.consume(topic, group=group, consumer=consumer, limit=limit)
 
     async def next_messages(self) -> list[Message]:
-        """Return the next list of messages that is not empty."""
+        """Wait for the next list of messages that is not empty, and return it."""
         async with asyncio.timeout(MESSAGE_TIMEOUT_SECONDS):
             async for batch in self._messages:
                 if batch:
@@ -46,7 +46,7 @@ class Reader:
         raise AssertionError("the stream of messages ended")
 
     async def next_batch(self) -> list[Message]:
-        """Return the next list of messages, which may be empty."""
+        """Wait for the next list of messages and return it; it may be empty, as the first list always is."""
         async with asyncio.timeout(MESSAGE_TIMEOUT_SECONDS):
             return await anext(self._messages)
 
@@ -75,7 +75,7 @@ class Reader:
 
 
 class BrokerBench:
-    """The brokers and consumers of one test, all at one place; they are closed when the test is over."""
+    """The brokers and consumers of one test, all at one new place; `close` closes them."""
 
     def __init__(self, make: Callable[[str, BrokerLimits], Broker]) -> None:
         self._make = make
@@ -117,7 +117,7 @@ def bodies(messages: Sequence[Message]) -> list[str]:
 
 
 class BrokerContract:
-    """The tests of the broker port; a subclass sets `make` (see the module)."""
+    """Tests of the broker port. A subclass sets `make`: given place and limits, it returns a broker, not yet open."""
 
     make: ClassVar[Callable[[str, BrokerLimits], Broker]]
 
@@ -195,7 +195,7 @@ class BrokerContract:
             reader = bench.reader(broker)
             done, unanswered = await reader.take(2)
             await broker.ack([done], group=WORKER_GROUP)
-            await broker.ack([done], group=WORKER_GROUP)  # twice is no mistake
+            await broker.ack([done], group=WORKER_GROUP)  # a second acknowledgement has no effect
             again = await reader.one()
             assert (again.id, again.body, again.deliveries) == (unanswered.id, "open", 2)
 
@@ -274,7 +274,7 @@ class BrokerContract:
 
     async def test_nacked_messages_are_redelivered_at_once(self) -> None:
         async with self.bench() as bench:
-            broker = await bench.broker()  # the time-out is far away
+            broker = await bench.broker()  # with the default limits, no message is redelivered during the test
             await broker.publish(WORK_TOPIC, ["a"])
             reader = bench.reader(broker)
             first = await reader.one()
@@ -383,7 +383,7 @@ class BrokerContract:
             while len(got) < 25:
                 batch = await reader.next_messages()
                 assert (await broker.depth(WORK_TOPIC, group=WORKER_GROUP)).waiting <= 10
-                if len(got) + len(batch) <= 15:  # more has to be published before that
+                if len(got) + len(batch) <= 15:  # the topic has room for 10, so the last of 25 cannot be published yet
                     assert not publishing.done()
                 await broker.ack(batch, group=WORKER_GROUP)
                 got += batch
@@ -396,7 +396,7 @@ class BrokerContract:
             for start in range(0, 2_000, 500):
                 await broker.publish(WORK_TOPIC, [str(n) for n in range(start, start + 500)])
             held = (await broker.depth(WORK_TOPIC, group=WORKER_GROUP)).waiting
-            assert 100 <= held <= 400  # a server may keep somewhat more, if that is cheaper
+            assert 100 <= held <= 400  # a server may keep more than the limit, because it removes messages in blocks
             got = await bench.reader(broker, limit=1_000).take(held)
             assert bodies(got) == [str(n) for n in range(2_000 - held, 2_000)]
 

@@ -1,8 +1,8 @@
 """The `mainspring` fixture: an app in virtual time on a store in memory, and assertions about its runs.
 
-`Kit` is what the pytest plugin hands to a test; without pytest it is a context manager. Its methods that make things
-happen (`advance`, `travel_to`, `run_due`, `drain`) are complete when they return in a plain test, and must be awaited
-in an async one. Between two of these calls no run starts and no time passes.
+`Kit` is the value of the pytest fixture; without pytest, use it as a context manager. Its methods `advance`,
+`travel_to`, `run_due` and `drain` do their work before they return in a plain test. In an async test they must be
+awaited. Between two of these calls no run starts and no time passes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mainspring.testing.virtual_time import VirtualClock
 
 T = TypeVar("T")
 
-#: Start of every test, a Monday: with the real time of day a test could pass or fail depending on the hour.
+#: Start of every test, a Monday. If it were the real time, the result of a test could depend on the hour.
 DEFAULT_START = "2025-01-06T12:00:00Z"
 #: A task, or its name.
 TaskLike = BaseTask[Any, Any] | str
@@ -46,7 +46,10 @@ When = datetime | str
 
 
 class Step(Awaitable[None]):
-    """Result of `advance`, `run_due` and the like: complete in a plain test, still to be awaited in an async one."""
+    """Result of `advance`, `travel_to`, `run_due` and `drain`, which an async test must await; a plain test need not.
+
+    `call`: the text of the call, for errors. `work`: what await carries out; None: it is done already.
+    """
 
     def __init__(self, call: str, work: Coroutine[Any, Any, None] | None) -> None:
         self.call = call
@@ -58,7 +61,7 @@ class Step(Awaitable[None]):
             yield from work.__await__()
 
     def close_if_unawaited(self) -> bool:
-        """Close the work and return True if the step should have been awaited and was not."""
+        """Return True if the step still has work, which was never awaited; the work is closed and will not be done."""
         if self._work is None:
             return False
         self._work.close()
@@ -93,12 +96,13 @@ class Kit:
     def use(self, app: Mainspring) -> Kit:
         """Test an existing app with its tasks and declared schedules, and return this kit.
 
-        After the test the app is restored as it was.
+        After the test the app is restored as it was. Raises: MainspringError if this kit has another app already, or
+        the app is in use.
         """
         if not isinstance(app, Mainspring):
-            raise InvalidInput("app", f"{app!r} is not a Mainspring", "Give the object your tasks are declared on")
+            raise InvalidInput("app", f"{app!r} is not a Mainspring", "Give the object that declares your tasks")
         if self._harness is not None and self._harness.app is not app:
-            raise MainspringError("this test has an app already: call use(…) once, before .app and everything else")
+            raise MainspringError("this test has an app already: call use(…) only once, before any other method")
         if self._harness is None:
             home = AppHarness(app, self._clock)
             home.enter()
@@ -106,7 +110,7 @@ class Kit:
         return self
 
     def _open_harness(self) -> AppHarness:
-        """Return the harness of the app; if `use` was not called, make a new app."""
+        """Return the harness of the app under test; if there is none, make a new app first."""
         if self._harness is None:
             self.use(Mainspring("memory://"))
         assert self._harness is not None
@@ -120,14 +124,14 @@ class Kit:
         return to_datetime(self._clock.now())
 
     def advance(self, by: Duration) -> Step:
-        """Move time forward by a duration; fires and runs that fall due on the way are carried out."""
+        """Move time forward by a duration; fires and runs that fall due meanwhile are carried out at their time."""
         ms = duration_ms(by, field="by")
         return self._do(f"advance({by!r})", lambda home: home.advance(ms))
 
     def travel_to(self, when: When) -> Step:
-        """Move time forward to an instant; before the engine's first use, let the test begin at that instant instead.
+        """Move time forward to an instant. Before the first use of the engine, the test begins at that instant instead.
 
-        Raises: InvalidInput if the instant has passed and the engine was used.
+        Raises: InvalidInput if the engine was used and the instant has passed.
         """
         to = instant_ms(when, field="when")
         if not self._open_harness().begun:
@@ -138,7 +142,7 @@ class Kit:
             raise InvalidInput(
                 "when",
                 f"{isoformat(to)} is before now, {isoformat(self._clock.now())}",
-                "Time goes forwards once something has happened: travel to the earliest instant first",
+                "Time cannot go back after the app was used: begin the test with travel_to the earliest instant",
             )
         return self._do(f"travel_to({when!r})", lambda home: home.advance(left))
 
@@ -155,7 +159,10 @@ class Kit:
         return self._do("drain()", lambda home: home.drain(ms))
 
     def _do(self, call: str, work: Callable[[AppHarness], Coroutine[Any, Any, None]]) -> Step:
-        """Do `work` now in a plain test; in an async test, return a step to be awaited. `call`: its text for errors."""
+        """Do `work` now in a plain test; in an async test, return a step that does it when it is awaited.
+
+        `call`: the text of the caller's call, for errors.
+        """
         self._check_awaited()
         home = self._open_harness()
         if runs_loop():
@@ -165,7 +172,7 @@ class Kit:
         return Step(call, None)
 
     def _check_awaited(self) -> None:
-        """Raise AssertionError if the last step should have been awaited and was not."""
+        """Raise AssertionError if the last step has work that was not awaited."""
         if self._step.close_if_unawaited():
             raise AssertionError(f"nothing happened: write await mainspring.{self._step.call} in an async test")
 
@@ -191,8 +198,9 @@ class Kit:
     ) -> list[Run]:
         """Assert that `count` matching runs of a task were enqueued or triggered, and return them, ended ones too.
 
-        `args` and `kwargs` are the complete call, `payload` is some of its arguments by name. `at` is the due time,
-        `within` is the allowed distance from `at`, or from now without `at`. `count=None` means one or more.
+        `args` and `kwargs`: the whole call. `payload`: some of its arguments by name. `at`: when the run must be due;
+        `within`: how far off it may be. Without `at`: the run must be due within this time from now. `count` None: one
+        or more. Raises: AssertionError, whose text lists the runs and how the closest one differs.
         """
         __tracebackhide__ = True
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
@@ -213,7 +221,10 @@ class Kit:
         within: Duration | None = None,
         queue: str | None = None,
     ) -> None:
-        """Assert that no matching run of a task was enqueued or triggered; arguments as for `assert_enqueued`."""
+        """Assert that no run of a task that matches was enqueued or triggered.
+
+        The arguments mean what they mean for `assert_enqueued`. Raises: AssertionError.
+        """
         __tracebackhide__ = True
         wanted, matching = self._match_runs(task, args, kwargs, payload, at, within, queue)
         if matching:
@@ -229,7 +240,7 @@ class Kit:
         within: Duration | None,
         queue: str | None,
     ) -> tuple[ExpectedRun, list[tuple[Run, dict[str, Any]]]]:
-        """Return the expectation, which has seen every run that is not of a fire, and the runs that fit it."""
+        """Return the expectation, and the runs that fit it with their arguments by name; runs of fires are left out."""
         self._check_awaited()
         wanted = ExpectedRun(self._task(task), self._clock.now(), args, kwargs, payload, at, within, queue)
         for run in self._found(Runs(limit=1_000_000, oldest_first=True)):
@@ -247,15 +258,15 @@ class Kit:
     ) -> list[datetime]:
         """Assert when a schedule fires, and return the fire times.
 
-        With `times` alone, these are the next fires. With `between` (both instants included), the fires in that period
-        are exactly `times`, or `count` in number. The schedule is a name, the task it is declared on, or a trigger.
-        Nothing is planned: the fires are computed.
+        `schedule`: a name, the task on which it is declared, or a trigger. Without `between`, the next fires must be
+        `times`. With `between`, a start and an end (both included), the fires in that period must be exactly `times`,
+        or their number `count`. The fires are computed; nothing is planned. Raises: AssertionError.
         """
         __tracebackhide__ = True
         self._check_awaited()
         source = fire_source(self.app, schedule, self._found)
         if times is None and (between is None or count is None):
-            raise InvalidInput("times", "nothing is expected", "Give times, or between and count")
+            raise InvalidInput("times", "the expected fire times are missing", "Give times, or between and count")
         expected = None if times is None else parse_times(times)
         if between is not None:
             found = _fires_in(source, between)
@@ -271,7 +282,7 @@ class Kit:
     # ── making things go wrong ─────────────────────────────────────────────
 
     def fail_next(self, task: TaskLike, error: BaseException | type[BaseException], *, times: int = 1) -> None:
-        """Let the next `times` attempts of a task fail with `error` instead of calling the handler."""
+        """Let the next `times` attempts of a task fail with `error`, an exception or its class, without a handler."""
         target = self._task(task)
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not is_class and not isinstance(error, BaseException):
@@ -284,7 +295,7 @@ class Kit:
     # ── looking ────────────────────────────────────────────────────────────
 
     def _task(self, task: TaskLike) -> BaseTask[Any, Any]:
-        """Return the task given by itself or by name. Raises: UnknownTask; MainspringError for one of another app."""
+        """Return the task that `task` is or names. Raises: UnknownTask; MainspringError for a task of another app."""
         found = registry_of(self.app).find_task(task)
         if found.app is not self.app:
             raise MainspringError(
@@ -293,7 +304,7 @@ class Kit:
         return found
 
     def _found(self, query: Query[T]) -> list[T]:
-        """Run a query on the memory store, which answers without awaiting anything."""
+        """Return the rows of a query of the memory store, which answers without waiting, so no loop is needed."""
         looking = self._open_harness().store.find(query)
         with contextlib.closing(looking):
             try:
@@ -305,10 +316,10 @@ class Kit:
 
 
 def _fires_in(source: FireSource, between: tuple[When, When]) -> list[Ms]:
-    """Return the fires between two instants, both included. Raises: InvalidInput if the second is earlier."""
+    """Return the fires from the first instant of `between` to the second. Raises: InvalidInput if that is earlier."""
     low, high = (instant_ms(when, field="between") for when in between)
     if high < low:
-        raise InvalidInput("between", "the second instant is before the first", "Give the earlier one first")
+        raise InvalidInput("between", "the second instant is before the first", "Give the earlier instant first")
     return fires_between(source, low, high)
 
 

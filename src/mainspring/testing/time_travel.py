@@ -1,7 +1,7 @@
 """Run a real `Mainspring` in virtual time.
 
-`travel` moves its clock, `inline` carries out due work within each call, `manual` leaves every step of its loops to the
-test.
+With `travel`, a test moves the clock. With `inline`, each call carries out the work that it made due. With `manual`,
+the test calls each step of the engine's loops.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mainspring.testing.virtual_time import VirtualClock, VirtualTime
 
 T = TypeVar("T")
 
-#: Poll interval in virtual time. In one process every change wakes the loops it concerns, so polls would find nothing
-#: and only add timers.
+#: Least poll interval in virtual time. In one process, every change wakes the loops that it concerns. So polls would
+#: find nothing, and each would be a timer at which virtual time has to stop.
 VIRTUAL_POLL_MS: Ms = 3_600_000
 
 
@@ -84,7 +84,7 @@ class Travel:
 
 @contextlib.asynccontextmanager
 async def _take_over(app: Mainspring, start: datetime | str | None) -> AsyncIterator[Travel]:
-    """Give the app virtual time, the running loop as its engine, and no broker; restore it at the end.
+    """Give the app a virtual clock, the running loop as the engine's loop, and no broker; restore the app at the end.
 
     `start` None: time begins at the app's present time. Raises: MainspringError if the app is in use.
     """
@@ -135,7 +135,7 @@ async def manual(app: Mainspring, start: datetime | str | None = None) -> AsyncI
     """
     async with _take_over(app, start) as machine:
         await host_of(app).call(runner_of(app).declare)
-        machine.runtime.wire(machine._time._loop, inline=True)
+        machine.runtime.make_worker(machine._time._loop, inline=True)
         try:
             yield machine
         finally:
@@ -159,7 +159,7 @@ async def inline(app: Mainspring) -> AsyncIterator[Travel]:
 
 
 class SettlingLoop(SameLoop):
-    """An engine loop for `inline`: after each call it carries out everything that the call made due."""
+    """The engine's loop for `inline`: each call also carries out everything that it made due."""
 
     def __init__(self, machine: Travel) -> None:
         super().__init__(machine._time._loop)
@@ -173,7 +173,10 @@ class SettlingLoop(SameLoop):
 
 
 async def _shut(app: Mainspring, machine: Travel) -> None:
-    """Stop the app without waiting for handlers; time moves only as far as cancelled handlers need to end."""
+    """Stop the app without waiting for handlers: they are cancelled, and their runs handed back.
+
+    Time moves in steps of 10 ms until the app has stopped, at least by one step, also if no handler runs.
+    """
     stopping = asyncio.ensure_future(_stop(app, machine.runtime))
     while not stopping.done():
         await machine.advance("10ms")
@@ -181,7 +184,7 @@ async def _shut(app: Mainspring, machine: Travel) -> None:
 
 
 async def _stop(app: Mainspring, runtime: Runtime) -> None:
-    """Hand back what runs, let subscribers handle their events, and close the app."""
+    """Hand back the running attempts, let subscribers handle the events so far, and close the app."""
     await runtime.stop_now()
     await runtime.stop(0)
     await host_of(app).bus.settle()

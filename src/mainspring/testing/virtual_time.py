@@ -20,9 +20,9 @@ SAME_TIME_SECONDS = 0.0005
 
 
 class VirtualClock:
-    """A clock that shows the wall time `now` and stands still until moved.
+    """A clock that begins at the wall time `now` and stands still until `move_to` moves it.
 
-    The attribute `step` shifts the wall time alone, in milliseconds; boot and monotonic time do not follow.
+    The attribute `step` is added to the wall time, in milliseconds, and not to boot and monotonic time.
     """
 
     def __init__(self, now: Ms) -> None:
@@ -59,7 +59,7 @@ class VirtualTime:
         self._free = asyncio.Event()
 
     def attach(self) -> None:
-        """Take over the running loop. Raises: MainspringError for uvloop, whose time cannot be replaced."""
+        """Replace the time of the running loop. Raises: MainspringError for uvloop, whose time cannot be replaced."""
         loop = asyncio.get_running_loop()
         if not isinstance(loop, asyncio.BaseEventLoop):
             raise MainspringError("virtual time needs asyncio's own event loop; run this test without uvloop")
@@ -81,7 +81,7 @@ class VirtualTime:
         return self._origin + self.clock.monotonic()
 
     def hold(self) -> None:
-        """Stop time until `release` is called once for each `hold`, because work goes on outside the loop."""
+        """Stop time until `release` was called once for each `hold`: another thread works for the loop meanwhile."""
         self._held += 1
         self._free.clear()
 
@@ -92,7 +92,7 @@ class VirtualTime:
             self._free.set()
 
     def _run_in_executor(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Replacement of the loop's method: time stands still until the call in the other thread returns."""
+        """Replace the loop's `run_in_executor`: time stands still until `call` returns in its thread."""
         future: asyncio.Future[Any] = type(self._loop).run_in_executor(self._loop, executor, call, *args)
         self.hold()
         future.add_done_callback(lambda _: self.release())
@@ -113,7 +113,7 @@ class VirtualTime:
         await self.settle()
 
     async def step(self, target: float | None = None) -> bool:
-        """Settle, then move time to the next timer and return True; its callback runs when the loop goes on.
+        """Settle, then move time to the next timer and return True; its callback runs when the loop runs on.
 
         Return False, without moving time, if there is no timer, or none that is due by `target` (seconds of the loop).
         """

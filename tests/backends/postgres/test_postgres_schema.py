@@ -20,7 +20,7 @@ from mainspring.ports.store import Runs
 from mainspring.testing.contract.factories import Ids, enqueue_change, make_run
 from servers.for_tests import fresh_store, fresh_url
 
-NEWEST = migrations.scripts()[-1].number
+NEWEST = migrations.load_scripts()[-1].number
 
 
 async def execute(url: str, *statements: str) -> Any:
@@ -112,8 +112,8 @@ async def test_a_half_migrated_schema_is_refused_until_it_is_finished(url: str) 
 async def test_a_script_that_fails_leaves_nothing_behind(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = migrations.Script(NEWEST + 1, "bad", "CREATE TABLE §half (x integer); SELECT 1 / 0;")
     await (await opened(url)).close()
-    scripts = migrations.scripts()
-    monkeypatch.setattr(migrations, "scripts", lambda: [*scripts, bad])
+    scripts = migrations.load_scripts()
+    monkeypatch.setattr(migrations, "load_scripts", lambda: [*scripts, bad])
     done = await asyncio.to_thread(CliRunner().invoke, mainspring, ["migrate", "--store", url])
     assert done.exit_code == 1
     assert "division by zero" in done.output
@@ -127,16 +127,16 @@ async def test_a_failed_script_outside_a_transaction_is_finished_by_the_next_mig
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await (await opened(url)).close()
-    scripts = migrations.scripts()
+    scripts = migrations.load_scripts()
     index = "CREATE INDEX CONCURRENTLY IF NOT EXISTS run_later ON §run (task)"
     broken = migrations.Script(NEWEST + 1, "later", f"{migrations.OUTSIDE_TRANSACTION}\n{index};\nSELECT 1 / 0;\n")
-    monkeypatch.setattr(migrations, "scripts", lambda: [*scripts, broken])
+    monkeypatch.setattr(migrations, "load_scripts", lambda: [*scripts, broken])
     done = await asyncio.to_thread(CliRunner().invoke, mainspring, ["migrate", "--store", url])
     assert done.exit_code == 1
     with pytest.raises(SchemaMismatch, match="half migrated"):
         await PostgresStore(url).open()
     mended = migrations.Script(NEWEST + 1, "later", f"{migrations.OUTSIDE_TRANSACTION}\n{index};\n")
-    monkeypatch.setattr(migrations, "scripts", lambda: [*scripts, mended])
+    monkeypatch.setattr(migrations, "load_scripts", lambda: [*scripts, mended])
     assert f"step {NEWEST + 1}: later" in await asyncio.to_thread(cli, "migrate", "--store", url)
     await (await opened(url)).close()
 
@@ -144,7 +144,7 @@ async def test_a_failed_script_outside_a_transaction_is_finished_by_the_next_mig
 async def test_a_schema_with_tables_of_another_program_is_refused_and_unchanged(url: str) -> None:
     schema = read_url(url).schema
     await execute(url, f"CREATE SCHEMA {schema}", "CREATE TABLE §mine (x integer)")
-    with pytest.raises(SchemaMismatch, match=r"holds 1 tables of something else.*\?schema="):
+    with pytest.raises(SchemaMismatch, match=r"no tables of Mainspring, but 1 of another program.*\?schema="):
         await PostgresStore(url).open()
     assert len(await execute(url, "SELECT 1 FROM pg_class WHERE relname = 'mine'")) >= 1
 

@@ -354,7 +354,7 @@ async def test_a_fork_must_open_its_own_store(
     mine = os.getpid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: mine + 1)
-        with pytest.raises(StoreError, match=rf"opened by process {mine}, this is its fork"):
+        with pytest.raises(StoreError, match=rf"opened by process {mine}, before this process was forked"):
             await stores[0].find(Runs())
 
 
@@ -367,8 +367,8 @@ async def test_plans_made_for_empty_tables_use_indexes_with_conditions(stores: t
         "claim ahead": claim_sql.CLAIM_AHEAD,
         "claim named": claim_sql.CLAIM_NAMED,
         "candidates": claim_sql.LOCK_CANDIDATES,
-        "due": due._DUE_SCHEDULES,
-        "touched": due._TOUCHED,
+        "due": due._HOLD_DUE_SCHEDULES,
+        "touched": due._HOLD_TOUCHED_SCHEDULES,
         "renew": run_leases._RENEW,
         "move": apply_sql.MOVE_RUNS,
         "insert runs": insert_runs_sql.statement((0, 5, 9), with_bodies=True),

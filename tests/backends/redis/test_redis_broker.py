@@ -202,5 +202,5 @@ def test_the_command_line_shows_replays_and_discards_dead_letters() -> None:
     assert run_command("replay", letters[0]["id"], code=1) == "0 replayed, 1 not found\n"
     assert run_command("discard", "--all") == "2 discarded\n"
     assert "work:default/default: 1 waiting, 0 not acknowledged" in run_command("status")
-    assert "names no dead letter" in run_command("discard", code=2)
+    assert "give either ids or --all" in run_command("discard", code=2)
     assert "lives inside one process" in run_command("dead", "--broker", "memory://", code=2)

@@ -160,9 +160,9 @@ async def test_a_forked_child_cannot_use_the_connection(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "ledger.db"))
     await store.open()
     store._db._pid += 1  # as a forked child sees it
-    with pytest.raises(StoreError, match="Open a new store"):
+    with pytest.raises(StoreError, match="Make and open a new store"):
         await store.find(Runs())
-    with pytest.raises(StoreError, match="Open a new store"):
+    with pytest.raises(StoreError, match="Make and open a new store"):
         await store.apply([enqueue(IdFactory(random.Random(1)))])
     store._db._pid -= 1
     assert await store.find(Runs()) == []

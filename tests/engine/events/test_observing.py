@@ -21,6 +21,7 @@ from mainspring import (
     RunNotSuccessful,
     State,
 )
+from mainspring.engine.events import bus
 from mainspring.model.events import (
     Event,
     RunEvent,
@@ -107,6 +108,25 @@ async def test_a_failing_subscriber_does_not_disturb_others_and_is_noted(
         (handle.id, "RunSucceeded", "ValueError: subscriber is broken"),
         (second.id, "RunSucceeded", "ValueError: subscriber is broken"),
     ]
+
+
+async def test_the_log_names_a_subscriber_that_is_slow_or_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: RunSucceeded) -> None:
+        raise ValueError("subscriber is broken")
+
+    monkeypatch.setattr(bus, "MAX_SUBSCRIBER_EVENTS", 2)
+    some = bus.Bus()
+    some.bind(asyncio.get_running_loop(), None)
+    some.subscribe((RunSucceeded,), broken)
+    for _ in range(3):
+        some.publish(RunSucceeded(run_id="r"))
+    await asyncio.sleep(0)
+    await some.settle()
+    slow, *failed = [r.getMessage() for r in caplog.records if r.name == "mainspring.events"]
+    assert slow.startswith(f"the subscriber {broken.__qualname__} to RunSucceeded is too slow: more than 2 events wait")
+    assert failed == [f"the subscriber {broken.__qualname__} to RunSucceeded failed"] * 2
 
 
 async def test_the_logging_handler(ms: Mainspring, caplog: pytest.LogCaptureFixture) -> None:

@@ -109,7 +109,7 @@ async def test_slow_looks_come_less_often(elsewhere: Elsewhere) -> None:
 
 
 async def test_more_runs_than_fit_one_look_take_turns(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_waiters, "MAX_RUNS_PER_LOOK", 2)
+    monkeypatch.setattr(run_waiters, "MAX_RUNS_PER_QUERY", 2)
     waits = elsewhere.wait("a", "b", "c")
     await elsewhere.time.advance(0.1)
     assert [run_ids for _, run_ids in elsewhere.looks[:3]] == [["a", "b"], ["c", "a"], ["b", "c"]]

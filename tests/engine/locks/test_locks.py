@@ -264,7 +264,7 @@ async def test_a_lock_is_for_one_block(ms: Mainspring) -> None:
     lock = ms.lock("x")
     async with lock:
         pass
-    with pytest.raises(MainspringError, match="one block"):
+    with pytest.raises(MainspringError, match="this lock object was used already"):
         async with lock:
             pass
 

@@ -70,7 +70,7 @@ class Named(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.seen = threading.Event()
-        self.holder = "held by"
+        self.holder = "blocked"
         self.words: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -124,7 +124,7 @@ def test_what_blocks_the_loop_is_named_with_task_and_run(app: Mainspring, named:
         hold()
 
     task: Any = on_loop if how == "function on the loop" else coroutine
-    named.holder = f"held by task {task.name}"
+    named.holder = f"by task {task.name}"
     with beside(app):
         handle = task.sync.enqueue()
         handle.result(timeout=LONG)
@@ -136,10 +136,10 @@ def test_what_blocks_the_loop_is_named_with_task_and_run(app: Mainspring, named:
         assert note.where.endswith("in hold")
         until(lambda: len(named.words) == 2)
     said, freed = named.words
-    assert "does not answer" in said
-    assert f"held by task {task.name} (run {handle.id}) at {note.where}" in said
+    assert "has been blocked for" in said
+    assert f"ms by task {task.name} (run {handle.id}) at {note.where}" in said
     assert 'executor="thread"' in said
-    assert freed.endswith(f"held by task {task.name} (run {handle.id})")
+    assert freed.endswith(f"blocked by task {task.name} (run {handle.id})")
 
 
 def test_code_on_the_loop_that_is_no_handler_is_named_as_such(app: Mainspring, named: Named) -> None:
@@ -165,7 +165,7 @@ def test_code_on_the_loop_that_is_no_handler_is_named_as_such(app: Mainspring, n
             thread.join()
 
     outside = Outside()
-    named.holder = "held by code that is no handler"
+    named.holder = "by code that is no handler"
     with beside(app):
         innocent.sync.enqueue().result(timeout=LONG)
         notes = [note for note in blocked(app) if note.where.endswith("in hold")]
@@ -231,7 +231,7 @@ def test_a_blocked_loop_delays_only_coroutines_and_claims_no_more_of_them(app: M
         return "at once"
 
     with beside(app):
-        named.holder = "held by task block"
+        named.holder = "by task block"
         first = block.sync.enqueue()
         assert named.seen.wait(LONG)
         later = coroutine.sync.enqueue()

@@ -15,7 +15,7 @@ from mainspring import Context, Every, Mainspring
 from mainspring.backends.memory.store import MemoryStore
 from mainspring.engine import lookahead
 from mainspring.engine.commit import batcher
-from mainspring.engine.lookahead import PLAN_AHEAD
+from mainspring.engine.lookahead import PLAN_AHEAD_MS
 from mainspring.engine.work.early_claims import MAX_DEFER_SECONDS, EarlyClaims
 from mainspring.engine.work.slots import Slots
 from mainspring.ledger.account import ledger
@@ -84,7 +84,7 @@ async def test_runs_are_claimed_ahead_and_begin_at_their_time() -> None:
             await t.advance("20ms")
             early = await held(t)
             seen += len(early)
-            assert all(run.ready_at <= t.clock.now() + PLAN_AHEAD for run in early)
+            assert all(run.ready_at <= t.clock.now() + PLAN_AHEAD_MS for run in early)
         assert seen > 100
         assert t.runtime.metrics()["claims_total"] - claims < 60, "two seconds of 40 fires"
         await t.advance("1s")
@@ -135,7 +135,7 @@ async def test_a_steady_crowd_costs_one_commit_for_each_look_ahead() -> None:
         before = len(begun)
         await t.advance("6s")
         assert len(begun) - before >= 5 * MANY
-        assert commits <= 6 * 1_000 / (PLAN_AHEAD * lookahead.LOOK_INTERVAL_PERCENT // 100) + 5, (
+        assert commits <= 6 * 1_000 / (PLAN_AHEAD_MS * lookahead.QUERY_INTERVAL_PERCENT // 100) + 5, (
             "plans, claims and successes go together"
         )
 
@@ -188,7 +188,7 @@ async def test_a_clock_that_is_set_back_delays_no_early_run() -> None:
     async with crowded(ms) as t:
         early = await until_held(t)
         t.step_wall_clock(-30_000)
-        await t.advance(f"{PLAN_AHEAD + 10}ms")
+        await t.advance(f"{PLAN_AHEAD_MS + 10}ms")
         assert {run.id for run in early} <= {run_id for run_id, _ in begun}
 
 

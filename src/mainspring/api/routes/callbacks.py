@@ -1,6 +1,6 @@
 """Callbacks of agents that answered 202: `POST /api/callbacks/{run_id}/{heartbeat|progress|complete|fail}`.
 
-The token of the attempt authorizes them. An API key neither replaces the token nor is needed.
+The callback token of the attempt authorizes them. They need no API key, and an API key does not replace the token.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.agents.callbacks import CallbackDenied
-from mainspring.agents.response import MAX_RETRY_AFTER
+from mainspring.agents.response import MAX_RETRY_AFTER_MS
 from mainspring.api.context import api_of, json_response
 from mainspring.api.parsing import convert_object, parse_json_object, read_body
 from mainspring.api.schemas import FailureBody, ProgressBody
 from mainspring.model.errors import UnknownRun
 
-#: Size of a callback's body; a larger body is refused unread.
+#: The largest body of a callback.
 MAX_CALLBACK_BYTES = 128 * 1024
-MAX_CONTENT_TYPE_LENGTH = 100
+MAX_CONTENT_TYPE_CHARS = 100
 
 
 async def callback_heartbeat(request: Request) -> Response:
@@ -28,7 +28,7 @@ async def callback_heartbeat(request: Request) -> Response:
 
 
 async def callback_progress(request: Request) -> Response:
-    """Renew the lease, and store how far the work is."""
+    """Renew the lease of the attempt, and store how far the work is."""
     run_id, token, data = await _read(request)
     body = convert_object(parse_json_object(request, data, optional=True, from_agent=True), ProgressBody)
     text = body.message if body.fraction is None else f"{body.fraction:.0%} {body.message}".strip()
@@ -39,7 +39,7 @@ async def callback_progress(request: Request) -> Response:
 async def callback_complete(request: Request) -> Response:
     """End the execution as a success; the body, of any type, is its response."""
     run_id, token, data = await _read(request)
-    content_type = request.headers.get("content-type", "")[:MAX_CONTENT_TYPE_LENGTH]
+    content_type = request.headers.get("content-type", "")[:MAX_CONTENT_TYPE_CHARS]
     reply = await api_of(request).host.call(
         lambda runtime: runtime.callbacks.complete(run_id, token, data, content_type)
     )
@@ -50,7 +50,7 @@ async def callback_fail(request: Request) -> Response:
     """End the attempt as a failure; the retry policy decides, unless `retry` is false."""
     run_id, token, data = await _read(request)
     body = convert_object(parse_json_object(request, data, optional=True, from_agent=True), FailureBody)
-    wait = None if body.retry_after is None else int(min(MAX_RETRY_AFTER, max(0, body.retry_after * 1000)))
+    wait = None if body.retry_after is None else int(min(MAX_RETRY_AFTER_MS, max(0, body.retry_after * 1000)))
     reply = await api_of(request).host.call(
         lambda runtime: runtime.callbacks.fail(run_id, token, body.error, retry=body.retry, retry_after=wait)
     )
@@ -58,7 +58,10 @@ async def callback_fail(request: Request) -> Response:
 
 
 async def _read(request: Request) -> tuple[str, str, bytes]:
-    """Return the id of the run, the callback token and the raw body. Raises: CallbackDenied without a token."""
+    """Return the id of the run, the callback token and the raw body.
+
+    Raises: CallbackDenied without a token; UnknownRun for an id that cannot exist; Refused for too large a body.
+    """
     run_id: str = request.path_params["run_id"]
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():

@@ -1,4 +1,4 @@
-"""Event stream: the log as server-sent events; a client that was cut off continues after its last event."""
+"""Event stream: the event log as server-sent events. A client that was cut off continues after its last event."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from mainspring.model.events import Event, resolve_type_names
 from mainspring.model.instant import isoformat
 from mainspring.ports.log_cursor import LogCursor
 
-#: Pause between two reads of the log: the minimum after an event. It grows by half at each read without one, up to the
-#: maximum.
+#: Pause between two reads of the log. It is the minimum after a read that found an event, and grows by half after each
+#: read that found none, up to the maximum.
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.5
 #: A silent stream gets a comment at this interval, so that proxies do not cut it off.
 PING_SECONDS = 15.0
-#: Events that one read of the log brings.
+#: The most events in one read of the log.
 STREAM_READ_EVENTS = 500
 #: A longer `Last-Event-ID` is refused.
-MAX_POSITION_LENGTH = 16_384
+MAX_POSITION_CHARS = 16_384
 
 
 async def stream_events(request: Request) -> Response:
-    """Stream the log from now on, from its beginning, or after `Last-Event-ID`; each event comes once."""
+    """Stream the event log from now on, from its beginning, or after `Last-Event-ID`; each event is sent once."""
     api = api_of(request)
     query = parse_query(request, StreamQuery)
     types = None if query.types is None else _parse_types(query.types)
     schedule_id = None if query.schedule is None else (await find_schedule(api, query.schedule)).id
     position = request.headers.get("last-event-id") or ("0" if query.since == "beginning" else None)
-    if position is not None and len(position) > MAX_POSITION_LENGTH:
+    if position is not None and len(position) > MAX_POSITION_CHARS:
         raise _invalid_position("is too long")
     try:
         cursor = await api.host.call(lambda runtime: runtime.commands.open_cursor(position))
@@ -58,14 +58,14 @@ async def stream_events(request: Request) -> Response:
 
 
 def _invalid_position(detail: str) -> Refused:
-    """Return the refusal of a `Last-Event-ID` that is no position in the log."""
+    """Return the refusal of a `Last-Event-ID` that is no position in the log; `detail` says what is wrong with it."""
     return invalid_request(
         [Fault(detail, parameter="Last-Event-ID", suggestion="Send back an id of this stream, or none")]
     )
 
 
 def _parse_types(text: str) -> frozenset[str]:
-    """Return the names of event types in the parameter `types`. Raises: Refused for an unknown one."""
+    """Return the names of event types in the query parameter `types`. Raises: Refused for an unknown name."""
     try:
         return frozenset(resolve_type_names([name.strip() for name in text.split(",") if name.strip()]))
     except InvalidInput as error:
@@ -77,7 +77,10 @@ def _parse_types(text: str) -> frozenset[str]:
 async def _stream(
     api: Api, request: Request, cursor: LogCursor, types: frozenset[str] | None, schedule_id: str | None
 ) -> AsyncIterator[bytes]:
-    """Yield the events behind the cursor that match, until the client leaves or the app closes its event streams."""
+    """Yield the events after the cursor as server-sent events, until the client leaves or the app closes its streams.
+
+    `types` and `schedule_id` are filters; None: no filter.
+    """
     api.streams += 1
     loop = asyncio.get_running_loop()
     last_sent, pause = loop.time(), MIN_POLL_SECONDS
@@ -114,7 +117,10 @@ async def _pause(api: Api, seconds: float) -> None:
 
 
 def _matches(api: Api, event: Event, types: frozenset[str] | None, schedule_id: str | None) -> bool:
-    """Return True if an event is of the app's namespace and passes the filters of the stream; None: no filter."""
+    """Return True if an event is in the app's namespace and passes the filters `types` and `schedule_id`.
+
+    A filter that is None lets every event pass.
+    """
     return (
         event.ns == api.ms.settings.namespace
         and (types is None or type(event).__name__ in types)
@@ -131,7 +137,10 @@ def _encode(position: str, event: Event) -> bytes:
 
 
 def event_view(event: Event) -> dict[str, Any]:
-    """Return an event as JSON types. `data` holds the fields of its own type, instants in milliseconds since 1970."""
+    """Return an event as JSON types. In the result, `data` holds the fields that only this type of event has.
+
+    Instants in `data` are milliseconds since 1970.
+    """
     own = encode_data(event)
     view = {
         "seq": event.seq,

@@ -16,7 +16,7 @@ from mainspring.model.errors import UnknownRun
 from mainspring.model.run import ENDED, Run
 from mainspring.ports.store import Events, Runs
 
-#: Events of one execution that are read to list its attempts.
+#: The most events of one execution that are read to list its attempts.
 MAX_EVENTS = 10_000
 
 
@@ -36,7 +36,7 @@ async def list_executions(request: Request) -> Response:
 
 
 async def _list(api: Api, request: Request, query: OfScheduleQuery, schedule_id: str | None) -> Response:
-    """Answer with a page of the executions of one schedule, or of all for None."""
+    """Answer with a page of the executions of one schedule, or of all schedules if `schedule_id` is None."""
     query_runs = Runs(
         ns=api.ms.settings.namespace,
         schedule_id=schedule_id,
@@ -71,7 +71,7 @@ async def cancel_execution(request: Request) -> Response:
 
 
 async def retry_execution(request: Request) -> Response:
-    """Run an ended execution again, under its own id and fire time."""
+    """Run a failed or cancelled execution again, with its own id and fire time and its full number of attempts."""
 
     async def action(api: Api, _: EmptyBody) -> Response:
         run = await _find(api, request)
@@ -82,7 +82,7 @@ async def retry_execution(request: Request) -> Response:
 
 
 async def _find(api: Api, request: Request) -> Run:
-    """Return the run that the path names. Raises: UnknownRun."""
+    """Return the run whose id is in the path of the request. Raises: UnknownRun."""
     run_id: str = request.path_params["id"]
     if not run_id.isprintable():
         raise UnknownRun("no execution has this id")

@@ -11,13 +11,16 @@ from mainspring.api.schemas import HealthView
 
 
 async def liveness(request: Request) -> Response:
-    """Answer 200 while the engine's thread answers, else 503; the store is not asked."""
+    """Answer 200 if the engine's thread answers, else 503. The store is not asked."""
     report = await api_of(request).health.liveness()
     return json_response(report, 200 if report.status == "healthy" else 503)
 
 
 async def readiness(request: Request) -> Response:
-    """Answer 200 while the instance should receive work, else 503; a known caller also gets the components."""
+    """Answer 200 if the instance should receive work, else 503.
+
+    A caller with an API key, or on loopback, also gets the components.
+    """
     report = await api_of(request).health.readiness()
     shown: dict[str, object] = {"status": _readiness_word(report)}
     if _is_known(request):
@@ -32,9 +35,9 @@ async def readiness(request: Request) -> Response:
 
 
 async def api_health(request: Request) -> Response:
-    """Answer 200 while the store answers, else 503.
+    """Answer 200 if the store answers, else 503.
 
-    A caller with a key, or on loopback, also gets the components: `database`, and `broker` and `redis` where used.
+    A caller with an API key, or on loopback, also gets the components: `database`, and `broker` and `redis` where used.
     """
     report = await api_of(request).health.dependencies()
     view = HealthView(status=report.status)
@@ -44,13 +47,16 @@ async def api_health(request: Request) -> Response:
 
 
 def _readiness_word(report: Readiness) -> str:
-    """Return the status that `/ready` shows: "not ready", "ready", or "degraded" if ready with a broken part."""
+    """Return the status that `/ready` shows: "not ready", "ready", or "degraded": ready, but a part is broken."""
     if not report.ready:
         return "not ready"
     return "ready" if report.status == "healthy" else "degraded"
 
 
 def _is_known(request: Request) -> bool:
-    """Return True if the caller has an API key or needs none, as on loopback; without access control, always True."""
+    """Return True if the caller has an API key or needs none, as on loopback.
+
+    An app without access control, such as an embedded one, knows every caller.
+    """
     caller: str | None = request.scope.get("state", {}).get("caller")
     return caller != ""

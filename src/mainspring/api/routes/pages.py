@@ -1,6 +1,6 @@
 """HTML pages: the status of the service, and the documentation of its API.
 
-They are rendered here, run no script and load nothing from other hosts.
+The pages run no script and load nothing from other hosts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _STATE_CLASSES = {
 
 
 async def status_page(request: Request) -> Response:
-    """Show the status of the service, its first 50 schedules and its latest 20 executions."""
+    """Show the status of this instance, the first 50 schedules and the latest 20 executions of its namespace."""
     api = api_of(request)
     parse_query(request, NoQuery)
     ns = api.ms.settings.namespace
@@ -86,14 +86,14 @@ async def status_page(request: Request) -> Response:
 
 
 def _insecure(settings: ServeSettings | None) -> str:
-    """Return a warning if a service that is not bound to loopback needs no key, else ""."""
+    """Return an HTML warning if the service needs no API key and listens on more than loopback, else ""."""
     if settings is None or not settings.server.insecure_no_auth or settings.server.on_loopback:
         return ""
     return "<p role=alert class=bad>Any caller that reaches this address can do anything: it runs without keys.</p>"
 
 
 def _schedule_row(view: ScheduleView) -> str:
-    """Return a schedule as the content of a list item."""
+    """Return a schedule as the HTML content of a list item."""
     where = view.agent_url or view.task
     then = f"next {view.next_run}" if view.next_run else view.pause_reason or view.finish_reason or ""
     return (
@@ -104,7 +104,10 @@ def _schedule_row(view: ScheduleView) -> str:
 
 
 def _execution_row(view: ExecutionView, names: dict[str, str]) -> str:
-    """Return an execution as the content of a list item. `names`: schedule id → name, of the schedules shown."""
+    """Return an execution as the HTML content of a list item.
+
+    `names` holds names of schedules by their ids; for any other schedule, the name of the task is shown.
+    """
     name = names.get(view.schedule_id or "", view.task)
     return (
         f'<strong><a href="/api/executions/{escape(view.id)}">{escape(name)}</a></strong>'
@@ -114,7 +117,7 @@ def _execution_row(view: ExecutionView, names: dict[str, str]) -> str:
 
 
 def _colored(text: str, kind: str = "") -> str:
-    """Return a text in the color of the CSS class `kind`; by default that of the status or state `text`."""
+    """Return a text as HTML in the color of the CSS class `kind`; "": the color for the status or state `text`."""
     return f'<span class="{kind or _STATE_CLASSES.get(text, "dim")}">{escape(text)}</span>'
 
 
@@ -152,7 +155,7 @@ async def openapi_json(request: Request) -> Response:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    """Return the section about a route; `operation` is its entry in the OpenAPI document."""
+    """Return the HTML section of the API page about one route; `operation` is its entry in the OpenAPI document."""
     parts = [f"<section><h3><code>{method} {escape(path)}</code></h3><p>{escape(operation['summary'])}.</p>"]
     named = [one for one in operation["parameters"] if one["in"] != "path"]
     if named:
@@ -170,7 +173,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 
 
 def _schema(schema: dict[str, Any]) -> str:
-    """Return the description and the fields of a structure of the OpenAPI document."""
+    """Return the description and the fields of a structure in the OpenAPI document, as HTML."""
     required = schema.get("required", [])
     items = "".join(
         f"<dt>{escape(name)}{' (required)' if name in required else ''}</dt><dd>{_type_words(one)}</dd>"
@@ -195,7 +198,7 @@ def _type_words(schema: dict[str, Any]) -> str:
 
 
 def _bounds(schema: dict[str, Any]) -> Iterable[str]:
-    """Yield the limits and the default of a JSON schema in words."""
+    """Yield the limits and the default value in a JSON schema, in words."""
     if "minimum" in schema:
         yield f"≥ {schema['minimum']}"
     if "maximum" in schema:

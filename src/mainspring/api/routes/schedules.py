@@ -19,7 +19,7 @@ from mainspring.api.problems import Refused
 from mainspring.api.put_diff import changed_fields, check_read_only
 from mainspring.api.schedule_input import (
     ScheduleInput,
-    check_pace,
+    check_min_interval,
     default_retry,
     exact_payload,
     http_body,
@@ -61,7 +61,7 @@ async def create_schedule(request: Request) -> Response:
     async def answer() -> Response:
         draft = parse_schedule(api.ms, wanted.name, wanted, exact_payload(data), http_retry=api.http_retry)
         want = replace(draft.with_headers({}), paused=DISABLED if wanted.enabled is False else None)
-        check_pace(api, want.spec)
+        check_min_interval(api, want.spec)
         warnings = await _check_address(api, want)
         schedule = await api.host.call(lambda runtime: runtime.commands.create(want, fresh=True))
         view = (await _views(api, [schedule]))[0]
@@ -95,7 +95,7 @@ async def get_schedule(request: Request) -> Response:
 
 
 async def update_schedule(request: Request) -> Response:
-    """Change the fields of the request and leave the others; fires that are due already are not affected."""
+    """Change the fields that the request has, and no others. Fires that are due already are not affected."""
     api = api_of(request)
     parse_query(request, NoQuery)
     data = await api.body(request)
@@ -118,7 +118,7 @@ async def update_schedule(request: Request) -> Response:
 
 
 async def delete_schedule(request: Request) -> Response:
-    """Delete a schedule: its waiting executions are cancelled, running ones end by themselves, history stays."""
+    """Delete a schedule. Its waiting executions are cancelled, its running ones are left to end, and history stays."""
     api = api_of(request)
     parse_query(request, NoQuery)
     for _ in range(MAX_WRITE_ATTEMPTS):
@@ -175,7 +175,7 @@ async def resume_schedule(request: Request) -> Response:
 
 
 async def rotate_secret(request: Request) -> Response:
-    """Make a new signing secret and show it once; for a day calls are also signed with the old one."""
+    """Make a new signing secret and show it once. For a day, calls are signed with the old secret, too."""
 
     async def action(api: Api, _: EmptyBody) -> Response:
         schedule = await find_schedule(api, request.path_params["id"])
@@ -195,7 +195,7 @@ READ_ONLY = frozenset(field.encode_name for field in msgspec.structs.fields(Sche
 
 
 async def find_schedule(api: Api, key: str) -> Schedule:
-    """Return the schedule with this id or name; raise UnknownSchedule if there is none or it was deleted."""
+    """Return the schedule whose id or name is `key`. Raises: UnknownSchedule if there is none, or if it was deleted."""
     if not key.isprintable():
         raise UnknownSchedule("no schedule has this id")
     schedule = await api.ms.get(key)
@@ -213,9 +213,9 @@ async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
 
 
 async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a PUT without `warnings` and the signing secret in force.
+    """Return `given`, the fields of a PUT, without `warnings`, and without `signingSecret` if that secret is in force.
 
-    Only the answer to a POST has these two; without them, a client can send that answer back as a PUT.
+    Why: a client may send the answer to its POST back as a PUT, and only answers to a POST have these two fields.
     """
     left = {name: value for name, value in given.items() if name != "warnings"}
     if "signingSecret" in left and schedule.spec.task == HTTP_TASK:
@@ -226,10 +226,10 @@ async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, 
 
 
 async def _check_address(api: Api, want: ScheduleRequest, before: Schedule | None = None) -> list[str]:
-    """Return warnings about an agent's URL: one if its host has no address now, else none.
+    """Check the URL of the agent in `want`. Return a warning if its host has no address at present, else no warning.
 
-    An edit of `before` that keeps the URL is not checked. Raises: InvalidInput for a URL that this instance's settings
-    forbid.
+    `before` is the schedule that is edited; None for a new one. An edit that keeps the URL is not checked. Raises:
+    InvalidInput for a URL that this instance's settings forbid.
     """
     target, old = _target_of(want.spec), None if before is None else _target_of(before.spec)
     if target is None or (old is not None and old.url == target.url):
@@ -238,7 +238,7 @@ async def _check_address(api: Api, want: ScheduleRequest, before: Schedule | Non
 
 
 def _target_of(spec: ScheduleSpec) -> HttpTarget | None:
-    """Return the request that the schedule makes; None if it calls a task."""
+    """Return the HTTP agent that a definition calls; None if it calls a task."""
     return None if spec.options is None else spec.options.http
 
 
@@ -247,8 +247,9 @@ async def _edit(
 ) -> tuple[Schedule, list[str]]:
     """Write the fields of `wanted` that differ from `view`; return the edited schedule, and warnings about its URL.
 
-    A pause is written before the new definition and a resume after it: no fire happens with half of the edit. Raises:
-    RevisionConflict if another edit came first.
+    `view` is the view of `schedule`, `payload` the exact JSON text of the payload. A pause is written before the new
+    definition and a resume after it, so that no fire happens with half of the edit. Raises: RevisionConflict if another
+    edit came first.
     """
     changed = changed_fields(view, wanted)
     enabled: bool | UnsetType = changed.enabled
@@ -261,7 +262,7 @@ async def _edit(
     warnings: list[str] = []
     if changed != ScheduleUpdate():
         draft = parse_schedule(api.ms, schedule.name, changed, payload, schedule, http_retry=api.http_retry)
-        check_pace(api, draft.want.spec)
+        check_min_interval(api, draft.want.spec)
         warnings = await _check_address(api, draft.want, schedule)
     row = schedule
     if enabled is False:
@@ -274,7 +275,10 @@ async def _edit(
 
 
 async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedule:
-    """Write the new definition, with the header values that stay, and return the schedule. Raises: RevisionConflict."""
+    """Write the new definition in `draft` and return the schedule. Stored header values are read if `draft` keeps some.
+
+    Raises: RevisionConflict if another edit came first.
+    """
     before = _target_of(schedule.spec)
     ref = None if before is None or not draft.kept_headers else before.headers_ref
     kept = await api.host.call(lambda runtime: runtime.vault.headers(ref))
@@ -283,7 +287,10 @@ async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedu
 
 
 async def _delete(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
-    """Delete a schedule. Return False if, with `exactly`, it has another revision by now and was not deleted."""
+    """Delete a schedule and return True.
+
+    With `exactly`, return False and delete nothing if the schedule has another revision by now.
+    """
     try:
         await api.host.call(lambda runtime: runtime.commands.delete(schedule, exactly=exactly))
     except RevisionConflict:
@@ -297,7 +304,7 @@ def _etag(schedule: Schedule) -> dict[str, str]:
 
 
 def _check_match(request: Request, schedule: Schedule) -> None:
-    """Refuse with 412 unless the schedule is at one of the revisions that `If-Match` names."""
+    """Raise Refused, with 412, if the request has an `If-Match` that does not name the schedule's revision."""
     given = request.headers.get("if-match")
     if given is None or given.strip() == "*":
         return

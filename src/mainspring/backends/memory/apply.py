@@ -1,4 +1,4 @@
-"""The memory store's `apply`: each change of a batch, if its guard holds."""
+"""The memory store's `apply`: write those changes of a batch whose guards hold."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Applied, ClaimRequest
 
 _ACCEPTED = Result("accepted")
-#: Whether a guard holds, and the row that it tested: None if there is no such row. If another row refuses the guard
-#: (it has the unique key or the name), that row.
+#: Whether a guard holds, and the row that decided it: the guarded row, or the row that has the unique key or the name
+#: already. None if there is no such row.
 _Verdict = tuple[bool, Run | Schedule | None]
 
 
@@ -47,11 +47,10 @@ class MemoryApply(MemoryClaim):
         return Applied(wall, results, claimed)
 
     def _write_success(self, change: Change, wall: Ms) -> bool:
-        """Write a success that releases no gate and return True; return False for any other change.
+        """Write a success that releases no gate and return True; write nothing and return False for any other change.
 
-        Also return False, and write nothing, if the run is not running under the change's epoch any more.
-
-        Why: this is by far the most frequent change, and it needs none of the general steps.
+        Also return False if the run is not running under the change's epoch any more. Why this fast path: this is by
+        far the most frequent change, and it needs none of the general steps.
         """
         run = change.run
         if change.kind != "success" or change.releases or run is None:
@@ -81,7 +80,7 @@ class MemoryApply(MemoryClaim):
         return True
 
     def _apply_one(self, change: Change, wall: Ms) -> Result:
-        """Write all of the change, or nothing if its guard does not hold; return the port's answer to the change."""
+        """Write all of the change, or nothing if its guard does not hold; return the result to answer `apply` with."""
         if self._write_success(change, wall):
             return _ACCEPTED
         refused = self._check_guard(change)
@@ -90,7 +89,7 @@ class MemoryApply(MemoryClaim):
         guard = change.guard
         n = 0
         if isinstance(guard, RunLease | RunAt):
-            n = self._move_run(change, wall)
+            n = self._update_run(change, wall)
         elif isinstance(guard, ScheduleAt | ScheduleAbsent):
             n = self._write_schedule(change, wall)
         inserted = self._insert_runs(change, wall)
@@ -101,9 +100,9 @@ class MemoryApply(MemoryClaim):
         return Result("accepted", 0 if isinstance(guard, RunLease) else n)
 
     def _insert_runs(self, change: Change, wall: Ms) -> dict[str, int]:
-        """Insert the change's new runs; return the `n` of each inserted run by id: the number of its events.
+        """Insert the change's new runs; return run id → `n`, the number of the run's events, for each inserted run.
 
-        One of `change.runs` that exists, by id or by fire, is skipped.
+        A run of `change.runs` whose id or fire has a row already is skipped.
         """
         new: dict[str, Run] = {}
         if isinstance(change.guard, RunAbsent):
@@ -112,11 +111,11 @@ class MemoryApply(MemoryClaim):
         for run in change.runs:
             if run.id not in self._runs and (run.schedule_id, run.fire_key) not in self._fire_keys:
                 new[run.id] = run
-        moves = Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
+        event_counts = Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
         for run in new.values():
             ended = wall if run.state in ENDED else None
-            self._put_run(replace(run, n=moves[run.id], created_at=wall, ended_at=ended))
-        return {run.id: moves[run.id] for run in new.values()}
+            self._put_run(replace(run, n=event_counts[run.id], created_at=wall, ended_at=ended))
+        return {run.id: event_counts[run.id] for run in new.values()}
 
     def _write_extras(self, change: Change) -> None:
         """Write what a change brings beside its rows: bodies, gates, spans, touches and releases of gates.
@@ -140,7 +139,7 @@ class MemoryApply(MemoryClaim):
     # ── guards ─────────────────────────────────────────────────────────────
 
     def _check_guard(self, change: Change) -> Result | None:
-        """Return None if the guard holds, else the result: "refused" or "repeated", with the present row."""
+        """Return None if the guard holds, else the result: "refused" or "repeated", with the row that refused it."""
         holds, current = self._judge_guard(change)
         if holds:
             return None
@@ -149,7 +148,7 @@ class MemoryApply(MemoryClaim):
         return Result("refused", current.n if current is not None else 0, current)
 
     def _judge_guard(self, change: Change) -> _Verdict:
-        """Return the verdict on the change's guard. A change without a guard is accepted."""
+        """Return whether the change's guard holds, and the row that decided it; (True, None) without a guard."""
         guard = change.guard
         if isinstance(guard, RunLease):
             return self._judge_run_lease(guard)
@@ -192,15 +191,15 @@ class MemoryApply(MemoryClaim):
         return False, self._schedules.get(guard.id) or self._schedules[other or ""]
 
     def _is_unique_key_taken(self, new: Run | None, old: Run) -> bool:
-        """Return True if `new` opens the ended run `old` again, and an open run has its unique key now."""
+        """Return True if `new` opens the ended run `old` again, but another open run has the unique key by now."""
         if new is None or new.unique_key is None or new.state not in OPEN or old.state in OPEN:
             return False
         return (new.ns, new.unique_key) in self._unique
 
     def _is_repeated(self, change: Change, row: Run | Schedule) -> bool:
-        """Return True if an event of `row`, or of a run that the change inserts, bears the change's id.
+        """Return True if an event of `row`, or of a run that the change inserts, has the change's id.
 
-        Then the change was accepted before, and its caller sends it again. `row` is the row that refused the guard.
+        Then the change was accepted before, and its caller has sent it again. `row`: the row that refused the guard.
         """
         own = self._run_events if isinstance(row, Run) else self._schedule_events
         found = [own.get(row.id, []), *(self._run_events.get(run.id, []) for run in change.runs)]
@@ -208,11 +207,11 @@ class MemoryApply(MemoryClaim):
 
     # ── rows and events ────────────────────────────────────────────────────
 
-    def _move_run(self, change: Change, wall: Ms) -> int:
+    def _update_run(self, change: Change, wall: Ms) -> int:
         """Write the change's values into the row of the guarded run; return its new `n`."""
         assert change.run is not None
         old = self._runs[change.run.id]
-        moves = sum(e.run_id == old.id and isinstance(e, RunEvent) for e in change.events)
+        event_count = sum(e.run_id == old.id and isinstance(e, RunEvent) for e in change.events)
         values: dict[str, Any] = {name: getattr(change.run, name) for name in RUN_VALUES}
         if isinstance(change.guard, RunAt):
             values |= {"cancel": change.run.cancel, "body": change.run.body}
@@ -222,22 +221,22 @@ class MemoryApply(MemoryClaim):
             values["ended_at"] = wall if old.state in OPEN else old.ended_at
         else:
             values["ended_at"] = None
-        self._put_run(replace(old, n=old.n + moves, **values))
-        return old.n + moves
+        self._put_run(replace(old, n=old.n + event_count, **values))
+        return old.n + event_count
 
     def _write_schedule(self, change: Change, wall: Ms) -> int:
         """Insert or replace the guarded schedule and end its hold; return its new `n`.
 
-        The schedule's touch mark is cleared if it is still the one in the guard.
+        If the schedule has the number of touches that the guard names, it is no longer touched.
         """
         assert change.schedule is not None
         new = change.schedule
         old = self._schedules.get(new.id)
-        moves = sum(e.schedule_id == new.id and isinstance(e, ScheduleEvent) for e in change.events)
+        event_count = sum(e.schedule_id == new.id and isinstance(e, ScheduleEvent) for e in change.events)
         if old is None:
-            n, created_at, updated_at = moves, wall, wall
+            n, created_at, updated_at = event_count, wall, wall
         else:
-            n, created_at, updated_at = old.n + moves, old.created_at, wall if moves else old.updated_at
+            n, created_at, updated_at = old.n + event_count, old.created_at, wall if event_count else old.updated_at
         self._schedules[new.id] = replace(new, n=n, created_at=created_at, updated_at=updated_at)
         if new.state != "deleted":
             self._names[new.ns, new.name] = new.id
@@ -251,13 +250,13 @@ class MemoryApply(MemoryClaim):
         return n
 
     def _append_events(self, change: Change, n: int, inserted: dict[str, int], wall: Ms) -> None:
-        """Append the change's events to the log, each but a note numbered in the stream of its run or schedule.
+        """Append the change's events to the log, numbered run by run and schedule by schedule.
 
-        `n` is the guarded row's number after them, `inserted` the answer of `_insert_runs`. Events of runs that
-        `_insert_runs` skipped, because they exist, are left out.
+        `n`: that of the guarded row after the events. `inserted`: ids of the runs that the change has inserted; events
+        of new runs that existed already are left out. An event that belongs to no run and no schedule gets no number.
         """
         guarded = getattr(change.guard, "id", None)
-        own = sum(_is_move_of(event, guarded) for event in change.events)
+        own = sum(_is_event_of(event, guarded) for event in change.events)
         numbers: dict[str | None, int] = defaultdict(int)
         numbers[guarded] = n - own if guarded not in inserted else 0
         for event in change.events:
@@ -273,8 +272,8 @@ class MemoryApply(MemoryClaim):
             self._record(event, wall, number, change.id)
 
 
-def _is_move_of(event: Event, row_id: str | None) -> bool:
-    """Return True if the event is a move of the run or schedule with this id."""
+def _is_event_of(event: Event, row_id: str | None) -> bool:
+    """Return True if the event changes the run or schedule with this id."""
     return (isinstance(event, RunEvent) and event.run_id == row_id) or (
         isinstance(event, ScheduleEvent) and event.schedule_id == row_id
     )

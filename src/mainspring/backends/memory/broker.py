@@ -1,4 +1,4 @@
-"""The memory broker: bounded queues inside one process, shared by name. The reference for the other brokers."""
+"""The memory broker: bounded queues inside one process. The other brokers must behave like it."""
 
 from __future__ import annotations
 
@@ -19,38 +19,42 @@ from mainspring.model.instant import Ms
 from mainspring.ports.broker import BrokerLimits, DeadLetter, Depth, Message
 from mainspring.ports.clock import Clock, SystemClock
 
-#: A consumer without messages yields an empty batch after this time, so that its caller can do other work. A full
-#: topic is looked at again after this time at the latest.
+#: A consumer without messages yields an empty batch after this time, so that its caller can do other work. A publisher
+#: that waits for room in a full topic tries again after this time.
 IDLE_SECONDS = 1.0
 _CLOSED = "this broker was closed"
 
 
 class _Pending(Struct):
-    """A message delivered to a consumer and not acknowledged; redelivered at `due` (monotonic seconds)."""
+    """A message that was delivered to a consumer and is not acknowledged. It is redelivered at `due`."""
 
     body: str
     deliveries: int
+    #: In monotonic seconds.
     due: float
 
 
 class _Group:
-    """One group's undelivered messages (`fresh`), and its delivered ones that are not acknowledged (`pending`)."""
+    """The messages of one group: `fresh` are not delivered yet, `pending` are delivered and not acknowledged.
+
+    `held`: the topic's messages by number, which are the group's first messages.
+    """
 
     def __init__(self, held: dict[str, _Held]) -> None:
         self.fresh: deque[tuple[str, str]] = deque((number, one.body) for number, one in held.items())
         self.pending: dict[str, _Pending] = {}
-        #: A heap of (due, message number); entries that do not match `pending` are stale.
+        #: A heap of (due, message number). An entry is stale if the message is not pending or has another `due`.
         self.redeliveries: list[tuple[float, str]] = []
 
     def redeliver_at(self, number: str, due: float) -> None:
-        """Schedule the next delivery of a pending message for `due`, in monotonic seconds."""
+        """Set the next delivery of the pending message with this number to `due`, in monotonic seconds."""
         self.pending[number].due = due
         heappush(self.redeliveries, (due, number))
 
     def pop_due(self, now: float) -> str | None:
-        """Take a message that is due at `now` off the heap of redeliveries; return its number, None if none is due.
+        """Return the number of a pending message whose redelivery is due at `now`, None if there is no such message.
 
-        `now` is in monotonic seconds. The message stays in `pending`.
+        `now` is in monotonic seconds. The message stays in `pending`, but is off the heap of redeliveries.
         """
         while self.redeliveries and self.redeliveries[0][0] <= now:
             due, number = heappop(self.redeliveries)
@@ -61,14 +65,14 @@ class _Group:
 
 
 class _Held(Struct):
-    """A message of a topic; `groups` counts the groups that have neither acknowledged nor buried it."""
+    """A message of a topic. `groups`: how many groups have neither acknowledged nor buried it; at 0 it is removed."""
 
     body: str
     groups: int
 
 
 class _Topic:
-    """A topic's messages, its groups, and the queue of each follower (consumer without a group)."""
+    """A topic's messages, its groups, and the queues of its followers, which are consumers without a group."""
 
     def __init__(self) -> None:
         self.held: dict[str, _Held] = {}
@@ -78,7 +82,7 @@ class _Topic:
 
 
 class Hub:
-    """The queues that brokers of one name share. Thread: any; each method holds the lock for a short time."""
+    """The topics that all brokers with one name share. Any thread may call it; each method holds the lock briefly."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -92,9 +96,9 @@ class Hub:
             return self._topics.setdefault(name, _Topic())
 
     def put(self, name: str, bodies: Sequence[str], limits: BrokerLimits) -> int:
-        """Add messages with these bodies, in order, while the topic has room; return how many were added.
+        """Add messages with these bodies to the topic `name`, while it has room; return how many were added.
 
-        A topic that no group reads never gets full: it forgets its oldest messages. Waiting consumers are woken.
+        A topic that no group reads is never full: it forgets its oldest messages. Waiting consumers are woken.
         """
         topic = self.topic(name)
         with self.lock:
@@ -111,7 +115,10 @@ class Hub:
         return added
 
     def _add(self, topic: _Topic, name: str, body: str) -> None:
-        """Add a message under a new number to the topic, its groups and its followers. The caller holds the lock."""
+        """Add a message under a new number to the topic, its groups and its followers; `name`: the topic's.
+
+        The caller holds the lock.
+        """
         number = f"{next(self._numbers):016d}"
         topic.held[number] = _Held(body, len(topic.groups))
         for group in topic.groups.values():
@@ -120,7 +127,7 @@ class Hub:
             queue.append(Message(name, number, body))
 
     def join(self, name: str, group: str) -> None:
-        """Create the group if it is new; its first messages are those that the topic holds."""
+        """Create the group of the topic `name` if it is new. Its first messages are those that the topic holds."""
         topic = self.topic(name)
         with self.lock:
             if group not in topic.groups:
@@ -131,10 +138,11 @@ class Hub:
     def deliver(
         self, name: str, group: str, limit: int, now: float, wall: Ms, limits: BrokerLimits
     ) -> tuple[list[Message], float | None]:
-        """Return up to `limit` messages for one consumer of the group, and when to look for redeliveries again.
+        """Return up to `limit` messages for one consumer of the group, and when the next redelivery is due.
 
         Redeliveries come first; a message that had all its deliveries becomes a dead letter instead. The second value
-        is in monotonic seconds, as `now`; None: no message awaits its acknowledgement. `wall` dates the dead letters.
+        is in monotonic seconds like `now`, or None if no message is waiting for its acknowledgement. `name`: the
+        topic's. `wall`: the time to write into dead letters.
         """
         topic = self.topic(name)
         found: list[Message] = []
@@ -156,9 +164,10 @@ class Hub:
             return found, mine.redeliveries[0][0] if mine.redeliveries else None
 
     def acknowledge(self, name: str, group: str, ids: Sequence[str]) -> None:
-        """Remove these messages from the group, and from the topic if no other group needs them.
+        """Remove delivered messages from the group, and from the topic if no other group needs them.
 
-        A message that was not delivered to the group stays. Publishers that wait for room are woken.
+        `name`: the topic's. `ids`: of the messages; a message that is not pending in the group stays. Publishers that
+        wait for room are woken.
         """
         topic = self.topic(name)
         with self.lock:
@@ -169,9 +178,9 @@ class Hub:
         topic.wakeup.notify()
 
     def _settle(self, topic: _Topic, group: _Group, number: str) -> None:
-        """Remove a message from the group's pending ones, and from the topic if no other group needs it.
+        """Remove a pending message from the group, and from the topic if no other group needs it.
 
-        Does nothing if it is not pending. The caller holds the lock.
+        Does nothing if the message is not pending in the group. The caller holds the lock.
         """
         if group.pending.pop(number, None) is None:
             return
@@ -182,9 +191,9 @@ class Hub:
                 del topic.held[number]
 
     def refuse(self, message: Message, group: str, due: float, wall: Ms, limits: BrokerLimits) -> None:
-        """Redeliver a message at `due` (monotonic seconds), or bury it if it had all its deliveries.
+        """Redeliver a message to the group at `due` (monotonic seconds), or bury it if it had all its deliveries.
 
-        Does nothing if the group has acknowledged or buried the message already.
+        Does nothing if the group has acknowledged or buried the message already. `wall`: the time for a dead letter.
         """
         topic = self.topic(message.topic)
         with self.lock:
@@ -199,7 +208,10 @@ class Hub:
         topic.wakeup.notify()
 
     def bury(self, message: Message, group: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
-        """Move a message of the group to the dead letters, unless the group has acknowledged or buried it already."""
+        """Make a message of the group a dead letter, unless the group has acknowledged or buried it already.
+
+        `reason` and `wall`, the time, are kept with the dead letter.
+        """
         topic = self.topic(message.topic)
         with self.lock:
             mine = topic.groups.get(group)
@@ -208,9 +220,9 @@ class Hub:
         topic.wakeup.notify()
 
     def _bury(self, name: str, group: _Group, number: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
-        """Make a pending message of the group a dead letter; the oldest dead letter goes if there are too many.
+        """Make a pending message of the group a dead letter; remove the oldest dead letter if there are too many.
 
-        `name` is the topic's. The caller holds the lock.
+        `name`: the topic's. `wall`: the time to write into the dead letter. The caller holds the lock.
         """
         one = group.pending[number]
         dead = f"{next(self._numbers):016d}"
@@ -220,16 +232,16 @@ class Hub:
         self._settle(self._topics[name], group, number)
 
     def depth(self, name: str, group: str) -> Depth:
-        """Count the group's waiting and unanswered messages. If the group does not exist, all of the topic's count."""
+        """Count the group's messages: not delivered yet, and pending. If there is no such group, count the topic's."""
         topic = self.topic(name)
         with self.lock:
             mine = topic.groups.get(group)
             return Depth(len(topic.held)) if mine is None else Depth(len(mine.fresh), len(mine.pending))
 
     def follow(self, name: str, consumer: str, limits: BrokerLimits) -> deque[Message]:
-        """Return the queue of the follower `consumer`, which gets every new message; create it if it is new.
+        """Return the queue of the topic's follower `consumer`, which gets every new message; create it if it is new.
 
-        If the follower reads too slowly, the oldest messages are lost.
+        If the follower reads too slowly, the oldest messages in its queue are lost.
         """
         topic = self.topic(name)
         with self.lock:
@@ -241,7 +253,7 @@ class Hub:
             return [queue.popleft() for _ in range(min(limit, len(queue)))]
 
     def unfollow(self, name: str, consumer: str) -> None:
-        """Remove a follower's queue."""
+        """Remove the queue of the follower `consumer` from the topic `name`."""
         topic = self.topic(name)
         with self.lock:
             topic.followers.pop(consumer, None)
@@ -257,13 +269,13 @@ class Hub:
             return [self._dead.pop(number) for number in dict.fromkeys(ids) if number in self._dead]
 
 
-#: Brokers of one name in one process share a hub. It is dropped with the last broker that uses it.
+#: Name of brokers → their hub. A hub is forgotten with the last broker that uses it.
 _hubs: weakref.WeakValueDictionary[str, Hub] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
 def hub_of(name: str) -> Hub:
-    """Return the process's hub of this name; without a name, a new hub that is not shared."""
+    """Return the process's hub of this name; for an empty name, a new hub that is not shared."""
     if not name:
         return Hub()
     with _hubs_lock:
@@ -274,9 +286,10 @@ def hub_of(name: str) -> Hub:
 
 
 class MemoryBroker:
-    """A broker whose messages are lost with the process. That costs latency only: the store holds everything.
+    """A broker whose messages are lost with the process. A lost message costs latency only: the store has all runs.
 
-    Brokers of one process with one `name` share their messages; a broker without a name shares them with none.
+    Brokers of one process with one `name` share their messages; a broker without a name has messages of its own.
+    `clock`: None means the system's clock. `limits`: None means the default limits.
     """
 
     def __init__(self, name: str = "", clock: Clock | None = None, limits: BrokerLimits | None = None) -> None:
@@ -321,7 +334,10 @@ class MemoryBroker:
                 yield batch
 
     async def _consume_group(self, topic: str, group: str, limit: int) -> AsyncGenerator[list[Message], None]:
-        """Join the group, then yield batches for one consumer of it, as `consume` does, until the broker is closed."""
+        """Join the group, then yield batches of its messages for one consumer, until the broker is closed.
+
+        An empty batch is yielded first, and whenever no message came for `IDLE_SECONDS`.
+        """
         check_name(group, "group")
         self._hub.join(topic, group)
         yield []
@@ -335,9 +351,10 @@ class MemoryBroker:
                 yield []
 
     async def _consume_all(self, topic: str, consumer: str, limit: int) -> AsyncGenerator[list[Message], None]:
-        """Follow the topic: yield batches of every new message, as `consume` does, until the broker is closed.
+        """Follow the topic: yield every new message, in batches, until the broker is closed.
 
-        The follower's name is new in each call, so two consumers with one name get their messages independently.
+        An empty batch is yielded first, and whenever no message came for `IDLE_SECONDS`. Each call makes a follower of
+        its own, so two calls with one name of a consumer both get every message.
         """
         name = f"{consumer}:{next(self._numbers)}:{id(self)}"
         queue = self._hub.follow(topic, name, self.limits)

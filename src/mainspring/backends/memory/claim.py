@@ -34,13 +34,14 @@ class MemoryClaim(MemoryTables):
         return Claimed(wall, claims, self._next_ready(offer, wall))
 
     def _admit(self, offer: Offer, limit: int, ids: set[str], wall: Ms) -> list[Run]:
-        """Take due runs off the queues, and return up to `limit` that pass their gates; their slots are now held.
+        """Take due runs off the queues, return up to `limit` that pass their gates, and take their slots.
 
-        Runs that a gate refuses are parked; the others go back to their queues. `ids`: only these runs; empty: any.
+        Runs that a gate refuses are parked; runs beyond the limit go back to their queues. `ids`: consider only these
+        runs; empty: all.
         """
         candidates, unfit = self._candidates(offer, limit, ids, wall)
         if len(candidates) >= limit and any(run.gates or run.crashes for run in candidates):
-            self._put_back(candidates)  # gates may refuse some of them: look deeper
+            self._put_back(candidates)  # gates may refuse some of them: read more
             self._put_back(unfit)
             candidates, unfit = self._candidates(offer, 4 * limit, ids, wall)
         verdict = admit(candidates, self._gates, limit, wall, self._first_parked(candidates))
@@ -80,16 +81,16 @@ class MemoryClaim(MemoryTables):
         return Claim(started, self._bodies.get(run.body) if run.body else None)
 
     def _put_back(self, runs: list[Run]) -> None:
-        """Put runs, which were taken off their queues, on them again."""
+        """Put runs that were taken off their queues on the queues again."""
         for run in runs:
             heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
 
     def _candidates(self, offer: Offer, enough: int, ids: set[str], wall: Ms) -> tuple[list[Run], list[Run]]:
-        """Pop due runs off the offer's queues; return those that fit, in the order of claims, and those that do not.
+        """Take due runs off the offer's queues; return those that fit, in the order of claims, and those that do not.
 
         A run fits if its task is offered, it is in `ids` (empty: any run), and it is due or may be claimed ahead. The
-        caller puts the others back. The most urgent priority comes first; the next one is read only while fewer than
-        `enough` fitting runs are found. Each queue gives up to `enough` of them.
+        caller puts the runs that do not fit back. Priorities are read from the most urgent on, until `enough` fitting
+        runs are found. Each queue gives up to `enough` fitting runs.
         """
         found: list[Run] = []
         unfit: list[Run] = []
@@ -113,9 +114,10 @@ class MemoryClaim(MemoryTables):
         wall: Ms,
         into: tuple[list[Run], list[Run], set[str]],
     ) -> None:
-        """Pop the due runs of one queue into the lists of `into`, until `enough` fit; drop stale entries on the way.
+        """Take due runs off one queue into the lists of `into`, until `enough` of them fit; remove stale entries.
 
-        `into`: runs that fit (see `_candidates`), runs that do not fit, ids of all runs seen so far.
+        `into`: runs that fit, runs that do not fit, ids of all runs seen so far. A run fits if its task is offered, it
+        is in `ids` (empty: any run), and it is due or may be claimed ahead.
         """
         due, unfit, seen = into
         heap = self._queues[lane, priority].heap
@@ -133,7 +135,7 @@ class MemoryClaim(MemoryTables):
                 unfit.append(run)
 
     def _first_parked(self, candidates: list[Run]) -> dict[str, tuple[int, Ms, str]]:
-        """Return, by name of a candidate's gate, the `claim_order` of the first run parked there, if one is."""
+        """Return gate name → `claim_order` of the first run parked there, for gates of candidates with parked runs."""
         names = {name for run in candidates for name in run.gates if self._parked.get(name)}
         return {name: min(claim_order(self._runs[rid]) for rid in self._parked[name]) for name in names}
 
@@ -146,9 +148,9 @@ class MemoryClaim(MemoryTables):
         return min((at for at in times if at is not None), default=None)
 
     def _first_ready(self, lane: str, priority: int, offer: Offer) -> Ms | None:
-        """Return the earliest `ready_at` of a run with an offered task in this queue, None without one.
+        """Return the earliest `ready_at` of a run with an offered task in this queue, None if there is no such run.
 
-        Stale entries at the head of the queue are dropped.
+        Stale entries at the head of the queue are removed.
         """
         heap = self._queues[lane, priority].heap
         while heap and not self._is_queued(heap[0]):
@@ -159,7 +161,7 @@ class MemoryClaim(MemoryTables):
         return next((at for at, rid in current if self._runs[rid].task in offer.tasks), None)
 
     def _is_queued(self, entry: tuple[Ms, str]) -> bool:
-        """Return True if the entry of a queue still stands for a claimable run; else the entry is stale."""
+        """Return True if an entry (ready_at, run id) of a queue is of a claimable run; False if the entry is stale."""
         run = self._runs.get(entry[1])
         return run is not None and is_claimable(run) and run.ready_at == entry[0]
 

@@ -31,7 +31,7 @@ class MemoryDue(MemoryTables):
     def _due_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> Due:
         """Hold up to `limit` schedules whose next fire is at `through` or earlier; return them in the order of fires.
 
-        `next_at` of the answer is when the next other schedule falls due or the next hold ends.
+        `next_at` in the answer is when a further schedule falls due or a hold ends, whichever is first.
         """
         ids, early = self._hold_schedules(limit, hold, wall, through)
         while self._agenda and not self._is_current(self._agenda[0], wall):
@@ -44,10 +44,10 @@ class MemoryDue(MemoryTables):
         return Due(wall, next_at, tuple(self._due_schedule(sid) for sid in ids))
 
     def _hold_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> tuple[list[str], list[tuple[Ms, str]]]:
-        """Hold up to `limit` schedules whose next fire is at `through` or earlier; return their ids.
+        """Hold up to `limit` schedules whose next fire is at `through` or earlier; return their ids, and heap entries.
 
-        A schedule that is due by `wall` is held for `hold` ms, one that is due later until its fire. Also return the
-        heap entries of the latter: they are off the heap of fire times, and the caller puts them back.
+        A schedule that is due by `wall` is held for `hold` ms. A schedule that is due later is held until its fire, and
+        its entry is taken off the heap of fire times: these entries are returned, and the caller puts them back.
         """
         ids: list[str] = []
         later: list[tuple[Ms, str]] = []
@@ -70,15 +70,15 @@ class MemoryDue(MemoryTables):
         return ids, early
 
     def _next_fire(self, sid: str) -> Ms | None:
-        """Return when the schedule must be settled next; None if it has no such time, has ended or is gone."""
+        """Return when the schedule must be settled next; None if it has no such time, has ended or does not exist."""
         schedule = self._schedules.get(sid)
         return None if schedule is None or schedule.state in ("finished", "deleted") else schedule.next_at
 
     def _is_current(self, entry: tuple[Ms, str], wall: Ms) -> bool:
-        """Return True if an entry (time, schedule id) of the heap still counts: the schedule is due then.
+        """Return True if an entry (time, schedule id) of the heap is current, False if a later write made it stale.
 
-        The schedule must have a `next_at`, and the entry's time must be past, this `next_at`, or the end of the
-        schedule's hold. A later write of the schedule makes its old entry stale.
+        A current entry is of a schedule that has a `next_at`, and its time is past, or is this `next_at`, or is the end
+        of the schedule's hold.
         """
         next_at = self._next_fire(entry[1])
         return next_at is not None and (entry[0] in (next_at, self._held.get(entry[1], 0)) or entry[0] <= wall)
@@ -91,7 +91,7 @@ class MemoryDue(MemoryTables):
     def _due_expired(self, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
         """Hold up to `limit` running runs whose lease ended, for `hold` ms, and return them.
 
-        `next_at` of the answer is when the next lease or hold of the other running runs ends.
+        `next_at` in the answer is the next instant at which the lease or hold of a further running run ends.
         """
         found: list[Run] = []
         next_in: Ms | None = None

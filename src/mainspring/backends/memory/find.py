@@ -1,4 +1,4 @@
-"""The memory store's `find` and `tail`: rows are filtered and sorted as each query states."""
+"""The memory store's `find` and `tail`: rows are filtered and sorted as the query's fields demand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from mainspring.ports.store import (
 from mainspring.rules.retention import is_keyvalue_expired
 
 T = TypeVar("T")
-#: By the name of a query's field: a function of a row and the field's value that returns True if the row matches.
+#: Name of a query's field → a function of a row and the field's value, which returns True if the row matches.
 _Filters = Mapping[str, Callable[[Any, Any], bool]]
 _SCHEDULE_EVENT_TYPES = frozenset(cls.__name__ for cls in ScheduleEvent.__subclasses__())
 
@@ -70,7 +70,7 @@ _EVENT_FILTERS: _Filters = {
 
 
 def _filtered(rows: Iterable[T], query: Any, filters: _Filters) -> Iterable[T]:
-    """Return the rows that pass the filter of each field that the query sets."""
+    """Return the rows that pass the tests in `filters` of all fields of the query that are not None."""
     wanted = [(test, value) for name, test in filters.items() if (value := getattr(query, name)) is not None]
     return (row for row in rows if all(test(row, value) for test, value in wanted))
 
@@ -95,7 +95,7 @@ class MemoryFind(MemoryTables):
         return found[: q.limit]
 
     def _run_rows(self, q: Runs) -> Iterable[Run]:
-        """Return the runs to filter: those that an index finds by id or schedule, else all."""
+        """Return the runs to filter: those that an index finds by the query's ids or schedule, else all."""
         if q.id is None and q.ids is None and q.schedule_id is None:
             return self._runs.values()
         ids: Iterable[str]
@@ -131,7 +131,7 @@ class MemoryFind(MemoryTables):
         return [event for _, event in zip(range(q.limit), _filtered(rows, q, _EVENT_FILTERS), strict=False)]
 
     def _event_rows(self, q: Events) -> Iterable[Event]:
-        """Return the events to filter: the stream of one run or schedule if only its events can match, else the log."""
+        """Return the events to filter: those of one run or schedule if no other event can match, else the whole log."""
         if q.run_id is not None:
             return self._run_events.get(q.run_id, [])
         if q.schedule_id is not None and q.types is not None and _SCHEDULE_EVENT_TYPES.issuperset(q.types):

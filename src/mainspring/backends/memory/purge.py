@@ -58,7 +58,7 @@ class MemoryPurge(MemoryTables):
         return rows.report(events=len(removed), spans=len(spans), bodies=bodies, more=found.exceeds(limit))
 
     def _find_removable(self, policy: Retention, most: int, wall: Ms, lease_now: Ms) -> Removable:
-        """Return the removable rows of all kinds but spans: at most `most` runs, and all rows of the other kinds."""
+        """Return the removable rows of all kinds but spans: at most `most` runs, and all rows of each other kind."""
         with_spans = {span.schedule_id for span in self._spans}
         return Removable(
             runs=list(self._removable_runs(policy, most)),
@@ -77,8 +77,8 @@ class MemoryPurge(MemoryTables):
     def _removable_runs(self, policy: Retention, most: int) -> Iterator[Run]:
         """Yield at most `most` removable runs.
 
-        If no run ended early enough, the heap of ended runs shows it, and the table need not be read. Entries of the
-        heap whose run is gone or has another end are dropped.
+        If no run ended early enough, the head of the heap of ended runs shows it, and the table need not be read.
+        Entries of the heap whose run is gone or has another `ended_at` are removed.
         """
         while self._ended and getattr(self._runs.get(self._ended[0][1]), "ended_at", None) != self._ended[0][0]:
             heapq.heappop(self._ended)
@@ -89,7 +89,7 @@ class MemoryPurge(MemoryTables):
             yield run
 
     def _remove_runs(self, runs: list[Run]) -> set[int]:
-        """Delete runs and their event streams; return the seqs of these events, which the log still holds."""
+        """Delete runs and their lists of events; return the numbers of these events, which the log still has."""
         removed: set[int] = set()
         for run in runs:
             removed.update(event.seq for event in self._run_events.pop(run.id, ()))
@@ -100,10 +100,10 @@ class MemoryPurge(MemoryTables):
         return removed
 
     def _remove_schedules(self, schedules: list[Schedule]) -> set[int]:
-        """Delete schedules, their event streams and their own gates; return the seqs of the events.
+        """Delete schedules, their lists of events and their own gates; return the numbers of these events.
 
-        The log still holds these events. A gate with a slot held stays. The schedules' tallies are added to those "of
-        no schedule" (None).
+        The log still has these events. A gate that a run holds stays. The schedules' tallies are added to those of no
+        schedule (None).
         """
         removed: set[int] = set()
         for row in schedules:
@@ -127,9 +127,9 @@ class MemoryPurge(MemoryTables):
         return len(orphans)
 
     def _compact_streams(self, schedules: Iterable[ScheduleId], wall: Ms) -> set[int]:
-        """Replace the event stream of each schedule that exists by one snapshot; return the seqs of the old events.
+        """Replace the events of each schedule that exists by one snapshot; return the numbers of the old events.
 
-        The log still holds the old events; the snapshot is appended to it.
+        The snapshot is appended to the log, which still has the old events.
         """
         removed: set[int] = set()
         for schedule_id in schedules:
@@ -142,9 +142,9 @@ class MemoryPurge(MemoryTables):
         return removed
 
     def _remove_events(self, removed: set[int], notes: list[Event]) -> None:
-        """Delete events, given by seq, and notes from the log.
+        """Delete events from the log: those with the numbers `removed`, and `notes`, which are events without an `n`.
 
-        The caller has removed the events from their streams; notes about a run are removed from its stream here.
+        The events `removed` are in no list of a run or schedule any more. Notes are removed from their run's list here.
         """
         for note in notes:
             if note.run_id in self._run_events:

@@ -18,7 +18,7 @@ from mainspring.rules.retention import is_keyvalue_expired
 
 
 class MemoryStore(MemoryApply, MemoryDue, MemoryFind, MemoryPurge):
-    """All methods of the store port on data that lives as long as the object."""
+    """A store whose data is lost with the object. For tests, and for programs that need no durable state."""
 
     capabilities = Capabilities(durable=False, multi_process=False)
 

@@ -23,7 +23,7 @@ from mainspring.rules.retention import TallyKey
 class _Queue:
     """Claimable runs of one lane and priority, as a heap of (ready_at, run id).
 
-    An entry is stale if its run cannot be claimed any more or has another `ready_at` now. A stale entry is dropped when
+    An entry is stale if its run cannot be claimed any more or has another `ready_at` now. A stale entry is removed when
     it reaches the head of the heap.
     """
 
@@ -36,16 +36,22 @@ class MemoryTables:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
+        #: Wakes the callers of `wait`.
         self._hints = Wakeup()
+        #: Number of the last event in the log.
         self._seq = 0
         self._runs: dict[str, Run] = {}
         self._schedules: dict[str, Schedule] = {}
+        #: (namespace, name) → id of the schedule that is not deleted.
         self._names: dict[tuple[str, str], str] = {}
         self._log: list[Event] = []
+        #: The events of the log that have no `n`, because they change no row.
         self._notes: list[Event] = []
         self._run_events: dict[str, list[Event]] = defaultdict(list)
         self._schedule_events: dict[str, list[Event]] = defaultdict(list)
+        #: (schedule id, fire key) → run id.
         self._fire_keys: dict[tuple[str | None, str | None], str] = {}
+        #: (namespace, unique key) → id of the open run with this key.
         self._unique: dict[tuple[str, str], str] = {}
         self._bodies: dict[str, str] = {}
         self._spans: list[Span] = []
@@ -53,15 +59,23 @@ class MemoryTables:
         self._leases: dict[str, Lease] = {}
         self._tallies: dict[TallyKey, int] = defaultdict(int)
         self._kept: dict[tuple[str, str], KeyValue] = {}
-        # Indexes over the rows above; none of them is stored data.
+        # Indexes over the rows above. A dictionary with None as values is an ordered set.
+        #: Schedule id → ids of its runs, and ids of its open runs.
         self._of_schedule: dict[str, dict[str, None]] = defaultdict(dict)
         self._open: dict[str, dict[str, None]] = defaultdict(dict)
+        #: Ids of the running runs.
         self._running: dict[str, None] = {}
-        self._ended: list[tuple[Ms, str]] = []  # a heap; its head shows whether retention has work
+        #: A heap of (ended_at, run id); its head shows whether retention has work.
+        self._ended: list[tuple[Ms, str]] = []
+        #: (lane, priority) → claimable runs.
         self._queues: dict[tuple[str, int], _Queue] = defaultdict(_Queue)
+        #: Gate name → ids of the runs parked at the gate.
         self._parked: dict[str, dict[str, None]] = defaultdict(dict)
+        #: A heap of (time to settle, schedule id). Entries may be stale.
         self._agenda: list[tuple[Ms, str]] = []
+        #: Id of a schedule or run that `due` returned → end of its hold.
         self._held: dict[str, Ms] = {}
+        #: Id of a touched schedule → its number of touches.
         self._touched: dict[str, int] = {}
 
     def _clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
@@ -69,16 +83,16 @@ class MemoryTables:
         return (self._clock.now(), self._clock.boot()) if now is None else (now, now)
 
     def _record(self, event: Event, at: Ms, n: int | None, change: str | None) -> None:
-        """Append a new event to the log under the next seq, stamped with the other arguments.
+        """Append a new event to the log under the next number, with the values of the other arguments.
 
-        `at`: its time. `n`: its number in the stream of its run or schedule; None: it is a note. `change`: the id of
-        the change that brought it; None: the store itself wrote it.
+        `at`: the event's time. `n`: its number among the events of its run or schedule; None for an event that changes
+        neither. `change`: the id of the event's change; None for an event that the store itself writes.
         """
         self._seq += 1
         self._add_event(replace(event, seq=self._seq, at=at, n=n, change=change))
 
     def _add_event(self, event: Event) -> None:
-        """Append an event, which has its seq already, to the log and to the lists of notes, of its run and schedule."""
+        """Append an event, which has its number already, to the log and to the lists of its run and its schedule."""
         self._log.append(event)
         if event.n is None:
             self._notes.append(event)
@@ -145,7 +159,7 @@ class MemoryTables:
         return True
 
     def _put_schedule(self, schedule: Schedule, touched: int) -> None:
-        """Insert or replace a schedule's row as it is, with its touch mark (0: not touched), and update the indexes."""
+        """Insert or replace a schedule's row and update the indexes. `touched`: its number of touches, 0 for none."""
         name = (schedule.ns, schedule.name)
         if schedule.state != "deleted":
             self._names[name] = schedule.id

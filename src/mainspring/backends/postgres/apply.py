@@ -1,4 +1,4 @@
-"""The verb `apply`: write a batch of changes. Frequent kinds of batches take one statement, all others several."""
+"""The store's method `apply`: write a batch of changes. Frequent kinds of batches take one statement, others more."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mainspring.model.change import Change, Result, RunLease
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Applied, Claimed, ClaimRequest
 
-#: How far back a change that is sent again is looked for in the log, in milliseconds.
+#: How far back the log is searched for a change that is sent again, in milliseconds.
 _RESEND_LOOKBACK_MS = 600_000
 
 
@@ -28,8 +28,8 @@ async def apply(
     """Write a batch of changes, each all or nothing, then claim if requested; return the results in their order.
 
     The batch is one transaction, or two if it mixes plain successes with new runs or schedule advances: first the
-    successes, then the others. The claim shares the last commit or follows it. With `resent` the changes were sent
-    before and may be stored already: the result of such a change is `repeated`.
+    successes, then the other changes. The claim shares the last commit or follows it. With `resent` the changes were
+    sent before, without an answer. The result of a change that is stored already is then `repeated`.
     """
     if not changes:
         return await _claim_only(db, claim_request, now)
@@ -61,12 +61,12 @@ async def apply(
         if claim_request is not None:
             claimed = await claim_in_transaction(db, session, claim_request.offer, claim_request.limit, (), wall)
     if db.claimed:
-        _drop_ended(db, changes)
+        _forget_ended_claims(db, changes)
     return Applied(wall, results, claimed)
 
 
 async def _claim_only(db: Database, claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
-    """Answer a batch without changes: claim if requested, else only look up the store's time."""
+    """Answer a batch without changes: claim if requested, else only read the store's time."""
     if claim_request is None:
         async with db.read_only() as session:
             return Applied(await session.value(f"SELECT {NOW_SQL}", db.now(now)), [])
@@ -77,7 +77,7 @@ async def _claim_only(db: Database, claim_request: ClaimRequest | None, now: Ms 
 async def _apply_split(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied | None:
-    """Write a mixed batch as two, each by its fast path, then claim if requested; return the results of both together.
+    """Write a mixed batch as two batches, each by its fast path, then claim if requested; return the results of both.
 
     A mixed batch has plain successes, and either new runs or schedule advances. Return None, with nothing written, for
     any other batch.
@@ -102,21 +102,24 @@ async def _apply_split(
 async def _write_changes(
     db: Database, session: Session, changes: Sequence[Change], results: list[Result], now: Ms | None, resent: bool
 ) -> Ms:
-    """Write changes of any kind and set their results; return the instant stamped on their events."""
+    """Write changes of any kind in the session's transaction; return the instant stamped on their events.
+
+    `results`: one for each change, to be set. `resent`: the changes were sent before, so some may be stored already.
+    """
     wall: Ms = (await session.row(sql.BEGIN, db.now(now)))["now"]
     rest: IndexedChanges = list(enumerate(changes))
     if resent:
-        rest = await _drop_stored(session, rest, results, wall)
+        rest = await _exclude_stored(session, rest, results, wall)
     for part in split_independent(rest):
         await ChangeWriter(db, session, wall, results).write(part)
     return wall
 
 
-async def _drop_stored(session: Session, changes: IndexedChanges, results: list[Result], wall: Ms) -> IndexedChanges:
-    """Return the changes still to be written; set the results of those already stored to `repeated`.
+async def _exclude_stored(session: Session, changes: IndexedChanges, results: list[Result], wall: Ms) -> IndexedChanges:
+    """Return the changes that are still to be written; set the results of the stored changes to `repeated`.
 
-    Only changes without a guard are looked up in the log. If another change is stored, its guard refuses it. `wall`:
-    the instant of the transaction.
+    Only changes without a guard are searched for in the log. A change with a guard stays: if it is stored, its guard
+    refuses it. `wall`: the instant of the transaction.
     """
     stored = await _find_stored(session, [(index, change) for index, change in changes if change.guard is None], wall)
     for index in stored:
@@ -127,7 +130,8 @@ async def _drop_stored(session: Session, changes: IndexedChanges, results: list[
 async def _find_stored(session: Session, unguarded: IndexedChanges, wall: Ms) -> set[int]:
     """Return the indexes of the changes that are stored already: the log has an event with the id of the change.
 
-    Notes are searched for among those of the last _RESEND_LOOKBACK_MS before `wall`.
+    `unguarded`: changes without a guard. Events that change no row (notes) are searched for only among the notes of the
+    last _RESEND_LOOKBACK_MS before the instant `wall`.
     """
     stored = await find_inserted(session, unguarded)
     noting = [change.id for _, change in unguarded if change.events]
@@ -138,8 +142,11 @@ async def _find_stored(session: Session, unguarded: IndexedChanges, wall: Ms) ->
     return stored
 
 
-def _drop_ended(db: Database, changes: Sequence[Change]) -> None:
-    """Remove from `db.claimed` the runs that the changes guard by their lease, except runs claimed again meanwhile."""
+def _forget_ended_claims(db: Database, changes: Sequence[Change]) -> None:
+    """Remove from `db.claimed` the runs whose lease guards one of the changes.
+
+    A run that was claimed again meanwhile stays: its entry has another epoch.
+    """
     for change in changes:
         if isinstance(change.guard, RunLease):
             ended = db.claimed.get(change.guard.id)

@@ -1,4 +1,4 @@
-"""SQL statements of `apply`. A comment names the parameters of each; rows are sent as one array per column."""
+"""SQL statements of `apply`, each after a comment on its parameters; rows are sent as one array per column."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from mainspring.backends.postgres.rows import (
 )
 
 #: Parameters: now. Returns the transaction's instant, and makes the server assign the transaction's id. The id must
-#: exist before `seq` of the first event is taken: a log cursor decides by it whether a missing `seq` may still appear.
+#: exist before the first event takes its number in the log, `seq`: a log cursor decides by the ids of transactions
+#: whether a missing number may still appear.
 BEGIN = f"SELECT {NOW_SQL} AS now, pg_current_xact_id()::text AS xid"
 
 # ── runs that exist ─────────────────────────────────────────────────────────
 
-#: `idx` is the index of the change in the batch, `moves` the number of events that the change adds to the run's stream.
+#: `idx` is the index of the change in the batch, `moves` the number of events of this run that the change appends.
 MOVE_COLUMNS = {
     "idx": "integer",
     "id": "text",
@@ -41,9 +42,10 @@ MOVE_COLUMNS = {
     "ns": "text",
     "unique_key": "text",
 }
-#: Parameters: now, MOVE_COLUMNS in the order of ids. Updates runs that run under the lease `epoch`, or whose last event
-#: has the number `at_n`; the latter also get new values of `cancel` and `body`. An ended run is not opened again while
-#: an open run holds its unique key. Returns `idx` and the number of the last event of each updated run.
+#: Parameters: now, MOVE_COLUMNS in the order of ids. A row with `epoch` updates its run if the run is running under the
+#: lease with this epoch. A row with `at_n` updates its run if the last event of the run has this number; it also sets
+#: `cancel` and `body`. An ended run is not opened again while an open run holds its unique key. Returns `idx` and the
+#: number of the last event of each updated run.
 MOVE_RUNS = f"""
 UPDATE §run r SET
     n = r.n + i.moves, state = i.state, ready_at = i.ready_at, failures = i.failures, crashes = i.crashes,
@@ -66,8 +68,8 @@ WHERE r.id = i.id AND (
 RETURNING i.idx, r.n
 """  # noqa: S608 - column names, no input
 
-#: Columns of plain successes that are sent as one text each. Two arrays follow: results, and data of the events. Both
-#: are NULL for a run without a result: the server composes the data of its event.
+#: Columns of plain successes that are sent as one text each. Two array parameters follow them: the results of the runs,
+#: and the data of their events. Both have NULL for a run without a result: the server composes the data of its event.
 _TEXT_COLUMNS = {"id": "text", "epoch": "integer", "began_at": "bigint", "ms": "bigint", "change": "text"}
 TEXT_COLUMN_COUNT = len(_TEXT_COLUMNS)
 SUCCESS_COLUMN_COUNT = TEXT_COLUMN_COUNT + 2
@@ -76,8 +78,8 @@ SUCCESS_COLUMN_COUNT = TEXT_COLUMN_COUNT + 2
 def complete_runs_ctes(first: int) -> str:
     """Return SQL of CTEs that complete runs of one owner and append their events.
 
-    Parameters from number `first` on: owner, then SUCCESS_COLUMN_COUNT columns. A CTE `t` before these must give the
-    instant. The CTE `s` returns the runs whose lease held; only these are completed.
+    Parameters from number `first` on: owner, then SUCCESS_COLUMN_COUNT columns. The statement must begin with a CTE `t`
+    that has the instant. The CTE `s` returns the runs that were completed: those whose lease held.
     """
     results = first + TEXT_COLUMN_COUNT + 1
     return f"""
@@ -96,20 +98,22 @@ se AS (
     FROM t, s ORDER BY s.id)"""  # noqa: S608
 
 
-#: Parameters: now, owner, success columns. Returns the instant, and the ids of the runs whose lease held or NULL.
+#: Parameters: now, owner, success columns. Returns the instant, and the ids of the runs whose lease held, NULL if there
+#: are none.
 COMPLETE_RUNS = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),{complete_runs_ctes(2)}
 SELECT t.now, (SELECT array_agg(s.id) FROM s) AS ids FROM t
 """  # noqa: S608
 
-_RELEASED_AT = 3 + SUCCESS_COLUMN_COUNT
-#: Parameters: as COMPLETE_RUNS, then an array of run ids and one of their gates. Returns as COMPLETE_RUNS. Also leaves
-#: the gates of the runs whose lease held; gates are locked in the order of names.
+_RELEASED_SLOTS_PARAMETER = 3 + SUCCESS_COLUMN_COUNT
+#: Completes runs as COMPLETE_RUNS does, with its parameters and result, and gives the runs' slots back to their gates.
+#: Two more parameters, an array of run ids and an array of gate names, have a pair for each slot. Slots of runs whose
+#: lease did not hold are not given back. Gates are locked in the order of names.
 COMPLETE_RUNS_AND_LEAVE_GATES = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),{complete_runs_ctes(2)},
 f AS MATERIALIZED (
     SELECT x.gate, count(*)::integer AS times
-    FROM unnest(${_RELEASED_AT}::text[], ${_RELEASED_AT + 1}::text[]) AS x(id, gate)
+    FROM unnest(${_RELEASED_SLOTS_PARAMETER}::text[], ${_RELEASED_SLOTS_PARAMETER + 1}::text[]) AS x(id, gate)
     WHERE (x.id IN (SELECT s.id FROM s)) IS TRUE GROUP BY x.gate),
 m AS MATERIALIZED (
     SELECT g.name FROM §gate g WHERE g.name = ANY (ARRAY(SELECT f.gate FROM f)) ORDER BY g.name FOR UPDATE),
@@ -124,12 +128,12 @@ BODY_COLUMNS = {"id": "text", "data": "text"}
 
 
 def insert_bodies_ctes(first: int, where: str) -> str:
-    """Return SQL of CTEs that insert payloads that do not exist yet; `where` is a WHERE clause on them, or ''.
+    """Return SQL of CTEs that insert payloads that do not exist yet.
 
-    The BODY_COLUMNS are the parameters from number `first` on.
+    The BODY_COLUMNS are the parameters from number `first` on. `where`: a WHERE clause on the payloads `i`, or ''.
 
-    Payloads that exist are locked first. Retention locks a payload, too, before it looks for runs that need it. So
-    retention either sees our run, or waits for our commit, and never removes the payload in between.
+    Payloads that exist are locked first. Retention locks a payload, too, before it searches for runs that use it. So
+    retention either finds the new run, or waits for its commit, and never removes the payload in between.
     """
     return f"""k AS MATERIALIZED (
     SELECT b.id FROM §body b WHERE b.id = ANY (${first}::text[]) ORDER BY b.id FOR KEY SHARE),
@@ -149,9 +153,9 @@ REFUSED_RUN_COLUMNS = {
     "schedule_id": "text",
     "fire_key": "text",
 }
-#: Returns for each refused change the run that stands in its way, if there is one, `idx`, and `repeated`: whether this
-#: change itself wrote an event of that run. The run is the one with the id, else the open run that holds the unique
-#: key, else the run of the same fire.
+#: Returns, for each refused change that a run refused, this run, `idx`, and `repeated`: whether the change itself wrote
+#: an event of the run. It is the run with the id, else the open run that holds the unique key, else the run of the
+#: fire.
 REFUSED_RUNS = f"""
 SELECT {run_columns("r")}, i.idx,
        EXISTS (SELECT 1 FROM §event e
@@ -168,23 +172,24 @@ CROSS JOIN LATERAL (
         WHERE a.schedule_id = i.schedule_id AND a.fire_key = i.fire_key AND a.schedule_id IS NOT NULL) o
     ORDER BY o.rank LIMIT 1) r
 """  # noqa: S608
-#: The parameters of INSERTED_BY_CHANGE: `id` is that of a run which the change inserts.
+#: The parameters of INSERTED_BY_CHANGE. `id` is the id of a run that the change inserts.
 INSERTED_BY_CHANGE_COLUMNS = {"idx": "integer", "id": "text", "change": "text"}
-#: Returns `idx` of each change that wrote an event of the run.
+#: Returns `idx` of each change that wrote an event of its run: such a change is stored already.
 INSERTED_BY_CHANGE = f"""
 SELECT DISTINCT i.idx FROM {unnest_columns(INSERTED_BY_CHANGE_COLUMNS)}
 JOIN §event e ON e.run_id = i.id AND e.run_id IS NOT NULL
 WHERE e.change = i.change
 """  # noqa: S608
-#: Parameters: change ids, earliest instant. Returns the ids of the changes that wrote a note since then.
+#: Parameters: change ids, earliest instant. Returns the ids of the changes that wrote a note, an event that changes no
+#: row, at this instant or later.
 NOTED_BY_CHANGE = """
 SELECT DISTINCT e.change FROM §event e WHERE e.n IS NULL AND e.at >= $2::bigint AND e.change = ANY($1::text[])
 """
 
 # ── schedules ───────────────────────────────────────────────────────────────
 
-#: `idx` is the index of the change in the batch, `moves` the number of events that the change adds to the schedule's
-#: stream; the columns `at_…` are what the caller read.
+#: `idx` is the index of the change in the batch, `moves` the number of events of this schedule that the change appends.
+#: The columns `at_…` have the values that the caller of `apply` read before.
 SCHEDULE_AT_COLUMNS = {
     "idx": "integer",
     "id": "text",
@@ -195,9 +200,9 @@ SCHEDULE_AT_COLUMNS = {
     "at_n": "integer",
     "at_touched": "integer",
 }
-#: Parameters: now, SCHEDULE_AT_COLUMNS in the order of ids. Updates schedules whose revision, cursor and last event are
-#: as the caller read them; the touch mark is cleared only if it is, too. Returns `idx` and the number of the last event
-#: of each updated schedule.
+#: Parameters: now, SCHEDULE_AT_COLUMNS in the order of ids. Updates each schedule whose revision, cursor and number of
+#: the last event are as the caller read them. Its count of touches becomes 0 only if it is as the caller read it, too.
+#: Returns `idx` and the number of the last event of each updated schedule.
 MOVE_SCHEDULES = f"""
 UPDATE §schedule s SET
     n = s.n + i.moves, {", ".join(f"{name} = i.{name}" for name in SCHEDULE_VALUES)}, held_until = 0,
@@ -209,17 +214,20 @@ RETURNING i.idx, s.n
 """  # noqa: S608
 
 NEW_SCHEDULE_COLUMNS = {"id": "text", "n": "integer", **SCHEDULE_VALUES}
-_NAMES = ", ".join(NEW_SCHEDULE_COLUMNS)
-#: Parameters: now, NEW_SCHEDULE_COLUMNS. Returns the ids of inserted schedules. One whose id or name exists is skipped.
+_NEW_SCHEDULE_COLUMN_LIST = ", ".join(NEW_SCHEDULE_COLUMNS)
+#: Parameters: now, NEW_SCHEDULE_COLUMNS. Inserts schedules, but skips a schedule whose id or name exists. Returns the
+#: ids of the inserted schedules.
 INSERT_SCHEDULES = f"""
-INSERT INTO §schedule ({_NAMES}, created_at, updated_at)
-SELECT {_NAMES}, $1::bigint, $1::bigint FROM {unnest_columns(NEW_SCHEDULE_COLUMNS, 2)} ORDER BY i.ord
+INSERT INTO §schedule ({_NEW_SCHEDULE_COLUMN_LIST}, created_at, updated_at)
+SELECT {_NEW_SCHEDULE_COLUMN_LIST}, $1::bigint, $1::bigint FROM {unnest_columns(NEW_SCHEDULE_COLUMNS, 2)} ORDER BY i.ord
 ON CONFLICT DO NOTHING RETURNING id
 """  # noqa: S608
 
 #: The parameters of REFUSED_SCHEDULES.
 REFUSED_SCHEDULE_COLUMNS = {"idx": "integer", "id": "text", "ns": "text", "name": "text", "change": "text"}
-#: Returns as REFUSED_RUNS: the schedule with the id, else the schedule with the name that is not deleted.
+#: Returns, for each refused change that a schedule refused, this schedule, `idx`, and `repeated`: whether the change
+#: itself wrote an event of the schedule. It is the schedule with the id, else the schedule with the name that is not
+#: deleted.
 REFUSED_SCHEDULES = f"""
 SELECT {schedule_columns("s")}, i.idx, EXISTS (
     SELECT 1 FROM §event e WHERE e.schedule_id = s.id AND e.run_id IS NULL AND e.schedule_id IS NOT NULL
@@ -239,7 +247,7 @@ CROSS JOIN LATERAL (
 INSERT_BODIES = f"WITH {insert_bodies_ctes(1, '')} SELECT count(*) FROM k"  # noqa: S608
 
 GATE_COLUMNS = {"name": "text", "max": "integer", "held": "integer", "closed_until": "bigint"}
-#: Parameters: GATE_COLUMNS, each gate once, in the order of names. Inserts gates; of one that exists only the maximum
+#: Parameters: GATE_COLUMNS, each gate once, in the order of names. Inserts gates. If a gate exists, only its maximum
 #: changes.
 UPSERT_GATES = f"""
 INSERT INTO §gate AS g (name, max, held, closed_until)
@@ -256,18 +264,19 @@ SPAN_COLUMNS = {
     "reason": "text",
     "ns": "text",
 }
+#: Parameters: SPAN_COLUMNS. Inserts spans.
 INSERT_SPANS = f"""
 INSERT INTO §span ({", ".join(SPAN_COLUMNS)}) SELECT {", ".join(f"i.{c}" for c in SPAN_COLUMNS)}
 FROM {unnest_columns(SPAN_COLUMNS)} ORDER BY i.ord
 """  # noqa: S608
 
 COUNT_COLUMNS = {"id": "text", "times": "integer"}
-#: Parameters: COUNT_COLUMNS, schedules in the order of ids. Adds `times` to the touch mark of each.
+#: Parameters: COUNT_COLUMNS, schedules in the order of ids. Adds `times` to the count of touches of each schedule.
 TOUCH_SCHEDULES = f"""
 UPDATE §schedule s SET touched = s.touched + i.times FROM {unnest_columns(COUNT_COLUMNS)} WHERE s.id = i.id
 """  # noqa: S608
-#: Parameters: names, COUNT_COLUMNS with names as ids. Gives `times` slots back to each gate. Gates are locked in the
-#: order of names, as in every statement: no deadlock.
+#: Parameters: gate names, then COUNT_COLUMNS with gate names as ids. Gives `times` slots back to each gate. Gates are
+#: locked in the order of names. All statements keep this order, so they cannot deadlock.
 RELEASE_GATES = f"""
 WITH m AS MATERIALIZED (SELECT g.name FROM §gate g WHERE g.name = ANY($1::text[]) ORDER BY g.name FOR UPDATE)
 UPDATE §gate g SET held = greatest(0, g.held - i.times) FROM {unnest_columns(COUNT_COLUMNS)}, m

@@ -1,6 +1,6 @@
-"""Connections that callers bring: an adapter for each driver, which runs a statement with one text parameter.
+"""Connections that callers bring, to insert runs in their own transactions: an adapter for each driver.
 
-A driver is only imported for an object of that driver.
+An adapter runs a statement with one text parameter. A driver is imported only when a connection of it is given.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from mainspring.backends.postgres.transactional import Statement, StoreIdentity,
 from mainspring.model.errors import InvalidInput, StoreDenied, StoreError
 
 T = TypeVar("T")
-#: Takes a statement and its parameter; returns its one text, or an awaitable of the text.
+#: Takes a statement and its parameter; returns the one text that the statement returns, or an awaitable of this text.
 Execute = Callable[[str, str], Any]
 
 _ACCEPTED = (
     "Give an asyncpg connection, a psycopg 3 connection (sync or async), an SQLAlchemy Connection, Session, "
     "AsyncConnection or AsyncSession on PostgreSQL, or Django's connection"
 )
-#: SQLSTATEs of a table, column or schema that does not exist, or has another form.
+#: SQLSTATEs of errors about a table, column or schema that does not exist or has another form.
 _MISSING = {"42P01", "42703", "3F000", "42P10", "428C9"}
 #: SQLSTATE of a missing right.
 _DENIED = "42501"
 
 
 class CallerConnection(Struct, frozen=True):
-    """A caller's connection, adapted to its driver."""
+    """A caller's connection in a form that `run_steps` and `run_steps_async` can use, whatever its driver."""
 
     execute: Execute
     #: True if `execute` returns an awaitable.
@@ -53,13 +53,13 @@ def adapt(connection: Any) -> CallerConnection:
 def run_steps(
     steps: Generator[Statement, str, T], caller: CallerConnection, store: StoreIdentity, qualify: Callable[[str], str]
 ) -> T:
-    """Run a generator of statements on a caller's blocking connection; return the generator's result.
+    """Run the statements of a generator on a caller's blocking connection; return the generator's result.
 
-    Each statement that `steps` yields is sent to the server, and its answer back into `steps`. `qualify` puts the
+    Each statement that `steps` yields is sent to the server, and its answer is sent into `steps`. `qualify` puts the
     schema's name into a statement; `store` is for error texts.
 
-    Raises: `SchemaMismatch` for a missing table, `StoreDenied` for a missing right, other errors of the driver as they
-    are.
+    Raises: `SchemaMismatch` for a missing table, `StoreDenied` for a missing right, and any other error of the driver
+    unchanged.
     """
     try:
         sql, document = next(steps)
@@ -80,7 +80,14 @@ def run_steps(
 async def run_steps_async(
     steps: Generator[Statement, str, T], caller: CallerConnection, store: StoreIdentity, qualify: Callable[[str], str]
 ) -> T:
-    """Do what `run_steps` does, on a connection whose `execute` returns an awaitable."""
+    """Run the statements of a generator on a caller's connection with an async driver; return the generator's result.
+
+    Each statement that `steps` yields is sent to the server, and its answer is sent into `steps`. `qualify` puts the
+    schema's name into a statement; `store` is for error texts.
+
+    Raises: `SchemaMismatch` for a missing table, `StoreDenied` for a missing right, and any other error of the driver
+    unchanged.
+    """
     try:
         sql, document = next(steps)
         while True:
@@ -157,7 +164,7 @@ def _sqlalchemy_async(connection: Any) -> CallerConnection:
 
 
 def _check_dialect(connection: Any) -> None:
-    """Raise `InvalidInput` if an SQLAlchemy connection or session is closed, or not on PostgreSQL."""
+    """Raise `InvalidInput` if an SQLAlchemy connection or session is closed, or does not lead to PostgreSQL."""
     _refuse_closed(getattr(connection, "closed", False))
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     _check_server(bind.dialect.name)
@@ -174,6 +181,7 @@ def _django(connection: Any) -> CallerConnection:
     return CallerConnection(execute, is_async=False, placeholder="%s")
 
 
+#: By top module and name of a class of connections: the function that makes the adapter, or raises `InvalidInput`.
 _ADAPTERS: dict[tuple[str, str], Callable[[Any], CallerConnection]] = {
     ("asyncpg", "Connection"): _asyncpg,
     ("asyncpg", "PoolConnectionProxy"): _asyncpg,
@@ -196,7 +204,7 @@ _ADAPTERS: dict[tuple[str, str], Callable[[Any], CallerConnection]] = {
 def _refuse_closed(closed: object) -> None:
     if closed:
         raise InvalidInput(
-            "connection", "it is closed", "Give an open one, inside the transaction that is to be joined"
+            "connection", "it is closed", "Give an open one, inside the transaction that the new runs should join"
         )
 
 
@@ -206,7 +214,10 @@ def _check_server(name: str) -> None:
 
 
 def _translate(error: Exception, store: StoreIdentity) -> StoreError | None:
-    """Return a StoreError for a driver's error about a missing table or right; None for any other error."""
+    """Return a StoreError for a driver's error about a missing table or right; None for any other error.
+
+    `store`: the store to which the connection should lead, for the error text.
+    """
     state = _sqlstate(error)
     if state in _MISSING:
         return schema_not_found(store, " ".join(str(error).split("\n")[0].split()))

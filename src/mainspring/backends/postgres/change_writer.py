@@ -1,4 +1,4 @@
-"""Writing changes of any kind: their guarded rows, the rows and counts beside them, and their events."""
+"""Writing changes of any kind: their guarded rows, their other rows and counts, and their events."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from mainspring.model.run import ENDED, Run
 
 
 class _GuardedRows:
-    """Rows to write for the runs and schedules that changes guard, in one list per statement that writes them."""
+    """Rows to write for the runs and schedules that changes guard, in one list for each statement that writes them."""
 
     def __init__(self, wall: Ms) -> None:
+        """`wall`: the transaction's instant, stamped on new runs."""
         self._wall = wall
         self.moved_runs: list[list[Any]] = []
         self.new_runs: list[list[Any]] = []
@@ -44,7 +45,7 @@ class _GuardedRows:
         self.inserted_by: dict[str, int] = {}
 
     def add(self, index: int, change: Change) -> bool:
-        """Add a row with the new values of what the change guards; return False if the change has no guard.
+        """Add a row with the new values of the run or schedule that the change guards; return False without a guard.
 
         `index`: the index of the change in the batch.
         """
@@ -71,7 +72,10 @@ class ChangeWriter:
     """Writes changes that do not depend on each other, inside one transaction, and sets their results."""
 
     def __init__(self, db: Database, session: Session, wall: Ms, results: list[Result]) -> None:
-        """`wall`: the transaction's instant, stamped on rows and events; `results`: those of the batch, to be set."""
+        """`wall`: the transaction's instant, stamped on rows and events.
+
+        `results`: a result for each change of the whole batch, which `write` sets.
+        """
         self._db = db
         self._session = session
         self._wall = wall
@@ -81,7 +85,10 @@ class ChangeWriter:
         self._accepted: dict[int, int] = {}
 
     async def write(self, part: IndexedChanges) -> None:
-        """Write completely each change whose guard holds; refuse the others, which write nothing. Set all results."""
+        """Write each change whose guard holds, and refuse the others, which write nothing; set the results of all.
+
+        `part`: changes that do not depend on each other, each with its index in the batch.
+        """
         await self._check_guards(part)
         self._db.reach("apply:after_guard")
         holding = [(index, change) for index, change in part if index in self._accepted]
@@ -100,7 +107,10 @@ class ChangeWriter:
             await explain_refusals(self._session, refused, self._results)
 
     async def _check_guards(self, part: IndexedChanges) -> None:
-        """Write the guarded rows, and note as accepted the changes whose row was written and those without a guard."""
+        """Write the guarded rows; record as accepted each change whose row was written, or that has no guard.
+
+        `part`: changes that do not depend on each other, each with its index in the batch.
+        """
         rows = _GuardedRows(self._wall)
         for index, change in part:
             if not rows.add(index, change):
@@ -110,14 +120,20 @@ class ChangeWriter:
         await self._insert_guarded(rows, dict(part))
 
     async def _move_guarded(self, statement: str, rows: list[list[Any]], width: int) -> None:
-        """Update guarded rows by a statement with `width` columns; note the changes whose guard held as accepted."""
+        """Update guarded rows by `statement`, and record the changes whose guard held as accepted.
+
+        `width`: the number of columns in each of `rows`; the second column is the id.
+        """
         if rows:
             rows.sort(key=lambda row: row[1])  # rows are locked in the order of ids
             records = await self._session.fetch(statement, self._wall, *column_arrays(rows, width))
             self._accepted.update((record["idx"], record["n"]) for record in records)
 
     async def _insert_guarded(self, rows: _GuardedRows, changes: dict[int, Change]) -> None:
-        """Insert the guarded schedules and runs that are absent, and note their changes as accepted."""
+        """Insert the guarded schedules and runs that are absent, and record their changes as accepted.
+
+        `changes`: by index, the changes that `rows` come from.
+        """
         session, accepted = self._session, self._accepted
         if rows.new_schedules:
             numbers = {row[0]: row[1] for row in rows.new_schedules}
@@ -130,7 +146,7 @@ class ChangeWriter:
                 accepted[index] = _count_run_events(changes[index].events, record["id"])
 
     async def _insert_bodies_and_gates(self, holding: IndexedChanges) -> None:
-        """Insert the payloads and gates of the changes; a gate that exists takes the new maximum."""
+        """Insert the payloads and gates of the accepted changes; a gate that exists takes the new maximum."""
         bodies = body_rows(body for _, change in holding for body in change.bodies)
         if bodies:
             await self._session.fetch(sql.INSERT_BODIES, *column_arrays(bodies, 2))
@@ -144,7 +160,7 @@ class ChangeWriter:
             await self._session.fetch(sql.UPSERT_GATES, *column_arrays([gates[name] for name in sorted(gates)], 4))
 
     async def _insert_runs(self, holding: IndexedChanges) -> set[str]:
-        """Insert the runs that changes bring beside their guarded row; return the ids of those that did not exist."""
+        """Insert the runs that changes have besides their guarded row; return the ids of runs that did not exist."""
         rows: list[list[Any]] = []
         for _, change in holding:
             if change.runs:
@@ -160,7 +176,7 @@ class ChangeWriter:
             await self._session.fetch(sql.INSERT_SPANS, *column_arrays(spans, len(sql.SPAN_COLUMNS)))
 
     async def _count_touches_and_releases(self, holding: IndexedChanges) -> None:
-        """Add the changes' touches to the marks of schedules, and give the slots that they release back to gates."""
+        """Count the changes' touches in the rows of schedules, and give the slots that they release back to gates."""
         touches: Counter[str] = Counter()
         releases: Counter[str] = Counter()
         for _, change in holding:
@@ -172,7 +188,7 @@ class ChangeWriter:
             await self._session.fetch(sql.RELEASE_GATES, *column_arrays(sorted(releases.items()), 2))
 
     async def _append_events(self, holding: IndexedChanges, inserted: set[str]) -> None:
-        """Append the events of the changes to the log; `inserted`: ids of the runs that `_insert_runs` returned."""
+        """Append the events of the accepted changes to the log; `inserted`: the ids of runs that did not exist."""
         rows = [
             event_row(event, change.id, n)
             for index, change in holding
@@ -182,9 +198,10 @@ class ChangeWriter:
             await self._session.fetch(INSERT_EVENTS, self._wall, *column_arrays(rows, len(EVENT_COLUMNS)))
 
     def _numbered_events(self, index: int, change: Change, inserted: set[str]) -> Iterator[tuple[Event, int | None]]:
-        """Yield the change's events, each with its number in the stream of its run or schedule, None for a note.
+        """Yield the change's events, each with its number among the events of its run or schedule, None for a note.
 
-        Events of runs that the change should have inserted, but that existed before, are left out.
+        Events of runs that the change should have inserted, but that existed before, are left out. `inserted`: the ids
+        of the runs that did not exist before.
         """
         guarded = change.guard.id if change.guard is not None else None
         numbers: dict[str | None, int] = {}
@@ -203,11 +220,12 @@ class ChangeWriter:
 
 
 def _new_run_row(run: Run, n: int, wall: Ms) -> list[Any]:
+    """Return a row of INSERT_RUNS for a run created at the instant `wall`; `n`: the number of its last event."""
     return run_row(run, n, wall, wall if run.state in ENDED else None)
 
 
 def _moved_run_row(index: int, change: Change, guard: RunLease | RunAt) -> list[Any]:
-    """Return a row of MOVE_COLUMNS for a change that guards an existing run."""
+    """Return a row of MOVE_COLUMNS for a change that guards an existing run; `index`: its index in the batch."""
     run = change.run
     assert run is not None, "a guard on a run needs the run's values"
     leased = isinstance(guard, RunLease)
@@ -235,7 +253,7 @@ def _moved_run_row(index: int, change: Change, guard: RunLease | RunAt) -> list[
 
 
 def _moved_schedule_row(index: int, change: Change, guard: ScheduleAt) -> list[Any]:
-    """Return a row of SCHEDULE_AT_COLUMNS for a change that guards an existing schedule."""
+    """Return a row of SCHEDULE_AT_COLUMNS for a change that guards a schedule; `index`: its index in the batch."""
     schedule = change.schedule
     assert schedule is not None, "a guard on a schedule needs the schedule's values"
     count = _count_schedule_events(change, guard.id)

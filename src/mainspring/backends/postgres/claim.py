@@ -1,4 +1,4 @@
-"""Claims: give due runs to a worker, through their gates, and start their leases."""
+"""The store's method `claim`: give due runs whose gates have room to a worker, and start their leases."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.store import Claim, Claimed, ClaimRequest, Offer
 
-#: If other claimers hold locks on the first due runs, a claim reads this many times as many runs, up to this number.
+#: If other claimers hold locks on the first due runs, a claim reads SCAN_GROWTH times as many runs, up to
+#: MAX_SCAN_DEPTH.
 SCAN_GROWTH, MAX_SCAN_DEPTH = 8, 5_000
-#: Milliseconds after which to claim again if other claimers hold locks on every due run.
+#: Milliseconds after which to claim again when other claimers hold locks on every due run.
 RECHECK_MS = 50
 #: The statement of a claim in each gate mode; a contended claim takes several statements.
 _CLAIM_BY_GATE_MODE = {GateMode.UNGATED: sql.CLAIM, GateMode.OPEN: sql.CLAIM_THROUGH_GATES}
-#: Indexes of the first column of the run in a record of a claim statement, and of the payload, which follows the run.
+#: In a record of a claim statement: the index of the run's first column, and the index of the payload, which follows
+#: the run.
 _RUN_START = 6
 _RUN_END = _RUN_START + len(RUN_FIELDS)
 
 
 async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
-    """Claim at most `limit` due runs of an offer, by priority and time; with `ids` only from the runs named by them.
+    """Claim at most `limit` due runs of an offer, by priority and time; return them, and when to claim again.
 
-    Returns the claimed runs, and when to claim again. With a limit of 0 only the latter is looked up. A run that a gate
-    refuses is parked at the gate.
+    With `ids`, only the runs with these ids are candidates. With a limit of 0, nothing is claimed, and only the time of
+    the next claim is read. A run that a gate refuses is parked at the gate. `now`: the instant of a test, else None.
     """
     if limit <= 0:
         async with db.read_only() as session:
@@ -50,10 +52,10 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
 
 
 async def _claim_by_scans(db: Database, offer: Offer, limit: int, now: Ms | None) -> Claimed:
-    """Claim by one statement, and by further statements if it left out due runs. Each statement commits by itself.
+    """Claim by one statement, and by further statements if the first left out due runs. Each commits by itself.
 
-    Due runs are left out if they need another gate mode, have a ready time below the low-water marks, or come after
-    runs that other claimers have locked.
+    A statement leaves out due runs that need another gate mode, that have a ready time below the low-water marks, or
+    that come after runs which other claimers have locked.
     """
     found: list[Claim] = []
     depth = db.low_water.scan_depth(limit)
@@ -91,11 +93,11 @@ async def _claim_by_scans(db: Database, offer: Offer, limit: int, now: Ms | None
 
 
 async def _claim_ahead(db: Database, session: Session, offer: Offer, limit: int, now: Ms | None) -> Claimed | None:
-    """Claim due runs, and those that become due within `offer.ahead`, by one statement.
+    """Claim due runs, and runs that become due within `offer.ahead` milliseconds, by one statement.
 
     Only runs that `can_claim_ahead` allows are claimed before their time. Return None, with nothing claimed, if one of
-    the runs crashed before or has a full gate, or if other claimers hold locks on all: then the caller has to claim by
-    several statements.
+    the runs crashed before or has a full gate, or if other claimers hold locks on all of the runs. The caller then has
+    to claim by several statements.
     """
     about, claims = _read_claims(
         await session.fetch(sql.CLAIM_AHEAD, now, *_claim_parameters(offer, limit), offer.ahead)
@@ -109,9 +111,10 @@ async def _claim_ahead(db: Database, session: Session, offer: Offer, limit: int,
 
 
 async def _claim_named(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
-    """Claim at most `limit` of the named runs: by one statement if no run with gates, or that crashed, is involved.
+    """Claim at most `limit` of the runs with these ids.
 
-    Such runs are expected if the gate mode is not UNGATED. If they are expected or found, `claim_contended` claims.
+    In the gate mode UNGATED, one statement claims, unless it meets a run that has gates or crashed before. In that
+    case, and in the other gate modes, `claim_contended` claims.
     """
     if db.gate_mode == GateMode.UNGATED:
         db.reach("claim:begin")
@@ -128,11 +131,11 @@ async def _claim_named(db: Database, offer: Offer, limit: int, ids: Sequence[Run
 async def claim_with_successes(
     db: Database, claim_request: ClaimRequest, done: list[Any], now: Ms | None
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
-    """Complete runs and claim others in one statement; `done` are the parameters of `complete_runs_ctes`.
+    """Complete runs and claim others in one statement; `done`: the parameters of `complete_runs_ctes`.
 
-    Returns the instant; the ids of the completed runs, those whose lease held, None if there are none; and the claim.
-    The claim is None, with nothing claimed, if a candidate has gates or crashed before: the caller then claims by
-    another statement.
+    Returns the instant; the ids of the runs that were completed because their lease held, None if there are none; and
+    the claim. The claim is None, with nothing claimed, if a candidate has gates or crashed before. The caller then
+    claims by another statement.
     """
     offer, limit = claim_request.offer, claim_request.limit
     lows = db.low_water.start(offer)
@@ -152,7 +155,10 @@ async def claim_with_successes(
 
 
 async def claim_contended(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
-    """Claim in a transaction of several statements; between them the rule `admit` decides which runs start."""
+    """Claim in a transaction of several statements; between them the rule `admit` decides which runs start.
+
+    Only this path handles runs at full gates and runs that crashed before. `ids`: the only candidates; (): any run.
+    """
     async with db.transaction("claim") as session:
         wall = await session.value(f"SELECT {NOW_SQL}", db.now(now))
         return await claim_in_transaction(db, session, offer, limit, ids, wall)
@@ -161,9 +167,10 @@ async def claim_contended(db: Database, offer: Offer, limit: int, ids: Sequence[
 async def claim_in_transaction(
     db: Database, session: Session, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms
 ) -> Claimed:
-    """Claim as `claim` does, but inside an open transaction: runs that it wrote can be claimed, too.
+    """Claim at most `limit` due runs of an offer inside an open transaction; return them, and when to claim again.
 
-    `wall`: the transaction's instant.
+    Runs that the transaction itself wrote can be claimed, too. `ids`: the only candidates; (): any run. `wall`: the
+    transaction's instant.
     """
     db.reach("claim:begin")
     if limit > 0 and not ids and db.gate_mode != GateMode.CONTENDED:
@@ -191,9 +198,10 @@ async def claim_in_transaction(
 
 
 async def _claim_in_statement(db: Database, session: Session, offer: Offer, limit: int, wall: Ms) -> Claimed | None:
-    """Claim by one statement inside an open transaction; `wall` is its instant.
+    """Claim by one statement inside an open transaction; `wall`: the transaction's instant.
 
-    Return None, with nothing claimed, if a candidate crashed before or a gate is full: then `admit` has to decide.
+    Return None, with nothing claimed, if a candidate crashed before or a gate is full. The caller then lets the rule
+    `admit` decide.
     """
     if offer.ahead:
         claimed = await _claim_ahead(db, session, offer, limit, wall)
@@ -216,10 +224,10 @@ async def _claim_in_statement(db: Database, session: Session, offer: Offer, limi
 
 
 async def _lock_candidates(session: Session, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms) -> list[Run]:
-    """Lock and return, in claim order, the candidates of a claim: runs that are not locked by other claimers.
+    """Lock and return the candidates of a claim by priority, ready time and id, without runs that others have locked.
 
-    With `ids` they are the named runs that are due. Else they are due runs, and runs that may be claimed ahead and fall
-    due within `offer.ahead`: some multiple of `limit`, because gates may refuse some.
+    With `ids`, the candidates are the due runs among them. Otherwise they are due runs, and runs that may be claimed
+    ahead and fall due within `offer.ahead` milliseconds. They are more than `limit`, because gates may refuse some.
     """
     if limit <= 0:
         return []
@@ -239,8 +247,9 @@ async def _admit_through_gates(
 ) -> tuple[list[Run], Mapping[str, int], bool]:
     """Decide by the rule `admit` which candidates start, and park those that a gate refuses.
 
-    Returns the admitted runs, how many of them enter each gate, and whether a run was parked. The gates stay locked
-    until the transaction ends; the caller starts the runs and enters the gates.
+    `wall`: the transaction's instant. Returns the admitted runs; by gate name, how many of them enter the gate; and
+    whether a run was parked. The gates stay locked until the transaction ends. The caller starts the runs and enters
+    the gates.
     """
     names = sorted({name for run in candidates for name in run.gates})
     gates: dict[str, Gate] = {}
@@ -259,7 +268,7 @@ async def _admit_through_gates(
 
 
 def _needed_gate_mode(candidates: list[Run], refused: bool) -> GateMode:
-    """Return the gate mode in which the next claim begins, judged by the candidates of this one.
+    """Return the gate mode in which the next claim begins, judged by the candidates of the last claim.
 
     `refused`: True if a gate refused one of the candidates.
     """
@@ -269,7 +278,7 @@ def _needed_gate_mode(candidates: list[Run], refused: bool) -> GateMode:
 
 
 def _relax_gate_mode(db: Database, claims: list[Claim]) -> None:
-    """Set the mode UNGATED for the next claim if this one claimed runs, all of them without gates."""
+    """Set the gate mode of the next claim to UNGATED if the last claim took `claims`, all of them without gates."""
     if claims and not any(claim.run.gates for claim in claims):
         db.gate_mode = GateMode.UNGATED
 
@@ -279,14 +288,18 @@ def _claim_parameters(
 ) -> tuple[Any, ...]:
     """Return the parameters $2 to $8 of the claim statements.
 
-    `depth`: how many due runs to read, 0: `limit`. `lows`: low-water marks by priority, or the ids of a named claim.
+    `depth`: how many due runs to read; 0: as many as `limit`. `lows`: the low-water marks by priority, or, for a claim
+    of named runs, their ids.
     """
     lanes = list(dict.fromkeys(offer.lanes))
     return lanes, list(offer.tasks), limit, storable_text(offer.owner), offer.ttl, depth or limit, lows
 
 
 def _read_claims(records: list[Any]) -> tuple[Any, list[Claim]]:
-    """Split a claim statement's records: return the one about the claim (`_claim_sql`), and the runs in claim order."""
+    """Split the records of a claim statement: return the record about the claim as a whole, and the claimed runs.
+
+    The runs are ordered by priority, ready time and id. `_claim_sql` lists the columns of the first record.
+    """
     about: Any = None
     claims: list[Claim] = []
     for record in records:
@@ -299,5 +312,6 @@ def _read_claims(records: list[Any]) -> tuple[Any, list[Claim]]:
 
 
 def _claim_order(claim: Claim) -> tuple[int, Ms, str]:
+    """Return the sort key of the claim order: priority, ready time, id."""
     run = claim.run
     return run.priority, run.ready_at, run.id

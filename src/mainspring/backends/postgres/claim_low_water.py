@@ -1,11 +1,11 @@
 """Low-water marks of claims: per priority, the ready time from which a claim reads due runs; and how many it reads.
 
-While any transaction holds an old snapshot, the server keeps the index entries of all runs that were claimed since, and
-a claim that reads from the beginning passes all of them. So the next claim of a backlog begins at the ready time of the
-first run that the claim before it found. A run that is inserted late with an earlier time is claimed when the backlog
-ends, or within a second.
+While any transaction holds an old snapshot, the server keeps the index entries of all runs that were claimed since. A
+claim that reads from the beginning of the index passes all of them. So the next claim of a backlog begins at the ready
+time of the first run that the previous claim found. A run that is inserted late with an earlier time is claimed when
+the backlog ends, or within a second.
 
-Other claimers lock the first runs. For a second after a claim found runs locked, claims read further behind them.
+Other claimers lock the first runs. For a second after a claim found runs locked, claims read more runs behind them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from mainspring.model.instant import Ms
 from mainspring.ports.store import Claim, Offer
 
 PRIORITIES = 4
-#: At the latest after this time a claim reads from the beginning again, in milliseconds.
+#: After this time at the latest, a claim reads from the beginning again, in milliseconds.
 FULL_SCAN_MS = 1_000
-#: The next run of a priority without due runs may have a ready time up to this far in the past: a process whose clock
-#: is behind set it.
+#: The next run of a priority without due runs may have a ready time that lies this many milliseconds in the past, if a
+#: process whose clock is behind set it.
 _MAX_CLOCK_LAG_MS = 5_000
-#: The most runs that one claim reads for each run that it wants.
+#: The largest number of runs that one claim reads for each run that it wants.
 _MAX_DEPTH_RATIO = 8
-#: Marks with which a claim reads from the beginning.
+#: The low-water marks with which a claim reads from the beginning.
 NO_LOW_WATER: tuple[Ms, ...] = (0,) * PRIORITIES
 
 
 class ClaimLowWater:
     """The low-water marks of one store object: per priority, the ready time before which no run was left to claim.
 
-    It also keeps how many due runs the claims of this object read.
+    It also decides how many due runs the claims of the store object read.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class ClaimLowWater:
         self._contended_at: Ms = 0
 
     def start(self, offer: Offer) -> tuple[Ms, ...]:
-        """Return per priority the ready time from which a claim for `offer` reads.
+        """Return the low-water marks of a claim for `offer`: per priority, the ready time from which it reads.
 
         All are 0 if the last claim offered other lanes or tasks, and once every FULL_SCAN_MS.
         """
@@ -52,14 +52,14 @@ class ClaimLowWater:
         return self._lows
 
     def scan_depth(self, limit: int) -> int:
-        """Return how many due runs a claim of `limit` runs reads, more than `limit` if others held locks recently."""
+        """Return how many due runs a claim of up to `limit` runs reads: more than `limit` if others held locks."""
         return limit * self._depth_ratio
 
     def observe_contention(self, now: Ms, contended: bool) -> None:
-        """Note whether other claimers held locks on due runs (`contended`) in a claim at `now`.
+        """Record whether other claimers held locks on due runs (`contended`) during a claim at the instant `now`.
 
-        If so, the next claims read twice as many runs, up to a bound. After FULL_SCAN_MS without such locks they read
-        `limit` runs again.
+        If they did, the next claims read twice as many runs, up to _MAX_DEPTH_RATIO times their limit. After
+        FULL_SCAN_MS without such locks, claims read as many runs as their limit again.
         """
         if contended:
             self._depth_ratio, self._contended_at = min(2 * self._depth_ratio, _MAX_DEPTH_RATIO), now
@@ -67,10 +67,10 @@ class ClaimLowWater:
             self._depth_ratio = 1
 
     def observe_claims(self, lows: tuple[Ms, ...], now: Ms, claims: Sequence[Claim], limit: int) -> None:
-        """Move the marks after a claim at `now` of up to `limit` runs that began to read at the marks `lows`.
+        """Set the low-water marks of the next claim after a claim at the instant `now` of up to `limit` runs.
 
-        `claims`: the runs that it claimed, in claim order. If they are fewer than `limit`, there is no backlog, and all
-        marks become 0.
+        `lows`: the marks from which that claim read. `claims`: the runs that it claimed, by priority and time. If they
+        are fewer than `limit`, there is no backlog, and all marks become 0.
         """
         if lows == NO_LOW_WATER:
             self._whole_at = now

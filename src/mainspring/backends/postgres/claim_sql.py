@@ -1,4 +1,4 @@
-"""SQL statements of claims. In all of them `c` stands for the candidates: runs that may be claimed.
+"""SQL statements of claims. In all of them the alias `c` stands for the candidates: runs that may be claimed.
 
 *Claim order* is the order of priority, ready time and id.
 """
@@ -16,12 +16,15 @@ from mainspring.backends.postgres.rows import (
 )
 from mainspring.backends.postgres.unpark import GATE_COUNT_COLUMNS
 
+#: SQL: true for runs that wait to be claimed and are not parked at a gate.
 _WAITS = f"c.state IN {CLAIMABLE_STATES} AND c.parked_on IS NULL"
-#: The condition `_WAITS` for rows found by id, written so that no plan uses a partial index: see STILL_RUNNING.
+#: The condition `_WAITS` for rows found by id. The `|| ''` keeps the planner from using the partial index of waiting
+#: runs, which it would read from end to end.
 _STILL_WAITS = f"(c.state || '') IN {CLAIMABLE_STATES} AND c.parked_on IS NULL"
-#: One index range per lane and priority, so the cost does not depend on the length of a queue. Lanes are $2, tasks $3.
+#: One index range per lane and priority, so the cost does not depend on the length of a queue. In all statements, $2 is
+#: the lanes, and $3 the tasks.
 _RANGES = "unnest($2::text[]) AS l(lane) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(p)"
-#: In each index range at most this many future runs are read in search of one whose task is offered.
+#: In each index range, at most this many future runs are read to find a run whose task is offered.
 _MAX_UNOFFERED_RUNS_PASSED = 100
 _IN_RANGE = f"{_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.task = ANY($3::text[])"
 
@@ -31,10 +34,10 @@ _MAY_BE_EARLY = """c.crashes = 0 AND (c.gates IS NULL OR c.gates = '["schedule:'
 
 
 def _due_heads_sql(depth: str, now: str, lows: str = "", ahead: str = "") -> str:
-    """Return SQL for the first `depth` due runs in claim order; the arguments are SQL expressions.
+    """Return SQL for id, priority and ready time of the first `depth` due runs, in claim order.
 
-    `lows`: low-water marks by priority; '': none. `ahead`: how many milliseconds before its time a run that may be
-    early counts as due; '': 0.
+    The arguments are SQL expressions. `now`: the instant. `lows`: the low-water marks by priority; '': none. `ahead`:
+    how many milliseconds before its time a run that may be claimed ahead counts as due; '': 0.
     """
     low = f"AND c.ready_at >= ({lows})[p.p + 1]" if lows else ""
     due = f"c.ready_at <= {now}"
@@ -50,8 +53,9 @@ def _due_heads_sql(depth: str, now: str, lows: str = "", ahead: str = "") -> str
 def _next_ready_sql(now: str) -> str:
     """Return SQL for the next instant after `now` at which an offered run becomes claimable, NULL if none is known.
 
-    Per lane and priority the search reads a bounded number of future runs. If none of this number is offered, the
-    time of the last of these runs takes the place of the result: the caller then claims, and searches, again.
+    `now`: an SQL expression. Per lane and priority the search reads _MAX_UNOFFERED_RUNS_PASSED future runs at most. If
+    no task among these runs is offered, the result is the time of the last of them: the caller then claims, and
+    searches, again.
     """
     future = f"""FROM §run c WHERE {_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.ready_at > {now}
         ORDER BY c.ready_at, c.id"""
@@ -66,8 +70,8 @@ def _next_ready_sql(now: str) -> str:
 def _next_ready_ahead_sql(now: str, ahead: str) -> str:
     """Return SQL for the instant at which to claim again after a claim that went `ahead` milliseconds ahead.
 
-    It is the time of the first future run that the claim could not take: one that may not be early, or that falls due
-    more than `ahead` milliseconds after `now`.
+    `now` and `ahead` are SQL expressions. The instant is the time of the first future run that the claim could not
+    take: a run that may not be claimed ahead, or that falls due more than `ahead` milliseconds after `now`.
     """
     return f"""
     SELECT least(({_next_ready_sql(f"{now} + {ahead}")}), (SELECT min(x.ready_at) FROM {_RANGES} CROSS JOIN LATERAL (
@@ -77,9 +81,9 @@ def _next_ready_ahead_sql(now: str, ahead: str) -> str:
 
 
 def _first_ready_sql(now: str, but: str = "") -> str:
-    """Return SQL for the first instant at which an offered run is or becomes claimable.
+    """Return SQL for the first instant at which an offered run is or becomes claimable, NULL if none is known.
 
-    `but`: SQL for an array of ids of due runs that do not count; '': none.
+    `now`: an SQL expression. `but`: SQL for an array of ids of due runs that do not count; '': none.
     """
     others = f"AND NOT (c.id = ANY ({but}))" if but else ""
     return f"""
@@ -88,6 +92,7 @@ def _first_ready_sql(now: str, but: str = "") -> str:
         ORDER BY c.ready_at, c.id LIMIT 1) x))"""  # noqa: S608
 
 
+#: SQL: the instant, from the CTE `t`.
 _T = "(SELECT now FROM t)"
 #: SQL: a NULL for every column of a run.
 NO_RUN = ", ".join(f"NULL::{RUN_COLUMNS[name]}" for name in RUN_FIELDS)
@@ -124,7 +129,7 @@ en AS (
     WHERE g.name = m.name AND m.name = w.gate AND NOT (SELECT h.hard FROM h)),"""
 
 
-#: SQL for the runs named by $8 that are due, in claim order, at most $7 + 1.
+#: SQL for id, priority and ready time of the due runs among those with the ids $8, in claim order, at most $7 + 1.
 _NAMED_HEADS = f"""
     SELECT c.id, c.priority, c.ready_at FROM §run c
     WHERE c.id = ANY ($8::text[]) AND {_STILL_WAITS} AND c.ready_at <= {_T}
@@ -137,11 +142,13 @@ def _claim_sql(
 ) -> str:
     """Return SQL for a claim in one statement, which claims nothing if there is a *hard* candidate.
 
-    Hard is a candidate that crashed before, or that has gates; with `gated`, only if one of its gates may be full.
-    `completions` and `ids`: SQL for CTEs that complete runs, and for the ids of these runs. `named`: claim only runs
-    whose ids are sent. `ahead`: SQL for how many milliseconds ahead of its time a run may be claimed.
+    A candidate is hard if it crashed before or has gates. With `gated`, gates make a candidate hard only if one of them
+    may be full. `completions` and `ids`: SQL for CTEs that complete runs, and for the ids of the completed runs.
+    `named`: claim only runs whose ids are sent. `ahead`: SQL for how many milliseconds ahead of its time a run may be
+    claimed; '': 0.
 
-    Parameters: now, lanes, tasks, limit, owner, ttl, depth, low-water marks or ids, then `ahead` or completions.
+    Parameters: now, lanes, tasks, limit, owner, ttl, depth, low-water marks or (if `named`) ids of runs, then `ahead`
+    or the parameters of `completions`.
 
     The first row is about the claim: its instant `now`; `hard`, true if there is a hard candidate; `got`, how many
     candidates were locked; `due`, how many runs are due, counted to `depth` + 1; `next_at`, when to claim again; and
@@ -151,7 +158,7 @@ def _claim_sql(
     or_full = " OR (SELECT yes FROM full_)" if gated else ""
     heads = _NAMED_HEADS if named else _due_heads_sql("$7::integer + 1", _T, "$8::bigint[]", ahead)
     then = _next_ready_ahead_sql(_T, ahead) if ahead else _next_ready_sql(_T)
-    if named:  # beside them others may be due
+    if named:  # other runs than the named ones may be due
         then = _first_ready_sql(_T, "ARRAY(SELECT m.id FROM c m)")
     starts = "greatest(t.now, r.ready_at)" if ahead else "t.now"
     return f"""
@@ -180,33 +187,34 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, {run_columns("u")}, b.data FROM u LEF
 
 #: A claim of runs without gates.
 CLAIM = _claim_sql()
-#: A claim of named runs, whose ids take the place of the low-water marks.
+#: A claim of runs whose ids are sent, in place of the low-water marks. The runs must have no gates.
 CLAIM_NAMED = _claim_sql(named=True)
-#: A claim of runs that all pass their gates; if a gate refuses one of them, none is claimed.
+#: A claim of runs whose gates all have room; if a gate refuses one of the runs, none is claimed.
 CLAIM_THROUGH_GATES = _claim_sql(gated=True)
 #: A claim through gates that also takes runs up to $9 milliseconds ahead of their time.
 CLAIM_AHEAD = _claim_sql(gated=True, ahead="$9::bigint")
-#: Plain successes (parameters from $9), and a claim in the same commit.
+#: Completes runs (parameters from $9 on) and claims runs without gates, in one commit.
 COMPLETE_AND_CLAIM = _claim_sql(f"{complete_runs_ctes(9)},", "(SELECT array_agg(s.id) FROM s)")
 #: Parameters: now, lanes, tasks. Returns the instant, and the first instant at which an offered run is or becomes
 #: claimable.
 FIND_FIRST_READY = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now) SELECT t.now, ({_first_ready_sql(_T)}) AS next_at FROM t
 """  # noqa: S608
-#: Parameters: now, lanes, tasks. As FIND_FIRST_READY at a given instant, inside a transaction.
+#: Parameters: now (not NULL), lanes, tasks. Returns `now`, and the first instant at which an offered run is or becomes
+#: claimable. For a transaction whose instant is known.
 FIND_FIRST_READY_AT = f"SELECT $1::bigint AS now, ({_first_ready_sql('$1::bigint')}) AS next_at"
 
 # ── claims through full gates, in a transaction ─────────────────────────────
 
-#: Parameters: now, lanes, tasks, depth, ahead. Locks and returns, of the first `depth` runs that are due or may be
-#: claimed ahead, those that no other transaction has locked.
+#: Parameters: now, lanes, tasks, depth, ahead. Of the first `depth` runs that are due or may be claimed ahead, locks
+#: and returns those that no other transaction has locked.
 LOCK_CANDIDATES = f"""
 SELECT {run_columns("c")} FROM §run c
 WHERE c.id = ANY (ARRAY(SELECT h.id FROM ({_due_heads_sql("$4::integer", "$1::bigint", ahead="$5::bigint")}) h))
   AND {_STILL_WAITS} AND c.ready_at <= $1::bigint + $5::bigint
 ORDER BY c.priority, c.ready_at, c.id FOR UPDATE SKIP LOCKED
 """  # noqa: S608
-#: Parameters: now, lanes, tasks, ids. Locks and returns those of the named runs that are due and that no other
+#: Parameters: now, lanes, tasks, ids of runs. Locks and returns those of these runs that are due and that no other
 #: transaction has locked.
 LOCK_NAMED = f"""
 SELECT {run_columns("c")} FROM §run c
@@ -214,16 +222,17 @@ WHERE c.id = ANY ($4::text[]) AND {_STILL_WAITS} AND c.ready_at <= $1::bigint
   AND c.lane = ANY ($2::text[]) AND c.task = ANY ($3::text[]) AND c.priority BETWEEN 0 AND 3
 ORDER BY c.priority, c.ready_at, c.id FOR UPDATE SKIP LOCKED
 """  # noqa: S608
-#: Parameters: names. Locks gates in the order of names, as every statement does: no deadlock.
+#: Parameters: gate names. Locks the gates in the order of names. All statements keep this order, so they cannot
+#: deadlock.
 LOCK_GATES = "SELECT name, max, held, closed_until FROM §gate WHERE name = ANY($1::text[]) ORDER BY name FOR UPDATE"
-#: Parameters: gate names. Returns priority, time and id of the first run parked at each.
+#: Parameters: gate names. Returns for each gate with parked runs the priority, ready time and id of the first of them.
 FIND_FIRST_PARKED = """
 SELECT n.name, f.priority, f.ready_at, f.id FROM unnest($1::text[]) AS n(name) CROSS JOIN LATERAL (
     SELECT r.priority, r.ready_at, r.id FROM §run r WHERE r.parked_on = n.name AND r.parked_on IS NOT NULL
     ORDER BY r.priority, r.ready_at, r.id LIMIT 1) f
 """
 PARK_COLUMNS = {"id": "text", "gate": "text"}
-#: Parameters: PARK_COLUMNS. Parks runs at gates.
+#: Parameters: PARK_COLUMNS. Parks each run at its gate.
 PARK = f"UPDATE §run r SET parked_on = i.gate FROM {unnest_columns(PARK_COLUMNS)} WHERE r.id = i.id"  # noqa: S608
 #: Parameters: now, ids, owner, end of the lease, GATE_COUNT_COLUMNS of gates that are locked. Starts runs, appends
 #: their events and enters the gates. Returns the runs with their payloads.

@@ -1,4 +1,4 @@
-"""The database of a store: its connection pool, sessions and transactions, and the opening of its schema."""
+"""The database of a store: its connection pool, sessions and transactions, and the check or creation of its schema."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _SESSION_SETTINGS = {
 
 
 class GateMode(IntEnum):
-    """Which kind of statement a claim begins with, judged by the runs that recent claims found."""
+    """The kind of statement with which a claim begins, chosen by the runs that recent claims found."""
 
     #: Runs without gates.
     UNGATED = 0
@@ -77,19 +77,22 @@ class GateMode(IntEnum):
 class Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver is not typed
     """A driver's connection without the reset between two uses, because our sessions leave no state behind.
 
-    What the driver asks the server about built-in types is asked once per process, not once per connection.
+    The driver needs the server's descriptions of built-in types. They are fetched once per process, not once per
+    connection.
     """
 
-    #: The server's descriptions of built-in types, by their ids. All servers answer alike.
+    #: The descriptions of built-in types, by the set of object ids that the driver asked for. They are equal on every
+    #: server.
     _builtin_types: ClassVar[dict[frozenset[int], Any]] = {}
 
     def get_reset_query(self) -> str:
         return ""
 
     async def _introspect_types(self, typeoids: Any, timeout: Any) -> Any:
-        """Return the server's or the cached description of types, and the statement that asked for it.
+        """Return the descriptions of the types with the object ids `typeoids`, and the statement that fetched them.
 
-        For a cached description a stand-in takes the place of the statement: the driver reads only its name.
+        The driver calls this. Descriptions of built-in types come from the cache. A stand-in then takes the place of
+        the statement, of which the driver reads only the name.
         """
         key = frozenset(typeoids)
         if max(key) >= _FIRST_USER_TYPE_OID:
@@ -101,7 +104,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver is not
 
 
 class Session:
-    """Runs statements on one connection, with the schema's name put into each."""
+    """Runs SQL statements on one connection. `qualify` puts the schema's name into each statement."""
 
     def __init__(self, connection: Any, qualify: Callable[[str], str]) -> None:
         self.connection = connection
@@ -113,30 +116,30 @@ class Session:
         return records
 
     async def row(self, sql: str, *parameters: Any) -> Any:
-        """Run a statement and return its first record, or None."""
+        """Run a statement and return its first record, or None if it returns no record."""
         return await self.connection.fetchrow(self._qualify(sql), *parameters)
 
     async def value(self, sql: str, *parameters: Any) -> Any:
-        """Run a statement and return the first column of its first record, or None."""
+        """Run a statement and return the first column of its first record, or None if it returns no record."""
         return await self.connection.fetchval(self._qualify(sql), *parameters)
 
 
 class Database:
-    """The connection pool and other state that all verbs of one store share. Thread: the loop that opened it."""
+    """The connection pool and other state that all methods of one store share. Thread: the loop that opened it."""
 
     def __init__(
         self, settings: PostgresSettings, clock: Clock | None, failpoint: Callable[[str], None] | None
     ) -> None:
-        """`clock` and `failpoint` are for tests; None: the server's clock decides, and no failpoint is called."""
+        """`clock` and `failpoint` are for tests; see `now` and `reach`. Outside tests both are None."""
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._failpoint = failpoint
         self._pool: Pool | None = None
         self._pid = 0
-        #: The mode that the last claim needed, with which the next claim begins.
+        #: The gate mode that the last claim needed. The next claim begins with it.
         self.gate_mode = GateMode.UNGATED
-        #: By id: the runs that this object claimed, as they were at the claim. Only a success of one of these, under
-        #: the same epoch, may take the fast path of `apply`.
+        #: By id: the runs that this object claimed, as they were at the claim. A success takes the fast path of `apply`
+        #: only if its run is here, with the epoch of the change.
         self.claimed: dict[str, Run] = {}
         self.low_water = ClaimLowWater()
         self._qualified: dict[str, str] = {}
@@ -152,23 +155,24 @@ class Database:
     def remember_claims(self, claims: list[Claim]) -> None:
         """Add claimed runs to `claimed`, where they stay until `apply` is given a change under their lease.
 
-        Above MAX_REMEMBERED_CLAIMS all earlier runs are dropped first: runs whose lease was lost pile up. A dropped run
-        only loses the fast path for its success.
+        If `claimed` holds more than MAX_REMEMBERED_CLAIMS runs, empty it first. A run removed in this way only loses
+        the fast path for its success.
         """
-        if len(self.claimed) > MAX_REMEMBERED_CLAIMS:  # runs whose lease was lost pile up
+        if len(self.claimed) > MAX_REMEMBERED_CLAIMS:  # runs whose lease was lost are never removed one by one
             self.claimed.clear()
         for claim in claims:
             self.claimed[claim.run.id] = claim.run
 
     def now(self, now: Ms | None) -> Ms | None:
-        """Return the instant to send to the server: `now`, else the time of a test's clock, else None.
+        """Return the instant to send to the server as parameter `now` of a statement.
 
-        None, the normal case, means that the server's clock decides.
+        Outside tests it is None: the server's clock decides. In a test it is `now` if this is not None, else the time
+        of the test's clock if the store was created with one.
         """
         return now if now is not None or isinstance(self.clock, SystemClock) else self.clock.now()
 
     def reach(self, point: str) -> None:
-        """Call the failpoint of a test, if there is one, with the name of the point that the code has reached."""
+        """Call the `failpoint` of a test, if there is one, with `point`, the name of the place reached in the code."""
         if self._failpoint is not None:
             self._failpoint(point)
 
@@ -178,9 +182,9 @@ class Database:
     async def session(self) -> AsyncIterator[Session]:
         """Lend a connection of the pool as a Session, for the time of an `async with` block.
 
-        Driver errors inside the block become `ConnectionLost` if the connection broke, `WriteConflict` if two writers
-        collided, each with a `StoreError` inside, else that `StoreError` itself. A failure to get a connection is a
-        `StoreError`. A connection that broke, or whose block was cancelled, is cut.
+        A driver's error inside the block becomes `ConnectionLost` if the connection broke, and `WriteConflict` if two
+        writers collided; both contain a `StoreError`. Any other driver's error becomes a `StoreError`, and so does a
+        failure to get a connection. A connection that broke, or whose block was cancelled, is cut.
         """
         pool = self._require_pool()
         where = self.settings.where
@@ -206,7 +210,8 @@ class Database:
     async def transaction(self, verb: str) -> AsyncIterator[Session]:
         """Lend a session inside a transaction: commit at the end of the block, roll back on any exception.
 
-        The failpoint is called with names that begin with `verb`, such as `apply:before_commit`. Raises: as `session`.
+        `verb` begins the names of the points that `reach` gets, such as `apply:before_commit`. Raises: `StoreError`,
+        `ConnectionLost`, `WriteConflict`.
         """
         async with self.session() as session:
             connection = session.connection
@@ -224,10 +229,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def single_statement(self, verb: str) -> AsyncIterator[Session]:
-        """Lend a session for one statement, which commits by itself. Raises: as `session`.
+        """Lend a session for one statement, which commits by itself.
 
-        Behind a pooler, and where a test listens to `reach`, it is a `transaction` instead.
-        The argument `verb` begins the names that `reach` gets.
+        Behind a pooler, and in a test with a `failpoint`, a `transaction` surrounds the statement. `verb` begins the
+        names of the points that `reach` then gets. Raises: `StoreError`, `ConnectionLost`, `WriteConflict`.
         """
         if self._failpoint is not None or self.settings.pooler:
             async with self.transaction(verb) as session:
@@ -238,9 +243,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def read_only(self) -> AsyncIterator[Session]:
-        """Lend a session for statements that change no row; each has a snapshot of its own. Raises: as `session`.
+        """Lend a session for statements that change no row; each statement has a snapshot of its own.
 
-        Behind a pooler a transaction surrounds them, because the session settings last for one transaction only.
+        Behind a pooler a transaction surrounds the statements, because session settings last for one transaction only.
+        Raises: `StoreError`, `ConnectionLost`, `WriteConflict`.
         """
         async with self.session() as session:
             if self.settings.pooler:
@@ -251,13 +257,13 @@ class Database:
 
     @property
     def _begin(self) -> str:
-        """SQL that begins a transaction; behind a pooler it also makes the session settings, until the commit."""
+        """SQL that begins a transaction; behind a pooler it also makes the session settings, for this transaction."""
         if not self.settings.pooler:
             return "BEGIN"
         return "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SESSION_SETTINGS.items())
 
     def is_open(self) -> bool:
-        """Return True between `open` and `close`."""
+        """Return True if the database was opened and not closed since."""
         return self._pool is not None
 
     def _require_pool(self) -> Pool:
@@ -266,8 +272,8 @@ class Database:
             raise StoreError(f"{self.settings.where} is not open. Call open() first")
         if self._pid != os.getpid():
             raise StoreError(
-                f"{self.settings.where} was opened by process {self._pid}, this is its fork {os.getpid()}. "
-                "Open a new store here"
+                f"{self.settings.where}: the store was opened by process {self._pid}, before this process was forked. "
+                "Make and open a new store in the child"
             )
         return self._pool
 
@@ -276,8 +282,8 @@ class Database:
     async def open(self) -> None:
         """Wait for the server, check it, create the schema or check its version, and create the pool.
 
-        Does nothing if this process has it open. Raises: `StoreError`, of which `SchemaMismatch` if the schema needs a
-        migration, is newer than this Mainspring, or holds another program's tables.
+        Do nothing if this process has the database open already. Raises: `SchemaMismatch` if the schema needs a
+        migration, is newer than this Mainspring, or holds another program's tables; `StoreError` for any other failure.
         """
         if self._pool is not None and self._pid == os.getpid():
             return
@@ -293,7 +299,10 @@ class Database:
         self._pid = os.getpid()
 
     async def close(self) -> None:
-        """Close all connections of the pool; those in use are cut after 5 seconds. A forked process closes none."""
+        """Close all connections of the pool; connections still in use after 5 seconds are cut.
+
+        A process that was forked after `open` closes none, because the connections belong to its parent.
+        """
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
             try:
@@ -304,10 +313,11 @@ class Database:
                 pool.terminate()
 
     async def connect(self, address: str | None = None, *, no_time_limit: bool = False) -> Any:
-        """Open and return a connection that the caller closes; the pool opens its connections by this, too.
+        """Open and return a connection that the caller closes; the pool opens its connections by this method, too.
 
-        `address`: host:port to connect to; None: the URL's. With `no_time_limit` the server does not limit statements;
-        the driver does, unless a call gives a `timeout`. Raises: the driver's errors, untranslated.
+        `address`: the host:port to connect to; None: the address in the store's URL. With `no_time_limit` the server
+        sets no time limit for statements; the driver does, unless a call gives a `timeout`. Raises: the driver's
+        errors, untranslated.
         """
         server: dict[str, Any] = {}
         if address is not None:
@@ -326,8 +336,8 @@ class Database:
     async def connect_when_up(self, *, no_time_limit: bool = False) -> Any:
         """Open and return a connection that the caller closes; while the server is not up, try again.
 
-        `settings.wait` limits the time for this. Only failures that `may_be_starting` accepts are tried again, so a
-        refused password is not. `no_time_limit`: as for `connect`. Raises: `StoreError`.
+        `settings.wait` limits the time for all tries. A failure that has another cause, such as a refused password, is
+        raised at once. With `no_time_limit` the server sets no time limit for statements. Raises: `StoreError`.
         """
 
         async def connect() -> Any:
@@ -350,7 +360,11 @@ class Database:
         }
 
     async def _check(self, connection: Any) -> None:
-        """Check the server and the version of the schema; create the schema if it is missing. Raises: `StoreError`."""
+        """Check the server and the version of the schema; create the schema if it is missing.
+
+        Raises: `SchemaMismatch` if the schema needs a migration, is newer than this Mainspring, or holds another
+        program's tables; `StoreError` if the server cannot be used; the driver's errors.
+        """
         settings = self.settings
         _check_server(connection, settings)
         state = await migrations.read_state(connection, settings.schema)
@@ -360,17 +374,20 @@ class Database:
             except asyncpg.InsufficientPrivilegeError as error:
                 raise StoreDenied(
                     f"{settings.where}: the user may not create schema {settings.schema!r} ({error}). "
-                    f"Let an owner run it: mainspring migrate --sql --store URL | psql, or "
+                    "Let the owner of the database run: mainspring migrate --sql --store URL | psql, or "
                     "GRANT CREATE ON DATABASE … TO …"
                 ) from error
             return
-        refusal = migrations.refuse(state, self.shown_url)
+        refusal = migrations.find_refusal(state, self.shown_url)
         if refusal is not None:
             raise refusal
 
     @property
     def shown_url(self) -> str:
-        """The store's URL for a command line, without the password before the host and all our options but `schema`."""
+        """The store's URL as error texts show it in a command to run.
+
+        It lacks the password before the host, and all options of Mainspring's own but `schema`.
+        """
         head, _, rest = self.settings.dsn.partition("://")
         user, at, host = rest.rpartition("@")
         name = user.partition(":")[0]
@@ -383,8 +400,8 @@ class Database:
 async def upgrade_schema(settings: PostgresSettings, *, only_print: bool) -> str:
     """Run the migration scripts that have not finished; return a text that lists them, for the command line.
 
-    A schema that is missing is created. With `only_print`, run nothing and return the SQL that would run. Raises:
-    `StoreError`.
+    A schema that is missing is created. With `only_print`, run nothing and return the SQL that would run, or a comment
+    if there is nothing to do. Raises: `StoreError`.
     """
     db = Database(settings, None, None)
     connection = await db.connect_when_up(no_time_limit=True)
@@ -420,7 +437,10 @@ def _check_server(connection: Any, settings: PostgresSettings) -> None:
 
 
 async def _set_tcp_user_timeout(connection: Any) -> None:
-    """Make TCP close the connection if the server has not acknowledged data for 5 seconds (default: 15 minutes)."""
+    """Let TCP close the connection if the server acknowledges no data for 5 seconds; the default is 15 minutes.
+
+    A connection without TCP, or a system without this option, is left as it is.
+    """
     transport = getattr(connection, "_transport", None)
     sock = None if transport is None else transport.get_extra_info("socket")
     if sock is not None:

@@ -1,4 +1,4 @@
-"""The verb `due`: return the due rows of an agenda, held for a moment, so that other instances skip them."""
+"""The store's method `due`: return the due rows of an agenda, held for a moment, so that other instances skip them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ from mainspring.ports.store import Agenda, Due, DueSchedule
 
 #: SQL: true for schedules that have a fire to plan.
 _PLANS = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
+#: SQL: the instant, and the end of the look-ahead, up to which schedules count as due.
 _T = "(SELECT now FROM t)"
 _SOON = f"({_T} + $4::bigint)"
-_OPEN = "o.schedule_id = u.id AND o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
+#: SQL: true for open runs `o` of the schedule `u`.
+_IS_OPEN_SQL = "o.schedule_id = u.id AND o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
 
 
-def _schedules(where: str, order: str, until: str, rest: str) -> str:
-    """Return SQL that holds and returns schedules selected by `where` that no other instance holds, first by `order`.
+def _hold_schedules_sql(where: str, order: str, until: str, rest: str) -> str:
+    """Return SQL that holds and returns schedules that no other instance holds.
 
-    Parameters: now, limit, hold, look-ahead. `until`: SQL for the end of the hold. `rest`: SQL for the instant at which
-    the next schedule becomes due, or its hold ends. The first row has the instant, and `rest` as `next_free`, NULL if
-    the limit was reached. Then each schedule has a row for each of its two oldest open runs, or one row without a run.
+    The arguments are SQL. `where`: which schedules. `order`: by which order the limit cuts. `until`: the end of the
+    hold. `rest`: the instant at which the next schedule becomes due, or its hold ends. Parameters of the statement:
+    now, limit, hold, look-ahead.
+
+    The first row has the instant, and `rest` as `next_free`, NULL if the limit was reached. Then follow, for each
+    schedule, a row for each of its two oldest open runs, or one row without a run.
     """
     none = ", ".join("NULL" for _ in (*SCHEDULE_FIELDS, *RUN_FIELDS))
     return f"""
@@ -48,14 +53,14 @@ UNION ALL
 SELECT NULL, n.open, n.waiting, u.touched, NULL, {schedule_columns("u")}, {run_columns("o")}
 FROM u
 CROSS JOIN LATERAL (
-    SELECT count(*) AS open, count(*) FILTER (WHERE o.state <> 'running') AS waiting FROM §run o WHERE {_OPEN}) n
-LEFT JOIN LATERAL (SELECT * FROM §run o WHERE {_OPEN} ORDER BY o.id LIMIT 2) o ON true
+    SELECT count(*) AS open, count(*) FILTER (WHERE o.state <> 'running') AS waiting FROM §run o WHERE {_IS_OPEN_SQL}) n
+LEFT JOIN LATERAL (SELECT * FROM §run o WHERE {_IS_OPEN_SQL} ORDER BY o.id LIMIT 2) o ON true
 """  # noqa: S608 - column names, no input
 
 
-#: A schedule that is due is held for the parameter `hold`. One that only falls due within the look-ahead is held until
-#: its own time.
-_DUE_SCHEDULES = _schedules(
+#: A schedule that is due is held for the parameter `hold`. A schedule that falls due within the look-ahead is held
+#: until its own time.
+_HOLD_DUE_SCHEDULES = _hold_schedules_sql(
     f"{_PLANS} AND s.next_at <= {_SOON}",
     "s.next_at, s.id",
     "CASE WHEN s.next_at > t.now THEN s.next_at ELSE t.now + $3::bigint END",
@@ -64,13 +69,15 @@ _DUE_SCHEDULES = _schedules(
         (SELECT min(s.held_until) FROM §schedule s
          WHERE {_PLANS} AND s.next_at <= {_SOON} AND s.held_until > {_T}))""",  # noqa: S608
 )
-_TOUCHED = _schedules("s.touched > 0 AND $4::bigint = 0", "s.id", "t.now + $3::bigint", "NULL::bigint")
-_HEAD = 5
-_RUN_AT = _HEAD + len(SCHEDULE_FIELDS)
+_HOLD_TOUCHED_SCHEDULES = _hold_schedules_sql(
+    "s.touched > 0 AND $4::bigint = 0", "s.id", "t.now + $3::bigint", "NULL::bigint"
+)
+_SCHEDULE_START = 5
+_RUN_START = _SCHEDULE_START + len(SCHEDULE_FIELDS)
 
-#: Parameters: now, limit, hold. Holds and returns running runs whose lease has ended, after a first row with the
-#: instant and with the one at which to ask again.
-_EXPIRED = f"""
+#: Parameters: now, limit, hold. The first row has the instant, and the instant at which to ask again. Then follow
+#: running runs whose lease has ended, which are held from now on.
+_HOLD_EXPIRED_LEASES = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),
 d AS MATERIALIZED (
     SELECT r.id FROM §run r WHERE r.state = 'running' AND coalesce(r.lease_until, 0) <= {_T} AND r.held_until <= {_T}
@@ -91,8 +98,9 @@ SELECT NULL, NULL, {run_columns("u")} FROM u
 async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """Hold and return up to `limit` due rows of an agenda, with the instant at which to ask again.
 
-    `hold` is in milliseconds; schedules due within `ahead` milliseconds count as due. For the agenda GATES, unpark up
-    to `limit` runs instead and return their number. With the agendas GATES and TOUCHED the instant is not known: None.
+    `hold` is in milliseconds; schedules that fall due within `ahead` milliseconds count as due. For the agenda GATES,
+    unpark up to `limit` runs instead and return their number. For the agendas GATES and TOUCHED, the instant at which
+    to ask again is not known and therefore None.
     """
     db.reach("due:begin")
     if agenda is Agenda.GATES:
@@ -102,18 +110,18 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now
         async with db.read_only() as session:
             return Due(await session.value(f"SELECT {NOW_SQL}", db.now(now)))
     if agenda is Agenda.EXPIRED:
-        return await _expired(db, limit, hold, now)
+        return await _hold_expired_leases(db, limit, hold, now)
     if agenda is Agenda.TOUCHED:
-        about, found = await _hold_schedules(db, _TOUCHED, limit, hold, 0, now)
+        about, found = await _hold_schedules(db, _HOLD_TOUCHED_SCHEDULES, limit, hold, 0, now)
         return Due(about["now"], None, tuple(sorted(found, key=lambda row: row.schedule.id)))
-    about, found = await _hold_schedules(db, _DUE_SCHEDULES, limit, hold, ahead, now)
+    about, found = await _hold_schedules(db, _HOLD_DUE_SCHEDULES, limit, hold, ahead, now)
     return _due_schedules(about, found, limit, hold)
 
 
 async def _hold_schedules(
     db: Database, statement: str, limit: int, hold: Ms, ahead: Ms, now: Ms | None
 ) -> tuple[Any, list[DueSchedule]]:
-    """Hold schedules by a statement made by `_schedules`; return its first row, and the schedules in no order.
+    """Hold schedules by a statement of `_hold_schedules_sql`; return its first row, and the schedules in no order.
 
     The hold is committed before the settler plans: an instance that stands still meanwhile leaves no row locked.
     """
@@ -126,7 +134,8 @@ async def _hold_schedules(
 def _due_schedules(about: Any, found: list[DueSchedule], limit: int, hold: Ms) -> Due:
     """Return the answer of `due` for held schedules: sorted by time, with the instant at which to ask again.
 
-    `about` is the first row of the statement, `found` are its schedules, `limit` and `hold` its parameters.
+    `about`: the first row of the statement that held them. `found`: the schedules. `limit` and `hold`: the parameters
+    of this statement.
     """
     wall: Ms = about["now"]
     found.sort(key=lambda row: (row.schedule.next_at or 0, row.schedule.id))
@@ -139,24 +148,30 @@ def _due_schedules(about: Any, found: list[DueSchedule], limit: int, hold: Ms) -
 
 
 def _read_schedules(records: list[Any]) -> list[DueSchedule]:
-    """Return a DueSchedule for each schedule in records that have a schedule and one of its open runs, or no run."""
+    """Return a DueSchedule for each schedule in the records.
+
+    A record has a schedule, the counts of its open runs, and one of these runs or NULLs.
+    """
     found: dict[str, list[Any]] = {}
     for record in records:
-        schedule = read_schedule(record[_HEAD:_RUN_AT])
+        schedule = read_schedule(record[_SCHEDULE_START:_RUN_START])
         head = (schedule, record["open"], record["waiting"], record["touched"])
         _, runs = found.setdefault(schedule.id, [head, []])
-        if record[_RUN_AT] is not None:
-            runs.append(read_run(record[_RUN_AT:]))
+        if record[_RUN_START] is not None:
+            runs.append(read_run(record[_RUN_START:]))
     return [
         DueSchedule(schedule, open_, waiting, tuple(sorted(runs, key=lambda run: run.id)), touched)
         for (schedule, open_, waiting, touched), runs in found.values()
     ]
 
 
-async def _expired(db: Database, limit: int, hold: Ms, now: Ms | None) -> Due:
-    """Hold and return up to `limit` running runs whose lease has ended, in the order in which the leases ended."""
+async def _hold_expired_leases(db: Database, limit: int, hold: Ms, now: Ms | None) -> Due:
+    """Hold and return up to `limit` running runs whose lease has ended, in the order in which the leases ended.
+
+    Each is held for `hold` milliseconds. The answer also has the instant at which to ask again.
+    """
     async with db.single_statement("due") as session:
-        records = await session.fetch(_EXPIRED, db.now(now), limit, hold)
+        records = await session.fetch(_HOLD_EXPIRED_LEASES, db.now(now), limit, hold)
     about = next(record for record in records if record["now"] is not None)
     runs = sorted(
         (read_run(record[2:]) for record in records if record["now"] is None),

@@ -24,7 +24,7 @@ DRIVER_ERRORS = (
     TimeoutError,
     asyncio.IncompleteReadError,
 )
-#: Two writers collided and the server refused one of them: a repeated call can succeed.
+#: Two writers collided and the server refused one of them. The call can succeed when it is repeated.
 CONFLICT_ERRORS = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
@@ -55,14 +55,14 @@ _UNAVAILABLE_ERRORS = (
 
 
 def may_be_starting(error: BaseException) -> bool:
-    """Return True if a try to connect may have failed because the server is starting: a later try may succeed."""
+    """Return True if a try to connect may have failed because the server is starting, so a later try may succeed."""
     return isinstance(error, asyncpg.CannotConnectNowError | asyncpg.TooManyConnectionsError | OSError | TimeoutError)
 
 
 def translate(error: BaseException, where: str) -> StoreError:
-    """Return the `StoreError` for a driver's error: its text has the store's name, the reason, and a remedy if known.
+    """Return the `StoreError` for a driver's error. Its text has the store's name, the reason, and a remedy if known.
 
-    `where`: the store's name for error texts, as in `PostgresSettings.where`.
+    `where`: the store's name for error texts, without the password.
     """
     reason = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):

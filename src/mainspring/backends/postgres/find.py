@@ -1,4 +1,7 @@
-"""Queries of the store port: each type of query is one SELECT over an index, most of them with keyset paging."""
+"""Queries of the store port. Each type of query is one SELECT over an index, most of them with keyset paging.
+
+In this file, `q` is the query, and `session` the connection to read from.
+"""
 
 from __future__ import annotations
 
@@ -46,19 +49,25 @@ T = TypeVar("T")
 
 
 class _Where:
-    """A WHERE clause with its parameters. Conditions are constants; values of callers are bound, never inserted."""
+    """A WHERE clause with its parameters. Conditions are constant SQL; values from callers are sent as parameters."""
 
     def __init__(self) -> None:
         self.terms = ["true"]
         self.values: list[Any] = []
 
     def add(self, term: str, value: Any) -> None:
-        """Add the condition `term`, in which `?` stands for the value; nothing for None, a value not set in a query."""
+        """Add the condition `term`, in which `?` stands for the value.
+
+        Add nothing if the value is None: the query does not set this condition.
+        """
         if value is not None:
             self.terms.append(term.replace("?", self.bind(value)))
 
     def bind(self, value: Any) -> str:
-        """Add a parameter of the statement, a tuple as an array of texts; return its placeholder, such as `$2`."""
+        """Add a parameter to the statement and return its placeholder, such as `$2`.
+
+        A tuple becomes an array of texts.
+        """
         if isinstance(value, tuple):
             value = [storable_text(str(item)) for item in value]
         elif isinstance(value, str):
@@ -73,18 +82,18 @@ class _Where:
 async def find(db: Database, query: Query[T]) -> list[T]:
     """Return the rows that match one of the store port's queries, in the order that the query defines.
 
-    Raises: `StoreError` for a query of any other type.
+    Raises: `StoreError` for a query of a type that is not in `_FIND`.
     """
     answer = _FIND.get(type(query))
     if answer is None:
-        raise StoreError(f"{type(query).__name__} is not a question this store knows")
+        raise StoreError(f"this store cannot answer the query {type(query).__name__}")
     async with db.read_only() as session:
         found = await answer(db, session, query)
     return cast("list[T]", found)
 
 
 async def tail(db: Database, after: int, limit: int) -> list[Event]:
-    """Return up to `limit` events with a `seq` greater than `after`, in the order of `seq`."""
+    """Return up to `limit` events of the log whose number (`seq`) is greater than `after`, in the order of numbers."""
     async with db.read_only() as session:
         records = await session.fetch(
             f"SELECT {event_columns('e')} FROM §event e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2",  # noqa: S608
@@ -97,7 +106,7 @@ async def tail(db: Database, after: int, limit: int) -> list[Event]:
 async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
     """Return the runs that match a query.
 
-    Some conditions repeat what follows from `states`, in the words of a partial index, so that the planner uses it.
+    Some conditions repeat what follows from `q.states`, in the words of a partial index, so that the planner uses it.
     """
     where = _Where()
     where.add("r.id = ?", q.id)
@@ -130,7 +139,7 @@ async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
 
 
 async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[Schedule]:
-    """Return the schedules that match a query; deleted ones only if it has `states` or an id."""
+    """Return the schedules that match a query; deleted schedules only if the query has `states` or an id."""
     where = _Where()
     where.add("s.id = ?", q.id)
     where.add("s.ns = ?", q.ns)
@@ -153,7 +162,7 @@ async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[
 
 
 async def _find_spans(db: Database, session: Session, q: Spans) -> list[Span]:
-    """Return the spans that match a query; its `after` is the number of spans to skip."""
+    """Return the spans that match a query; `q.after` is the number of spans to skip."""
     where = _Where()
     where.add("s.schedule_id = ?", q.schedule_id)
     where.add("s.through > ?", q.since)
@@ -167,7 +176,7 @@ async def _find_spans(db: Database, session: Session, q: Spans) -> list[Span]:
 
 
 async def _find_events(db: Database, session: Session, q: Events) -> list[Event]:
-    """Return the events that match a query; with a schedule and no run, those of the schedule and of its runs."""
+    """Return the events that match a query. If it names a schedule and no run, its runs' events match, too."""
     where = _Where()
     where.add("e.seq > ?", int(q.after) if q.after else 0)
     where.add("e.type = ANY (?::text[])", q.types)
@@ -190,12 +199,13 @@ async def _find_events(db: Database, session: Session, q: Events) -> list[Event]
 
 
 async def _find_bodies(db: Database, session: Session, q: Bodies) -> list[Body]:
-    """Return the payloads with the ids of a query, in no order; `after` and `limit` are not applied."""
+    """Return the payloads with the ids `q.ids`, in no order; `after` and `limit` of the query are not applied."""
     records = await session.fetch("SELECT id, data FROM §body WHERE id = ANY ($1::text[])", list(q.ids))
     return [Body(*record) for record in records]
 
 
 async def _find_gates(db: Database, session: Session, q: Gates) -> list[Gate]:
+    """Return the gates that match a query, in the order of their names."""
     where = _Where()
     where.add("g.name = ANY (?::text[])", q.names)
     where.add("g.name > ?", q.after)
@@ -208,7 +218,7 @@ async def _find_gates(db: Database, session: Session, q: Gates) -> list[Gate]:
 
 
 async def _find_lanes(db: Database, session: Session, q: Lanes) -> list[LaneCount]:
-    """Return the number of claimable runs per lane and priority; `after` and `limit` are not applied."""
+    """Return the number of claimable runs by lane and priority; `after` and `limit` of the query are not applied."""
     records = await session.fetch(
         f"SELECT lane, priority, count(*) FROM §run WHERE state IN {CLAIMABLE_STATES} AND parked_on IS NULL "  # noqa: S608
         "GROUP BY lane, priority ORDER BY lane, priority"
@@ -217,7 +227,7 @@ async def _find_lanes(db: Database, session: Session, q: Lanes) -> list[LaneCoun
 
 
 async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]:
-    """Return the named leases that match a query; `live` is False for a lease that expired, too."""
+    """Return the named leases that match a query; `live` is False for a released and for an expired lease."""
     columns = LEASE_COLUMNS.replace("live", "live AND expires_at > t.now")
     prefix, after = storable_text(q.prefix) or "", storable_text(q.after) or ""
     records = await session.fetch(
@@ -234,7 +244,10 @@ async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]
 
 
 async def _find_tallies(db: Database, session: Session, q: Tallies) -> list[Tally]:
-    """Return the tallies of the query's schedule, or all; `after` and `limit` are not applied."""
+    """Return the tallies of the schedule `q.schedule_id`, or all tallies if it is None.
+
+    `after` and `limit` of the query are not applied.
+    """
     where = _Where()
     where.add("schedule_id = ?", q.schedule_id)
     records = await session.fetch(
@@ -245,6 +258,7 @@ async def _find_tallies(db: Database, session: Session, q: Tallies) -> list[Tall
     return [Tally(*record) for record in records]
 
 
+#: By type of query: the function that answers it.
 _FIND: dict[type, Callable[..., Awaitable[Sequence[Any]]]] = {
     Runs: _find_runs,
     Schedules: _find_schedules,

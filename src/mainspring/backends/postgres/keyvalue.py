@@ -10,8 +10,8 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.ports.store import KeyValues
 
-#: Parameters: now, kind, id, data, instant of creation (0: now), expiry, whether to replace an entry that has not
-#: expired. Returns the id if the entry was written.
+#: Parameters: now, kind, id, data, instant of creation (0: now), expiry or NULL, whether to replace an entry that has
+#: not expired. Returns the id if the entry was written, else no row.
 _KEEP = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now)
 INSERT INTO §kept AS k (kind, id, data, created_at, expires_at)
@@ -28,19 +28,21 @@ WHERE k.kind = $2 AND k.id > $3 AND (k.expires_at IS NULL OR k.expires_at > t.no
   AND ($5::text[] IS NULL OR k.id = ANY ($5::text[]))
 ORDER BY k.id LIMIT $4
 """  # noqa: S608
-#: Parameters: now, limit. Locks expired entries and returns their kinds and ids; skips those that others have locked.
-EXPIRED = """
+#: Parameters: now, limit. Locks expired entries and returns their kinds and ids; skips entries that others have locked.
+EXPIRED_ENTRIES = """
 SELECT kind, id FROM §kept WHERE expires_at <= $1 AND expires_at IS NOT NULL
 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-#: Parameters: an array of kinds and one of ids, a pair for each entry. Deletes entries.
-REMOVE = "DELETE FROM §kept k USING unnest($1::text[], $2::text[]) AS i(kind, id) WHERE (k.kind, k.id) = (i.kind, i.id)"
+#: Parameters: an array of kinds and an array of ids, which together name the entries. Deletes these entries.
+DELETE_ENTRIES = (
+    "DELETE FROM §kept k USING unnest($1::text[], $2::text[]) AS i(kind, id) WHERE (k.kind, k.id) = (i.kind, i.id)"
+)
 
 
 async def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | None) -> list[bool]:
-    """Write entries in one transaction; return for each whether it was written.
+    """Write entries in one transaction; return for each entry True if it was written.
 
-    An entry that exists and has not expired stays as it is, unless `replace` is True.
+    An entry that exists and has not expired is only overwritten if `replace` is True.
     """
     at = db.now(now)
     async with db.transaction("keep") as session:
@@ -53,14 +55,17 @@ async def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | 
 
 
 async def remove(db: Database, kind: str, ids: Sequence[str]) -> int:
-    """Remove entries of one kind; return how many existed."""
+    """Remove the entries of one kind with these ids; return how many existed, expired entries included."""
     sql = "DELETE FROM §kept WHERE kind = $1 AND id = ANY ($2::text[]) RETURNING id"
     async with db.single_statement("forget") as session:
         return len(await session.fetch(sql, storable_text(kind), [storable_text(name) for name in ids]))
 
 
 async def find(db: Database, session: Session, q: KeyValues) -> list[KeyValue]:
-    """Return the entries that match a query (one kind, all or some ids) and have not expired, in the order of ids."""
+    """Return the entries that match a query and have not expired, in the order of ids.
+
+    The query names one kind, and all or some ids of this kind.
+    """
     ids = None if q.ids is None else [storable_text(name) for name in q.ids]
     rows = await session.fetch(_FIND, db.now(None), storable_text(q.kind), storable_text(q.after or ""), q.limit, ids)
     return [KeyValue(**dict(row)) for row in rows]

@@ -1,4 +1,4 @@
-"""Named leases, one row each. Every term of a lease has a greater epoch than the one before."""
+"""Named leases, one row each. Every term of a lease has a greater epoch than the term before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEASE_COLUMNS = "name, owner, epoch, expires_at, renewed_at, data, live"
 #: The greatest character. In the order of names, a prefix followed by it comes after all names with that prefix.
 HIGHEST_CHARACTER = "\U0010ffff"
 #: Parameters: now, name, owner, ttl, data. Returns the lease; no row if another term has not ended. The condition is on
-#: the row itself, so the row lock orders concurrent takers.
+#: the row itself, so of concurrent owners only the first to lock the row gets the lease.
 _TAKE = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now)
 INSERT INTO §lease AS l ({LEASE_COLUMNS})
@@ -34,9 +34,10 @@ _RELEASE = "UPDATE §lease SET live = false WHERE name = $1 AND owner = $2 AND e
 async def lease(
     db: Database, name: str, owner: str, ttl: Ms, epoch: int | None, data: str | None, now: Ms | None
 ) -> Lease | None:
-    """Acquire a lease that is free or expired (`epoch` None), or renew the term `epoch`; return it, None if refused.
+    """Acquire a lease that is free or expired (`epoch` None), or renew the owner's term `epoch`; return the lease.
 
-    It then ends in `ttl` milliseconds. `data` is stored with it; None in a renewal: the stored text stays.
+    Return None if the lease is held by another term, or the term to renew has ended. The lease ends in `ttl`
+    milliseconds. `data`: a text to store with the lease; None in a renewal leaves the stored text as it is.
     """
     term = (db.now(now), storable_text(name), storable_text(owner), ttl, storable_text(data))
     async with db.single_statement("lease") as session:
@@ -45,6 +46,6 @@ async def lease(
 
 
 async def release(db: Database, name: str, owner: str, epoch: int) -> bool:
-    """End the term `epoch` of a lease early; return False if it was replaced by a newer term or released before."""
+    """End the owner's term `epoch` of a lease early; return False if a newer term replaced it, or it was released."""
     async with db.single_statement("lease") as session:
         return await session.row(_RELEASE, storable_text(name), storable_text(owner), epoch) is not None

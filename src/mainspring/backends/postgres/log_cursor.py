@@ -1,11 +1,12 @@
 """A cursor in the event log that skips no event while others write, and does not wait for open transactions.
 
-An event takes its `seq` before its transaction commits, so a smaller `seq` may appear after a greater one. The cursor
-stores each gap in the numbers together with the id of a transaction that began after the gap was seen. It reads the gap
-again until all transactions older than that one have ended.
+An event takes its number, `seq`, before its transaction commits, so a smaller number may appear after a greater number.
+The cursor stores each gap in the numbers together with the id of a transaction that began after the gap was seen. It
+reads the gap again until all transactions with smaller ids have ended.
 
-Why a transaction of its own: the snapshot in which the gap was seen does not tell which transactions may fill it. It
-lacks open transactions whose id is greater than the ids of all that have ended.
+Why the cursor begins a transaction of its own to get this id: the snapshot in which the gap was seen does not tell
+which transactions may fill the gap. It lacks open transactions whose id is greater than the ids of all ended
+transactions.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from mainspring.ports.log_cursor import parse_position
 
 _GAP_COLUMNS = {"low": "bigint", "high": "bigint"}
 _COLUMNS = event_columns("e")
-#: Parameters: after, limit, lowest and highest numbers of gaps. Returns, from one snapshot, late events in gaps and new
-#: events, each with the id of the oldest open transaction; if there are no events, one row with that id.
+#: Parameters: number after which to begin, limit, lowest and highest numbers of gaps. Returns, from one snapshot, late
+#: events in gaps and new events, each with the id of the oldest open transaction; without events, one row with this id.
 _READ_EVENTS_AND_GAPS = f"""
 WITH x AS MATERIALIZED (
     SELECT pg_snapshot_xmin(s)::text::bigint AS oldest FROM pg_current_snapshot() s)
@@ -32,9 +33,9 @@ SELECT x.oldest, f.* FROM x LEFT JOIN (
 """  # noqa: S608 - column names, no input
 
 
-#: Returns the id of a new transaction: every transaction that took a `seq` before has a smaller id.
+#: Returns the id of a new transaction. Every transaction that took an event's number before has a smaller id.
 _OWN_TRANSACTION_ID = "SELECT pg_current_xact_id()::text::bigint"
-#: With this many gaps no new events are read until some gaps close: the text of a position must fit into an HTTP
+#: With this many gaps, no new events are read until some gaps are closed: the text of a position must fit into an HTTP
 #: header.
 MAX_GAPS = 200
 
@@ -42,7 +43,7 @@ MAX_GAPS = 200
 class _Gap(NamedTuple):
     """A gap in the log: the event numbers `low` to `high`, which were missing when the cursor passed them.
 
-    Only transactions with an id smaller than `newer_transaction` may still write these events.
+    Only transactions with an id smaller than `newer_transaction` may still write events with these numbers.
     """
 
     low: int
@@ -51,36 +52,40 @@ class _Gap(NamedTuple):
 
 
 class PostgresLogCursor:
-    """A position in the log that moves forward. Each event is returned once; events that commit late are returned late.
+    """A position in the log that advances with each read. Each event is returned once, also if it commits late.
 
-    As a text, a position is the greatest `seq` returned, then the gaps below it, each with its `newer_transaction`:
-    `120;115-117@8812`.
+    As a text, a position is the greatest number of a returned event, then the gaps below it, each with its
+    `newer_transaction`: `120;115-117@8812`.
     """
 
     def __init__(self, db: Database, position: int | str = 0) -> None:
-        """`position`: where to begin, 0 at the beginning of the log. Raises: `InvalidInput` if it is not a position."""
+        """`position`: the position after which to begin; 0: the beginning of the log.
+
+        Raises: `InvalidInput` if the text is not a position.
+        """
         self._db = db
         head, _, rest = str(position).partition(";")
-        #: The greatest `seq` returned.
+        #: The greatest number (`seq`) of a returned event.
         self.after = parse_position(head)
         self._gaps = [_parse_gap(part) for part in rest.split(",") if part]
 
     @property
     def gaps(self) -> int:
-        """The number of gaps that late events may still fill."""
+        """The number of gaps below this position that late events may still fill."""
         return len(self._gaps)
 
     async def read_events(self, limit: int) -> list[Event]:
-        """Return all late events and up to `limit` new ones, in the order of `seq`, and move the position past them.
+        """Return all late events and up to `limit` new events, in the order of their numbers; advance past them.
 
         While there are MAX_GAPS gaps or more, return late events only.
         """
         return [event for _, event in await self.read(limit)]
 
     async def read(self, limit: int) -> list[tuple[str, Event]]:
-        """Return events as `read_events` does, each with the position behind it.
+        """Return all late events and up to `limit` new events, each after the position behind it; advance past them.
 
-        A cursor opened at such a position returns all events that follow in the list or come later, and repeats none.
+        A cursor that is opened at such a position returns all events that follow in the list or are written later, and
+        repeats none. While there are MAX_GAPS gaps or more, return late events only.
         """
         low, high = [gap.low for gap in self._gaps], [gap.high for gap in self._gaps]
         wanted = limit if len(self._gaps) < MAX_GAPS else 0
@@ -96,9 +101,9 @@ class PostgresLogCursor:
         return found
 
     def _advance(self, seq: int, transaction: int) -> str:
-        """Move past the event `seq` and return the position behind it; a gap before it is stored.
+        """Advance past the event with the number `seq` and return the position behind it; store a gap before it.
 
-        `transaction`: id of a transaction that began after the events were read.
+        `transaction`: the id of a transaction that began after the event was read.
         """
         if seq <= self.after:
             self._gaps = [part for gap in self._gaps for part in _subtract(gap, seq)]
@@ -120,13 +125,16 @@ def _parse_gap(text: str) -> _Gap:
 
 
 def _has_gaps(after: int, seqs: list[int]) -> bool:
-    """Return True if a number between `after` and the greatest of `seqs` is missing."""
+    """Return True if a number between `after` and the greatest of the events' numbers `seqs` is missing."""
     new = [seq for seq in seqs if seq > after]
     return bool(new) and new[-1] - after > len(new)
 
 
 def _subtract(gap: _Gap, seq: int) -> list[_Gap]:
-    """Return what is left of a gap without `seq`: at most two parts, or the gap itself if `seq` is not in it."""
+    """Return what is left of a gap without the event number `seq`: at most two gaps.
+
+    If the number is not in the gap, return the gap itself.
+    """
     if not gap.low <= seq <= gap.high:
         return [gap]
     parts = gap._replace(high=seq - 1), gap._replace(low=seq + 1)

@@ -1,4 +1,4 @@
-"""Notifications between the instances on one schema by LISTEN and NOTIFY. They are hints, which only save latency."""
+"""Notifications between the instances on one schema by LISTEN and NOTIFY. Losing one costs latency only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from mainspring.model.errors import StoreError
 
 log = logging.getLogger("mainspring.backends.postgres")
 
-#: A transaction of its own, whose commit does not wait for the disk: a hint that is lost in a crash costs nothing.
+#: Parameters: channel, payload. A transaction of its own, whose commit does not wait for the disk: a notification that
+#: is lost in a crash costs latency only.
 _NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 #: Seconds between two tries to LISTEN after one failed.
 _LISTEN_RETRY_SECONDS = 5.0
@@ -30,7 +31,7 @@ def notification_channel(settings: PostgresSettings) -> str:
 
 
 class Notifications:
-    """Notifies other instances of changes and waits for theirs. Thread: the loop that opened the store.
+    """Notifies other instances of changes and waits for their notifications. Thread: the loop that opened the store.
 
     One direct connection listens. Notifications are sent through the pool, after a change is committed.
     """
@@ -49,8 +50,8 @@ class Notifications:
     async def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for a notification of another store object; begin to listen if necessary.
 
-        Returns True if one arrived since the last call, or may have been missed while the connection was lost. Returns
-        False after the time-out, or earlier if this object is closed or the listening connection ends.
+        Returns True if a notification arrived since the last call, or may have been missed while the connection was
+        lost. Returns False after the time-out, or earlier if this object is closed or the listening connection ends.
         """
         await self._listen()
         if not self._received:
@@ -65,7 +66,7 @@ class Notifications:
     async def close(self) -> None:
         """Stop listening and sending, and wake the caller of `wait`.
 
-        A requested notification that is not sent yet is dropped.
+        A notification that was requested and is not sent yet is not sent any more.
         """
         await self._debounce.close(grace_seconds=0)
         connection, self._connection = self._connection, None
@@ -74,15 +75,16 @@ class Notifications:
         self._wakeup.notify()
 
     async def _send(self) -> None:
-        """Notify the other instances. A failure is ignored: they poll as well."""
+        """Notify the other instances. A failure is ignored, because every instance polls as well."""
         with contextlib.suppress(StoreError, ConnectionLost, WriteConflict):
             async with self._db.read_only() as session:
                 await session.value(_NOTIFY, self._channel, self._sender)
 
     async def _listen(self) -> None:
-        """Open the connection that listens, unless it is open, the URL forbids it, or a try failed a moment ago.
+        """Open the connection that listens; log a failure.
 
-        A failure is logged.
+        Do nothing if the connection is open, the URL forbids it, or less than _LISTEN_RETRY_SECONDS have passed since
+        the last try.
         """
         settings = self._db.settings
         if settings.listen == "no" or not self._db.is_open():
@@ -118,6 +120,7 @@ class Notifications:
         return connection
 
     def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        """Wake the caller of `wait`, unless this object sent the notification itself. The driver calls this."""
         if payload != self._sender:
             self._received = True
             self._wakeup.notify()

@@ -1,4 +1,7 @@
-"""The connection pool of a store. Lending an idle connection takes no task or timer, because every call needs it."""
+"""The connection pool of a store.
+
+Every call of the store borrows a connection. So lending an idle connection must cost little: it takes no task or timer.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-#: Seconds after which an unused connection is not trusted: a firewall may have dropped it without a sign.
+#: After this time an unused connection is not used again: a firewall may have cut it without a sign.
 MAX_IDLE_SECONDS = 300.0
 _CLOSED = "its connections were closed meanwhile"
 
 
 class Pool:
-    """Lends at most `size` connections, made by `connect`; callers wait first come, first served. Thread: one loop."""
+    """Lends at most `size` connections, which `connect` opens. Thread: one loop.
+
+    While all connections are in use, callers wait; the caller that has waited longest is next.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
         self._connect = connect
@@ -26,21 +32,21 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """The number of connections that are open or being opened."""
+        """The number of connections that are idle, in use or being opened."""
         return len(self._idle) + len(self._out) + self._opening
 
     async def acquire(self, timeout: float) -> Any:
         """Return the idle connection that was used last, or a new one; the caller must give it to `release`.
 
-        Raises: `TimeoutError` if none is free, or a new one is not open, within `timeout` seconds;
-        `ConnectionAbortedError` after `terminate`; the driver's errors if none can be opened.
+        Raises: `TimeoutError` if no connection is free, or a new connection is not open, within `timeout` seconds;
+        `ConnectionAbortedError` after `terminate`; the driver's errors if no connection can be opened.
         """
-        connection = None if self._waiters else self._take()  # a new caller does not overtake the waiters
+        connection = None if self._waiters else self._take_idle()  # a new caller does not overtake the waiters
         if connection is not None:
             return connection
         async with asyncio.timeout(timeout):
             while not self._ended:
-                connection = self._take()
+                connection = self._take_idle()
                 if connection is not None:
                     return connection
                 if self.size < self._size:
@@ -49,7 +55,7 @@ class Pool:
         raise ConnectionAbortedError(_CLOSED)
 
     def release(self, connection: Any) -> None:
-        """Take a connection back for the next caller. A closed one is dropped; after `terminate` it is cut."""
+        """Take a connection back for the next caller. A closed connection is discarded; after `terminate` it is cut."""
         self._out.discard(connection)
         if self._ended:
             connection.terminate()
@@ -58,7 +64,7 @@ class Pool:
         self._wake_next()
 
     async def close(self) -> None:
-        """Close the idle connections, and wait for the others to be released and close them; then `terminate`."""
+        """Close the idle connections, wait until each connection in use is released, close it too; then `terminate`."""
         while self._idle or self._out or self._opening:
             while self._idle:
                 await self._idle.pop()[0].close()
@@ -67,7 +73,10 @@ class Pool:
         self.terminate()
 
     def terminate(self) -> None:
-        """Cut all connections, also those released or opened later; waiting callers get `ConnectionAbortedError`."""
+        """Cut all connections, also connections that are released or opened later.
+
+        Callers that wait in `acquire` get `ConnectionAbortedError`.
+        """
         self._ended = True
         for connection in [*(idle for idle, _ in self._idle), *self._out]:
             connection.terminate()
@@ -75,8 +84,11 @@ class Pool:
         while self._waiters:
             self._wake_next()
 
-    def _take(self) -> Any:
-        """Return the idle connection that was used last, or None; drop those that are closed or idle for too long."""
+    def _take_idle(self) -> Any:
+        """Return the idle connection that was used last, or None if there is none.
+
+        Discard idle connections that are closed, or were unused for MAX_IDLE_SECONDS.
+        """
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection, since = self._idle.pop()
@@ -90,7 +102,10 @@ class Pool:
         return None
 
     async def _open(self) -> Any:
-        """Open a connection and return it as one in use; after `terminate` cut it and raise ConnectionAbortedError."""
+        """Open a connection, count it as in use and return it; after `terminate`, cut it.
+
+        Raises: `ConnectionAbortedError` after `terminate`; the driver's errors.
+        """
         self._opening += 1
         try:
             connection = await self._connect()
@@ -104,7 +119,7 @@ class Pool:
         return connection
 
     async def _wait(self) -> None:
-        """Wait in line until `_wake_next` gives this caller the turn to look for a connection, or for room, again."""
+        """Wait in line until `_wake_next` wakes this caller, which then tries again to get or open a connection."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(turn)
         try:
@@ -115,7 +130,7 @@ class Pool:
             raise
 
     def _wake_next(self) -> None:
-        """Give the turn to the first caller that still waits, if there is one."""
+        """Wake the caller that has waited longest, if there is one."""
         while self._waiters:
             turn = self._waiters.popleft()
             if not turn.done():

@@ -1,6 +1,7 @@
-"""Retention: remove old runs, spans and schedules with their event streams, in steps that hold no lock for long.
+"""Retention: remove old runs, spans and schedules with their events, in steps that hold no lock for long.
 
-Tallies count what was removed, snapshots replace the streams of schedules that stay, and a note records each step.
+Tallies count what was removed. A snapshot replaces the events of a schedule that stays. A note, an event that changes
+no row, records each step.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring.backends.postgres.database import Database, Session
-from mainspring.backends.postgres.keyvalue import EXPIRED, REMOVE
+from mainspring.backends.postgres.keyvalue import DELETE_ENTRIES, EXPIRED_ENTRIES
 from mainspring.backends.postgres.leases import HIGHEST_CHARACTER
 from mainspring.backends.postgres.rows import (
     EVENT_COLUMNS,
@@ -39,8 +40,9 @@ from mainspring.rules.retention import (
     snapshot_schedules,
 )
 
-#: Parameters: before, limit, true for dead letters. Locks and returns runs that ended before this instant, the oldest
-#: first, except rows locked by others: all dead letters, or all other runs.
+#: Parameters: before, limit, whether dead letters. Locks and returns runs that ended before this instant, the longest
+#: ended first, without rows locked by others. If the third parameter is true, only dead letters count, else only other
+#: runs.
 _ENDED_RUNS = """
 SELECT r.id, r.schedule_id, r.origin, coalesce(r.fire_time, r.created_at) AS at, r.state, r.body FROM §run r
 WHERE r.ended_at IS NOT NULL AND r.dead = $3::boolean AND r.ended_at < $1
@@ -51,8 +53,8 @@ _SPANS = """
 SELECT p.sid, p.schedule_id, p.through, p.reason, p.count FROM §span p WHERE p.through < $1
 ORDER BY p.through LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-#: Parameters: before, limit. Returns notes written before this instant, but never the newest `LogCompacted`, which
-#: explains the tallies.
+#: Parameters: before, limit. Returns the numbers of notes written before this instant, but never of the newest
+#: `LogCompacted`, which explains the tallies.
 _NOTES = """
 SELECT e.seq FROM §event e WHERE e.n IS NULL AND e.at < $1 AND e.seq <> coalesce((
     SELECT c.seq FROM §event c WHERE c.n IS NULL AND c.type = 'LogCompacted' ORDER BY c.at DESC, c.seq DESC LIMIT 1), 0)
@@ -66,32 +68,33 @@ WHERE s.state = 'deleted' AND s.updated_at < $1
   AND NOT EXISTS (SELECT 1 FROM §span p WHERE p.schedule_id = s.id)
 ORDER BY s.updated_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-#: Parameters: prefix, not renewed since, now, limit, end of the range of names. Locks and returns leases that ended.
+#: Parameters: prefix of names, instant, now, limit, end of the range of names. Locks and returns the names of leases
+#: that have ended and were last renewed before the instant.
 _ENDED_LEASES = """
 SELECT name FROM §lease
 WHERE name >= $1 AND name <= $5 AND starts_with(name, $1) AND renewed_at < $2 AND (NOT live OR expires_at <= $3)
 LIMIT $4 FOR UPDATE SKIP LOCKED
 """
 _TALLY_COLUMNS = {"schedule_id": "text", "day": "integer", "outcome": "text", "count": "bigint"}
-#: Parameters: _TALLY_COLUMNS. Adds counts to tallies.
-_COUNT = f"""
+#: Parameters: _TALLY_COLUMNS. Adds each count to its tally.
+_ADD_TO_TALLIES = f"""
 INSERT INTO §tally AS y (schedule_id, day, outcome, count)
 SELECT i.schedule_id, i.day, i.outcome, i.count FROM {unnest_columns(_TALLY_COLUMNS)} ORDER BY i.ord
 ON CONFLICT (schedule_id, day, outcome) DO UPDATE SET count = y.count + excluded.count
 """  # noqa: S608 - column names, no input
-#: Parameters: schedule ids. Returns the events of the schedules themselves.
-_STREAMS = f"""
+#: Parameters: schedule ids. Returns the schedules' own events, without those of their runs.
+_SCHEDULE_EVENTS = f"""
 SELECT {event_columns("e")} FROM §event e
 WHERE e.schedule_id = ANY ($1::text[]) AND e.run_id IS NULL AND e.schedule_id IS NOT NULL AND e.n IS NOT NULL
 ORDER BY e.seq
 """  # noqa: S608
 #: Parameters: schedule ids. Locks and returns the schedules.
-_ROWS = f"""
+_LOCK_SCHEDULES = f"""
 SELECT {schedule_columns("s")} FROM §schedule s WHERE s.id = ANY ($1::text[]) ORDER BY s.id FOR UPDATE
 """  # noqa: S608
-#: Parameters: schedule ids. Run one after the other, these statements add the tallies of schedules to those of no
-#: schedule, and delete the schedules with their gates.
-_FORGET = (
+#: Parameters: schedule ids. Run one after the other, these statements add the tallies of the schedules to the tallies
+#: without a schedule, and delete the schedules with their gates.
+_REMOVE_SCHEDULES = (
     """INSERT INTO §tally AS y (schedule_id, day, outcome, count)
        SELECT '', t.day, t.outcome, sum(t.count) FROM §tally t WHERE t.schedule_id = ANY ($1::text[]) GROUP BY 2, 3
        ON CONFLICT (schedule_id, day, outcome) DO UPDATE SET count = y.count + excluded.count""",
@@ -102,7 +105,8 @@ _FORGET = (
 )
 _DELETE_RUN_EVENTS = "DELETE FROM §event WHERE run_id = ANY ($1::text[]) AND run_id IS NOT NULL RETURNING seq"
 _LOCK_BODIES = "SELECT id FROM §body WHERE id = ANY ($1::text[]) ORDER BY id FOR UPDATE SKIP LOCKED"
-#: A statement of its own after the lock, so that its snapshot shows every run that a transaction gave a payload before.
+#: Parameter: ids of payloads. Deletes those that no run or schedule uses. Why it is another statement than the lock:
+#: its snapshot then shows every run that a transaction inserted before the payload was locked.
 _DELETE_BODIES = """
 DELETE FROM §body b WHERE b.id = ANY ($1::text[])
   AND NOT EXISTS (SELECT 1 FROM §run r WHERE r.body = b.id AND r.body IS NOT NULL)
@@ -114,8 +118,8 @@ RETURNING id
 async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
     """Remove rows that the retention policy no longer keeps, at most `limit` of each kind, in one transaction.
 
-    Returns how many of each kind were removed, and whether there are more. Tallies, snapshots and a note in the log
-    take the place of removed rows and events. Payloads that only removed rows used are removed, too.
+    Returns how many rows of each kind were removed, and whether there are more. Tallies, snapshots and a note in the
+    log take the place of removed rows and events. Payloads that only removed rows used are removed, too.
     """
     async with db.transaction("purge") as session:
         wall: Ms = await session.value(f"SELECT {NOW_SQL}", db.now(now))
@@ -130,13 +134,16 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
             names = [row["name"] for row in rows.leases]
             await session.fetch("DELETE FROM §lease WHERE name = ANY ($1::text[])", names)
         if rows.kept:
-            await session.fetch(REMOVE, [row["kind"] for row in rows.kept], [row["id"] for row in rows.kept])
+            await session.fetch(DELETE_ENTRIES, [row["kind"] for row in rows.kept], [row["id"] for row in rows.kept])
     more = found.exceeds(limit) or len(all_spans) > limit
     return rows.report(events=len(removed), spans=len(spans), bodies=bodies, more=more)
 
 
 async def _find_removable(session: Session, policy: Retention, limit: int, wall: Ms) -> tuple[Removable, list[Any]]:
-    """Return up to `limit` + 1 removable rows of each kind, spans apart from the others; lock all but the notes."""
+    """Return up to `limit` + 1 removable rows of each kind, and apart from them the spans; lock all but the notes.
+
+    `wall`: the transaction's instant, by which leases and key-value entries have ended or not.
+    """
     before, most = policy.ended_before, limit + 1
     prefix = storable_text(policy.lease_prefix) or ""
     runs = await session.fetch(_ENDED_RUNS, before, most, False)
@@ -148,15 +155,16 @@ async def _find_removable(session: Session, policy: Retention, limit: int, wall:
         notes=await session.fetch(_NOTES, before, most),
         schedules=await session.fetch(_DELETED_SCHEDULES, before, most),
         leases=await session.fetch(_ENDED_LEASES, prefix, policy.leases_before, wall, most, prefix + HIGHEST_CHARACTER),
-        kept=await session.fetch(EXPIRED, wall, most),
+        kept=await session.fetch(EXPIRED_ENTRIES, wall, most),
     )
     return found, spans
 
 
 async def _compact(session: Session, rows: Removable, spans: list[Any], wall: Ms) -> tuple[list[int], int]:
-    """Remove runs, spans and deleted schedules with their event streams; write tallies, snapshots and a note instead.
+    """Remove runs, spans and deleted schedules with their events; write tallies, snapshots and a note instead.
 
-    Returns the `seq` of each deleted event, and how many payloads were deleted: those that no other row uses.
+    `wall`: the transaction's instant, stamped on the new events. Returns the numbers of the deleted events, and how
+    many payloads were deleted because no other row uses them.
     """
     removed_runs = [RemovedRun(row["schedule_id"], row["origin"], row["at"], row["state"]) for row in rows.runs]
     removed_spans = [RemovedSpan(row["schedule_id"], row["through"], row["reason"], row["count"]) for row in spans]
@@ -165,8 +173,8 @@ async def _compact(session: Session, rows: Removable, spans: list[Any], wall: Ms
     removed = await _remove_runs(session, [row["id"] for row in rows.runs])
     if spans:
         await session.fetch("DELETE FROM §span WHERE sid = ANY ($1::bigint[])", [row["sid"] for row in spans])
-    removed += await _compact_streams(session, schedules_to_compact(removed_runs, removed_spans), wall)
-    removed += await _forget(session, [row["id"] for row in rows.schedules])
+    removed += await _replace_events_by_snapshots(session, schedules_to_compact(removed_runs, removed_spans), wall)
+    removed += await _remove_schedules(session, [row["id"] for row in rows.schedules])
     used = {row["body"] for row in (*rows.runs, *rows.schedules) if row["body"] is not None}
     bodies = await _remove_bodies(session, used)
     if rows.runs or spans or rows.schedules:
@@ -176,14 +184,17 @@ async def _compact(session: Session, rows: Removable, spans: list[Any], wall: Ms
 
 
 async def _add_tallies(session: Session, tallies: Mapping[TallyKey, int]) -> None:
-    """Add counts to the tallies, in the order of keys: transactions that lock rows in one order cannot deadlock."""
+    """Add counts to the tallies in the order of keys: transactions that lock rows in one order cannot deadlock.
+
+    `tallies`: by schedule id (None: no schedule), day and outcome, the count to add.
+    """
     rows = sorted((schedule_id or "", day, outcome, count) for (schedule_id, day, outcome), count in tallies.items())
     if rows:
-        await session.fetch(_COUNT, *column_arrays(rows, len(_TALLY_COLUMNS)))
+        await session.fetch(_ADD_TO_TALLIES, *column_arrays(rows, len(_TALLY_COLUMNS)))
 
 
 async def _remove_runs(session: Session, ids: list[str]) -> list[int]:
-    """Delete runs with their event streams; return the `seq` of each deleted event."""
+    """Delete the runs with these ids and their events; return the numbers of the deleted events."""
     if not ids:
         return []
     removed = [row["seq"] for row in await session.fetch(_DELETE_RUN_EVENTS, ids)]
@@ -191,37 +202,43 @@ async def _remove_runs(session: Session, ids: list[str]) -> list[int]:
     return removed
 
 
-async def _compact_streams(session: Session, schedules: list[ScheduleId], wall: Ms) -> list[int]:
-    """Replace the event stream of each schedule that exists by one snapshot; return the `seq` of each deleted event."""
+async def _replace_events_by_snapshots(session: Session, schedules: list[ScheduleId], wall: Ms) -> list[int]:
+    """Replace the events of each schedule that exists by one snapshot; return the numbers of the deleted events.
+
+    `wall`: the transaction's instant, stamped on the snapshots.
+    """
     if not schedules:
         return []
-    rows = [read_schedule(row) for row in await session.fetch(_ROWS, schedules)]
+    rows = [read_schedule(row) for row in await session.fetch(_LOCK_SCHEDULES, schedules)]
     if not rows:
         return []
-    stream = [read_event(row) for row in await session.fetch(_STREAMS, [row.id for row in rows])]
-    removed = [event.seq for event in stream]
+    events = [read_event(row) for row in await session.fetch(_SCHEDULE_EVENTS, [row.id for row in rows])]
+    removed = [event.seq for event in events]
     await session.fetch("DELETE FROM §event WHERE seq = ANY ($1::bigint[])", removed)
-    snapshots = snapshot_schedules(rows, stream)
+    snapshots = snapshot_schedules(rows, events)
     await _append(session, wall, [event_row(event, None, event.state.n) for event in snapshots])
     return removed
 
 
-async def _forget(session: Session, schedules: list[str]) -> list[int]:
-    """Delete schedules with their event streams, and their gates without runs; return the `seq` of each deleted event.
+async def _remove_schedules(session: Session, schedules: list[str]) -> list[int]:
+    """Delete schedules with their events and their gates that no run holds; return the numbers of the deleted events.
 
-    The tallies of the schedules are added to those of no schedule.
+    The tallies of the schedules are added to the tallies without a schedule.
     """
     if not schedules:
         return []
-    removed = [row["seq"] for row in await session.fetch(_STREAMS, schedules)]
+    removed = [row["seq"] for row in await session.fetch(_SCHEDULE_EVENTS, schedules)]
     await session.fetch("DELETE FROM §event WHERE seq = ANY ($1::bigint[])", removed)
-    for statement in _FORGET:
+    for statement in _REMOVE_SCHEDULES:
         await session.fetch(statement, schedules)
     return removed
 
 
 async def _remove_bodies(session: Session, candidates: set[str]) -> int:
-    """Delete those of the payloads that no run or schedule uses, and no other transaction locks; return how many."""
+    """Delete payloads that no run or schedule uses, without those locked by others; return how many were deleted.
+
+    `candidates`: the ids of payloads that removed rows used.
+    """
     if not candidates:
         return 0
     locked = [row["id"] for row in await session.fetch(_LOCK_BODIES, sorted(candidates))]
@@ -229,4 +246,5 @@ async def _remove_bodies(session: Session, candidates: set[str]) -> int:
 
 
 async def _append(session: Session, wall: Ms, rows: list[tuple[Any, ...]]) -> None:
+    """Append events, given as rows of `event_row`, to the log at the instant `wall`."""
     await session.fetch(INSERT_EVENTS, wall, *column_arrays(rows, len(EVENT_COLUMNS)))

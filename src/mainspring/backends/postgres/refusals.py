@@ -1,4 +1,4 @@
-"""Results of refused changes: the row that refused each, and the status `repeated` if the change is stored already."""
+"""Results of refused changes: the row that refused each change, and `repeated` if the change is stored already."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mainspring.model.schedule import Schedule
 
 
 async def explain_refusals(session: Session, refused: IndexedChanges, results: list[Result]) -> None:
-    """Set the result of each refused change, by its index: the status, and the row that refused it, as it is now.
+    """Set the result of each refused change: the status, and the row that refused the change, as it is now.
 
-    The status is `repeated` if the change is stored already, else `refused`. If there is no such row, the result stays
-    as the caller set it.
+    The status is `repeated` if the change is stored already, else `refused`. If there is no such row, the
+    result stays as the caller set it. `refused`: the changes with their indexes in `results`.
     """
     inserted = await find_inserted(session, refused)
     for index, repeated, current in await _find_current(session, refused):
@@ -25,9 +25,9 @@ async def explain_refusals(session: Session, refused: IndexedChanges, results: l
 
 
 async def find_inserted(session: Session, changes: IndexedChanges) -> set[int]:
-    """Return the indexes of the changes that are stored already, as far as the runs that they insert show it.
+    """Return the indexes of the changes that are stored already, judged by the runs that they insert.
 
-    Such a change has a run in `runs` of which the log has an event with the change's id.
+    Such a change has a run in `Change.runs`, and the log has an event of this run with the change's id.
     """
     inserts = [(index, run.id, change.id) for index, change in changes for run in change.runs]
     if not inserts:
@@ -36,9 +36,9 @@ async def find_inserted(session: Session, changes: IndexedChanges) -> set[int]:
 
 
 async def _find_current(session: Session, refused: IndexedChanges) -> list[tuple[int, bool, Run | Schedule]]:
-    """Return for each change that a row refused: its index, whether it wrote an event of that row, and the row.
+    """Return for each change that a row refused: its index, whether it wrote an event of the row, and the row.
 
-    A change that wrote an event of the row is stored already.
+    A change that wrote an event of the row is stored already. Changes without a guard are left out.
     """
     runs = [row for index, change in refused if (row := _guarded_run(index, change)) is not None]
     schedules = [row for index, change in refused if (row := _guarded_schedule(index, change)) is not None]
@@ -53,7 +53,10 @@ async def _find_current(session: Session, refused: IndexedChanges) -> list[tuple
 
 
 def _guarded_run(index: int, change: Change) -> tuple[Any, ...] | None:
-    """Return a row of REFUSED_RUN_COLUMNS for a change that guards a run, None for any other change."""
+    """Return a row of REFUSED_RUN_COLUMNS for a change that guards a run, None for any other change.
+
+    `index`: the index of the change in the batch.
+    """
     guard = change.guard
     if isinstance(guard, RunAbsent):
         run = change.run
@@ -65,7 +68,10 @@ def _guarded_run(index: int, change: Change) -> tuple[Any, ...] | None:
 
 
 def _guarded_schedule(index: int, change: Change) -> tuple[Any, ...] | None:
-    """Return a row of REFUSED_SCHEDULE_COLUMNS for a change that guards a schedule, None for any other change."""
+    """Return a row of REFUSED_SCHEDULE_COLUMNS for a change that guards a schedule, None for any other change.
+
+    `index`: the index of the change in the batch.
+    """
     guard = change.guard
     if isinstance(guard, ScheduleAbsent):
         return index, guard.id, guard.ns, guard.name, change.id

@@ -1,4 +1,4 @@
-"""Restoring another store's content: each page is written in one transaction, if the log ends where the page begins."""
+"""Restoring another store's content: a page is written in one transaction, if the log ends where the page begins."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from mainspring.ports.store import Page
 
 
 def _put(table: str, columns: Mapping[str, str], key: str) -> str:
-    """Return SQL that inserts rows, sent as one array per column, and overwrites rows whose `key` exists.
+    """Return SQL that inserts rows into a table, and overwrites rows whose `key` exists; one array per column is sent.
 
-    `columns`: types by name; `key`: the names of the columns of the primary key, separated by ", ".
+    `columns`: the SQL type of each column by its name; `key`: the columns of the primary key, separated by ", ".
     """
     names = ", ".join(columns)
     others = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key.split(", "))
@@ -55,23 +55,23 @@ _PUT_SCHEDULES = _put("schedule", _SCHEDULE_COLUMNS, "id")
 _PUT_GATES = _put("gate", sql.GATE_COLUMNS, "name")
 _PUT_TALLIES = _put("tally", _TALLY_COLUMNS, "schedule_id, day, outcome")
 _ALL_EVENT_COLUMNS = {"seq": "bigint", "at": "bigint", **EVENT_COLUMNS}
-_NAMES = ", ".join(_ALL_EVENT_COLUMNS)
+_ALL_EVENT_COLUMN_LIST = ", ".join(_ALL_EVENT_COLUMNS)
 _ADD_EVENTS = f"""
-INSERT INTO §event ({_NAMES}) OVERRIDING SYSTEM VALUE
-SELECT {_NAMES} FROM {unnest_columns(_ALL_EVENT_COLUMNS)} ORDER BY i.ord
+INSERT INTO §event ({_ALL_EVENT_COLUMN_LIST}) OVERRIDING SYSTEM VALUE
+SELECT {_ALL_EVENT_COLUMN_LIST} FROM {unnest_columns(_ALL_EVENT_COLUMNS)} ORDER BY i.ord
 """  # noqa: S608
 #: Keeps other sessions from writing to the log between the check of its end and the commit.
 _LOCK_LOG = "LOCK TABLE §event IN SHARE ROW EXCLUSIVE MODE"
-_LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM §event"
-#: Parameters: seq. The next event gets a greater number.
+_READ_LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM §event"
+#: Parameter: the number of an event. The next event gets the number after it.
 _SET_NEXT_SEQ = "SELECT setval(pg_get_serial_sequence('§event', 'seq'), $1::bigint)"
 
 
 async def restore(db: Database, page: Page) -> bool:
     """Write all rows and events of a page, with their ids and numbers, and return True.
 
-    Rows that exist are overwritten, payloads stay, spans are added. Return False, with nothing written, if the log does
-    not end at the event `page.after`.
+    Rows that exist are overwritten, except payloads, which stay; spans are added. Return False, with nothing written,
+    if the last event of this store's log does not have the number `page.after`.
     """
     # Ended runs first: an open run may hold the unique key that an ended run gave up.
     runs = sorted(page.runs, key=lambda run: run.ended_at is None)
@@ -86,7 +86,7 @@ async def restore(db: Database, page: Page) -> bool:
     )
     async with db.transaction("restore") as session:
         await session.fetch(_LOCK_LOG)
-        if await session.value(_LAST_SEQ) != page.after:
+        if await session.value(_READ_LAST_SEQ) != page.after:
             return False
         for statement, rows in batches:
             if rows:
@@ -99,7 +99,7 @@ async def restore(db: Database, page: Page) -> bool:
 async def exists(settings: PostgresSettings) -> bool:
     """Wait for the server; return True if the store's schema exists, in any version. Nothing is created.
 
-    Raises: `StoreError`, of which `SchemaMismatch` if the schema holds another program's tables.
+    Raises: `SchemaMismatch` if the schema holds another program's tables; `StoreError` for any other failure.
     """
     connection = await Database(settings, None, None).connect_when_up()
     try:

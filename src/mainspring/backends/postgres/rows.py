@@ -1,4 +1,4 @@
-"""Conversion between model values and rows: arrays for `unnest` when writing, records of the driver when reading."""
+"""Conversion of model values to rows, sent as arrays for `unnest`, and of the driver's records to model values."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ from mainspring.model.schedule import Schedule, ScheduleSpec
 
 _encoder = msgspec.json.Encoder()
 
-#: SQL: the current instant in milliseconds. It is parameter $1, or if that is NULL, as it is outside tests, the
+#: SQL: the current instant in milliseconds. It is parameter $1. Outside tests $1 is NULL, and the instant is the
 #: server's time at the beginning of the transaction.
 NOW_SQL = "coalesce($1::bigint, floor(extract(epoch FROM now()) * 1000)::bigint)"
-#: The text of each state; a look-up here is the fastest way to it.
+#: The text of each state. Reading it from this dict is faster than converting the state each time.
 STATE_TEXT = {state: str(state.value) for state in State}
+#: SQL: the states of a run that waits to be claimed.
 CLAIMABLE_STATES = "('waiting', 'retrying')"
 #: SQL: true for rows `r`, found by id, that are running. The `|| ''` keeps the planner from using the partial index of
 #: running runs, which it would read from end to end.
 STILL_RUNNING = "(r.state || '') = 'running'"
+#: SQL: the states of a run that has not ended.
 OPEN_STATES = "('blocked', 'waiting', 'running', 'retrying')"
 
 
 def unnest_columns(columns: Mapping[str, str], first: int = 1, alias: str = "i") -> str:
-    """Return SQL that makes rows of arrays sent as parameters, one array per column; a column `ord` numbers the rows.
+    """Return SQL that turns array parameters, one per column, into rows, with a column `ord` that numbers them.
 
-    `columns`: types by name; `first`: the number of the first parameter; `alias`: the rows' name in the SQL.
+    `columns`: the SQL type of each column by its name; `first`: the number of the first parameter; `alias`: the name
+    under which the rest of the statement refers to the rows.
     """
     parameters = ", ".join(f"${first + k}::{kind}[]" for k, kind in enumerate(columns.values()))
     return f"unnest({parameters}) WITH ORDINALITY AS {alias}({', '.join(columns)}, ord)"
 
 
 def column_arrays(rows: Sequence[Sequence[Any]], width: int) -> list[Any]:
-    """Return `rows` as `width` columns, the parameters for `unnest_columns`.
+    """Return `rows`, each of `width` values, as a list of columns: the parameters for `unnest_columns`.
 
-    A column that has only None is returned empty, which costs less: `unnest` pads it with NULLs again.
+    A column that has only None is returned empty. That costs less, and `unnest` pads the column with NULLs again.
     """
     if not rows:
         return [()] * width
@@ -48,14 +51,15 @@ def column_arrays(rows: Sequence[Sequence[Any]], width: int) -> list[Any]:
     return [() if column.count(None) == count else column for column in zip(*rows, strict=True)]
 
 
-#: Separates the values of a column that is sent as one text.
+#: Separates the values of a column that `join_column` joins to one text.
 COLUMN_SEPARATOR = "\x1f"
 
 
 def text_columns(columns: Mapping[str, str], first: int = 1) -> str:
-    """Return SQL that makes arrays of columns sent as one text each; `first` is the number of the first parameter.
+    """Return SQL for one array per column, each made of a text parameter that `join_column` has built.
 
-    Why not arrays as parameters: they cost more, because the driver encodes each value.
+    `columns`: the SQL type of each column by its name; `first`: the number of the first parameter. Why not array
+    parameters: they cost more, because the driver encodes each value.
     """
     return ", ".join(
         f"string_to_array(${first + k}::text, E'\\x1f')::{kind}[]" for k, kind in enumerate(columns.values())
@@ -63,16 +67,16 @@ def text_columns(columns: Mapping[str, str], first: int = 1) -> str:
 
 
 def join_column(values: Sequence[Any]) -> str | None:
-    """Join the values of a column, at least one and none of them None, to a text for `text_columns`.
+    """Join the values of a column, at least one and none of them None, to one text, a parameter for `text_columns`.
 
-    Return None if the text is empty or a value has the separator: such a column cannot be sent as one text.
+    Return None if the text is empty or a value contains the separator: such a column cannot be sent as one text.
     """
     text = COLUMN_SEPARATOR.join(values if type(values[0]) is str else map(str, values))
     return text if text and text.count(COLUMN_SEPARATOR) == len(values) - 1 else None
 
 
 def storable_text(text: str | None) -> str | None:
-    """Return the text with each U+0000, which PostgreSQL cannot store, replaced by U+2400; None for None."""
+    """Return the text with each U+0000, which PostgreSQL cannot store, replaced by U+2400. For None, return None."""
     return text if text is None or "\0" not in text else text.replace("\0", "\u2400")
 
 
@@ -105,7 +109,7 @@ def _column_type(name: str) -> str:
 
 RUN_COLUMNS = {name: _column_type(name) for name in RUN_FIELDS}
 _TEXT_INDEXES = tuple(i for i, name in enumerate(RUN_FIELDS) if RUN_COLUMNS[name] == "text" and name != "state")
-#: The fields in which fresh runs differ, those before `epoch`. A run is *fresh* if all its other fields have their
+#: The fields of `Run` before `epoch`, in which fresh runs differ. A run is *fresh* if all its other fields have their
 #: defaults: it was never started, cancelled, parked or ended.
 _FRESH_FIELDS = RUN_FIELDS[: RUN_FIELDS.index("epoch")]
 FRESH_COLUMNS = {name: RUN_COLUMNS[name] for name in _FRESH_FIELDS}
@@ -119,7 +123,8 @@ def _literal(value: object) -> str:
     return "NULL" if value is None else str(value).lower()
 
 
-#: SQL: the column values of a fresh run in the order of `Run`: from the row `i`, the instant in `t`, or constants.
+#: SQL: the column values of a fresh run, in the order of the fields of `Run`. The fields before `epoch` come from row
+#: `i`, and `created_at` is the instant in the CTE `t`. The others are constants.
 FRESH_VALUES = [f"i.{name}" for name in _FRESH_FIELDS] + [
     "(SELECT now FROM t)" if name == "created_at" else _literal(value)
     for name, value in zip(RUN_FIELDS[FRESH_FIELD_COUNT:], _FRESH_DEFAULTS, strict=True)
@@ -127,11 +132,12 @@ FRESH_VALUES = [f"i.{name}" for name in _FRESH_FIELDS] + [
 
 
 def run_columns(alias: str) -> str:
-    """Return SQL for all columns of a run, in the order of `Run`; `alias`: the table's name in the statement."""
+    """Return SQL for all columns of a run, in the order of `Run`'s fields; `alias`: the table's name in the SQL."""
     return ", ".join(f"{alias}.{name}" for name in RUN_FIELDS)
 
 
-#: SQL: inserts fresh runs from `i`, created at the instant in `t`. Skips a run whose id, fire or unique key exists.
+#: SQL: inserts fresh runs from the CTE `i`, created at the instant in the CTE `t`. Skips a run whose id, fire or unique
+#: key exists.
 INSERT_FRESH = f"""
     INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {", ".join(FRESH_VALUES)} FROM i ORDER BY i.ord
     ON CONFLICT DO NOTHING"""  # noqa: S608 - column names, no input
@@ -146,9 +152,9 @@ ON CONFLICT DO NOTHING RETURNING id
 
 
 def fresh_row(run: Run, n: int) -> list[Any] | None:
-    """Return a row of FRESH_COLUMNS for a new run, with the event number `n`; None if the run is not fresh.
+    """Return the values of a new run for FRESH_COLUMNS, with `n` as the number of its last event.
 
-    A run is fresh if all its other fields have their defaults: it was never started, cancelled, parked or ended.
+    Return None if the run is not fresh, that is, if it was started, cancelled, parked or ended before.
     """
     values = astuple(run)
     if values[FRESH_FIELD_COUNT:] != _FRESH_DEFAULTS:
@@ -159,7 +165,10 @@ def fresh_row(run: Run, n: int) -> list[Any] | None:
 
 
 def run_row(run: Run, n: int, created_at: int, ended_at: int | None) -> list[Any]:
-    """Return a row for INSERT_RUNS: the run, with `n`, `created_at` and `ended_at` in place of its own values."""
+    """Return a row for INSERT_RUNS: the run's values, but with the given `n`, `created_at` and `ended_at`.
+
+    `n`: the number of the run's last event.
+    """
     row = list(astuple(run))
     _convert_to_columns(row, run, n)
     row[_CREATED], row[_ENDED] = created_at, ended_at
@@ -170,7 +179,11 @@ def run_row(run: Run, n: int, created_at: int, ended_at: int | None) -> list[Any
 
 
 def _convert_to_columns(row: list[Any], run: Run, n: int) -> None:
-    """Change `row`, the values of a run, to what FRESH_COLUMNS hold: number, state as text, storable texts and JSON."""
+    """Convert the first values of `row`, those of FRESH_COLUMNS, in place from the run's fields to column values.
+
+    The run's `n` is replaced by the argument `n`, its state by the text of the state, gates and options by JSON, and
+    U+0000 in texts by U+2400.
+    """
     row[_N] = n
     row[_STATE] = STATE_TEXT[run.state]
     for i in _FRESH_TEXT_INDEXES:
@@ -182,7 +195,7 @@ def _convert_to_columns(row: list[Any], run: Run, n: int) -> None:
 
 
 def read_run(record: Sequence[Any]) -> Run:
-    """Return the run that a driver's record holds in its first columns, those of `run_columns`."""
+    """Return the run in a driver's record, whose first columns are those that `run_columns` lists."""
     values = list(record[: len(RUN_FIELDS)])
     gates, options = values[_GATES], values[_OPTIONS]
     values[_GATES] = () if gates is None else msgspec.json.decode(gates)
@@ -218,7 +231,10 @@ SCHEDULE_VALUES = {
 
 
 def schedule_columns(alias: str) -> str:
-    """Return SQL for all columns of a schedule, in the order of `Schedule`; `alias`: the table's name in the SQL."""
+    """Return SQL for all columns of a schedule, in the order of the fields of `Schedule`.
+
+    `alias`: the table's name in the SQL.
+    """
     return ", ".join(f"{alias}.{name}" for name in SCHEDULE_FIELDS)
 
 
@@ -230,7 +246,7 @@ def schedule_values(schedule: Schedule) -> list[Any]:
 
 
 def read_schedule(record: Sequence[Any]) -> Schedule:
-    """Return the schedule that a driver's record holds in its first columns, those of `schedule_columns`."""
+    """Return the schedule in a driver's record, whose first columns are those that `schedule_columns` lists."""
     values = dict(zip(SCHEDULE_FIELDS, record, strict=False))
     values["spec"] = _spec.decode(values["spec"])
     return Schedule(**values)
@@ -252,24 +268,28 @@ EVENT_COLUMNS = {
     "owner": "text",
     "data": "text",
 }
-_NAMES = ", ".join(EVENT_COLUMNS)
-#: Parameters: instant, EVENT_COLUMNS. Appends events to the log, with the instant as `at` of each and with `seq` in the
-#: order of the rows.
+_EVENT_COLUMN_LIST = ", ".join(EVENT_COLUMNS)
+#: Parameters: instant, EVENT_COLUMNS. Appends events to the log. Each gets the instant as `at`. The order of the rows
+#: is that of the events' numbers in the log (`seq`).
 INSERT_EVENTS = f"""
-INSERT INTO §event (at, {_NAMES}) SELECT $1::bigint, {_NAMES} FROM {unnest_columns(EVENT_COLUMNS, 2)} ORDER BY i.ord
+INSERT INTO §event (at, {_EVENT_COLUMN_LIST})
+SELECT $1::bigint, {_EVENT_COLUMN_LIST} FROM {unnest_columns(EVENT_COLUMNS, 2)} ORDER BY i.ord
 """  # noqa: S608
 _EVENT_FIELDS = ("seq", "at", "ns", "schedule_id", "run_id", "n", "v", "actor", "change", "epoch", "attempt", "owner")
 
 
 def event_columns(alias: str) -> str:
-    """Return SQL for the columns of an event that `read_event` expects, in its order; `alias`: the table's name."""
+    """Return SQL for the columns of an event, in the order that `read_event` expects.
+
+    `alias`: the table's name in the SQL.
+    """
     return ", ".join(f"{alias}.{name}" for name in ("type", "data", *_EVENT_FIELDS))
 
 
 def event_row(event: Event, change: str | None, n: int | None) -> tuple[Any, ...]:
-    """Return a row for INSERT_EVENTS; `change`: id of the change that writes the event, or None.
+    """Return a row for INSERT_EVENTS; `change`: the id of the change that writes the event, None if no change does.
 
-    `n`: the event's number in the stream of its run or schedule, None for a note.
+    `n`: the event's number among the events of its run or schedule; None for a note, an event that changes no row.
     """
     return (
         storable_text(event.ns),
@@ -288,14 +308,17 @@ def event_row(event: Event, change: str | None, n: int | None) -> tuple[Any, ...
 
 
 def read_event(record: Sequence[Any]) -> Event:
-    """Return the event that a driver's record holds in its first columns, those of `event_columns`.
+    """Return the event in a driver's record, whose first columns are those that `event_columns` lists.
 
-    A column with NULL takes its default.
+    A field whose column is NULL takes its default.
     """
     columns = {name: value for name, value in zip(_EVENT_FIELDS, record[2:], strict=False) if value is not None}
     return decode_event(record[0], columns, record[1])
 
 
 def body_rows(bodies: Iterable[Body]) -> list[tuple[str, str]]:
-    """Return payloads as (id, data), each once, in the order of ids: writers that lock in one order cannot deadlock."""
+    """Return payloads as (id, data), each id once, in the order of ids.
+
+    Why the order: writers that lock rows in one order cannot deadlock.
+    """
     return sorted({body.id: body.data for body in bodies}.items())

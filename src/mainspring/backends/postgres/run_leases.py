@@ -1,4 +1,4 @@
-"""Leases on claimed runs: extend them while the runs go on, and store progress lines under them."""
+"""Leases on claimed runs: extend the leases while the runs go on, and store progress lines of runs under a lease."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from mainspring.ports.store import Renewed
 
 _LEASE_COLUMNS = {"id": "text", "epoch": "integer"}
 _EXTENDED = ", ".join(f"k.{name}" if name in ("id", "cancel") else f"NULL::{RUN_COLUMNS[name]}" for name in RUN_FIELDS)
-#: Parameters: now, owner, ttl, ids and epochs in the order of ids. Returns three kinds of rows: the instant ('t'),
-#: leases that were extended ('k'), and running runs of the owner that were not named ('s').
+#: Parameters: now, owner, ttl, ids of runs and their epochs in the order of ids. Returns three kinds of rows: the
+#: instant ('t'), leases that were extended ('k'), and running runs of the owner whose ids were not sent ('s').
 _RENEW = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),
 k AS (
@@ -37,14 +37,15 @@ UNION ALL
 SELECT 's', NULL, {run_columns("r")} FROM §run r
 WHERE r.state = 'running' AND r.owner = $2 AND NOT (r.id = ANY ($4::text[]))
 """  # noqa: S608
+#: Indexes of two columns of a run in these rows.
 _ID, _CANCEL = 2 + RUN_FIELDS.index("id"), 2 + RUN_FIELDS.index("cancel")
 
 
 async def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
-    """Renew leases (run id, epoch) of an owner; return which are kept, which are lost, requests to cancel, and strays.
+    """Renew leases, given as (run id, epoch), of an owner for `ttl` milliseconds; return which are kept and which lost.
 
-    Kept leases end in `ttl` milliseconds. An expired lease is lost, even if its run has not been claimed again. Strays
-    are running runs of the owner that `leases` does not name.
+    An expired lease is lost, even if its run has not been claimed again. The answer also has the requests to cancel
+    these runs, and the strays: running runs of the owner that `leases` does not name.
     """
     db.reach("renew:begin")
     named = dict(sorted(leases))

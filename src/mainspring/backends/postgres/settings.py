@@ -1,4 +1,4 @@
-"""Settings of a PostgreSQL store, parsed from a `postgresql://` URL; options of the driver are passed on to it."""
+"""Settings of a PostgreSQL store, parsed from a `postgresql://` URL; the driver's own options are passed on to it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ _DRIVER_OPTIONS = (
 
 
 class PostgresSettings(Struct, frozen=True):
-    """Settings of a PostgreSQL store: how to reach the server, and which limits apply to our connections to it."""
+    """Settings of a PostgreSQL store: how to reach the server, and which limits apply to the store's connections."""
 
-    #: The driver's connection string: the URL without our own options.
+    #: The driver's connection string: the URL without the options that only Mainspring knows.
     dsn: str
     #: The name of the database in log lines and error texts, without the password.
     where: str
     #: The schema that holds all tables of the store.
     schema: str = "mainspring"
-    #: The most connections of the pool. Connections that listen, or hold an advisory lock, are not counted.
+    #: The largest number of connections in the pool. Connections that listen, or hold an advisory lock, are not
+    #: counted.
     pool: int = 4
     #: How many prepared statements the driver keeps per connection; 0: none, the default behind a pooler.
     statement_cache_size: int = 256
@@ -56,7 +57,7 @@ class PostgresSettings(Struct, frozen=True):
 
 
 def read_url(url: str) -> PostgresSettings:
-    """Return the settings that the URL of a store gives. Raises `InvalidInput`. Nothing is opened."""
+    """Return the settings that the URL of a store gives; nothing is opened. Raises: `InvalidInput` for a wrong URL."""
     parts = urlsplit(url)
     options, driver_options = parse_options(parts.query, _OWN_OPTIONS, _DRIVER_OPTIONS)
     try:
@@ -65,10 +66,14 @@ def read_url(url: str) -> PostgresSettings:
         port = 0  # several hosts or a wrong number: the driver checks which
     path = parts.path.strip("/")
     if "/" in path:
-        raise InvalidInput("url", f"{parts.path!r} is no database name", "Write postgresql://user@host:5432/database")
+        raise InvalidInput(
+            "url", f"{parts.path!r} is not the name of a database", "Write postgresql://user@host:5432/database"
+        )
     schema = options.get("schema", "mainspring")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,59}", schema):
-        raise InvalidInput("url", f"schema={schema!r} is not a plain name", "Use letters, digits and _, at most 60")
+        raise InvalidInput(
+            "url", f"schema={schema!r} is not allowed", "Use at most 60 letters, digits and _; begin with no digit"
+        )
     pooler = read_flag(options, "pooler")
     return PostgresSettings(
         dsn=urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(driver_options), "")),
@@ -84,9 +89,10 @@ def read_url(url: str) -> PostgresSettings:
 
 
 def _read_listen(options: dict[str, str], pooler: bool) -> str:
-    """Return the option `listen` in the form of `PostgresSettings.listen`; the default is 'no' behind a pooler.
+    """Return the option `listen` as 'yes', 'no' or an address host:port.
 
-    Raises: `InvalidInput` if it is neither a flag nor an address.
+    Without the option, it is 'no' behind a pooler, else 'yes'. Raises: `InvalidInput` if it is neither a flag nor an
+    address.
     """
     listen = options.get("listen", "no" if pooler else "yes")
     if listen.lower() in FLAGS:

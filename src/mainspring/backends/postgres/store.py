@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the verbs of the store port on one schema, which any number of instances share."""
+"""The PostgreSQL store: the methods of the store port on one schema, which any number of instances share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class PostgresStore:
     def __init__(
         self, url: str | PostgresSettings, clock: Clock | None = None, *, failpoint: Callable[[str], None] | None = None
     ) -> None:
-        """`clock` and `failpoint` are for tests, see `Database`. Raises: `InvalidInput` for a wrong URL."""
+        """`clock` and `failpoint` are for tests: a clock in place of the server's, and a function to call at points.
+
+        Raises: `InvalidInput` for a wrong URL.
+        """
         self.settings = read_url(url) if isinstance(url, str) else url
         self._db = Database(self.settings, clock, failpoint)
         self._notifications = Notifications(self._db)
@@ -104,7 +107,8 @@ class PostgresStore:
 
         With the connection of an async driver, return an awaitable of the results. With `blocking` the caller cannot
         await, so such a connection is refused. Statements go to `connection`, not through the pool. Raises:
-        `InvalidInput` for a connection that cannot be joined. Thread: the caller's.
+        `InvalidInput` for a connection that cannot be used; `StoreError` if the store is not open. Thread: the
+        caller's.
         """
         identity = self._identity
         if identity is None:
@@ -138,7 +142,8 @@ class PostgresStore:
     def open_cursor(self, position: int | str = 0) -> PostgresLogCursor:
         """Return a cursor in the event log, behind `position`, that misses no event while others write.
 
-        Raises: `InvalidInput` if a text is not a position.
+        `position`: an event's number, 0 for the beginning, or a text that a cursor returned. Raises: `InvalidInput` if
+        the text is not a position.
         """
         return PostgresLogCursor(self._db, position)
 

@@ -1,6 +1,6 @@
 """Inserting runs inside a caller's own transaction, as a sequence of statements, which `caller_connections` sends.
 
-Nothing here does I/O, so blocking and async connections share the code.
+This module does no I/O, so blocking and async connections share its code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mainspring.model.instant import Ms
 
 _encoder = msgspec.json.Encoder()
 _holders = msgspec.json.Decoder(list[list[Any]])
-#: How many times an insert is tried while the run that holds its unique key ends each time before it can be read.
+#: How many times an insert is tried. A try is repeated if the run that held the unique key ended before it was read.
 _MAX_KEY_RACES = 20
 
 #: A statement and its one parameter, a JSON text. The answer to the statement is one JSON text, too.
@@ -30,9 +30,9 @@ Statement = tuple[str, str]
 
 
 class StoreIdentity(Struct, frozen=True):
-    """Identifies the store's database and schema, to check that a caller's connection leads there."""
+    """Identifies the store's database and schema, to check that a caller's connection leads to them."""
 
-    #: The answer of READ_IDENTITY on the store's own connection.
+    #: The text that READ_IDENTITY returns on the store's own connection.
     identity: str
     schema: str
     #: The channel for notifications of the store's instances.
@@ -42,9 +42,9 @@ class StoreIdentity(Struct, frozen=True):
 
 
 class _Answer(Struct):
-    """The answer to INSERT_RUNS_IF_AT_HOME, decoded."""
+    """The decoded answer to the statement INSERT_RUNS_IF_AT_HOME."""
 
-    #: True if the connection leads to the store's own database and schema; else nothing was inserted.
+    #: True if the connection leads to the store's own database and schema. If not, nothing was inserted.
     home: bool
     #: The name of the database to which the connection leads, and the version of Mainspring's schema there.
     database: str
@@ -61,11 +61,11 @@ def insert_runs(
 ) -> Generator[Statement, str, list[Result]]:
     """Insert new runs: a generator that yields statements, is sent their answers, and returns the changes' results.
 
-    A change whose unique key is held is refused with the run that holds it; the caller's transaction stays usable.
-    `now`: the instant to stamp; None: the server's time.
+    If another run holds the unique key of a change, the change is refused, and its result has this run; the caller's
+    transaction stays usable. `now`: the instant to stamp on the runs; None: the server's time.
 
-    Raises: `SchemaMismatch` if the connection leads to another database or schema than the store's; `StoreError` if a
-    unique key is held at each of _MAX_KEY_RACES inserts, and free each time that its holder is read after it.
+    Raises: `SchemaMismatch` if the connection leads to another database or schema than the store's; `StoreError` if, in
+    each of _MAX_KEY_RACES tries, a unique key was held at the insert and free when its holder was read.
     """
     results: list[Result] = [Result("refused")] * len(changes)
     left = list(enumerate(changes))
@@ -83,11 +83,14 @@ def insert_runs(
         left = [(place, changes[place]) for place in (key["place"] for key in keys) if results[place].current is None]
         if not left:
             return results
-    raise StoreError(f"a unique key was held at each of {_MAX_KEY_RACES} inserts, and free each time it was read after")
+    raise StoreError(
+        "a run could not be inserted: its unique key was taken and released "
+        f"{_MAX_KEY_RACES} times meanwhile. Try again"
+    )
 
 
 def _accept_inserted(changes: IndexedChanges, inserted: set[str], results: list[Result]) -> list[dict[str, Any]]:
-    """Accept the changes whose run was inserted, and those without a guard: set their results.
+    """Set the results of the changes whose run was inserted, and of the changes without a guard, to accepted.
 
     Return the index and unique key of each other change, as an object for the JSON text of FIND_KEY_HOLDERS.
     `inserted`: the ids of the inserted runs.
@@ -103,7 +106,7 @@ def _accept_inserted(changes: IndexedChanges, inserted: set[str], results: list[
 
 
 def _insert_document(changes: Sequence[Change], store: StoreIdentity, now: Ms | None) -> dict[str, Any]:
-    """Return the parameter of INSERT_RUNS_IF_AT_HOME that inserts the runs and payloads of these changes."""
+    """Return the parameter of INSERT_RUNS_IF_AT_HOME, before its encoding as JSON, for the runs of these changes."""
     bodies = body_rows(body for change in changes for body in change.bodies)
     return {
         "now": now,
@@ -115,7 +118,7 @@ def _insert_document(changes: Sequence[Change], store: StoreIdentity, now: Ms | 
 
 
 def _rows(change: Change) -> list[dict[str, Any]]:
-    """Return an object for the JSON text for each run that a change inserts: the columns of the run and its event."""
+    """Return for each run that a change inserts an object for the JSON text: the columns of the run and its event."""
     runs = change.runs if change.run is None else (change.run,)
     rows: list[dict[str, Any]] = []
     for run, event in zip(runs, change.events, strict=True):
@@ -135,8 +138,11 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def schema_not_found(store: StoreIdentity, why: str) -> SchemaMismatch:
-    """Return the error for a caller's connection that does not lead to the store's schema; `why`: how that shows."""
+    """Return the error for a caller's connection that does not lead to the store's schema.
+
+    `why`: the fact that shows it, for the error text.
+    """
     return SchemaMismatch(
         f"connection: it does not lead to the schema {store.schema!r} of {store.where}: {why}. "
-        "Give a connection to the store's own database, or the store the URL of this one"
+        "Give a connection to the store's database, or open the store with the URL of the connection's database"
     )

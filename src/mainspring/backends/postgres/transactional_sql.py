@@ -1,6 +1,7 @@
 """SQL statements that run on a caller's own connection. Each takes one JSON text and returns one JSON text.
 
-Every driver can run them, however it treats arrays and types. `{document}` stands for the placeholder of the parameter.
+So every driver can run them, however it treats arrays and types. `{document}` stands for the driver's placeholder of
+the parameter.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ _DOCUMENT = "d AS MATERIALIZED (SELECT CAST(CAST({document} AS text) AS json) AS
 
 
 def _rows(key: str, columns: dict[str, str], alias: str) -> str:
-    """Return SQL that makes rows of the objects under a key of the JSON text; a column `ord` numbers them in order.
+    """Return SQL that turns the objects under a key of the JSON text into rows, with a column `ord` that numbers them.
 
-    `columns`: types by name; `alias`: the rows' name in the SQL.
+    `columns`: the SQL type of each column by its name; `alias`: the rows' name in the rest of the statement.
     """
     kinds = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     return (
@@ -34,9 +35,10 @@ _EVENT = {"event_actor": "text", "event_change": "text", "event_data": "text"}
 RUN_COLUMNS = {**FRESH_COLUMNS, **_EVENT}
 _BODY = {"id": "text", "data": "text"}
 
-#: {now, home, channel, runs, bodies} → {home, database, version, ids}. Inserts runs with payloads and events, and
-#: returns the ids of the inserted runs; runs that exist are skipped. Writes nothing unless the parameter `home` is the
-#: identity of this schema; the returned `home` tells if it is. Other instances are notified when the caller commits.
+#: Parameter: an object {now, home, channel, runs, bodies}. Inserts the runs with their payloads and events, but skips
+#: runs that exist. Writes nothing unless `home` is the identity of the schema to which the connection leads. Returns an
+#: object {home, database, version, ids}: whether that was so, the database's name, the schema's version, and the ids of
+#: the inserted runs. Other instances are notified when the caller commits.
 INSERT_RUNS_IF_AT_HOME = f"""
 WITH {_DOCUMENT},
 t AS MATERIALIZED (
@@ -60,7 +62,8 @@ FROM d, h
 """  # noqa: S608 - column names, no input
 
 _KEY = {"place": "integer", "ns": "text", "unique_key": "text"}
-#: {keys} → [[place, run…]]. Returns the open runs that hold the unique keys; `place` is the index of the change.
+#: Parameter: an object {keys}, in which each key has the index of its change, `place`. Returns the open runs that hold
+#: the keys: a list of lists, each of which has `place` and then the columns of the run.
 FIND_KEY_HOLDERS = f"""
 WITH {_DOCUMENT}
 SELECT coalesce(json_agg(json_build_array(k.place, {run_columns("r")})), '[]')::text AS answer

@@ -7,11 +7,12 @@ from mainspring.backends.postgres.rows import NOW_SQL, unnest_columns
 from mainspring.model.gate import Gate
 from mainspring.model.instant import Ms
 
-#: Names of gates, with a number of runs for each.
+#: Names of gates, each with a number of runs.
 GATE_COUNT_COLUMNS = {"name": "text", "times": "integer"}
 
-#: Parameters: now, limit. Returns the gates at which runs are parked, found by skipping through the index, each with
-#: the number of parked runs, counted up to the limit, and the instant. Without parked runs one row has the instant.
+#: Parameters: now, limit. Returns the gates at which runs are parked, each with the number of parked runs, counted up
+#: to the limit, and the instant. The gates are found by skipping through the index. Without parked runs, one row has
+#: the instant.
 _FIND_GATES_WITH_PARKED_RUNS = f"""
 WITH RECURSIVE t AS MATERIALIZED (SELECT {NOW_SQL} AS now), waited(name) AS (
     SELECT min(r.parked_on) FROM §run r WHERE r.parked_on IS NOT NULL
@@ -23,7 +24,8 @@ SELECT w.name, (SELECT count(*) FROM (
        g.max, g.held, g.closed_until, t.now
 FROM t LEFT JOIN waited w ON w.name IS NOT NULL LEFT JOIN §gate g ON g.name = w.name
 """  # noqa: S608
-#: Parameters: GATE_COUNT_COLUMNS. Unparks the first runs of each gate in claim order, except rows locked by others.
+#: Parameters: GATE_COUNT_COLUMNS. Unparks the first runs of each gate by priority and ready time, without rows locked
+#: by others.
 _UNPARK = f"""
 WITH h AS MATERIALIZED (
     SELECT x.id FROM {unnest_columns(GATE_COUNT_COLUMNS)} CROSS JOIN LATERAL (
@@ -39,7 +41,8 @@ RETURNING r.id
 async def unpark(db: Database, limit: int, now: Ms | None) -> tuple[Ms, int]:
     """Unpark up to `limit` runs whose gates have room; return the instant and the number of unparked runs.
 
-    Why the statement that leaves a gate does not unpark: its snapshot may be older than the commit that parked a run.
+    Why the statement by which a run leaves a gate does not unpark others: its snapshot may be older than the commit
+    that parked a run.
     """
     async with db.read_only() as session:
         rows = await session.fetch(_FIND_GATES_WITH_PARKED_RUNS, db.now(now), limit)

@@ -1,4 +1,4 @@
-"""Redis and Valkey as a store, and as a broker (`broker.py`)."""
+"""Redis and Valkey as a store (`store.py`) and as a broker (`broker.py`); needs the extra `mainspring[redis]`."""
 
 from mainspring.backends.redis.store import RedisStore
 

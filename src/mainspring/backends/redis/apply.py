@@ -1,6 +1,6 @@
 """The store's method `apply`: write a batch of changes by one or two scripts.
 
-A script checks all guards before it writes.
+A script checks the guards of all changes before it writes.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ APPLY = load("apply", "common", "claim_runs", "apply")
 _NOTHING, _RUN_LEASE, _RUN_AT, _RUN_ABSENT, _SCHEDULE_AT, _SCHEDULE_ABSENT = range(6)
 _RUN_EVENT, _SCHEDULE_EVENT, _NOTE = 1, 2, 3
 _REPEATED = 2
-#: Shared results for the usual numbers of events, so that a result costs no allocation.
+#: Shared results for the usual numbers of events (the index), so that a result costs no allocation.
 _ACCEPTED = tuple(Result("accepted", n) for n in range(16))
 
 
 async def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
     """Write a batch, each change all or nothing, then claim runs if requested; return the results and the claim.
 
-    New runs that only wait for a worker have a short script, and so have plain successes. A batch of both is two calls,
-    the new runs first: two short scripts cost less than the long one, and neither part depends on the other. Raises:
-    as `Database.run_script`; some of the changes may be written then.
+    There is a short script for new runs that only wait for a worker, and another for plain successes. A batch of both
+    kinds takes two calls, the new runs first: two short scripts cost less than the long script, and neither part
+    depends on the other. Raises: ConnectionLost, StoreError; some of the changes may then be written.
     """
     db.reach("apply:begin")
     others = [position for position, change in enumerate(changes) if type(change.guard) is not RunLease]
@@ -64,8 +64,8 @@ async def _apply_without_outcomes(
 ) -> Applied:
     """Write a batch without outcomes of claimed runs, then claim if requested.
 
-    lua/insert_runs.lua writes it if it only inserts runs that wait for a worker, and a further call claims; else
-    lua/apply.lua does both.
+    If the batch only inserts runs that wait for a worker, lua/insert_runs.lua writes it, and a further call claims.
+    Otherwise lua/apply.lua does both.
     """
     inserted = await insert_runs(db, changes, now)
     if inserted is None:
@@ -81,8 +81,8 @@ async def _apply_mixed(
 ) -> Applied:
     """Write a batch of outcomes and other changes, then claim if requested.
 
-    Two short calls do it if all outcomes are plain successes and all other changes only insert runs that wait for a
-    worker; else one long call. `others`: positions of the changes that are not outcomes.
+    Two short scripts do it if all outcomes are plain successes and all other changes only insert runs that wait for a
+    worker. Otherwise the long script does it. `others`: the positions of the changes that are not outcomes.
     """
     outcomes = [position for position, change in enumerate(changes) if type(change.guard) is RunLease]
     if not all(is_plain_success(changes[position]) for position in outcomes):
@@ -101,7 +101,8 @@ async def _apply_outcomes(
 ) -> Applied:
     """Write outcomes of claimed runs, then claim if requested.
 
-    lua/complete_runs.lua writes them and claims; those that it leaves unwritten, lua/apply.lua writes, and claims then.
+    lua/complete_runs.lua writes plain successes and claims. If there are other outcomes, or if it leaves some
+    unwritten, lua/apply.lua writes these and then claims.
     """
     completed = await complete_runs(db, changes, claim_request, now)
     if completed is None:
@@ -127,7 +128,11 @@ async def _apply_any(
 
 
 def _parse_answer(change: Change, answer: Any) -> Result:
-    """Return the result in the answer of lua/apply.lua to a change: `n` if it was accepted, else status, n and row."""
+    """Return the result of a change.
+
+    `answer`: the answer of lua/apply.lua to it: the number `n` if the change was accepted, else a status, `n` and the
+    row that refused the change, or None.
+    """
     if isinstance(answer, int):
         return _ACCEPTED[answer] if answer < len(_ACCEPTED) else Result("accepted", answer)
     status, n, row = answer
@@ -137,7 +142,7 @@ def _parse_answer(change: Change, answer: Any) -> Result:
 
 
 def pack_change(change: Change) -> list[Any]:
-    """Return a change as lua/apply.lua reads it; trailing parts that the change does not have are omitted."""
+    """Return a change as lua/apply.lua reads it; the last parts are left out if the change has none of them."""
     moves = Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
     packed = _pack_guard(change, moves)
     packed.append([pack_new_run(run, moves[run.id]) for run in change.runs])
@@ -148,7 +153,7 @@ def pack_change(change: Change) -> list[Any]:
 
 
 def _pack_other_rows(change: Change) -> tuple[Sequence[Any], ...]:
-    """Return a change's payloads, gates, touches, releases and spans, the last parts of a packed change."""
+    """Return the last parts of a packed change: payloads, gates, touches, releases and spans."""
     return (
         [(body.id, body.data) for body in change.bodies],
         [astuple(gate) for gate in change.gates],
@@ -161,7 +166,7 @@ def _pack_other_rows(change: Change) -> tuple[Sequence[Any], ...]:
 def _pack_guard(change: Change, moves: Counter[RunId | None]) -> list[Any]:
     """Return the first items of a packed change: kind of guard, guarded id, change id, expected value, new values.
 
-    `moves`: run id → number of its events in the change.
+    `moves`: run id → number of the run's events in the change.
     """
     guard = change.guard
     if isinstance(guard, RunLease):
@@ -184,7 +189,7 @@ def _pack_guard(change: Change, moves: Counter[RunId | None]) -> list[Any]:
 
 
 def _pack_guarded_schedule(change: Change) -> tuple[Any, ...]:
-    """Return the new values of the guarded schedule, with the number of its own events in this change."""
+    """Return the new values of the schedule that a change guards, with the number of its events in the change."""
     schedule = change.schedule
     assert schedule is not None, "a guard on a schedule needs the schedule's values"
     moves = sum(isinstance(event, ScheduleEvent) and event.schedule_id == schedule.id for event in change.events)
@@ -197,7 +202,7 @@ def _guarded_run(change: Change) -> Run:
 
 
 def _pack_outcome(run: Run) -> list[Any]:
-    """Return the new values of a guarded run that every guard on a run sets, in the order of `RUN_VALUES`."""
+    """Return the new values that a change sets on its guarded run, in the order of `RUN_VALUES`."""
     return [
         run.state,
         run.ready_at,
@@ -213,7 +218,10 @@ def _pack_outcome(run: Run) -> list[Any]:
 
 
 def _pack_event(event: Event, change: str) -> tuple[Any, ...]:
-    """Return an event of the change with the id `change`: its kind, the id of its run or schedule, the encoded rest."""
+    """Return an event as lua/apply.lua reads it: its kind, the id of its run or schedule, and its encoded fields.
+
+    The script adds the fields `at` and `n`. `change`: the id of the event's change.
+    """
     rest = pack_bytes(encode_event_rest(event, change))
     if isinstance(event, RunEvent):
         return _RUN_EVENT, event.run_id, rest

@@ -1,7 +1,8 @@
 """The broker on Redis Streams: one stream for each topic, consumer groups, one call for each batch.
 
-A message that every group has acknowledged is deleted, so the length of a stream with groups counts the messages still
-to be handled. No script touches more than one key: topics may live on different nodes of a cluster.
+A message that every group has acknowledged is deleted. So the length of a stream with groups is the number of messages
+that are still to be handled. No script touches more than one key, because the streams of two topics may be on different
+nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from mainspring.ports.broker import DEAD_LETTER_TOPIC, EVENTS_TOPIC, BrokerLimit
 T = TypeVar("T")
 _pack = msgspec.msgpack.Encoder().encode
 
-#: A read waits this long for messages, then returns none. So a consumer learns that the broker answers.
+#: How long a read waits for messages before it returns none. Its return tells the consumer that the broker answers.
 READ_BLOCK_MS = 1_000
 #: Longest interval between two searches for messages that were not acknowledged in time.
 MAX_RECLAIM_SECONDS = 1.0
-#: A consumer without a group announces itself by a key that expires after this time.
+#: A consumer without a group sets a key that expires after this time, so that publishers know of it.
 READER_TTL_SECONDS = 15
-#: A consumer that has read nothing for a day and holds no message is removed from its group.
+#: A consumer that has read nothing for this time (a day) and holds no message is removed from its group.
 ABANDONED_CONSUMER_MS = 86_400_000
-#: Messages in one call: Lua's unpack() takes some thousand values at most.
+#: The largest number of messages in one call: Lua's unpack() takes some thousand values at most.
 MAX_MESSAGES_PER_CALL = 1_000
-#: Pause before the next attempt to publish to a full topic.
+#: Pause before the next try to publish to a full topic.
 FULL_TOPIC_RETRY_SECONDS = 0.05
 #: Arguments of bytes.decode(): entries that other programs added need not be UTF-8.
 _LENIENT = ("utf-8", "backslashreplace")
-#: The id of an entry of a stream.
+#: The form of the id of an entry in a stream.
 _ID = re.compile(r"\d{1,18}-\d{1,18}")
 DEFAULT_PREFIX = "mainspring"
 DEFAULT_STREAM = "scheduler-events"
 
-#: Add messages to a topic. KEYS[1]: stream. ARGV: capacity, number of messages to keep without a group, bodies (as
-#: MessagePack: one argument is packed much faster than a thousand). Returns how many were added: a topic with a
-#: consumer group takes messages up to its capacity.
+#: Adds messages to a topic. KEYS[1]: stream. ARGV: capacity, number of messages to keep if the topic has no group,
+#: bodies (as MessagePack: one argument is packed much faster than a thousand). Returns how many messages were added: a
+#: topic with a consumer group takes messages up to its capacity.
 _PUBLISH = TopicScript("""
 local groups = redis.pcall('XINFO', 'GROUPS', KEYS[1])
 local bodies = cmsgpack.unpack(ARGV[3])
@@ -59,8 +60,8 @@ else
 end
 return math.max(count, 0)
 """)
-#: Acknowledge messages, and delete those that every other group has acknowledged as well. KEYS[1]: stream. ARGV: group,
-#: ids with spaces between them. Returns how many were acknowledged.
+#: Acknowledges messages, and deletes those that all groups have acknowledged. KEYS[1]: stream. ARGV: group, ids of the
+#: messages with spaces between them. Returns how many messages were acknowledged.
 _ACK = TopicScript("""
 local ids = {}
 for id in string.gmatch(ARGV[2], '%S+') do ids[#ids + 1] = id end
@@ -91,8 +92,8 @@ for _, id in ipairs(ids) do
 end
 return acked
 """)
-#: Deliver messages again that were not acknowledged in time. KEYS[1]: stream. ARGV: group, consumer, minimum of idle
-#: milliseconds, limit. Returns {id, body, deliveries}….
+#: Delivers messages again that were not acknowledged in time. KEYS[1]: stream. ARGV: group, consumer, how many
+#: milliseconds ago the last delivery must lie, limit. Returns {id, body, number of deliveries} of each message.
 _RECLAIM = TopicScript("""
 local found = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], '0-0', 'COUNT', ARGV[4])
 local answer = {}
@@ -108,8 +109,8 @@ for _, entry in ipairs(found[2]) do
 end
 return answer
 """)
-#: Let messages count as delivered ARGV[2] milliseconds ago, so that they are delivered again after the rest of the
-#: time-out. KEYS[1]: stream. ARGV: group, these milliseconds, ids….
+#: Lets messages count as delivered ARGV[2] milliseconds ago, so that they are delivered again when the remaining part
+#: of the time-out has passed. KEYS[1]: stream. ARGV: group, these milliseconds, ids of the messages.
 _NACK = TopicScript("""
 for i = 3, #ARGV do
   local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)
@@ -125,8 +126,8 @@ return 0
 class RedisStreams:
     """Broker whose topics are streams `<prefix>:<topic>`; events go to a stream that other programs may read.
 
-    `stream`: the key of that stream; None: `DEFAULT_STREAM`, behind the prefix if that is not the default.
-    `events_always`: publish events even if no consumer of them is known.
+    `stream`: the key of the stream of events. None means `DEFAULT_STREAM`, with the prefix before it unless this is
+    `DEFAULT_PREFIX`. `events_always`: publish events even if no consumer of them is known.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class RedisStreams:
         self._prefix = prefix
         self._stream = stream or (DEFAULT_STREAM if prefix == DEFAULT_PREFIX else f"{prefix}:{DEFAULT_STREAM}")
         self.limits = limits or BrokerLimits()
-        #: Why such a setting: another program that reads events by plain XREAD leaves no trace of itself.
+        #: Why this setting exists: another program that reads events by plain XREAD leaves no trace in Redis.
         self._events_always = events_always
         self._closed = False
 
@@ -194,8 +195,8 @@ class RedisStreams:
     ) -> AsyncGenerator[list[Message], None]:
         """Yield batches of messages to a member of a consumer group, overdue messages before new ones.
 
-        An empty batch comes first, and after each interval without messages. It shows the caller that the broker
-        answers.
+        An empty batch comes first, and another one after each interval without messages. An empty batch shows the
+        caller that the broker answers.
         """
         check_name(group, "group")
         key = self.key(topic)
@@ -219,7 +220,10 @@ class RedisStreams:
                 yield batch
 
     async def _reclaim(self, topic: str, group: str, consumer: str, limit: int) -> list[Message]:
-        """Return messages that were not acknowledged in time; bury those that were delivered too many times."""
+        """Return up to `limit` messages of a group that were not acknowledged in time, as deliveries to `consumer`.
+
+        Messages that were delivered too many times already become dead letters instead.
+        """
         limits = self.limits
         call = _RECLAIM(self._client, self.key(topic), group, consumer, limits.redeliver_after, limit)
         found = [
@@ -234,7 +238,10 @@ class RedisStreams:
         return [message for message in found if message.deliveries <= limits.max_deliveries]
 
     async def _read_new(self, topic: str, group: str, consumer: str, limit: int, block: int) -> list[Message]:
-        """Return up to `limit` messages that the group has not received yet; wait up to `block` ms for the first."""
+        """Return up to `limit` messages that the group has not received yet; wait for the first if there is none.
+
+        The wait ends after `block` milliseconds, or READ_BLOCK_MS if this is less.
+        """
         block = min(block, READ_BLOCK_MS)
         call = self._client.redis.xreadgroup(group, consumer, {self.key(topic): ">"}, count=limit, block=block)
         return _parse_messages(topic, await self._call(call))
@@ -242,8 +249,8 @@ class RedisStreams:
     async def _consume_all(self, topic: str, limit: int) -> AsyncGenerator[list[Message], None]:
         """Yield batches of messages to a consumer without a group.
 
-        The first batch is empty: every message published after it is received. Later empty batches show that the broker
-        answers.
+        The first batch is empty: every message that is published after it will be received. Later empty batches show
+        that the broker answers.
         """
         key = self.key(topic)
         newest = await self._call(self._client.redis.xrevrange(key, count=1))
@@ -263,7 +270,10 @@ class RedisStreams:
                 yield batch
 
     async def _create_group(self, key: str, group: str) -> None:
-        """Create a consumer group; if it exists, remove its consumers that are idle for a day and hold no message."""
+        """Create a consumer group on the stream `key`.
+
+        If the group exists, remove its consumers that have read nothing for a day and hold no message.
+        """
         try:
             await self._call(self._client.redis.xgroup_create(key, group, id="0", mkstream=True))
         except _GroupExists:
@@ -292,7 +302,7 @@ class RedisStreams:
                 await self._call(_NACK(self._client, self.key(topic), group, idle, *chunk), missing=0)
 
     async def bury(self, messages: Sequence[Message], *, group: str, reason: str) -> None:
-        for message in messages:  # added there before it is removed here: after a crash between, it is at worst doubled
+        for message in messages:  # first added as a dead letter: after a crash, a message is at worst in both streams
             fields: dict[Any, Any] = {
                 "topic": message.topic,
                 "body": message.body,
@@ -317,7 +327,7 @@ class RedisStreams:
         return bool(await self._call(self._client.redis.xinfo_groups(self.key(topic)), missing=()))
 
     def _readers_key(self, topic: str) -> str:
-        """Return the key that exists while a consumer reads this topic without a group."""
+        """Return the key that exists while a consumer without a group reads this topic."""
         return f"{self.key(topic)}:readers"
 
     # ── dead letters ───────────────────────────────────────────────────────
@@ -330,7 +340,7 @@ class RedisStreams:
     async def dead_letters(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:
         if after is not None and not _ID.fullmatch(after):
             raise InvalidInput(
-                "after", f"{after!r:.40} is not the id of a dead letter", "Give the last one you were shown"
+                "after", f"{after!r:.40} is not the id of a dead letter", "Give the id of the last one you were shown"
             )
         first = "-" if after is None else f"({after}"
         found = await self._call(self._client.redis.xrange(self._dead_key, min=first, max="+", count=limit))
@@ -353,10 +363,10 @@ class RedisStreams:
     async def _call(self, call: Awaitable[T], **otherwise: Any) -> T:
         """Await a call to the server and return its answer.
 
-        `otherwise` is empty or holds `missing`: the answer if the group or the topic does not exist. Without it,
-        _GroupMissing is raised.
+        If the group or the topic does not exist, return the argument `missing`. Without this argument (the only one
+        that `otherwise` may have), raise _GroupMissing.
 
-        Raises: BrokerError and its kinds; _GroupMissing and _GroupExists, which callers handle.
+        Raises: BrokerError and its subclasses; _GroupMissing and _GroupExists, which callers handle.
         """
         if self._closed:
             if asyncio.iscoroutine(call):
@@ -384,7 +394,7 @@ class _GroupExists(Exception):
 
 
 def _parse_messages(topic: str, answer: Any) -> list[Message]:
-    """Return the messages in the raw answer to XREAD or XREADGROUP; entries that were deleted are left out."""
+    """Return the messages in the raw answer to XREAD or XREADGROUP; deleted entries of the stream are left out."""
     if not answer:
         return []
     return [
@@ -396,12 +406,15 @@ def _parse_messages(topic: str, answer: Any) -> list[Message]:
 
 
 def _find_body(fields: list[bytes]) -> bytes:
-    """Return the value of the field "body" in a list of names and values in turn; b"" if there is none."""
+    """Return the value of the field "body" of a stream's entry; b"" if it has none.
+
+    `fields`: a list in which each name of a field is followed by its value.
+    """
     return dict(zip(fields[::2], fields[1::2], strict=False)).get(b"body", b"")
 
 
 def _group_by_topic(messages: Sequence[Message]) -> dict[str, list[str]]:
-    """Return topic → ids of its messages."""
+    """Return the ids of messages by topic."""
     found: dict[str, list[str]] = {}
     for message in messages:
         found.setdefault(message.topic, []).append(message.id)
@@ -409,7 +422,7 @@ def _group_by_topic(messages: Sequence[Message]) -> dict[str, list[str]]:
 
 
 def _parse_dead_letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
-    """Return the dead letter in an entry of the stream of dead letters; `number` is the entry's id."""
+    """Return the dead letter in an entry of the stream of dead letters; `number`: the entry's id."""
 
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""The broker's client of Redis or Valkey, without retries of its own; errors name the problem and its fix."""
+"""The broker's client of Redis or Valkey. It does not retry calls; its errors name the problem and the fix."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mainspring.model.errors import BrokerDenied, BrokerError, BrokerUnavailable
 
 T = TypeVar("T")
 
-#: Time-outs to connect, and for an answer. A read that waits for messages waits less than that.
+#: Time-outs for connecting, and for an answer. A read that waits for messages waits less than the second time-out.
 CONNECT_TIMEOUT_SECONDS, ANSWER_TIMEOUT_SECONDS = 2.0, 4.0
-#: In place of the driver's manager of Sentinels, where a client has none.
+#: Takes the place of the driver's manager of Sentinels when a client has none.
 _NO_SENTINELS = SimpleNamespace(sentinels=())
 
 
@@ -36,12 +36,15 @@ class BrokerClient:
 
     @property
     def where(self) -> str:
-        """Return the server's name for people, without the password."""
+        """The server's name in error texts, without the password."""
         return self._settings.where
 
     @property
     def redis(self) -> Any:
-        """Return the client of redis-py. Typed Any: its annotations do not tell an answer from an awaitable one."""
+        """The client of redis-py, created at first use.
+
+        Why the type is Any: redis-py's annotations do not tell an answer from an awaitable of it.
+        """
         if self._redis is None:
             self._redis = _create_client(self._settings)
             for command in ("XREADGROUP", "XREAD"):  # unparsed: a dict for each entry would cost more than the read
@@ -49,7 +52,7 @@ class BrokerClient:
         return self._redis
 
     async def run(self, call: Awaitable[T]) -> T:
-        """Await a call and return its answer; raise TimeoutError after ANSWER_TIMEOUT_SECONDS.
+        """Await a call of redis-py and return its answer. Raises: TimeoutError after ANSWER_TIMEOUT_SECONDS.
 
         Why not the driver's own time-out: it would swallow a cancellation.
         """
@@ -59,8 +62,8 @@ class BrokerClient:
     async def check(self) -> None:
         """Connect to the server and check it.
 
-        Raises: BrokerError if it is too old; BrokerUnavailable if it cannot be reached or is a read-only replica;
-        BrokerDenied if it refuses the user.
+        Raises: BrokerError if the server is too old; BrokerUnavailable if it cannot be reached or is a read-only
+        replica; BrokerDenied if it refuses the user.
         """
         try:
             info = _first_node_info(await self.run(self.redis.info()))
@@ -117,18 +120,21 @@ def _create_client(settings: RedisSettings) -> Any:
 
 
 def _unchanged(answer: Any, **_: Any) -> Any:
-    """Return an answer of the server as it is: a parser for redis-py."""
+    """Return an answer of the server as it is. redis-py calls this in place of its parser."""
     return answer
 
 
 def _first_node_info(info: dict[str, Any]) -> dict[str, Any]:
-    """Return the INFO of one server; for a cluster, whose `info` maps nodes to their INFO, that of the first node."""
+    """Return the INFO of one server: `info` itself, or for a cluster that of the first node.
+
+    For a cluster, redis-py returns a dict from nodes to their INFO.
+    """
     first = next(iter(info.values()), None)
     return first if isinstance(first, dict) and "redis_version" in first else info
 
 
 class TopicScript:
-    """A Lua script on one topic, called by its hash; the text is sent only to a server that does not have it."""
+    """A Lua script on one topic. It is called by its hash; its text is sent only to a server that does not have it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -137,7 +143,7 @@ class TopicScript:
     async def __call__(self, client: BrokerClient, key: str, *values: Any) -> Any:
         """Run the script on the stream `key` with the arguments `values`, and return its answer.
 
-        Raises: the driver's errors, without a time-out. Callers await it by `BrokerClient.run`.
+        Callers await this call by `BrokerClient.run`, which adds a time-out. Raises: the driver's errors.
         """
         try:
             return await client.redis.evalsha(self._sha, 1, key, *values)

@@ -18,9 +18,9 @@ PROGRESS = load("progress", "common", "progress")
 
 
 async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
-    """Claim at most `limit` due runs of the offered lanes and tasks, by priority, then time; return them.
+    """Claim at most `limit` due runs of an offer, by priority, then time; return them, and when to claim again.
 
-    With `ids`, only these runs are candidates. A run whose gate does not admit it is parked instead.
+    With `ids`, only the runs with these ids are candidates. A run whose gate does not admit it is parked instead.
     """
     db.reach("claim:begin")
     return read_claimed(await db.run_write(CLAIM, db.now(now), encode((pack_offer(offer), limit, ids))))
@@ -32,7 +32,10 @@ def pack_offer(offer: Offer) -> tuple[Any, ...]:
 
 
 def read_claimed(answer: list[Any]) -> Claimed:
-    """Return the claim in an answer of lua/claim_runs.lua: the time, the next ready time, rows and payloads in turn."""
+    """Return the claim in an answer of lua/claim_runs.lua.
+
+    `answer`: the time, the next ready time, then for each claimed run its row and its payload.
+    """
     claims = [
         Claim(read_run(row), None if body is None else body.decode())
         for row, body in zip(answer[2::2], answer[3::2], strict=True)
@@ -41,10 +44,10 @@ def read_claimed(answer: list[Any]) -> Claimed:
 
 
 async def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
-    """Renew leases (run id, epoch) of an owner for `ttl` ms; return the kept, the lost, requests to cancel, and strays.
+    """Renew leases, given as (run id, epoch), of an owner for `ttl` milliseconds; return which are kept and which lost.
 
-    An expired lease is lost, even if its run has not been claimed again. Strays are runs of this owner that are not in
-    `leases`.
+    An expired lease is lost, even if its run has not been claimed again. The answer also has the requests to cancel
+    these runs, and the strays: running runs of the owner that are not in `leases`.
     """
     db.reach("renew:begin")
     named = dict(leases)

@@ -1,4 +1,4 @@
-"""A connection to the server without the driver's streams, which would take half of the time of a call."""
+"""A connection to the server that does not use the driver's streams, which would take half of the time of a call."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _pack: Any = hiredis.pack_command  # its annotation takes tuples of one item onl
 
 
 class RawConnection(asyncio.Protocol):
-    """A connection for one call at a time; a call without answers fails after `timeout` seconds.
+    """A connection for one call at a time; a call that is not answered within `timeout` seconds fails.
 
-    The driver connects and logs in; then this class takes over the transport of its `connection`. Raises: the driver's
-    ConnectionError if the server has closed the connection already.
+    The driver connects and logs in. Then this class takes over the transport of the driver's `connection`. Raises: the
+    driver's ConnectionError if the server has closed the connection already.
     """
 
     def __init__(self, connection: Connection, timeout: float) -> None:
@@ -42,8 +42,8 @@ class RawConnection(asyncio.Protocol):
     async def execute(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
         """Send commands in one write and return their answers in order; an error answer is returned, not raised.
 
-        Raises: the driver's ConnectionError or TimeoutError if the connection breaks or the answers do not arrive. The
-        connection must not be used again then, nor after a cancellation: answers may still arrive.
+        Raises: the driver's ConnectionError if the connection breaks, TimeoutError if the answers do not arrive in
+        time. After an error or a cancellation the connection must not be used again, because answers may still arrive.
         """
         if self.closed:
             raise exceptions.ConnectionError("the connection is closed")
@@ -68,9 +68,9 @@ class RawConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _check_deadline(self) -> None:
-        """End the call under way with an error if its deadline has passed, else set the timer to that deadline.
+        """End the call under way with an error if its deadline has passed, else set the timer to this deadline.
 
-        Why there is no timer for each call: one timer serves many short calls.
+        The timer calls this. One timer serves many short calls, which costs less than a timer for each call.
         """
         self._timer = None
         if self._pending is None:
@@ -82,14 +82,14 @@ class RawConnection(asyncio.Protocol):
             self._fail(exceptions.TimeoutError(f"no answer within {self._timeout:g} s"))
 
     def _fail(self, error: Exception) -> None:
-        """End the call under way, if there is one, with an error."""
+        """End the call under way, if there is one, with this error."""
         if self._pending is not None and not self._pending.done():
             self._pending.set_exception(error)
 
     # ── callbacks of the transport ─────────────────────────────────────────
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes, and end the call under way once all its answers are there."""
+        """Parse received bytes, and end the call under way once all its answers have arrived."""
         try:
             self._reader.feed(data)
             answer = self._reader.gets()
@@ -104,7 +104,10 @@ class RawConnection(asyncio.Protocol):
             pending.set_result(self._answers)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note that the connection is closed, and end the call under way with an error."""
+        """Set `closed`, and end the call under way with an error.
+
+        `error`: why the connection was lost; None: the server closed it.
+        """
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""The database: a pool of connections to the primary, and the calls of scripts and commands on them."""
+"""The database: a pool of connections to the primary, and calls of scripts and commands on these connections."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ log = logging.getLogger("mainspring.backends.redis")
 
 #: A word of a command, or an argument of a script.
 Argument = str | bytes | int
-#: Loop turns that `close` waits: an aborted transport closes in the next turns, one with TLS in several, and the loop
-#: may stop right after `close`.
+#: How many turns of the event loop `close` waits. An aborted transport closes in the next turn, a transport with TLS in
+#: several turns, and the loop may stop right after `close`.
 _CLOSING_LOOP_TURNS = 5
-#: How many times one call follows a primary that has moved.
+#: How many times one call is sent again because the primary has moved.
 _MAX_REDIRECTS = 3
 
 
 class Database:
     """Connection pool, server checks and script calls, which the methods of one store share.
 
-    `clock` None: the system's. `failpoint`: called with the names of places in the code, for tests. Thread: the loop
-    that opened it.
+    `clock` and `failpoint` are for tests: a clock in place of the server's, and a function that `reach` calls. Outside
+    tests both are None. Thread: the loop that opened it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Database:
         self.discovery = Discovery(settings)
         #: Every key begins with this hash tag, so all keys lie in one slot. Scripts get no other key as KEYS.
         self.key_prefix = f"{{{settings.prefix}}}:"
-        #: Settings of the server that should be changed, one sentence each, for people.
+        #: A sentence, to be shown to people, for each setting of the server that should be changed.
         self.warnings: tuple[str, ...] = ()
         self.memory = checks.MemoryGuard()
         self._failpoint = failpoint
@@ -64,17 +64,16 @@ class Database:
         self._pid = 0
 
     def now(self, now: Ms | None) -> str:
-        """Return the time argument of a script: '' stands for the server's own time.
+        """Return the time argument of a script: '', which stands for the server's own time, except in tests.
 
-        In tests it is `now` if given, else the time of the clock, if the store was created with another than the
-        system's.
+        In a test it is `now` if this is not None, else the time of the test's clock if the store was created with one.
         """
         if now is None and not isinstance(self.clock, SystemClock):
             now = self.clock.now()
         return "" if now is None else str(now)
 
     def reach(self, point: str) -> None:
-        """Call the failpoint of a test, if there is one, with the name of this point."""
+        """Call the `failpoint` of a test, if there is one, with `point`, the name of the place reached in the code."""
         if self._failpoint is not None:
             self._failpoint(point)
 
@@ -83,7 +82,9 @@ class Database:
     async def run_write(self, script: Script, *words: Argument) -> Any:
         """Run a script that writes, and return its answer; a script that the server refuses has written nothing.
 
-        The failpoint is called with `<script>:before_commit` and `<script>:after_commit`. Raises: as `run_script`.
+        `words`: the script's arguments. `reach` gets the points `<script>:before_commit` and `<script>:after_commit`.
+        Raises: ConnectionLost if the connection broke: the script may or may not have run. StoreError for any other
+        failure.
         """
         self.reach(f"{script.name}:before_commit")
         answer = await self.run_script(script, *words)
@@ -93,7 +94,8 @@ class Database:
     async def run_script(self, script: Script, *words: Argument) -> Any:
         """Run a script by its hash and return its answer; the text is sent only to a server that does not have it.
 
-        Raises: ConnectionLost if the connection broke: the script may or may not have run. StoreError for all else.
+        `words`: the script's arguments. Raises: ConnectionLost if the connection broke: the script may or may not have
+        run. StoreError for any other failure.
         """
         try:
             return (await self._send_to_primary([("EVALSHA", script.sha, 1, self.key_prefix, *words)]))[0]
@@ -106,17 +108,21 @@ class Database:
             raise translate(error, self.settings.where) from error
 
     async def run_commands(self, *commands: Sequence[Argument]) -> list[Any]:
-        """Return the answers to plain commands, sent in one round trip. Raises: as `run_script`."""
+        """Send plain commands in one round trip and return their answers.
+
+        Raises: ConnectionLost if the connection broke: the commands may or may not have run. StoreError for any other
+        failure.
+        """
         try:
             return await self._send_to_primary(commands)
         except DRIVER_ERRORS as error:
             raise translate(error, self.settings.where) from error
 
     async def _send_to_primary(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands and return their answers; if the primary has moved, find it and send them again.
+        """Send commands and return their answers; if the primary has moved, find it and send the commands again.
 
-        Why this is safe: a server that answers "moved" or "read-only" has executed nothing. After `_MAX_REDIRECTS`
-        moves, the error answer is raised.
+        Why this is safe: a server that answers "moved" or "read-only" has executed nothing. If the primary moves more
+        than `_MAX_REDIRECTS` times, the error answer is raised.
         """
         for _ in range(_MAX_REDIRECTS):
             try:
@@ -130,7 +136,8 @@ class Database:
     async def _send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands on a connection of the pool and return their answers; raise the first error answer.
 
-        Raises: StoreError if no connection can be made; ConnectionLost if it broke, which invalidates the pool.
+        Raises: StoreError if no connection can be made; ConnectionLost if the connection broke. The latter also
+        invalidates the pool.
         """
         pool = self._require_pool()
         try:
@@ -152,22 +159,23 @@ class Database:
         return answers
 
     def _require_pool(self) -> _Pool:
-        """Return the pool; raise StoreError if the store is not open, or was opened before a fork."""
+        """Return the pool. Raises: StoreError if the store is not open, or was opened before this process forked."""
         if self._pool is None:
             raise StoreError(f"{self.settings.where} is not open. Call open() first")
         if self._pid != os.getpid():
             raise StoreError(
-                f"{self.settings.where} was opened by process {self._pid}, this is its fork {os.getpid()}. "
-                "Open a new store here"
+                f"{self.settings.where}: the store was opened by process {self._pid}, before this process was forked. "
+                "Make and open a new store in the child"
             )
         return self._pool
 
     # ── open, close ────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        """Wait until the server answers, check its version, role and settings, and log what should be changed.
+        """Wait until the server answers, check its version, role and settings, and log settings to be changed.
 
-        Without effect if it is open. Raises: StoreError if the server cannot be used, or does not answer in time.
+        Do nothing if this process has the database open already. Raises: StoreError if the server cannot be used, or
+        does not answer in time.
         """
         if self._pool is not None and self._pid == os.getpid():
             return
@@ -182,7 +190,7 @@ class Database:
             log.warning("%s: %s", self.settings.where, warning)
 
     async def close(self) -> None:
-        """Close all connections; after a fork, leave them to the parent process."""
+        """Close all connections. A process that was forked after `open` leaves them to its parent."""
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
             pool.close()
@@ -190,7 +198,10 @@ class Database:
                 await asyncio.sleep(0)
 
     async def _check_server(self) -> dict[str, str]:
-        """Return the server's INFO; raise StoreError, and invalidate the pool, if this server cannot be used."""
+        """Return the server's answer to INFO as field → value.
+
+        Raises: StoreError if this server cannot be used; the pool is then invalidated. ConnectionLost.
+        """
         info = checks.parse_info((await self.run_commands(("INFO",)))[0])
         refusal = checks.find_refusal(info, self.settings.mode, self.settings.where)
         if refusal is not None:
@@ -199,7 +210,11 @@ class Database:
         return info
 
     async def _try_server(self) -> dict[str, str]:
-        """Return the server's INFO; raise ServerStarting if the server may be starting, else the StoreError."""
+        """Check the server once and return its answer to INFO as field → value. `open` repeats this while it fails.
+
+        Raises: ServerStarting if the server may be starting, so that a later try may succeed; StoreError for any other
+        failure.
+        """
         try:
             return await self._check_server()
         except (StoreError, ConnectionLost) as error:
@@ -208,7 +223,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def subscribe(self, channel: str) -> AsyncIterator[Connection]:
-        """Lend a separate connection that is subscribed to a channel; close it at the end of the `async with` block."""
+        """Lend a connection of its own that is subscribed to a channel; close it at the end of the `async with` block.
+
+        Raises: StoreError if no primary is found; the driver's errors.
+        """
         connection = self.discovery.create_connection(await self.discovery.find_primary())
         try:
             await connect(connection)
@@ -225,9 +243,9 @@ class Database:
 
 
 class _Pool:
-    """Pool of at most `size` connections to the primary; callers wait for a free one. The last used is reused first.
+    """Pool of at most `size` connections to the primary, the last used of which is lent first.
 
-    `timeout`: seconds for the answers to a call.
+    A caller waits while all connections are in use. `timeout`: seconds for the answers to a call.
     """
 
     def __init__(self, discovery: Discovery, size: int, timeout: float) -> None:
@@ -242,9 +260,9 @@ class _Pool:
         self._address: tuple[str, int] | None = None
 
     async def acquire(self) -> RawConnection:
-        """Return a connection for one call: an idle one, or a new one to the primary. The caller must release it.
+        """Return an idle or new connection to the primary, for one call. The caller must give it to `release`.
 
-        Raises: StoreError if no primary is found; the driver's errors if it cannot be reached.
+        Raises: StoreError if no primary is found; the driver's errors if the primary cannot be reached.
         """
         await self._permits.acquire()
         try:
@@ -268,7 +286,7 @@ class _Pool:
             raise
 
     async def _connect(self, address: tuple[str, int]) -> RawConnection:
-        """Return a new connection to the server at an address, logged in."""
+        """Return a new connection to the server at an address, logged in. Raises: the driver's errors."""
         connection = self._discovery.create_connection(address)
         try:
             await connect(connection)
@@ -278,7 +296,10 @@ class _Pool:
             raise
 
     def release(self, connection: RawConnection, *, reusable: bool) -> None:
-        """Take a connection back; close it if its call failed, or if the pool was invalidated meanwhile."""
+        """Take a connection back for the next caller.
+
+        Close it if it is not `reusable`, because its call failed, or if the pool was invalidated meanwhile.
+        """
         if reusable and self._generations.get(connection) == self._generation:
             self._idle.append(connection)
         else:
@@ -286,9 +307,9 @@ class _Pool:
         self._permits.release()
 
     def invalidate(self) -> None:
-        """Close the idle connections, drop the primary's address, and let no connection in use be reused.
+        """Close the idle connections, forget the primary's address, and let no connection in use be lent again.
 
-        Why: after one failure the others most likely fail, too.
+        Why: after one connection failed, the others most likely fail, too.
         """
         self._generation += 1
         self._address = None

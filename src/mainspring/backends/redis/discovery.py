@@ -1,4 +1,4 @@
-"""Find the primary: the URL's own address, the one that a Sentinel names, or the cluster node with our hash slot."""
+"""Find the primary: the server in the URL, the server that a Sentinel names, or the node with the store's hash slot."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mainspring.backends.redis.errors import DRIVER_ERRORS, translate
 from mainspring.backends.redis.settings import RedisSettings
 from mainspring.model.errors import StoreDenied, StoreError, StoreUnavailable
 
-#: Slots of a cluster.
+#: The number of slots in every cluster.
 _SLOTS = 16_384
 _CONNECT_TIMEOUT_SECONDS = 5.0
-#: After a cancellation, wait this long for a connection attempt under way to end.
+#: How long a cancelled call waits for a connection attempt under way to end.
 _ABANDONED_CONNECT_SECONDS = 1.0
 
 Address = tuple[str, int]
 
 
 def hash_slot(tag: str) -> int:
-    """Return the cluster's slot of every key with this hash tag."""
+    """Return the number of the cluster's slot in which every key with this hash tag lies."""
     return binascii.crc_hqx(tag.encode(), 0) % _SLOTS
 
 
@@ -33,13 +33,13 @@ class Discovery:
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
-        #: Servers to ask for the primary: those of the URL, and nodes that the cluster has named.
+        #: Servers to ask for the primary: the servers of the URL, and nodes that the cluster has named.
         self._addresses: tuple[Address, ...] = settings.hosts
 
     async def find_primary(self) -> Address:
-        """Return the address of the server that takes writes now; ask the Sentinels or the cluster, if any.
+        """Return the address of the server that takes writes now; if needed, ask the Sentinels or the cluster.
 
-        Raises: StoreError if none of the servers that are asked names a primary.
+        Raises: StoreError if none of the servers names a primary.
         """
         settings = self._settings
         if settings.mode == "server":
@@ -49,7 +49,10 @@ class Discovery:
         )
 
     def create_connection(self, address: Address, *, sentinel: bool = False) -> Connection:
-        """Return a driver's connection that is not connected yet; with `sentinel`, it logs in as to a Sentinel."""
+        """Return a driver's connection, not connected yet, to the server at an address.
+
+        With `sentinel`, it will log in with the user and password for Sentinels.
+        """
         settings = self._settings
         extra: dict[str, Any] = {}
         if settings.tls:
@@ -70,8 +73,8 @@ class Discovery:
             client_name=settings.client_name,
             protocol=2,
             socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
-            # Callers set their own time-outs. The driver's one is made with `wait_for`, which swallows a cancellation
-            # that arrives together with the answer (before Python 3.12), and which makes a task of every command.
+            # Callers set their own time-outs. The driver makes its time-out with `wait_for`, which (before Python 3.12)
+            # swallows a cancellation that arrives together with the answer, and which makes a task of every command.
             socket_timeout=None,
             socket_keepalive=True,
             health_check_interval=0,
@@ -79,10 +82,10 @@ class Discovery:
         )
 
     async def _ask_known_servers(self, ask: Callable[[Address], Any]) -> Address:
-        """Call `ask` with each known server and return the first answer; if all fail, raise the last failure.
+        """Call `ask` with the address of each known server, and return the first answer.
 
-        If a server refuses the user or the password, that is raised at once. After a failure of all, only the servers
-        of the URL are asked the next time.
+        If all servers fail, only the servers of the URL are asked the next time. Raises: StoreError, the last failure
+        if all servers fail; StoreDenied at once if a server refuses the user or the password.
         """
         problem: StoreError | None = None
         for address in self._addresses:
@@ -102,12 +105,15 @@ class Discovery:
                 problem = translate(error, f"{address[0]}:{address[1]}, asked for {self._settings.where},")
                 if isinstance(problem, StoreDenied):
                     raise problem from error
-        self._addresses = self._settings.hosts  # nodes learned since then may be gone for good
+        self._addresses = self._settings.hosts  # nodes that the cluster named may not exist any more
         assert problem is not None
         raise problem
 
     async def _ask_sentinel(self, address: Address) -> Address:
-        """Ask a Sentinel for the primary's address, and return it. Raises: StoreError if it knows no such service."""
+        """Ask a Sentinel for the primary's address, and return it.
+
+        Raises: StoreError if the Sentinel does not know the service of the URL; the driver's errors.
+        """
         service = self._settings.service
         found = await self._run_command(address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         if found is None:
@@ -120,10 +126,10 @@ class Discovery:
         return found[0].decode(), int(found[1])
 
     async def _ask_cluster_node(self, address: Address) -> Address:
-        """Ask a cluster node for the address of the node that has our hash slot, and return it.
+        """Ask a cluster node for the address of the node that has the store's hash slot, and return this address.
 
-        All nodes that it reports are remembered, to be asked the next time. Raises: StoreUnavailable if none has the
-        slot.
+        All nodes that it reports are remembered, to be asked the next time. Raises: StoreUnavailable if no node has the
+        slot; the driver's errors.
         """
         wanted = hash_slot(self._settings.prefix)
         rows = await self._run_command(address, "CLUSTER", "SLOTS")
@@ -143,7 +149,7 @@ class Discovery:
         return answer
 
     async def _run_command(self, address: Address, *words: str) -> Any:
-        """Return the answer to one command, sent on a connection of its own. Raises: the driver's errors."""
+        """Send one command on a connection of its own, and return the answer. Raises: the driver's errors."""
         connection = self.create_connection(address, sentinel=self._settings.mode == "sentinel")
         try:
             await connect(connection)
@@ -155,10 +161,10 @@ class Discovery:
 
 
 async def connect(connection: Connection) -> None:
-    """Connect, log in and select the database. After a failure, the caller must disconnect.
+    """Connect, log in and select the database. Raises: the driver's errors, after which the caller must disconnect.
 
-    A cancellation waits up to `_ABANDONED_CONNECT_SECONDS` until the attempt under way has ended. Why: driver and
-    asyncio would else leave a half-open TLS socket to the garbage collector.
+    A cancelled call waits up to `_ABANDONED_CONNECT_SECONDS` until the attempt under way has ended. Why: otherwise
+    driver and asyncio would leave a half-open TLS socket to the garbage collector.
     """
     attempt = asyncio.ensure_future(_connect(connection))
     try:
@@ -166,14 +172,14 @@ async def connect(connection: Connection) -> None:
     except asyncio.CancelledError:
         await asyncio.wait({attempt}, timeout=_ABANDONED_CONNECT_SECONDS)
         if attempt.done() and not attempt.cancelled():
-            attempt.exception()  # mark it as retrieved, or asyncio logs it as lost
+            attempt.exception()  # read the exception, or asyncio logs it as never retrieved
         raise
     finally:
         attempt.cancel()
 
 
 async def _connect(connection: Connection) -> None:
-    """Connect within `_CONNECT_TIMEOUT_SECONDS`. Raises: the driver's TimeoutError, or its other errors."""
+    """Connect within `_CONNECT_TIMEOUT_SECONDS`. Raises: the driver's TimeoutError after it, or its other errors."""
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
             await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped

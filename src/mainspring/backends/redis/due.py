@@ -17,7 +17,8 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now
     """Return up to `limit` due rows of one agenda, and hold them for `hold` milliseconds.
 
     Schedules that fall due within `ahead` milliseconds count as due, and are held until their time. For the agenda
-    GATES, unpark up to `limit` runs instead, and return their number.
+    GATES, unpark up to `limit` runs instead, and return their number. The answer also has the instant at which to ask
+    again, None if it is not known.
     """
     db.reach("due:begin")
     store_now, next_at, found = await db.run_write(DUE, db.now(now), agenda.value, limit, hold, ahead)
@@ -33,4 +34,5 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now
 
 
 def _parse_due_schedule(row: bytes, touched: int, open_runs: int, waiting: int, *oldest: Any) -> DueSchedule:
+    """Return a schedule with its open runs, from an item of the script's answer; `oldest`: rows of up to two runs."""
     return DueSchedule(read_schedule(row), open_runs, waiting, tuple(map(read_run, oldest)), touched)

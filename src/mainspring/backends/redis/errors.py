@@ -1,4 +1,4 @@
-"""Translate errors of the driver and error answers of the server into StoreErrors with a fix."""
+"""Translate errors of the driver, and error answers of the server, into StoreErrors with a fix."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DRIVER_ERRORS = (
     TimeoutError,
     asyncio.IncompleteReadError,
 )
-#: The connection broke or no answer came, so the commands under way may or may not have been executed. Error answers
-#: are not among these: a script that the server refuses has not begun.
+#: The connection broke or no answer came, so the commands under way may or may not have been executed. An error answer
+#: is another case: a script that the server refuses has not begun.
 CONNECTION_ERRORS = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
@@ -34,7 +34,7 @@ CONNECTION_ERRORS = (
     TimeoutError,
     asyncio.IncompleteReadError,
 )
-#: The server that answered is not, or no longer, the primary for our keys. It has executed nothing.
+#: The server that answered is not, or no longer, the primary of the store's keys. It has executed nothing.
 _PRIMARY_MOVED_ERRORS = (exceptions.MovedError, exceptions.ReadOnlyError, exceptions.MasterDownError)
 #: The server answers, but cannot execute commands at the moment.
 TRY_LATER_ERRORS = (
@@ -49,25 +49,26 @@ DENIED_ERRORS = (
     exceptions.AuthenticationWrongNumberOfArgsError,
 )
 _UNAVAILABLE_ERRORS = (*CONNECTION_ERRORS, *TRY_LATER_ERRORS, *_PRIMARY_MOVED_ERRORS)
-#: How error answers begin for which the driver has no class of its own.
+#: The first words of error answers for which the driver has no class of its own.
 _NO_REPLICAS, _BUSY_SCRIPT, _DISK, _NO_AUTH, _WRONG_PASSWORD = "NOREPLICAS", "BUSY", "MISCONF", "NOAUTH", "WRONGPASS"
 
 
 class _Rule(NamedTuple):
-    """How to translate one kind of error: recognised by its class, or by the beginning or a part of its text.
+    """How to translate one kind of error, which is recognised by its class, or by the beginning or a part of its text.
 
-    Why by a part: Redis 6.2 wraps the error of a command inside a script into an error of the script.
+    Why by a part of its text: Redis 6.2 wraps the error of a command inside a script into an error of the script.
     """
 
     store_error: type[StoreError]
-    #: Text of the StoreError, with places for `where`, the server's name, and `reason`, the text of the error.
+    #: The text of the StoreError. It has places for `where`, the server's name, and for `reason`, the text of the
+    #: error.
     text: str
     errors: tuple[type[Exception], ...] = ()
     prefixes: tuple[str, ...] = ()
     part: str = ""
 
     def covers(self, error: BaseException, reason: str) -> bool:
-        """Return True if this rule translates the error; `reason` is its text in one line."""
+        """Return True if this rule translates the error; `reason`: the error's text in one line."""
         return (
             isinstance(error, self.errors)
             or reason.startswith(self.prefixes)
@@ -75,7 +76,7 @@ class _Rule(NamedTuple):
         )
 
 
-#: In this order: the first rule that covers an error translates it.
+#: The order counts: the first rule that covers an error translates it.
 _RULES = (
     _Rule(
         StoreDenied,
@@ -103,7 +104,7 @@ _RULES = (
     ),
     _Rule(
         StoreError,
-        "{where}: a call touched keys of two slots ({reason}). One prefix must be one hash tag: this is a bug",
+        "{where}: the cluster refused keys of two slots ({reason}). This is a bug in Mainspring: please report it",
         errors=(exceptions.ClusterCrossSlotError,),
     ),
     _Rule(
@@ -113,7 +114,7 @@ _RULES = (
     ),
     _Rule(
         StoreFull,
-        "{where} cannot persist ({reason}); nothing was changed. Free its disk, or mend its settings",
+        "{where} cannot save its data ({reason}); nothing was changed. Free space on its disk, or correct its settings",
         prefixes=(_DISK,),
     ),
 )
@@ -122,15 +123,16 @@ _RULES = (
 def may_be_starting(error: StoreError, mode: str) -> bool:
     """Return True if the error may come from a server that is starting, so that a later try may succeed.
 
-    A read-only replica counts only behind Sentinels or in a cluster, where it may become the primary.
+    An error of a read-only replica counts only behind Sentinels or in a cluster, where the replica may become the
+    primary. `mode`: the kind of server that the URL names, "server", "sentinel" or "cluster".
     """
     return isinstance(error, StoreUnavailable) and not (isinstance(error, StoreReadOnly) and mode == "server")
 
 
 def has_primary_moved(error: BaseException) -> bool:
-    """Return True if an error answer means that the server is not the primary for our keys, or no longer.
+    """Return True if an error answer means that the server is not, or no longer, the primary of the store's keys.
 
-    Why the text is searched: Redis 6.2 reports the error of a command inside a script only there.
+    Why the text is searched, too: it is the only place where Redis 6.2 reports the error of a command inside a script.
     """
     return isinstance(error, _PRIMARY_MOVED_ERRORS) or "-READONLY " in str(error)
 
@@ -138,7 +140,7 @@ def has_primary_moved(error: BaseException) -> bool:
 def translate(error: BaseException, where: str) -> StoreError:
     """Return the StoreError for an error of the driver or an error answer: what happened, and how to fix it.
 
-    `where` is the server's name for people. A StoreError is returned unchanged.
+    `where`: the server's name in error texts. A StoreError is returned unchanged.
     """
     if isinstance(error, StoreError):
         return error

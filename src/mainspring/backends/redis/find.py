@@ -1,6 +1,7 @@
-"""The store's methods `find` and `tail`: read candidates from an index of Redis, and filter them in Python.
+"""The store's methods `find` and `tail`: read candidates by an index in Redis, and filter them in Python.
 
-docs/redis.md lists the indexes. In this file, `q` is the query, and `db` the database to read from.
+docs/redis.md lists the indexes. In this file, `q` is the query, and `db` the database to read from. An index is a
+sorted set of ids.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ _FIND_OPEN = load("find_open", "common", "find_open")
 _TAIL = load("tail", "common", "tail")
 _FIND_STREAM_EVENTS = load("find_stream_events", "common", "find_stream_events")
 _SCHEDULE_EVENTS = frozenset(cls.__name__ for cls in ScheduleEvent.__subclasses__())
-#: Rows read in one call.
+#: How many rows are read in one call.
 _PAGE_ROWS = 500
-#: Collect and sort the ids of a state up to this number; beyond it, scan the runs in the order of their ids.
+#: Up to this number, the ids of runs in the wanted states are collected and sorted. If there are more, the runs are
+#: scanned in the order of their ids.
 _MAX_INDEXED_IDS = 100_000
-#: Events in one block of the log, as in lua/common.lua.
+#: How many events one block of the log has, as in lua/common.lua.
 _LOG_BLOCK_EVENTS = 256
-#: Fields of a query that are compared for equality.
-_RUN_FIELDS = ("ns", "schedule_id", "task", "origin", "fire_time", "dead", "unique_key")
-_SCHEDULE_FIELDS = ("ns", "name", "app")
-#: State → name under which lua/find_open.lua knows the index of its runs; succeeded runs have none.
+#: Fields of a query whose values a row must have, unless they are None.
+_RUN_FILTER_FIELDS = ("ns", "schedule_id", "task", "origin", "fire_time", "dead", "unique_key")
+_SCHEDULE_FILTER_FIELDS = ("ns", "name", "app")
+#: By state: the name under which lua/find_open.lua knows the index of the runs in it. Succeeded runs have no index.
 _INDEXES: dict[State, str] = {
     State.WAITING: "waiting",
     State.RETRYING: "waiting",
@@ -64,7 +66,7 @@ _INDEXES: dict[State, str] = {
 
 
 class _EventHead(Struct, array_like=True, gc=False):
-    """The first fields of an event's row (see rows.py), up to the last by which a query filters."""
+    """The first fields of an event's row in Redis, up to the last field by which a query filters."""
 
     at: int
     n: int | None
@@ -92,7 +94,7 @@ async def find(db: Database, query: Query[T]) -> list[T]:
 
 
 async def _find_runs(db: Database, q: Runs) -> list[Run]:
-    """Return the runs that match: from an index that holds few ids, else from a scan along an index of all runs."""
+    """Return the runs that match a query: by an index that holds few ids, else by a scan along an index of all runs."""
     ids = await _candidate_ids(db, q)
     if ids is not None:
         wanted = sorted({one for one in ids if _is_after_cursor(one, q)}, reverse=not q.oldest_first)
@@ -108,7 +110,10 @@ async def _find_runs(db: Database, q: Runs) -> list[Run]:
 
 
 async def _candidate_ids(db: Database, q: Runs) -> Sequence[str] | None:
-    """Return ids in no order, among them those of all runs that match; None if no index helps: scan the runs."""
+    """Return ids of runs in no order, among them the ids of all runs that match a query.
+
+    Return None if no index with few ids covers the query: then the runs have to be scanned.
+    """
     if q.id is not None:
         return (q.id,)
     if q.ids is not None:
@@ -129,9 +134,9 @@ async def _open_ids_of_schedule(db: Database, schedule_id: str) -> list[str]:
 
 
 async def _ids_by_state(db: Database, q: Runs, states: set[State] | None) -> list[str] | None:
-    """Return the ids of the runs in these states, or of all dead letters if `q.dead`, as the indexes have them.
+    """Return the ids of the runs in these states, or of all dead letters if `q.dead`, in no order.
 
-    None if there is no index (for `states` None, or for succeeded runs), or if the indexes hold more than
+    Return None if there is no index (for `states` None, or for succeeded runs), or if the indexes hold more than
     `_MAX_INDEXED_IDS` ids.
     """
     if q.dead:
@@ -145,7 +150,7 @@ async def _ids_by_state(db: Database, q: Runs, states: set[State] | None) -> lis
 
 
 async def _load_runs(db: Database, q: Runs, ids: Sequence[str]) -> list[Run]:
-    """Load the runs with these ids; return up to `q.limit` that match the query, in the order of `ids`."""
+    """Load the runs with these ids; return up to `q.limit` of them that match the query, in the order of `ids`."""
     found: list[Run] = []
     for start in range(0, len(ids), _PAGE_ROWS):
         (rows,) = await db.run_commands(("HMGET", f"{db.key_prefix}run", *ids[start : start + _PAGE_ROWS]))
@@ -158,7 +163,7 @@ async def _load_runs(db: Database, q: Runs, ids: Sequence[str]) -> list[Run]:
 async def _scan_runs(db: Database, q: Runs, index: str, limit: int) -> list[Run]:
     """Read runs along an index, in the order of their ids; return the first `limit` that match the query.
 
-    `index`: name of a sorted set of run ids.
+    `index`: the name of a sorted set of run ids, without the prefix of the keys.
     """
     found: list[Run] = []
     after, page = q.after or "", limit
@@ -173,14 +178,14 @@ async def _scan_runs(db: Database, q: Runs, index: str, limit: int) -> list[Run]
 
 
 def _is_after_cursor(run_id: str, q: Runs) -> bool:
-    """Return True if a run with this id comes behind `q.after`, in the direction of the query."""
+    """Return True if a run with this id comes behind the run `q.after`, in the order of the query."""
     return q.after is None or (run_id > q.after if q.oldest_first else run_id < q.after)
 
 
 def _run_matches(run: Run, q: Runs) -> bool:
     return (
         _is_after_cursor(run.id, q)
-        and _has_wanted_values(run, q, _RUN_FIELDS)
+        and _has_wanted_values(run, q, _RUN_FILTER_FIELDS)
         and (q.states is None or run.state in q.states)
         and _is_in_time_range(run, q)
     )
@@ -195,7 +200,7 @@ def _is_in_time_range(run: Run, q: Runs) -> bool:
 
 
 def _has_wanted_values(row: Run | Schedule, q: Runs | Schedules, fields: Sequence[str]) -> bool:
-    """Return True if the row equals the query in these fields; a field that is None in the query matches any value."""
+    """Return True if row and query are equal in these fields. A field that is None in the query matches any value."""
     for field in fields:
         wanted = getattr(q, field)
         if wanted is not None and getattr(row, field) != wanted:
@@ -207,7 +212,7 @@ def _has_wanted_values(row: Run | Schedule, q: Runs | Schedules, fields: Sequenc
 
 
 async def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
-    """Return the schedules that match: from an index that holds few ids, else from a scan along an index."""
+    """Return the schedules that match a query: by an index that holds few ids, else by a scan along an index."""
     ids = await _candidate_schedule_ids(db, q)
     if ids is not None:
         return await _load_schedules(db, q, sorted(ids))
@@ -216,7 +221,10 @@ async def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
 
 
 async def _candidate_schedule_ids(db: Database, q: Schedules) -> Collection[str] | None:
-    """Return ids in no order, among them those of all schedules that match; None if no index helps: scan them."""
+    """Return ids of schedules in no order, among them the ids of all schedules that match a query.
+
+    Return None if no index with few ids covers the query: then the schedules have to be scanned.
+    """
     if q.id is not None:
         return (q.id,)
     if q.name is not None and q.ns is not None and (q.states is None or "deleted" not in q.states):
@@ -226,14 +234,14 @@ async def _candidate_schedule_ids(db: Database, q: Schedules) -> Collection[str]
         due, held = await db.run_commands(
             ("ZRANGEBYSCORE", f"{db.key_prefix}due", "-inf", q.due_before), ("ZRANGE", f"{db.key_prefix}held", 0, -1)
         )
-        return {one.decode() for one in (*due, *held)}  # the index `due` holds a later time for a held schedule
+        return {one.decode() for one in (*due, *held)}  # in the index `due`, a held schedule has a later time
     return None
 
 
 async def _scan_schedules(db: Database, q: Schedules, index: str) -> list[Schedule]:
     """Read schedules along an index, in the order of their ids; return the first `q.limit` that match the query.
 
-    `index`: name of a sorted set of schedule ids.
+    `index`: the name of a sorted set of schedule ids, without the prefix of the keys.
     """
     found: list[Schedule] = []
     first = "-" if q.after is None else f"({q.after}"
@@ -248,7 +256,7 @@ async def _scan_schedules(db: Database, q: Schedules, index: str) -> list[Schedu
 
 
 async def _load_schedules(db: Database, q: Schedules, ids: Sequence[str]) -> list[Schedule]:
-    """Load the schedules with these ids; return up to `q.limit` that match the query, in the order of `ids`."""
+    """Load the schedules with these ids; return up to `q.limit` of them that match the query, in the order of `ids`."""
     found: list[Schedule] = []
     for start in range(0, len(ids), _PAGE_ROWS):
         (rows,) = await db.run_commands(("HMGET", f"{db.key_prefix}schedule", *ids[start : start + _PAGE_ROWS]))
@@ -261,7 +269,7 @@ async def _load_schedules(db: Database, q: Schedules, ids: Sequence[str]) -> lis
 def _schedule_matches(row: Schedule, q: Schedules) -> bool:
     return (
         (q.after is None or row.id > q.after)
-        and _has_wanted_values(row, q, _SCHEDULE_FIELDS)
+        and _has_wanted_values(row, q, _SCHEDULE_FILTER_FIELDS)
         and _is_wanted_state(row, q)
         and (q.due_before is None or (row.next_at is not None and row.next_at <= q.due_before))
         and not (q.unplanned and (row.state != "active" or row.next_at is not None))
@@ -269,9 +277,9 @@ def _schedule_matches(row: Schedule, q: Schedules) -> bool:
 
 
 def _is_wanted_state(row: Schedule, q: Schedules) -> bool:
-    """Return True if the query wants a schedule in this row's state.
+    """Return True if the schedule's state is one of those that the query asks for.
 
-    A query without `states` wants every state but deleted, and a deleted one too if it names an id.
+    A query without `states` asks for every state but "deleted"; if it names an id, for every state.
     """
     if q.states is not None:
         return row.state in q.states
@@ -279,7 +287,7 @@ def _is_wanted_state(row: Schedule, q: Schedules) -> bool:
 
 
 async def _find_spans(db: Database, q: Spans) -> list[Span]:
-    """Return the spans that match, schedule by schedule; `q.after` is the number of spans on earlier pages."""
+    """Return the spans that match a query, schedule by schedule; `q.after` is the number of spans to skip."""
     if q.schedule_id is None:
         (names,) = await db.run_commands(("SMEMBERS", f"{db.key_prefix}spanned"))
         ids = sorted(name.decode() for name in names)
@@ -304,13 +312,13 @@ async def _find_spans(db: Database, q: Spans) -> list[Span]:
 
 
 async def tail(db: Database, after: int, limit: int) -> list[Event]:
-    """Return up to `limit` events with a greater number than `after`, in the order of the log."""
+    """Return up to `limit` events whose number in the log is greater than `after`, in the order of the log."""
     found = _sort_by_seq(await db.run_script(_TAIL, after, limit))
     return [read_event(seq, row) for seq, row in found[:limit]]
 
 
 async def _find_events(db: Database, q: Events) -> list[Event]:
-    """Return the events that match: from the run's or schedule's own list of events, else from a scan of the log."""
+    """Return the events that match a query: by the list of events of its run or schedule, else by a scan of the log."""
     after = int(q.after or 0)
     if q.run_id is not None:
         rows = await db.run_script(_FIND_STREAM_EVENTS, "run", q.run_id)
@@ -337,12 +345,18 @@ async def _scan_log(db: Database, q: Events, after: int) -> list[Event]:
 
 
 def _sort_by_seq(rows: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """Return (number, row) of events in the order of the log, from a list of numbers and rows in turn."""
+    """Return a list of pairs (number, row) of events in the order of the log.
+
+    `rows`: a script's answer, in which each event's number is followed by its row.
+    """
     return sorted(zip(map(int, rows[::2]), rows[1::2], strict=True))
 
 
 def _event_matches(row: bytes, q: Events) -> bool:
-    """Return True if an event's row matches the query in schedule, type and time; only its first fields are decoded."""
+    """Return True if an event's row matches the query in schedule, type and time.
+
+    Only the first fields of the row are decoded, because most rows of a scan do not match.
+    """
     head = _decode_event_head(_ARRAY_OF_13 + row)
     return (
         (q.schedule_id is None or head.schedule_id == q.schedule_id)
@@ -364,7 +378,7 @@ async def _find_bodies(db: Database, q: Bodies) -> list[Body]:
 
 
 async def _find_gates(db: Database, q: Gates) -> list[Gate]:
-    """Return the gates of the names in `q.names` (None: all gates), in the order of names."""
+    """Return the gates with the names in `q.names`, or all gates if it is None, in the order of names."""
     if q.names is None:
         first = "-" if q.after is None else f"({q.after}"
         (found,) = await db.run_commands(("ZRANGEBYLEX", f"{db.key_prefix}gates", first, "+", "LIMIT", 0, q.limit))
@@ -393,9 +407,10 @@ async def _find_lanes(db: Database, q: Lanes) -> list[LaneCount]:
 
 
 async def _find_tallies(db: Database, q: Tallies) -> list[Tally]:
-    """Return the tallies of a schedule; without `q.schedule_id` all, first those of runs without a schedule.
+    """Return the tallies of the schedule `q.schedule_id`; if it is None, all tallies.
 
-    Each schedule has a hash in Redis: day NUL outcome → count. `after` and `limit` of the query are not applied.
+    Tallies of runs without a schedule come first. In Redis, each schedule has a hash: day NUL outcome → count. `after`
+    and `limit` of the query are not applied.
     """
     names = [q.schedule_id]
     if q.schedule_id is None:
@@ -412,7 +427,7 @@ async def _find_tallies(db: Database, q: Tallies) -> list[Tally]:
     return rows
 
 
-#: Type of a query → function that answers it.
+#: By type of query: the function that answers it.
 _FIND: dict[type, Callable[..., Awaitable[Sequence[Any]]]] = {
     Runs: _find_runs,
     Schedules: _find_schedules,

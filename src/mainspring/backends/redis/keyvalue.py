@@ -1,4 +1,4 @@
-"""Key-value entries: rows beside the log, each unique by kind and id."""
+"""Key-value entries: rows beside the log, each unique by kind and id, which may expire."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FIND_BY_ID = load("find_keyvalues_by_id", "clock", "find_keyvalues_by_id")
 
 
 async def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | None) -> list[bool]:
-    """Write key-value entries; return for each True if it was written.
+    """Write key-value entries; return for each entry True if it was written.
 
-    Unless `replace`, an entry that exists and has not expired stays as it is, and its answer is False.
+    An entry that exists and has not expired is only overwritten if `replace` is True.
     """
     arguments: list[Argument] = [db.now(now), int(replace)]
     for item in items:
@@ -37,7 +37,10 @@ async def remove(db: Database, kind: str, ids: Sequence[str]) -> int:
 
 
 async def find(db: Database, query: KeyValues) -> list[KeyValue]:
-    """Return the entries that match a query (one kind, all or some ids) and have not expired, in the order of ids."""
+    """Return the entries that match a query and have not expired, in the order of ids.
+
+    The query names one kind, and all or some ids of this kind.
+    """
     if query.ids is None:
         found = await db.run_script(_FIND, db.now(None), _name(query.kind, ""), query.after or "", query.limit)
     else:
@@ -49,7 +52,7 @@ async def find(db: Database, query: KeyValues) -> list[KeyValue]:
 
 
 def _name(kind: str, item: str) -> str:
-    """Return the name of an entry in Redis: its kind, NUL, its id."""
+    """Return the name of an entry in Redis: its kind, NUL, its id (`item`)."""
     return f"{kind}\0{item}"
 
 

@@ -1,4 +1,4 @@
-"""Named leases: every term has a greater epoch than the term before, because the row outlives its terms."""
+"""Named leases: every term has a greater epoch than the term before, because the row of a lease stays after a term."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _FIND = load("find_leases", "clock", "find_leases")
 async def lease(
     db: Database, name: str, owner: str, ttl: Ms, epoch: int | None, data: str | None, now: Ms | None
 ) -> Lease | None:
-    """Acquire a lease that is free or expired, or renew the owner's term `epoch` if given; return None if refused.
+    """Acquire a lease that is free or expired (`epoch` None), or renew the owner's term `epoch`; return the lease.
 
-    `data`: the holder's text to store with the lease; None leaves a renewed term's text as it is.
+    Return None if the lease is held by another term, or the term to renew has ended. The lease ends in `ttl`
+    milliseconds. `data`: a text to store with the lease; None in a renewal leaves the stored text as it is.
     """
     epoch_argument = "" if epoch is None else epoch
     data_arguments = (0, "") if data is None else (1, data)
@@ -37,7 +38,10 @@ async def release(db: Database, name: str, owner: str, epoch: int) -> bool:
 
 
 async def find(db: Database, query: Leases) -> list[Lease]:
-    """Return the leases whose names begin with the query's prefix, in the order of names; `live` as of now."""
+    """Return the leases whose names begin with the query's prefix, in the order of names.
+
+    `live` is False for a released and for an expired lease.
+    """
     now, *found = await db.run_script(_FIND, db.now(None), query.prefix, query.after or "", query.limit)
     rows = [_parse_lease(name.decode(), row) for name, row in zip(found[::2], found[1::2], strict=True)]
     return [replace(row, live=row.live and row.expires_at > now) for row in rows]

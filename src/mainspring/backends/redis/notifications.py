@@ -1,4 +1,4 @@
-"""Hints between the instances on one prefix, by PUBLISH and SUBSCRIBE: losing one costs latency only."""
+"""Notifications between the instances on one prefix by PUBLISH and SUBSCRIBE. Losing one costs latency only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Notifications:
         self.channel = f"{db.key_prefix}hints"
         #: The payload of our own notifications, by which we ignore them.
         self.sender = uuid.uuid4().hex
-        #: A notification arrived since the last `wait` returned.
+        #: True if a notification arrived since the last `wait` returned.
         self._received = False
         self._subscription: asyncio.Task[None] | None = None
         #: Set once the first try to subscribe has succeeded or failed.
@@ -47,7 +47,7 @@ class Notifications:
     async def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for a notification of another store object; return False if none arrived.
 
-        Return True if one arrived, also between two calls, or if one may have been lost while the connection was
+        Return True if a notification arrived, also between two calls, or may have been lost while the connection was
         broken. The first call subscribes before it waits, which may take `timeout` seconds more.
         """
         if self._subscription is None:
@@ -97,7 +97,10 @@ class Notifications:
             await asyncio.sleep(_SUBSCRIBE_RETRY_SECONDS)
 
     async def _receive(self) -> None:
-        """Subscribe on one connection and receive notifications. Raises when it fails or a PING is not answered."""
+        """Subscribe on one connection and receive notifications until the connection fails or is cancelled.
+
+        Raises: StoreError or the driver's errors if the connection fails; TimeoutError if a PING is not answered.
+        """
         async with self._db.subscribe(self.channel) as connection:
             is_pinged = False
             while True:
@@ -116,6 +119,6 @@ class Notifications:
                     self._notify_waiter()
 
     def _notify_waiter(self) -> None:
-        """Wake the caller of `wait`, or let the next call return True at once."""
+        """Wake the caller of `wait`; if there is none, let the next call of `wait` return True at once."""
         self._received = True
         self._wakeup.notify()

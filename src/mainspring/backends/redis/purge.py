@@ -1,8 +1,8 @@
-"""The store's method `purge`: remove rows and events, and keep tallies, snapshots and one note in their place.
+"""The store's method `purge`: remove rows and events, and write tallies, snapshots and one note in their place.
 
-Two calls: tidy.lua removes notes, leases and key-value entries, and finds runs, spans and deleted schedules; purge.lua
-removes those of them that have not changed meanwhile. Between them, Python builds a snapshot of each schedule from its
-events.
+A note is an event that changes no row. There are two calls. tidy.lua removes notes, leases and key-value entries, and
+finds runs, spans and deleted schedules that may be removed. Then Python builds a snapshot of each schedule from its
+events. Last, purge.lua removes what tidy.lua found, except rows of schedules that have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -23,20 +23,24 @@ _PURGE = load("purge", "common", "removal", "purge")
 
 
 def _encode_without_data(note: LogCompacted) -> bytes:
-    """Return the row of a note encoded up to its data; lua/purge.lua appends the data when it has counted the rows."""
+    """Return the encoded row of a note without its last field, the data.
+
+    lua/purge.lua appends the data when it has counted the removed rows.
+    """
     whole, own = encode_event_rest(note, None), encode(encode_data(note))
     assert whole.endswith(own)
     return whole[: -len(own)]
 
 
-#: The row of a note about a purge up to its data. The values given here belong to the data, so none is stored.
+#: The encoded row of the note about a purge, without its data. The values given here are in the data, so none is
+#: stored.
 _COMPACTED_FRONT = _encode_without_data(LogCompacted(through=1, streams=1, events=1, tallies=1, digest="-"))
 
 
 async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
-    """Remove rows that the retention policy no longer keeps, at most `limit` of each kind; return how many of each.
+    """Remove rows that the retention policy no longer keeps, at most `limit` of each kind.
 
-    `more` of the answer is True if another call may remove further rows.
+    Return how many rows of each kind were removed; `more` is True if another call may remove further rows.
     """
     max_ended = "" if policy.at_most is None else policy.at_most
     _, more, notes, leases, kept, runs, spans, gone, plans = await db.run_write(
@@ -72,16 +76,19 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
 def _group_by_schedule(runs: list[bytes], spans: list[list[bytes]], plans: list[list[bytes]]) -> list[list[Any]]:
     """Return the rows to remove in groups by schedule, as purge.lua reads them.
 
-    A group: the schedule's id, its row as tidy.lua read it, its snapshot, runs with their ends, spans. `plans`: each
-    schedule's id, row and events, of which its snapshot is built. Runs without a schedule form the group with the id
-    ''. Row and snapshot are '' there, and for a schedule that has no row.
+    `runs`: rows of runs. `spans`: for each schedule its id, then its spans. `plans`: for each schedule its id and row,
+    then numbers and rows of its events, from which its snapshot is built.
+
+    A group has the schedule's id, its row as tidy.lua read it, its snapshot, ids of runs with the times of their ends,
+    and spans. Runs without a schedule form the group with the id ''. In this group, and for a schedule without a row,
+    row and snapshot are ''.
     """
     groups: dict[str, list[Any]] = {}
-    for name, row, *stream in plans:
-        numbered = sorted(zip(map(int, stream[::2]), stream[1::2], strict=True))
+    for name, row, *answer in plans:
+        numbered = sorted(zip(map(int, answer[::2]), answer[1::2], strict=True))
         schedule = read_schedule(row)
-        moves = [read_event(seq, event) for seq, event in numbered if event is not None]
-        snapshot = snapshot_schedule(schedule, moves)
+        events = [read_event(seq, event) for seq, event in numbered if event is not None]
+        snapshot = snapshot_schedule(schedule, events)
         groups[name.decode()] = [name.decode(), pack_bytes(row), pack_bytes(encode_event_rest(snapshot, None)), [], []]
     for row in runs:
         run = read_run(row)

@@ -29,7 +29,7 @@ _RESTORE = load("restore", "common", "restore")
 async def restore(db: Database, page: Page) -> bool:
     """Write all rows and events of a page, with the ids and numbers that they have, in one call; return True.
 
-    Return False, with nothing written, if the log does not end at `page.after`.
+    Return False, with nothing written, if the last event of this store's log does not have the number `page.after`.
     """
     compacted = [event.seq for event in page.events if isinstance(event, LogCompacted)]
     answer = await db.run_write(
@@ -48,25 +48,32 @@ async def restore(db: Database, page: Page) -> bool:
 
 
 def _pack_runs(page: Page) -> list[tuple[Any, ...]]:
-    """Return for each run of the page its id, its row with an empty trail, and a trail of its events on this page."""
+    """Return for each run of the page its id, its row with an empty trail, and the trail of its events on this page.
+
+    A trail is a list of log numbers. The script appends it to the trail that the run may have from an earlier page.
+    """
     trails: defaultdict[str | None, list[int]] = defaultdict(list)
     for event in page.events:
         if isinstance(event, RunEvent):
             trails[event.run_id].append(event.seq)
-    # Ended runs first: a unique key that one of them released may be held by a later run of the page.
+    # Ended runs first: another run of the page may hold the unique key that an ended run gave up.
     runs = sorted(page.runs, key=lambda run: run.ended_at is None)
     return [(run.id, pack_bytes(encode_run_row(run, ())), pack_bytes(encode_trail(trails[run.id]))) for run in runs]
 
 
 def _pack_event(event: Event) -> tuple[Any, ...]:
-    """Return an event as lua/restore.lua reads it: number, row, run or '', schedule or '', 1 for a note, time."""
+    """Return an event as lua/restore.lua reads it.
+
+    That is: its number, its row, the id of its run or '', the id of its schedule or '', 1 for a note (an event that
+    changes no row), its time.
+    """
     is_note = int(event.n is None)
     row = pack_bytes(encode_event_row(event))
     return event.seq, row, event.run_id or "", event.schedule_id or "", is_note, event.at
 
 
 def _pack_spans(page: Page) -> list[tuple[Any, ...]]:
-    """Return each span's schedule, end, and encoded row, which a position makes unique."""
+    """Return for each span of the page its schedule, its end, and its member of the sorted set of spans."""
     last_seq = page.events[-1].seq if page.events else page.after
     return [
         (span.schedule_id, span.through, pack_bytes(encode_span_row(span, last_seq + position)))
@@ -75,9 +82,10 @@ def _pack_spans(page: Page) -> list[tuple[Any, ...]]:
 
 
 async def exists(settings: RedisSettings) -> bool:
-    """Return True if an event was ever written under this prefix.
+    """Return True if an event was ever written under the prefix of these settings.
 
-    The check opens connections of its own and writes nothing. Raises: as `Database.open`.
+    The check opens connections of its own and writes nothing. Raises: StoreError if the server cannot be used, or does
+    not answer in time.
     """
     db = Database(settings, None)
     await db.open()
@@ -89,5 +97,5 @@ async def exists(settings: RedisSettings) -> bool:
 
 
 def _tally_field(day: Ms, outcome: str) -> str:
-    """Return the field of a tally in its schedule's hash; `day` counts days since 1970."""
+    """Return the name of a tally's field in its schedule's hash; `day` counts days since 1970."""
     return f"{day}\0{outcome}"

@@ -1,7 +1,7 @@
 """Encode and decode rows: runs, schedules, events and spans, in the form in which the Lua scripts read and write them.
 
-In names and comments, the *header* of a run's row holds the fields that scripts change often, and its *trail* the
-numbers of the run's events in the log; see lua/common.lua.
+In names and comments, the *header* is the first part of a run's row, with the fields that scripts change often. The
+*trail* is another part: the numbers of the run's events in the log. lua/common.lua describes all parts.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ _INSTANT = struct.Struct(">q")
 
 
 def pack_bytes(data: bytes) -> Raw:
-    """Return bytes as an encoded msgpack string for a script: Redis's cmsgpack knows strings, but no binary type."""
+    """Return bytes encoded as a MessagePack string, for a script.
+
+    Why not as MessagePack's binary type: Redis's cmsgpack does not know it.
+    """
     return Raw(_STR_32 + _LENGTH.pack(len(data)) + data)
 
 
 # ── runs ────────────────────────────────────────────────────────────────────
-# A row: header, owner, trail (log numbers of the run's events), then a `Run` field by field without its state; see
-# lua/common.lua.
+# A row: header, owner, trail (log numbers of the run's events), then a `Run` field by field without its state.
+# lua/common.lua decodes the same bytes.
 
-_HEADER = struct.Struct(">BBHIIIIHIHIqqqqqq")
-#: Without created_at, the last field, which the server sets.
-_HEADER_WITHOUT_CREATED = struct.Struct(">BBHIIIIHIHIqqqqq")
+#: The header of a run's row: flags, state, crashes, n, epoch, attempt; four lengths and an offset of later parts; due,
+#: ready, started, ended, end of the lease, created.
+_RUN_HEADER = struct.Struct(">BBHIIIIHIHIqqqqqq")
+#: The header without created_at, its last field, which the server sets.
+_RUN_HEADER_WITHOUT_CREATED = struct.Struct(">BBHIIIIHIHIqqqqq")
 _SEQ_BYTES = 6
-#: In the header: this instant is not set.
-_NEVER = -1
-#: Flags in the header: the run has gates, a unique key, a schedule, a cancel request.
+#: In the header, this number stands for an instant that is None.
+_PACKED_NONE = -1
+#: Flags in the header of a run's row: the run has gates, a unique key, a schedule, a cancel request.
 HAS_GATES, HAS_KEY, HAS_SCHEDULE, HAS_CANCEL = 1, 2, 4, 8
 _STATES = tuple(State)
 _STATE_CODES = {state: code for code, state in enumerate(_STATES)}
@@ -54,12 +59,12 @@ _decode_run = msgspec.msgpack.Decoder(Run).decode
 def read_run(row: bytes) -> Run:
     """Return the run that a stored row encodes.
 
-    The fields in the row's header count; the encoded `Run` behind it has placeholders for them.
+    Fields that are in the header of the row are taken from there; the encoded `Run` has placeholders for them.
     """
     (_, state, crashes, n, epoch, attempt, head, _, _, owner, trail, due, ready, started, ended, lease, created) = (
-        _HEADER.unpack_from(row)
+        _RUN_HEADER.unpack_from(row)
     )
-    head_at = _HEADER.size + owner + trail
+    head_at = _RUN_HEADER.size + owner + trail
     rest_at = head_at + head
     run = _decode_run(b"".join((_RUN_ARRAY, row[head_at:rest_at], _PACKED_STATES[state], row[rest_at:])))
     force_setattr(run, "n", n)
@@ -71,41 +76,41 @@ def read_run(row: bytes) -> Run:
     if epoch or attempt:
         force_setattr(run, "epoch", epoch)
         force_setattr(run, "attempt", attempt)
-    if started != _NEVER:
+    if started != _PACKED_NONE:
         force_setattr(run, "started_at", started)
-    if ended != _NEVER:
+    if ended != _PACKED_NONE:
         force_setattr(run, "ended_at", ended)
-    if lease != _NEVER:
+    if lease != _PACKED_NONE:
         force_setattr(run, "lease_until", lease)
     if owner:
-        force_setattr(run, "owner", row[_HEADER.size : _HEADER.size + owner].decode())
+        force_setattr(run, "owner", row[_RUN_HEADER.size : _RUN_HEADER.size + owner].decode())
     return run
 
 
 def encode_run_row(run: Run, trail: Sequence[int]) -> bytes:
-    """Return the complete row of a run with its own created_at and n, to be restored in a copy of another store.
+    """Return the complete row of a run from another store, with the `created_at` and `n` that the run has there.
 
-    `trail`: the numbers of its events.
+    `trail`: the log numbers of the run's events.
     """
     front, owner, back = encode_run_parts(run, len(trail), run.n)
     return front + _INSTANT.pack(run.created_at) + owner + encode_trail(trail) + back
 
 
 def encode_trail(seqs: Sequence[int]) -> bytes:
-    """Return the trail of a row: the log numbers of a run's events, 6 bytes each."""
+    """Return the trail of a run's row: the log numbers of the run's events, 6 bytes each."""
     return b"".join(seq.to_bytes(_SEQ_BYTES, "big") for seq in seqs)
 
 
 def queue_name(run: Run) -> str:
-    """Return the name of the queue of a claimable run: lane NUL priority NUL task."""
+    """Return the name under which Redis stores the queue of a claimable run: lane NUL priority NUL task."""
     return f"{run.lane}\0{int(run.priority)}\0{run.task}"
 
 
 def encode_run_parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes]:
     """Return three parts of a run's row: header without created_at, owner, and the other fields without the state.
 
-    The scripts insert created_at after the first part and the trail after the second. `events`: number of events that
-    the trail will list; `n`: the value of the run's field n.
+    The scripts insert created_at after the first part, and the trail after the second part. `events`: the number of
+    events that the trail will list; `n`: the number of the run's last event.
     """
     ident = encode((run.id, run.ns, run.schedule_id))[1:]
     middle = encode(
@@ -132,7 +137,7 @@ def encode_run_parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes
         flags |= HAS_CANCEL
     owner = b"" if run.owner is None else run.owner.encode()
     body_at = len(ident) + len(middle)
-    front = _HEADER_WITHOUT_CREATED.pack(
+    front = _RUN_HEADER_WITHOUT_CREATED.pack(
         flags,
         _STATE_CODES[run.state],
         run.crashes,
@@ -146,9 +151,9 @@ def encode_run_parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes
         events * _SEQ_BYTES,
         run.due_at,
         run.ready_at,
-        _NEVER if run.started_at is None else run.started_at,
-        _NEVER if run.ended_at is None else run.ended_at,
-        _NEVER if run.lease_until is None else run.lease_until,
+        _PACKED_NONE if run.started_at is None else run.started_at,
+        _PACKED_NONE if run.ended_at is None else run.ended_at,
+        _PACKED_NONE if run.lease_until is None else run.lease_until,
     )
     return front, owner, b"".join((ident, middle, last, encode_run_rest(run)))
 
@@ -156,7 +161,7 @@ def encode_run_parts(run: Run, events: int, n: int) -> tuple[bytes, bytes, bytes
 def encode_run_rest(run: Run) -> bytes:
     """Return the encoded fields of a run that follow its state, which scripts seldom read.
 
-    For fields that are in the row's header, there are placeholders (0 or None).
+    A field that is in the header of the run's row is replaced by a placeholder, 0 or None.
     """
     rest = encode(
         (
@@ -187,7 +192,10 @@ def encode_run_rest(run: Run) -> bytes:
 
 
 def pack_new_run(run: Run, moves: int) -> tuple[Any, ...]:
-    """Return a new run as lua/apply.lua inserts it; `moves`: number of its events in the same change."""
+    """Return the values of a new run, in the order in which lua/apply.lua reads them.
+
+    `moves`: the number of events of this run in the change that inserts it.
+    """
     front, owner, back = encode_run_parts(run, moves, moves)
     waits = run.state in CLAIMABLE and run.parked_on is None and run.unique_key is None and run.schedule_id is None
     return (
@@ -210,7 +218,7 @@ def pack_new_run(run: Run, moves: int) -> tuple[Any, ...]:
 
 
 class _ScheduleRow(Struct, array_like=True, gc=False):
-    """The row of a schedule: 11 values that scripts read, then the schedule itself."""
+    """The row of a schedule: 11 columns that scripts read and update, then the encoded schedule."""
 
     n: int
     revision: int
@@ -231,17 +239,19 @@ _decode_schedule_row = msgspec.msgpack.Decoder(_ScheduleRow).decode
 
 
 def read_schedule(row: bytes) -> Schedule:
-    """Return the schedule that a stored row encodes.
+    """Return the schedule in a stored row: columns that scripts update, then the encoded schedule.
 
-    n, created_at and updated_at are the values in front, which scripts write; those in the encoded schedule may be
-    outdated.
+    `n`, `created_at` and `updated_at` are taken from the columns, because scripts do not change the encoded schedule.
     """
     found = _decode_schedule_row(_ARRAY_OF_12 + row)
     return replace(found.schedule, n=found.n, created_at=found.created, updated_at=found.updated)
 
 
 def pack_schedule(schedule: Schedule, moves: int) -> tuple[Any, ...]:
-    """Return a schedule's new values as lua/apply.lua reads them; `moves`: number of its events in the same change."""
+    """Return a schedule's new values, in the order in which lua/apply.lua reads them.
+
+    `moves`: the number of events of this schedule in the change.
+    """
     return (
         schedule.revision,
         schedule.cursor,
@@ -258,7 +268,7 @@ def pack_schedule(schedule: Schedule, moves: int) -> tuple[Any, ...]:
 
 
 def encode_schedule_row(schedule: Schedule) -> bytes:
-    """Return the complete row of a schedule with its own times and n, to be restored in a copy of another store."""
+    """Return the complete row of a schedule from another store, with the times and `n` that the schedule has there."""
     front = (
         schedule.n,
         schedule.revision,
@@ -276,11 +286,11 @@ def encode_schedule_row(schedule: Schedule) -> bytes:
 
 
 # ── events ──────────────────────────────────────────────────────────────────
-# A row: at and n, which the script that appends the event writes, then the rest, which it passes on as it is.
+# A row: at and n, which the script that appends the event writes, then all other fields, which this file encodes.
 
 
 class _EventRow(Struct, array_like=True, gc=False):
-    """The row of an event: its columns, of which `type` is the class, and its other fields as JSON text, `data`."""
+    """The row of an event: its columns, and in `data` the fields of its class as JSON text; `type` names the class."""
 
     at: int
     n: int | None
@@ -303,7 +313,10 @@ _EVENT_COLUMNS = ("at", "n", "v", "actor", "change", "run_id", "ns", "schedule_i
 
 
 def encode_event_rest(event: Event, change: str | None) -> bytes:
-    """Return the row of an event without time and n in front, which scripts add; `change`: id of its change, if any."""
+    """Return the row of an event without `at` and `n`, its first two fields, which scripts add.
+
+    `change`: the id of the change that appends the event; None if no change does.
+    """
     return encode(
         (
             change,
@@ -322,12 +335,12 @@ def encode_event_rest(event: Event, change: str | None) -> bytes:
 
 
 def encode_event_row(event: Event) -> bytes:
-    """Return the complete row of an event with its own time and n, to be restored in a copy of another store."""
+    """Return the complete row of an event from another store, with the `at` and `n` that the event has there."""
     return encode((event.at, event.n))[1:] + encode_event_rest(event, event.change)
 
 
 def read_event(seq: int, row: bytes) -> Event:
-    """Return the event that a stored row encodes; `seq` is its number in the log."""
+    """Return the event that a stored row encodes; `seq`: the event's number in the log."""
     found = _decode_event_row(_ARRAY_OF_13 + row)
     columns: dict[str, Any] = {"seq": seq}
     for name in _EVENT_COLUMNS:
@@ -338,16 +351,16 @@ def read_event(seq: int, row: bytes) -> Event:
 
 
 # ── spans ───────────────────────────────────────────────────────────────────
-# A member of the sorted set `span:<schedule>`, whose score is the span's end: its beginning, the number of the last
-# event when it was written, the encoded span.
+# A span is a member of the sorted set `span:<schedule>`, and its score is the end of the span. The member has three
+# parts: the span's beginning, the number of the log's last event when the span was written, the encoded span.
 
 _AFTER_BYTES, _LOG_POSITION_BYTES = 17, 16
 
 
 def pack_span(span: Span) -> tuple[str, int, Raw, Raw]:
-    """Return a span as lua/apply.lua adds it: schedule, score, and the member in two parts.
+    """Return a span as lua/apply.lua adds it: schedule, score, and the first and last part of the member.
 
-    Between them the script writes the number of the log's last event, which makes the member unique.
+    Between these parts the script writes the number of the log's last event, which makes the member unique.
     """
     return (
         span.schedule_id,
@@ -358,9 +371,9 @@ def pack_span(span: Span) -> tuple[str, int, Raw, Raw]:
 
 
 def encode_span_row(span: Span, position: int) -> bytes:
-    """Return the complete member of the sorted set for a span, to be restored in a copy of another store.
+    """Return the complete member of the sorted set for a span from another store.
 
-    `position` makes the member unique, and orders spans that begin at the same time.
+    `position`: a number that makes the member unique, and orders spans that begin at the same time.
     """
     return f"{span.after:+017d}{position:016d}".encode() + encode(msgspec.structs.astuple(span))
 

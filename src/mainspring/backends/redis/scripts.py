@@ -8,7 +8,7 @@ from importlib import resources
 
 
 class Script:
-    """A Lua script: its text, the SHA-1 by which the server knows it, and its name, which `Database.reach` gets."""
+    """A Lua script: its text, the SHA-1 by which the server knows it, and its name, which tests see as a point."""
 
     __slots__ = ("name", "sha", "text")
 
@@ -20,7 +20,10 @@ class Script:
 
 @cache
 def load(name: str, *parts: str) -> Script:
-    """Return the script `name`, joined from the files `parts` of the folder lua/; without parts, the file `name`."""
+    """Return a script with this name, whose text is joined from the files `parts` of the folder lua/, without `.lua`.
+
+    Without parts, the text is that of the file `name`.
+    """
     folder = resources.files("mainspring.backends.redis") / "lua"
     texts = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts or (name,)]
     return Script(name, "\n".join(texts))

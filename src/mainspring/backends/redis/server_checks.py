@@ -1,4 +1,4 @@
-"""Check the server: reasons to refuse it, warnings about its settings, and a guard of its memory."""
+"""Check the server: reasons to refuse it, warnings about its settings, and a check of its free memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from mainspring.backends.redis.database import Database
 
 MIN_REDIS_VERSION = (6, 2)
-#: Shares of `maxmemory`: from the first on, single new runs and new schedules are refused; from the second on, planned
-#: runs and many new runs in one change as well. Runs under way may use the rest.
+#: Shares of `maxmemory`. From the first share on, single new runs and new schedules are refused. From the second share
+#: on, planned runs, and changes with many new runs, are refused as well. Runs under way may use all memory.
 ENQUEUE_MEMORY_RATIO, PLAN_MEMORY_RATIO = 0.90, 0.95
 #: Read the memory figures again when they are older than one second.
 _MEMORY_INFO_MAX_AGE_SECONDS = 1.0
@@ -25,14 +25,15 @@ _CONFIG_NAMES = ("save", "appendfsync", "min-replicas-to-write")
 
 
 def parse_info(answer: bytes) -> dict[str, str]:
-    """Parse the answer to INFO into field → value."""
+    """Return the fields in the server's answer to INFO: field name → value."""
     return dict(re.findall(r"^(\w+):(.*?)\r?$", answer.decode("utf-8", "replace"), re.MULTILINE))
 
 
 def find_refusal(info: dict[str, str], mode: str, where: str) -> StoreError | None:
-    """Return an error if the server cannot be used, or not yet, else None.
+    """Return an error if the server cannot be used, or not yet; None if it can be used.
 
-    `info`: the server's answer to INFO. `mode`: the kind of server that the URL names. `where`: its name for people.
+    `info`: the server's answer to INFO. `mode`: the kind of server that the URL names. `where`: its name in error
+    texts.
     """
     if info.get("loading", "0") != "0":  # while it loads, it answers INFO and nothing else
         return StoreUnavailable(f"{where} is loading its data")
@@ -57,7 +58,10 @@ def find_refusal(info: dict[str, str], mode: str, where: str) -> StoreError | No
 
 
 def _find_wrong_kind(info: dict[str, str], mode: str, where: str) -> StoreError | None:
-    """Return an error if the server is of another kind (single, Sentinel, cluster) than the URL says, else None."""
+    """Return an error if the server is of another kind (single, Sentinel, cluster) than the URL names, else None.
+
+    `info`: the server's answer to INFO. `mode`: the kind that the URL names. `where`: the server's name in error texts.
+    """
     kind = info.get("redis_mode", info.get("server_mode", "standalone"))
     if kind == "sentinel":
         return StoreError(f"{where} is a Sentinel. Write redis+sentinel://host:26379/service")
@@ -69,7 +73,10 @@ def _find_wrong_kind(info: dict[str, str], mode: str, where: str) -> StoreError 
 
 
 async def find_warnings(db: Database, info: dict[str, str]) -> tuple[str, ...]:
-    """Return a sentence, with the fix, for each setting of the server that endangers data; `info`: its INFO."""
+    """Return a sentence, with the fix, for each setting of the server that endangers data.
+
+    `info`: the server's answer to INFO.
+    """
     config = await _read_config(db)
     warnings = []
     policy = info.get("maxmemory_policy", "noeviction")
@@ -101,7 +108,10 @@ async def find_warnings(db: Database, info: dict[str, str]) -> tuple[str, ...]:
 
 
 async def _read_config(db: Database) -> dict[str, str]:
-    """Return the settings of `_CONFIG_NAMES`; empty if the server refuses CONFIG, as managed servers do."""
+    """Return the server's settings named in `_CONFIG_NAMES`: name → value.
+
+    Return {} if the server refuses CONFIG, as managed servers do.
+    """
     found: dict[str, str] = {}
     try:
         for name, value in await db.run_commands(*(("CONFIG", "GET", name) for name in _CONFIG_NAMES)):
@@ -114,7 +124,7 @@ async def _read_config(db: Database) -> dict[str, str]:
 
 
 class MemoryGuard:
-    """Keeps the last tenth of the server's memory for work under way: near maxmemory, new work is refused."""
+    """Keeps the last tenth of the server's memory for work under way: near `maxmemory`, new work is refused."""
 
     def __init__(self) -> None:
         self._used = 0
@@ -124,9 +134,9 @@ class MemoryGuard:
     async def check_room(self, db: Database, changes: Sequence[Change]) -> None:
         """Raise an error if the server lacks memory for a batch of changes; the figures may be a second old.
 
-        Raises, for the whole batch: from 90 % on, StoreNearlyFull if a change has a guard that a run or schedule is
-        absent; from 95 % on, StoreFull if any other change inserts runs. Other batches pass, so that work under way can
-        end.
+        Raises, for the whole batch: from 90 % of `maxmemory` on, StoreNearlyFull if a guard of the batch requires that
+        a run or schedule is absent; from 95 % on, StoreFull if the batch has no such guard and inserts runs. Other
+        batches pass, so that work under way can end.
         """
         limit = _memory_limit(changes)
         if limit is None:
@@ -140,14 +150,14 @@ class MemoryGuard:
             return
         problem = (
             f"{db.settings.where} uses {self._used / self._max_memory:.0%} of its maxmemory ({self._used >> 20} of "
-            f"{self._max_memory >> 20} MiB): runs under way may end, new work is refused. "
+            f"{self._max_memory >> 20} MiB): runs under way can finish; new runs and schedules are refused. "
             "Raise maxmemory, or keep less history"
         )
         raise StoreNearlyFull(problem) if limit == ENQUEUE_MEMORY_RATIO else StoreFull(problem)
 
 
 def _memory_limit(changes: Sequence[Change]) -> float | None:
-    """Return the share of maxmemory from which on a batch is refused; None: never, as it brings no new work."""
+    """Return the share of `maxmemory` from which on a batch is refused; None for a batch without new work."""
     if any(isinstance(change.guard, RunAbsent | ScheduleAbsent) for change in changes):
         return ENQUEUE_MEMORY_RATIO
     if any(change.runs for change in changes):

@@ -15,7 +15,7 @@ from mainspring.model.instant import Ms
 Mode = Literal["server", "sentinel", "cluster"]
 _TLS_OF_BASE = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
 _MODE_OF_SUFFIX: dict[str, Mode] = {"": "server", "+sentinel": "sentinel", "+cluster": "cluster"}
-#: URL scheme → True if it uses TLS, and the kind of server that it names.
+#: By URL scheme: True if it uses TLS, and the kind of server that it names.
 SCHEMES: dict[str, tuple[bool, Mode]] = {
     base + suffix: (tls, mode) for suffix, mode in _MODE_OF_SUFFIX.items() for base, tls in _TLS_OF_BASE.items()
 }
@@ -48,18 +48,18 @@ class RedisSettings(Struct, frozen=True):
     hosts: tuple[tuple[str, int], ...]
     #: The server's name for people, without the password.
     where: str
-    #: Name under which the Sentinels know the primary; "" without Sentinels.
+    #: The name under which the Sentinels know the primary; "" without Sentinels.
     service: str = ""
     db: int = 0
     user: str | None = None
     password: str | None = None
     #: Hash tag of every key, so that all keys lie in one slot.
     prefix: str = "mainspring"
-    #: Maximum of connections, besides the one that subscribes to notifications.
+    #: The largest number of connections. The connection that subscribes to notifications is not counted.
     pool: int = 4
-    #: How long `open` waits for a server that does not answer yet.
+    #: How long `open` waits for a server that does not answer yet, in milliseconds.
     wait: Ms = 30_000
-    #: Time-out of the answer to a call.
+    #: The time-out for the answer to a call, in milliseconds.
     timeout: Ms = 10_000
     client_name: str = "mainspring"
     tls: bool = False
@@ -74,7 +74,7 @@ class RedisSettings(Struct, frozen=True):
 
 
 def read_url(url: str) -> RedisSettings:
-    """Return the settings that a URL gives; nothing is opened. Raises: InvalidInput, with the fix."""
+    """Return the settings that a URL gives; nothing is opened. Raises: InvalidInput for a wrong URL, with the fix."""
     scheme, _, rest = url.partition("://")
     found = SCHEMES.get(scheme.lower())
     if found is None:
@@ -122,18 +122,21 @@ def read_url(url: str) -> RedisSettings:
 
 
 def _check_prefix(prefix: str) -> str:
-    """Return the prefix unchanged. Raises: InvalidInput unless it is a plain name of at most 100 characters."""
+    """Return the prefix unchanged. Raises: InvalidInput unless it has 1 to 100 letters, digits or `_.:-`."""
     if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}", prefix):
         raise InvalidInput(
             "url",
-            f"prefix={prefix!r} is not a plain name, which every key has as its hash tag",
-            "Use letters, digits and _ . : -, at most 100",
+            f"prefix={prefix!r} is not allowed",
+            "Use 1 to 100 letters, digits and _ . : -",
         )
     return prefix
 
 
 def _parse_host(text: str, mode: Mode) -> tuple[str, int]:
-    """Return the host, by default localhost, and the port, by default that of `mode`. Raises: InvalidInput."""
+    """Return host and port of an address in a URL; the defaults are localhost and the usual port of the `mode`.
+
+    Raises: InvalidInput if the text has another form than host:port.
+    """
     found = re.fullmatch(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*)(:(?P<port>[0-9]*))?", text)
     port = int(found["port"] or _DEFAULT_PORTS[mode]) if found is not None else 0
     if found is None or not 0 < port < 65_536:
@@ -142,9 +145,9 @@ def _parse_host(text: str, mode: Mode) -> tuple[str, int]:
 
 
 def _parse_path(path: str, mode: Mode) -> tuple[str, int]:
-    """Return the Sentinels' name of the primary ("" in another mode) and the number of the database, from a URL's path.
+    """Return two values from a URL's path: the Sentinels' name of the primary, and the number of the database.
 
-    Raises: InvalidInput.
+    The name is "" unless `mode` is "sentinel". Raises: InvalidInput if a name is missing or the number is wrong.
     """
     parts = [unquote(part) for part in path.split("/")] if path else []
     service = ""
@@ -152,13 +155,17 @@ def _parse_path(path: str, mode: Mode) -> tuple[str, int]:
         service = parts.pop(0) if parts else ""
         if not service:
             raise InvalidInput(
-                "url", "it lacks the name under which the Sentinels know the primary", _URL_EXAMPLES[mode]
+                "url", "it has no service name (the Sentinels' name of the primary)", _URL_EXAMPLES[mode]
             )
     return service, _parse_database(parts, path, mode)
 
 
 def _parse_database(parts: list[str], path: str, mode: Mode) -> int:
-    """Return the number of the database: the only one of `parts`, or 0 without parts. Raises: InvalidInput."""
+    """Return the number of the database: the only item of `parts`, or 0 without items.
+
+    `path`: the whole path, for the error text. Raises: InvalidInput if there are more parts or the part is no number,
+    or for another database than 0 in a cluster.
+    """
     number = parts[0] if parts else ""
     if len(parts) > 1 or (number and not (number.isdecimal() and int(number) < 100_000)):
         raise InvalidInput("url", f"{path!r} is no number of a database", _URL_EXAMPLES[mode])
@@ -173,10 +180,13 @@ def _check_tls_pair(options: dict[str, str]) -> None:
     """Raise InvalidInput if only one of the options for the client's certificate and its key is given."""
     tls = [name for name in options if name in ("tls_cert", "tls_key")]
     if len(tls) == 1:
-        raise InvalidInput("url", f"{tls[0]} is alone", "Give both tls_cert and tls_key, or neither")
+        other = "tls_key" if tls[0] == "tls_cert" else "tls_cert"
+        raise InvalidInput("url", f"{tls[0]} is given without {other}", "Give both tls_cert and tls_key, or neither")
 
 
 def _check_client_name(text: str) -> str:
     if not re.fullmatch(r"[!-~]{1,60}", text):
-        raise InvalidInput("url", f"client_name={text!r} is not a plain word", "Use visible ASCII without blanks")
+        raise InvalidInput(
+            "url", f"client_name={text!r} is not allowed", "Use 1 to 60 visible ASCII characters, no blank"
+        )
     return text

@@ -43,7 +43,8 @@ _DEFAULT_HISTORY_MS: Ms = 86_400_000
 class RedisStore:
     """Store on one Redis or Valkey primary. Leases and due times are judged by the server's clock.
 
-    Tests pass a `clock` that is used in its place, and a `failpoint`, called with the names of places in the code.
+    `clock` and `failpoint` are for tests: a clock in place of the server's, and a function that is called with the
+    names of places in the code.
     """
 
     capabilities = Capabilities(
@@ -64,7 +65,7 @@ class RedisStore:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A sentence with the fix, for people, for each setting of the server that endangers data; () before `open`."""
+        """A sentence, with the fix, for each setting of the server that endangers data; () before `open`."""
         return self._db.warnings
 
     async def exists(self) -> bool:

@@ -6,7 +6,7 @@ from mainspring.model.errors import OutcomeUnknown, StoreError
 
 
 class _CallFailed(Exception):
-    """Carries `store_error`, the error that the store's caller receives if the call is not repeated."""
+    """A failed call that may be repeated. `store_error`: what to raise to the store's caller if it is not repeated."""
 
     def __init__(self, store_error: StoreError) -> None:
         super().__init__(str(store_error))
@@ -14,19 +14,19 @@ class _CallFailed(Exception):
 
 
 class WriteConflict(_CallFailed):
-    """Two writers collided and the server rolled this one back. The call changed nothing and can be repeated."""
+    """The write collided with another write, and the server rolled it back. It changed nothing and can be repeated."""
 
 
 class ConnectionLost(_CallFailed):
-    """The connection broke during a call. A write that was under way may or may not be stored."""
+    """The connection broke during a call. A write that was under way may or may not have been stored."""
 
 
 def outcome_unknown(error: BaseException, where: str) -> OutcomeUnknown:
-    """Return the error for a write whose answer was lost, and about which the store could not be asked since.
+    """Return the error for a write whose answer was lost, and which could not be repeated in time.
 
-    `error` is the failure that lost the answer, `where` names the store.
+    `error`: the failure that lost the answer. `where`: the name of the store, for the text.
     """
     return OutcomeUnknown(
         f"{where} went away while a change was being stored ({error}): whether it was is not known. "
-        "Sent again with the same id it is stored once"
+        "Check whether it was stored before you repeat it"
     )

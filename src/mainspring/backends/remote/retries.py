@@ -18,9 +18,9 @@ _RESEND_PAUSE_SECONDS = 0.1
 
 
 async def translate_failures(call: Awaitable[T]) -> T:
-    """Await a call and return its answer.
+    """Await a call and return its answer. The call is not repeated.
 
-    Instead of `ConnectionLost`, raise the `StoreError` that it carries. The call is not repeated.
+    Raises: the `StoreError` inside a `ConnectionLost`, instead of that exception.
     """
     try:
         return await call
@@ -47,8 +47,8 @@ async def retry_conflicts(call: Callable[[], Awaitable[T]]) -> T:
 async def resend_until_answered(send: Callable[[bool], Awaitable[T]], where: str) -> T:
     """Await `send(resent)` until the store answers; return the answer. `where` names the store in error texts.
 
-    `resent` is False in the first call and True once an answer was lost. The changes may be stored already then, under
-    their ids, and the store answers `repeated` for these.
+    `resent` is False in the first call and True once an answer was lost. The changes may then be stored already, under
+    their ids; for such changes the store answers "repeated".
 
     Raises: `OutcomeUnknown` RESEND_SECONDS after the first lost answer; `StoreUnavailable` only if no answer was lost
     before, because then nothing is stored; the `StoreError` inside the last of MAX_CONFLICTING_TRIES write conflicts.

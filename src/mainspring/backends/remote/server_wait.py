@@ -16,7 +16,7 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.25, 4.0
 
 
 class ServerStarting(Exception):
-    """A try to connect failed as it does while a server is still starting. `store_error` is that failure."""
+    """A try to connect failed in a way that is usual while a server is starting. `store_error` is that failure."""
 
     def __init__(self, store_error: StoreError) -> None:
         super().__init__(str(store_error))
@@ -24,11 +24,11 @@ class ServerStarting(Exception):
 
 
 async def wait_for_server(connect: Callable[[], Awaitable[T]], limit: Ms, log: logging.Logger) -> T:
-    """Await `connect()` again while it raises `ServerStarting`; return its answer. Each failed try is logged.
+    """Await `connect()` again while it raises `ServerStarting`; return its answer. Each failed try is logged in `log`.
 
-    Any other exception passes at once: a server that refuses a user will refuse the next try, too.
+    Any other exception is raised at once: a server that refuses a user will refuse the next try, too.
 
-    Raises: `StoreUnavailable` when a try fails `limit` milliseconds after the start.
+    Raises: `StoreUnavailable` when a try fails `limit` milliseconds or more after the first began.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit / 1000

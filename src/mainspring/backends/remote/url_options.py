@@ -15,9 +15,10 @@ FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no":
 def parse_options(
     query: str, own: Sequence[str], driver: Sequence[str] = ()
 ) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Split the query of a URL into the store's `own` options and, in their order, those passed on to the driver.
+    """Split the query of a URL into the store's options (name → value) and the options for the driver, in their order.
 
-    Raises: `InvalidInput` for an option in neither list, with the nearest known name.
+    `own` and `driver` are the names of both kinds. Raises: `InvalidInput` for an option in neither list; the text
+    suggests the nearest name.
     """
     options: dict[str, str] = {}
     passed_on: list[tuple[str, str]] = []
@@ -34,7 +35,7 @@ def parse_options(
 
 
 def read_flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Return the flag `name`, or the default if the URL does not set it."""
+    """Return the flag `name`, or the default if the URL does not set it. Raises: `InvalidInput` if it is no flag."""
     value = FLAGS.get(options.get(name, str(int(default))).lower())
     if value is None:
         raise InvalidInput("url", f"{name}={options[name]!r} is not known", "Use 1 or 0")
@@ -42,7 +43,10 @@ def read_flag(options: Mapping[str, str], name: str, *, default: bool = False) -
 
 
 def read_number(options: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """Return the number `name`, from `least` to `most`, or the default if the URL does not set it."""
+    """Return the number `name`, or the default if the URL does not set it.
+
+    Raises: `InvalidInput` if it is no whole number from `least` to `most`.
+    """
     text = options.get(name, str(default))
     if not text.isdecimal() or not least <= int(text) <= most:
         raise InvalidInput(
@@ -52,5 +56,8 @@ def read_number(options: Mapping[str, str], name: str, default: int, least: int,
 
 
 def read_duration(options: Mapping[str, str], name: str, default: Ms) -> Ms:
-    """Return the duration `name` in milliseconds, or the default if the URL does not set it."""
+    """Return the duration `name`, such as "2m", in milliseconds, or the default if the URL does not set it.
+
+    Raises: `InvalidDuration` if it is no duration.
+    """
     return duration_ms(options[name], field=f"url: {name}") if name in options else default

@@ -1,4 +1,4 @@
-"""The store's `apply`: guards, rows and events of a batch, written in few statements."""
+"""The store's `apply`: write the changes of a batch in few statements, each change only if its guard holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from mainspring.backends.change_batches import IndexedChanges
 from mainspring.backends.sqlite import apply_sql as sql
-from mainspring.backends.sqlite.batch_rows import Segment, count_moves_by_run, new_run_row, split_segments
+from mainspring.backends.sqlite.batch_rows import Segment, count_events_by_run, new_run_row, split_segments
 from mainspring.backends.sqlite.claim import claim, claim_in_transaction
 from mainspring.backends.sqlite.database import Database
 from mainspring.backends.sqlite.fast.advance_schedules import advance_schedules
@@ -19,7 +19,7 @@ from mainspring.backends.sqlite.fast.insert_runs import insert_run, insert_runs
 from mainspring.backends.sqlite.fast.insert_schedules import insert_schedules
 from mainspring.backends.sqlite.fast.plan_and_claim import FastPathMissed, plan_and_claim
 from mainspring.backends.sqlite.gates import put_gates, release_gates
-from mainspring.backends.sqlite.rows import INSERT_EVENTS, event_row, insert_runs_statement, pack, row_mark, row_moves
+from mainspring.backends.sqlite.rows import INSERT_EVENTS, event_row, insert_runs_statement, pack, row_mark, row_n
 from mainspring.model.change import Change, Result, RunAbsent, RunAt, RunLease, ScheduleAbsent, ScheduleAt
 from mainspring.model.events import RunEvent, ScheduleEvent
 from mainspring.model.instant import Ms
@@ -28,7 +28,8 @@ from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Applied, Claimed, ClaimRequest
 
 _pairs = msgspec.json.Decoder(list[tuple[int, int]])
-#: Rows of `sql.REFUSED_RUNS` and `sql.REFUSED_SCHEDULES`: place in the batch, whether the change is a repetition, row.
+#: Rows of `sql.REFUSED_RUNS` and `sql.REFUSED_SCHEDULES`: index of the change, 1 if it was accepted before, else 0, and
+#: the run or schedule that refused it.
 _refused_runs = msgspec.json.Decoder(list[tuple[int, int, Run]], strict=False)
 _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 
@@ -36,8 +37,8 @@ _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
     """Write the batch in one transaction, each change all or nothing, and make the requested claim in it, if any.
 
-    A fast path that fails after it has written something rolls all of this back; then the batch is written without it.
-    An empty batch only claims.
+    If a fast path fails after it has written something, the transaction is rolled back, and the batch is written again
+    without that path. An empty batch only claims. `now`: the time to use, for tests; None: what the clock shows.
     """
     if not changes:
         claimed = None if claim_request is None else claim(db, claim_request.offer, claim_request.limit, (), now)
@@ -51,9 +52,9 @@ def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest |
 def _apply(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None, *, can_start: bool
 ) -> Applied:
-    """Write and claim in one transaction. With `can_start`, `plan_and_claim` may write planned fires as running.
+    """Write and claim in one transaction. `can_start`: the fast path `plan_and_claim` may write fires as running.
 
-    Raises: `FastPathMissed` if `plan_and_claim` fails after it has written something; all is rolled back.
+    Raises: `FastPathMissed` if `plan_and_claim` fails after it has written something; the transaction is rolled back.
     """
     wall, lease_now = db.lease_clocks(now)
     claimed: Claimed | None = None
@@ -76,10 +77,11 @@ def _apply(
 def _write_frequent(
     db: Database, changes: Sequence[Change], results: list[Result], first: int, wall: Ms
 ) -> IndexedChanges:
-    """Try the two commonest fast paths: a batch that is one new run, else the plain successes in the batch.
+    """Try the two commonest fast paths: for a batch of one new run, else for the plain successes in the batch.
 
-    Set their `results` and return the changes that are left. `first` is the mark of the first change. A run under whose
-    lease one of the changes left is made is dropped from `db.claimed_runs`.
+    Set the `results` of the changes that are written, and return the others with their indexes. `first`: the batch's
+    first number for the column `mark`. If one of the changes returned is made under a run's lease, the run is removed
+    from `db.claimed_runs`.
     """
     mark = first + len(changes)
     if len(changes) == 1:
@@ -95,7 +97,10 @@ def _write_frequent(
 
 
 def _write_others(db: Database, rest: IndexedChanges, results: list[Result], first: int, wall: Ms) -> None:
-    """Write the changes that are left and set their `results`: by a fast path that fits, else segment by segment."""
+    """Write the changes `rest` and set their `results`: by a fast path that fits, else in segments (`Segment`).
+
+    `first`: the batch's first number for the column `mark`.
+    """
     mark = first + len(results)
     rest = advance_schedules(db, rest, results, mark, wall) if rest else rest
     if rest and not (insert_runs(db, rest, results, mark, wall) or insert_schedules(db, rest, results, mark, wall)):
@@ -111,7 +116,7 @@ def _end_holds(db: Database, changes: Sequence[Change], results: list[Result]) -
 
 
 def _apply_segment(db: Database, segment: Segment, results: list[Result]) -> None:
-    """Write the accepted changes of a segment and set the results of all its changes."""
+    """Write those changes of a segment whose guards hold, and set the results of all its changes."""
     accepted = _write_guarded_rows(db, segment)
     db.reach("apply:after_guard")
     holding = [(index, change) for index, change in segment.changes if index in accepted]
@@ -131,9 +136,10 @@ def _apply_segment(db: Database, segment: Segment, results: list[Result]) -> Non
 
 
 def _write_guarded_rows(db: Database, segment: Segment) -> dict[int, int]:
-    """Write each guarded row whose guard holds; return each accepted change's new `n`, by place in the batch.
+    """Write each guarded row whose guard holds. Return, for each accepted change, its index in the batch → the new `n`.
 
-    Changes without a guard are accepted, too. `n` is 0 for them, and for rows guarded by a lease: nothing needs it.
+    Changes without a guard are accepted, too. For these, and for rows guarded by a lease, 0 is returned instead of `n`,
+    because no caller needs it.
     """
     accepted: dict[int, int] = dict.fromkeys(segment.unguarded, 0)
     for statement, rows in ((sql.END_ATTEMPTS, segment.leaving), (sql.KEEP_RUNNING, segment.staying)):
@@ -156,18 +162,15 @@ def _write_guarded_rows(db: Database, segment: Segment) -> dict[int, int]:
 
 
 def _insert_guarded_runs(db: Database, segment: Segment) -> Iterable[tuple[int, int]]:
-    """Insert the runs that must not exist yet; return, for each inserted run, its change's place and the run's `n`."""
+    """Insert the segment's runs that must not exist yet; return (index of the change, `n`) of each inserted run."""
     first = segment.first
     if db.run_rows(*insert_runs_statement(segment.absent), segment.wall) == len(segment.absent):
-        return [(row_mark(row) - first, row_moves(row)) for row in segment.absent]
+        return [(row_mark(row) - first, row_n(row)) for row in segment.absent]
     return _read_marks(db, ((row[0], row_mark(row)) for row in segment.absent), first)
 
 
 def _update_schedules(db: Database, segment: Segment) -> Iterable[tuple[int, int]]:
-    """Update the schedules of a segment whose guards hold.
-
-    Return, for each of these, the place of its change in the batch and the schedule's new `n`.
-    """
+    """Update the schedules of a segment whose guards hold; return (index of the change, new `n`) of each of these."""
     packed = pack(segment.schedules)
     before = db.rows_changed
     db.run(sql.UPDATE_SCHEDULES, packed, segment.wall)
@@ -183,7 +186,10 @@ def _ids_and_marks(rows: Iterable[list[Any]]) -> Iterable[tuple[Any, int]]:
 
 
 def _read_marks(db: Database, rows: Iterable[tuple[Any, int]], first: int) -> list[tuple[int, int]]:
-    """Return (place in the batch, `n`) of each run whose row bears its mark. `rows`: run ids, each with the mark."""
+    """Return (index of the change, `n`) of each run that its change has written, as the column `mark` shows.
+
+    `rows`: run ids, each with the change's mark. `first`: the mark of the batch's first change.
+    """
     return _decode_marks(db.value(sql.MARKED_RUNS, pack(list(rows))), first)
 
 
@@ -191,11 +197,11 @@ def _decode_marks(text: str, first: int) -> list[tuple[int, int]]:
     return [(mark - first, n) for mark, n in _pairs.decode(text)]
 
 
-# ── beside them ─────────────────────────────────────────────────────────────
+# ── other rows, and events ──────────────────────────────────────────────────
 
 
 def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> None:
-    """Write what accepted changes (`holding`) bring beside guarded rows: runs, bodies, gates, spans, touches, releases.
+    """Write the other rows of the accepted changes (`holding`): runs, bodies, gates, spans, touches, gate releases.
 
     A run or body that exists is left as it is; of a gate that exists, only `max` is changed.
     """
@@ -206,8 +212,10 @@ def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> No
     touches: Counter[str] = Counter()
     releases: list[str] = []
     for index, change in holding:
-        moves = count_moves_by_run(change) if change.runs else {}
-        runs += [new_run_row(run, moves[run.id], segment.wall, segment.first + index, None) for run in change.runs]
+        event_counts = count_events_by_run(change) if change.runs else {}
+        runs += [
+            new_run_row(run, event_counts[run.id], segment.wall, segment.first + index, None) for run in change.runs
+        ]
         for body in change.bodies:
             bodies.setdefault(body.id, body.data)
         spans += map(msgspec.structs.astuple, change.spans)
@@ -230,10 +238,10 @@ def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> No
 
 
 def _append_events(db: Database, holding: IndexedChanges, segment: Segment, accepted: dict[int, int]) -> None:
-    """Append the events of the accepted changes (`holding`), each numbered in the stream of its run or schedule.
+    """Append the events of the accepted changes (`holding`), numbered run by run and schedule by schedule.
 
-    `accepted`: the answer of `_write_guarded_rows`. Events of new runs that exist already are left out; notes get no
-    number.
+    `accepted`: index of a change → new `n` of its guarded row. Events of new runs that exist already are left out.
+    Events that belong to no run and no schedule get no number.
     """
     rows: list[list[Any]] = []
     for index, change in holding:
@@ -248,12 +256,15 @@ def _append_events(db: Database, holding: IndexedChanges, segment: Segment, acce
 
 
 def _event_rows(change: Change, mark: int, n: int) -> list[list[Any]]:
-    """Return a row for `INSERT_EVENTS` for each event of the change. `n`: the guarded row's number after the change.
+    """Return a row for `INSERT_EVENTS` for each event of the change.
 
-    The events of a run are numbered back from the `n` in the run's row, which is written already.
+    `mark`: that of the change. `n`: that of the guarded row after the change.
+
+    For an event of a run, the row has the number of later events of that run: the statement subtracts it from the `n`
+    in the run's row, which is written already.
     """
     rows: list[list[Any]] = []
-    moves: Counter[str | None] = Counter(
+    event_counts: Counter[str | None] = Counter(
         e.run_id if isinstance(e, RunEvent) else e.schedule_id
         for e in change.events
         if isinstance(e, RunEvent | ScheduleEvent)
@@ -263,10 +274,10 @@ def _event_rows(change: Change, mark: int, n: int) -> list[list[Any]]:
     for event in change.events:
         if isinstance(event, RunEvent):
             number = seen[event.run_id] = seen.get(event.run_id, 0) + 1
-            rows.append(event_row(event, change.id, mark, moves[event.run_id] - number))
+            rows.append(event_row(event, change.id, mark, event_counts[event.run_id] - number))
         elif isinstance(event, ScheduleEvent):
             number = seen[event.schedule_id] = seen.get(event.schedule_id, 0) + 1
-            before = n - moves[guarded] if event.schedule_id == guarded else 0
+            before = n - event_counts[guarded] if event.schedule_id == guarded else 0
             rows.append(event_row(event, change.id, None, before + number))
         else:
             rows.append(event_row(event, change.id, None, None))
@@ -277,10 +288,10 @@ def _event_rows(change: Change, mark: int, n: int) -> list[list[Any]]:
 
 
 def _explain_refusals(db: Database, refused: IndexedChanges) -> Iterable[tuple[int, Result]]:
-    """Yield (place in the batch, result) of each refused change if a row refused it; the result contains this row.
+    """Yield (index in the batch, result) of each refused change. The result contains the row that refused it.
 
-    The result is "repeated" if this very change was accepted before, else "refused". Changes whose row does not exist
-    are left out.
+    The result is "repeated" if the change with this id was accepted before, else "refused". Changes whose guarded row
+    does not exist are left out.
     """
     runs: list[Any] = []
     schedules: list[Any] = []

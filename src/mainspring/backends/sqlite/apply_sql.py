@@ -1,8 +1,10 @@
 """The statements of `apply`. The comment above each names the values of a row, in order, and other parameters.
 
 "Rows" come as one JSON array of arrays (`WITH_ROWS`), "bound rows" value by value (`BOUND_ROWS`). Parameters named
-before bound rows come before them. A mark is a number that a change writes into its rows; a row that bears it
-afterwards was written by this change, so its guard held. The changes that a fast path writes share one mark.
+before bound rows come before them.
+
+A mark is a number that a change writes into the column `mark` of its rows. A row that has this number afterwards was
+written by this change, so the guard held. The changes that a fast path writes share one mark.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import msgspec
 from mainspring.backends.sqlite.rows import BOUND_ROWS, RUN_JSON, SCHEDULE_JSON, WITH_ROWS, column, item
 from mainspring.model.schedule import Schedule
 
-_OPEN = "('blocked', 'waiting', 'running', 'retrying')"
+_OPEN_STATES_SQL = "('blocked', 'waiting', 'running', 'retrying')"
 _STILL_RUNNING = f"{item(4)} = 'running'"
 
 #: Assignments of a guarded run. In the comments below, "values…" stands for the values from state to dead, in order.
@@ -36,7 +38,7 @@ KEEP_RUNNING = f"{WITH_ROWS} UPDATE run AS r SET {_VALUES}, ended_at = NULL FROM
 
 
 def _succeed(began_at: str, ms: str, result: str, mark: str, wall: str) -> str:
-    """Return the beginning of an UPDATE that ends runs as succeeded; the arguments are SQL for the values."""
+    """Return an UPDATE without FROM and WHERE, which ends runs as succeeded; the arguments are SQL for the values."""
     return f"""
 UPDATE run AS r SET mark = {mark}, n = r.n + 1, state = 'succeeded', reason = NULL, error = NULL, result = {result},
     began_at = {began_at}, ms = {ms}, ended_at = {wall},
@@ -54,7 +56,7 @@ SUCCEED_GROUP = f"""
 {_succeed("?5", "?6", "?7", "?2", "?3")}
 WHERE r.rid IN (SELECT value FROM json_each(?1)) AND r.state = 'running' AND r.epoch = ?4
 """  # noqa: S608
-#: Row numbers, mark. Returns those whose row bears the mark.
+#: Row numbers of runs, mark. Returns the row numbers of the runs whose row has the mark.
 SUCCEEDED_RUNS = (
     "SELECT json_group_array(r.rid) FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value AND r.mark = ?2"
 )
@@ -72,26 +74,26 @@ FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = CAST(j.key AS INTEGER)
 UPDATE_AT = f"""
 {WITH_ROWS}
 UPDATE run AS r SET {_VALUES}, cancel = {item(14)},
-    ended_at = CASE WHEN {item(4)} NOT IN {_OPEN} THEN ifnull(r.ended_at, ?2) END,
+    ended_at = CASE WHEN {item(4)} NOT IN {_OPEN_STATES_SQL} THEN ifnull(r.ended_at, ?2) END,
     owner = CASE WHEN {_STILL_RUNNING} THEN r.owner END,
     lease_until = CASE WHEN {_STILL_RUNNING} THEN r.lease_until END,
     parked_on = CASE WHEN {_STILL_RUNNING} THEN r.parked_on END,
     progress = CASE WHEN {_STILL_RUNNING} THEN r.progress END
 FROM j
 WHERE r.id = {item(0)} AND r.n = {item(1)} AND (
-    {item(16)} IS NULL OR {item(4)} NOT IN {_OPEN} OR r.ended_at IS NULL OR NOT EXISTS (
+    {item(16)} IS NULL OR {item(4)} NOT IN {_OPEN_STATES_SQL} OR r.ended_at IS NULL OR NOT EXISTS (
         SELECT 1 FROM run o WHERE o.ns = {item(15)} AND o.unique_key = {item(16)}
           AND o.unique_key IS NOT NULL AND o.ended_at IS NULL))
 """  # noqa: S608
 
-#: Rows: [id, mark, body]. A statement of its own, for writing an unchanged payload would rewrite its index entry.
+#: Rows: [id, mark, body]. Why it is not a part of `UPDATE_AT`: to write an unchanged payload rewrites its index entry.
 UPDATE_BODIES = f"""
 {WITH_ROWS}
 UPDATE run AS r SET body = {item(2)} FROM j
 WHERE r.id = {item(0)} AND r.mark = {item(1)} AND r.body IS NOT {item(2)}
 """  # noqa: S608
 
-#: Rows: [id, mark]. Returns mark and `n` of the runs whose row bears the mark.
+#: Rows: [id, mark]. Returns [mark, n] of the runs whose row has the mark.
 MARKED_RUNS = f"""
 {WITH_ROWS}
 SELECT json_group_array(json_array(r.mark, r.n)) FROM j CROSS JOIN run r
@@ -100,16 +102,17 @@ WHERE r.id = {item(0)} AND r.mark = {item(1)}
 
 
 def _inserted_by(change: int, runs: int) -> str:
-    """Return an SQL condition: one of the change's new runs exists, with an event of this very change.
+    """Return an SQL condition: one of the change's new runs exists, with an event of this change.
 
-    Then the change was accepted before. `change` and `runs`: where a row has the change's id and its new runs' ids.
+    Then the change was accepted before. `change` and `runs`: positions of the change's id and of the list of its new
+    runs' ids in a row.
     """
     return f"""EXISTS (SELECT 1 FROM json_each({item(runs)}) i CROSS JOIN run o CROSS JOIN event e
                        WHERE o.id = i.value AND e.rid = o.rid AND e.rid IS NOT NULL AND e.change = {item(change)})"""  # noqa: S608
 
 
-#: Rows: [place, id, ns, unique key, change, schedule, fire key, ids of new runs]. Returns [place, whether the change
-#: was accepted before, run]. The run has the id, or the unique key and is open, or is the same fire.
+#: Rows: [index, id, ns, unique key, change, schedule, fire key, ids of new runs]. Returns [index, whether the change
+#: was accepted before, run]. The run has the id, or is open and has the unique key, or is of the fire.
 REFUSED_RUNS = f"""
 {WITH_ROWS}
 SELECT json_group_array(json_array({item(0)},
@@ -136,48 +139,48 @@ INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change,
 VALUES (?1, ?2, ?3, ?4, ?5, 1, 'RunScheduled', ?6, ?7, ?8, ?9)
 """
 
-#: Row number before the first, last row number, mark. Deletes runs that were inserted just now. The mark is needed:
-#: a row that INSERT OR IGNORE skipped has used up a number, so older runs may be among these numbers.
+#: Row number before the first, last row number, mark. Deletes runs that were inserted just now. Why the mark is needed:
+#: INSERT OR IGNORE uses up a number for a row that it skips, so older runs may be among these numbers.
 DELETE_NEW_RUNS = "DELETE FROM run WHERE rid > ?1 AND rid <= ?2 AND mark = ?3"
 
 # ── schedules ───────────────────────────────────────────────────────────────
 
 #: Columns that only a new revision or declaration of a schedule changes.
 _DEFINITION = ("ns", "name", "owner", "origin", "app", "version", "digest", "spec", "body")
-#: The other columns that a change sets. Planning changes some of them.
+#: The other columns that a change sets. Plans change some of them.
 _POSITION = ("state", "revision", "anchor", "cursor", "next_at", "fired", "reason", "until")
-_COLUMNS = ("id", "mark", "moves", *_DEFINITION, *_POSITION)
+_COLUMNS = ("id", "mark", "event_count", *_DEFINITION, *_POSITION)
 _I = {name: item(i) for i, name in enumerate(_COLUMNS)}
 _END = len(_COLUMNS)
 _MARK = _I["mark"]
 _encoder = msgspec.json.Encoder()
 
 
-def schedule_values(schedule: Schedule, mark: int, moves: int) -> list[Any]:
-    """Return the values that rows of `UPDATE_SCHEDULES` and `INSERT_SCHEDULES` begin with; the guard's values follow.
+def schedule_values(schedule: Schedule, mark: int, event_count: int) -> list[Any]:
+    """Return the values that rows of `UPDATE_SCHEDULES` and `INSERT_SCHEDULES` begin with; the caller adds the guard's.
 
-    `mark`: the change's. `moves`: the number of the change's moves of the schedule.
+    `mark`: the number of the change for the column `mark`. `event_count`: how many of its events are of the schedule.
     """
     s = schedule
     spec = _encoder.encode(s.spec).decode()
     definition = (s.ns, s.name, s.owner, s.origin, s.app, s.version, s.digest, spec, s.spec.body)
     position = (s.state, s.revision, s.anchor, s.cursor, s.next_at, s.fired, s.reason, s.until)
-    return [s.id, mark, moves, *definition, *position]
+    return [s.id, mark, event_count, *definition, *position]
 
 
 #: Rows: [`schedule_values`…, revision, cursor, n, touched]; now. Schedules that are as the caller saw them.
 UPDATE_SCHEDULES = f"""
 {WITH_ROWS}
 UPDATE schedule AS s SET
-    mark = {_MARK}, n = s.n + {_I["moves"]}, {", ".join(f"{name} = {_I[name]}" for name in _POSITION)},
-    updated_at = CASE WHEN {_I["moves"]} > 0 THEN ?2 ELSE s.updated_at END,
+    mark = {_MARK}, n = s.n + {_I["event_count"]}, {", ".join(f"{name} = {_I[name]}" for name in _POSITION)},
+    updated_at = CASE WHEN {_I["event_count"]} > 0 THEN ?2 ELSE s.updated_at END,
     touched = CASE WHEN s.touched = {item(_END + 3)} THEN 0 ELSE s.touched END
 FROM j
 WHERE s.id = {_I["id"]} AND s.revision = {item(_END)} AND s.cursor = {item(_END + 1)} AND s.n = {item(_END + 2)}
 """  # noqa: S608
 
-#: The schedule of a bound row [sid or NULL, id, revision, cursor, n, …], if it is as the caller saw it and has no touch
-#: mark. The sid, which `due` has read, spares a search by id.
+#: Condition: `s` is the schedule of a bound row [sid or NULL, id, revision, cursor, n, …], is as the caller read it, is
+#: not touched. The sid (row number), which `due` has read, spares a search by id.
 _IS_AS_SEEN = f"""s.sid = ifnull({column(0)}, (SELECT o.sid FROM schedule o WHERE o.id = {column(1)}))
   AND s.id = {column(1)} AND s.revision = {column(2)} AND s.cursor = {column(3)} AND s.n = {column(4)}
   AND s.touched = 0"""  # noqa: S608
@@ -200,21 +203,21 @@ INSERT_PLAN_EVENTS = f"""
 INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change, data)
 SELECT ?1, {", ".join(map(column, range(10)))} FROM {BOUND_ROWS} WHERE {column(1)} IS NOT NULL
 """  # noqa: S608
-#: Ids, mark. Returns the ids of the schedules whose row bears the mark.
+#: Ids, mark. Returns the ids of the schedules whose row has the mark.
 MOVED_SCHEDULE_IDS = (
     "SELECT json_group_array(s.id) FROM json_each(?1) j CROSS JOIN schedule s WHERE s.id = j.value AND s.mark = ?2"
 )
 
-#: Rows: as for `UPDATE_SCHEDULES`, which comes first. Writes the definitions, where they differ, of schedules whose row
-#: bears the mark.
+#: Rows as for `UPDATE_SCHEDULES`, which is executed before. Writes the definitions of schedules whose row has the mark
+#: and another definition.
 REDEFINE_SCHEDULES = f"""
 {WITH_ROWS}
 UPDATE schedule AS s SET {", ".join(f"{name} = {_I[name]}" for name in _DEFINITION)} FROM j
 WHERE s.id = {_I["id"]} AND s.mark = {_MARK} AND ({" OR ".join(f"s.{name} IS NOT {_I[name]}" for name in _DEFINITION)})
 """  # noqa: S608
 
-#: Rows: [`schedule_values`…, id, ns, name]; now. New schedules: the id must be new, and the name free, that is, of no
-#: schedule that is not deleted.
+#: Rows: [`schedule_values`…, id, ns, name]; now. Inserts schedules whose id is new, and whose name no other schedule
+#: has that is not deleted.
 INSERT_SCHEDULES = f"""
 {WITH_ROWS}
 INSERT OR IGNORE INTO schedule (id, mark, n, {", ".join((*_DEFINITION, *_POSITION))}, created_at, updated_at)
@@ -249,15 +252,15 @@ SELECT {column(0)}, ?1, ?2 FROM {BOUND_ROWS} WHERE {column(0)} IS NOT NULL
 ON CONFLICT (name) DO UPDATE SET max = excluded.max
 """  # noqa: S608
 
-#: Rows: [`schedule_values`…]. Returns mark and `n` of the schedules whose row bears the mark.
+#: Rows: [`schedule_values`…]. Returns [mark, n] of the schedules whose row has the mark.
 MARKED_SCHEDULES = f"""
 {WITH_ROWS}
 SELECT json_group_array(json_array(s.mark, s.n)) FROM j CROSS JOIN schedule s
 WHERE s.id = {_I["id"]} AND s.mark = {_MARK}
 """  # noqa: S608
 
-#: Rows: [place, id, ns, name, change, ids of new runs]. Returns [place, whether the change was accepted before,
-#: schedule]. The schedule has the id, or the name and is not deleted.
+#: Rows: [index, id, ns, name, change, ids of new runs]. Returns [index, whether the change was accepted before,
+#: schedule]. The schedule has the id, or has the name and is not deleted.
 REFUSED_SCHEDULES = f"""
 {WITH_ROWS}
 SELECT json_group_array(json_array({item(0)},
@@ -274,7 +277,7 @@ WHERE s.sid = ifnull((SELECT o.sid FROM schedule o WHERE o.id = {item(1)}),
 #: Rows: [id, data]. A payload that exists stays.
 INSERT_BODIES = f"{WITH_ROWS} INSERT OR IGNORE INTO body (id, data) SELECT {item(0)}, {item(1)} FROM j"  # noqa: S608
 
-#: Rows: [name, max, held, closed_until]. Holders of gates that do not exist yet; to be run before `UPSERT_GATES`.
+#: Rows: [name, max, held, closed_until]. Stores `held` of gates that do not exist yet. Run it before `UPSERT_GATES`.
 HOLD_NEW_GATES = f"""
 {WITH_ROWS}
 INSERT OR REPLACE INTO gate_held (name, held) SELECT {item(0)}, {item(2)} FROM j
@@ -303,9 +306,9 @@ UPDATE schedule AS s SET touched = s.touched + {item(1)} FROM j WHERE s.id = {it
 
 #: Returns 1 if a run is parked, else 0.
 ANY_PARKED = "SELECT EXISTS (SELECT 1 FROM run INDEXED BY run_parked WHERE parked_on IS NOT NULL)"
-#: Gate names. Deletes the rows of gates with one holder: that one leaves.
+#: Gate names. Releases one hold of each gate that has only one: its row is deleted.
 RELEASE_LAST_HOLDS = "DELETE FROM gate_held WHERE held <= 1 AND name IN (SELECT value FROM json_each(?1))"
-#: Gate names. One holder fewer for each gate that still has a row.
+#: Gate names. Releases one hold of each gate that has a row.
 RELEASE_SINGLE_HOLDS = "UPDATE gate_held SET held = held - 1 WHERE name IN (SELECT value FROM json_each(?1))"
 #: Rows: [gate, number of holds to release]. To be followed by `DELETE_FREE_GATES` with the same rows.
 RELEASE_COUNTED_HOLDS = f"""

@@ -1,4 +1,4 @@
-"""The rows of a batch, sorted into segments of independent changes, and by the statement that checks their guard."""
+"""The rows of a batch, sorted into segments of independent changes, and by the statement that tests their guard."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from mainspring.model.run import ENDED, Run, State
 
 
 class Segment:
-    """Independent changes of a batch, as rows for the statements of `apply_sql`, one list for each kind of guard.
+    """Changes of a batch that do not depend on each other, as rows for the statements of `apply_sql`.
 
-    `first` is the mark of the batch's first change. The mark of a change is `first` plus its place in the batch. It is
-    written into the guarded row, and shows afterwards whether the guard held.
+    There is one list of rows for each kind of guard. `first`: the mark of the batch's first change. The mark of a
+    change is `first` plus its index in the batch. It is written into the column `mark` of the guarded row, and shows
+    afterwards whether the guard held.
     """
 
     def __init__(self, changes: IndexedChanges, first: int, wall: Ms) -> None:
         self.first = first
         self.wall = wall
         self.changes = changes
-        #: Under a lease: runs that end or wait again, and runs that stay running.
+        #: Guarded by a lease: runs that end or wait again (`END_ATTEMPTS`), runs that stay running (`KEEP_RUNNING`).
         self.leaving: list[list[Any]] = []
         self.staying: list[list[Any]] = []
-        #: Runs expected at an `n`, and their payloads.
+        #: Guarded by `n`: runs (`UPDATE_AT`), and their payloads (`UPDATE_BODIES`).
         self.ats: list[list[Any]] = []
         self.bodies: list[tuple[str, int, str | None]] = []
-        #: Runs that must not exist yet.
+        #: Runs that must not exist yet (`insert_runs_statement`).
         self.absent: list[list[Any]] = []
-        #: Schedules expected at a revision, cursor and `n`; the place and new `n` of each.
+        #: Schedules guarded by revision, cursor and `n` (`UPDATE_SCHEDULES`); (index in the batch, new `n`) of each.
         self.schedules: list[list[Any]] = []
         self.moved: list[tuple[int, int]] = []
-        #: Whether a change may write the definition of a schedule; planning never does.
+        #: True if a change may write the definition of a schedule. A plan never does.
         self.redefines = False
-        #: Schedules that must not exist yet.
+        #: Schedules that must not exist yet (`INSERT_SCHEDULES`).
         self.new_schedules: list[list[Any]] = []
-        #: The places in the batch of the changes without a guard.
+        #: The indexes in the batch of the changes without a guard.
         self.unguarded: list[int] = []
         for index, change in changes:
             self._sort(index, change, first + index)
 
     def _sort(self, index: int, change: Change, mark: int) -> None:
-        """Build the row of the change with place `index`, and add it to the list for its kind of guard."""
+        """Build the row of the change with this index in the batch, and add it to the list for its kind of guard."""
         guard = change.guard
         if isinstance(guard, RunLease):
             row = _run_values(change, guard.id, guard.epoch, mark)
@@ -64,8 +65,8 @@ class Segment:
             self.bodies.append((guard.id, mark, run.body))
         elif isinstance(guard, RunAbsent):
             run = _run_of(change.run)
-            moves = _count_moves(change.events, run.id)
-            self.absent.append(new_run_row(run, moves, self.wall, mark, guard.unique_key))
+            event_count = _count_events(change.events, run.id)
+            self.absent.append(new_run_row(run, event_count, self.wall, mark, guard.unique_key))
         elif isinstance(guard, ScheduleAt):
             row = _schedule_row(change, mark)
             self.schedules.append([*row, guard.revision, guard.cursor, guard.n, guard.touched])
@@ -78,38 +79,39 @@ class Segment:
 
 
 def split_segments(changes: IndexedChanges, first: int, wall: Ms) -> Iterable[Segment]:
-    """Yield the changes, which may be a part of a batch, in as few segments as possible, nearly always one.
+    """Yield the changes, given with their indexes in a batch, in as few segments as possible, nearly always one.
 
-    `first` is the mark of the batch's first change, `wall` the time to write.
+    `first`: the mark of the batch's first change. `wall`: the time to write into rows.
     """
     for part in split_independent(changes):
         yield Segment(part, first, wall)
 
 
-def new_run_row(run: Run, moves: int, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
-    """Return a row for `insert_runs_statement`. `moves` becomes the run's `n`: the number of its events in the change.
+def new_run_row(run: Run, event_count: int, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
+    """Return a row for `insert_runs_statement`.
 
-    `guard_key`: a unique key that no open run may have. None: the guard names none.
+    `event_count`: how many of the change's events are of the run; this becomes its `n`. `wall`: the end of the run, if
+    it has ended. `mark`: that of the change. `guard_key`: a unique key that no open run may have, or None.
     """
-    return run_row(run, moves, wall if run.state in ENDED else None, mark, guard_key)
+    return run_row(run, event_count, wall if run.state in ENDED else None, mark, guard_key)
 
 
-def count_moves_by_run(change: Change) -> Counter[str | None]:
-    """Count the change's events of each run."""
+def count_events_by_run(change: Change) -> Counter[str | None]:
+    """Return run id → number of the change's events of this run."""
     return Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
 
 
 def _run_values(change: Change, run_id: str, guard: int, mark: int) -> list[Any]:
     """Return the values that rows of `END_ATTEMPTS`, `KEEP_RUNNING` and `UPDATE_AT` begin with.
 
-    `guard`: the expected epoch or `n`.
+    `guard`: the epoch or `n` that the run's row must have. `mark`: that of the change.
     """
     run = _run_of(change.run)
     return [
         run_id,
         guard,
         mark,
-        _count_moves(change.events, run_id),
+        _count_events(change.events, run_id),
         STATE_TEXT[run.state],
         run.ready_at,
         run.failures,
@@ -124,15 +126,18 @@ def _run_values(change: Change, run_id: str, guard: int, mark: int) -> list[Any]
 
 
 def _schedule_row(change: Change, mark: int) -> list[Any]:
-    """Return the change's schedule as `schedule_values`; the caller appends the values of the guard."""
+    """Return the values that rows of `UPDATE_SCHEDULES` and `INSERT_SCHEDULES` begin with; the caller adds the guard's.
+
+    `mark`: that of the change.
+    """
     schedule = change.schedule
     assert schedule is not None, "a guard on a schedule needs the schedule's values"
-    moves = sum(isinstance(e, ScheduleEvent) and e.schedule_id == schedule.id for e in change.events)
-    return schedule_values(schedule, mark, moves)
+    event_count = sum(isinstance(e, ScheduleEvent) and e.schedule_id == schedule.id for e in change.events)
+    return schedule_values(schedule, mark, event_count)
 
 
 def _is_plan_event(event: Event, schedule_id: str) -> bool:
-    """Return True if the event belongs to this schedule and is of a kind that never changes the definition."""
+    """Return True if the event belongs to this schedule and is of a type that never changes the definition."""
     return event.schedule_id == schedule_id and isinstance(event, RunEvent | FiresElided)
 
 
@@ -141,8 +146,8 @@ def _run_of(run: Run | None) -> Run:
     return run
 
 
-def _count_moves(events: tuple[Event, ...], run_id: str) -> int:
-    """Count the events that belong to the stream of this run."""
+def _count_events(events: tuple[Event, ...], run_id: str) -> int:
+    """Count the events of this run."""
     count = 0
     for event in events:
         if event.run_id == run_id and isinstance(event, RunEvent):

@@ -7,20 +7,20 @@ import os
 from mainspring.backends.sqlite.database import Database
 from mainspring.model.errors import StoreError
 
-#: The poll interval for `EAGER_FOR_SECONDS` after another process wrote, and the interval without such a write.
+#: Poll interval during `EAGER_FOR_SECONDS` after a commit of another process, and poll interval at other times.
 EAGER_POLL_SECONDS, IDLE_POLL_SECONDS, EAGER_FOR_SECONDS = 0.025, 0.15, 1.0
-#: The poll interval of an instance that plans ahead. It also polls with each call of `due`, which comes sooner than
-#: this: the timer is a fallback.
+#: Poll interval of an instance that plans ahead. Such an instance polls with each call of `due` as well, and these
+#: calls come sooner: the timer is a fallback.
 LOOKAHEAD_POLL_SECONDS = 0.45
-#: The poll interval under a virtual clock: there is hardly ever another process then.
+#: Poll interval under a virtual clock, where another process is rare.
 VIRTUAL_POLL_SECONDS = 1.0
 
 
 class ChangeWatch:
-    """Detects commits of other connections: queries SQLite only after the write-ahead log's time or size changed.
+    """Detects commits of other connections. SQLite is queried only after the write-ahead log's time or size changed.
 
-    After each such change, two calls of `has_changed` query: two commits may carry the same modification time, and the
-    first query can come between them.
+    After each such change, two calls of `has_changed` query SQLite. Why: two commits may leave one modification time,
+    and the first query can come between them.
     """
 
     def __init__(self, db: Database) -> None:
@@ -40,7 +40,8 @@ class ChangeWatch:
     def has_changed(self) -> bool:
         """Return True if another connection committed since the last call, or if the query for that failed.
 
-        Also find out whether the file is lost (`check_file`). After such a commit `interval` is short for a while.
+        Also test whether the file was removed or replaced (`check_file`). After a commit, `interval` is short for a
+        while.
         """
         self._db.check_file()
         try:

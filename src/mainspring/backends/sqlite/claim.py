@@ -1,7 +1,7 @@
 """The store's `claim`: lease due runs that pass their gates.
 
-There are two ways with one result. `_claim_uncontended` reads and starts the first runs of a lane with few statements,
-if all of them pass. Otherwise `_claim_contended` applies `model.gate.admit`, which also parks runs at gates.
+There are two algorithms with one result. `_claim_uncontended` takes the first runs of a lane with few statements, but
+only if all of them pass their gates. Otherwise `_claim_contended` tests run by run, and parks runs at full gates.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.store import Claim, Claimed, Offer
 
-_CLAIMABLE = "c.state IN ('waiting', 'retrying') AND c.parked_on IS NULL"
+_IS_CLAIMABLE_SQL = "c.state IN ('waiting', 'retrying') AND c.parked_on IS NULL"
 _OFFERED = "c.task IN (SELECT value FROM json_each(?2))"
 _PRIORITIES = "(SELECT 0 AS p UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3)"
 
 #: Parameters: lanes, tasks. Returns the first instant at which a run of theirs is or becomes claimable.
 _NEXT_READY = f"""
 SELECT min((SELECT c.ready_at FROM run c INDEXED BY run_claim
-            WHERE {_CLAIMABLE} AND c.lane = l.value AND c.priority = q.p AND {_OFFERED}
+            WHERE {_IS_CLAIMABLE_SQL} AND c.lane = l.value AND c.priority = q.p AND {_OFFERED}
             ORDER BY c.ready_at, c.id LIMIT 1))
 FROM json_each(?1) l CROSS JOIN {_PRIORITIES} q
 """  # noqa: S608
 
-#: Parameters: lanes, tasks, until when due, limit. Returns the head of each lane and priority. Each is one index range,
-#: so the length of the queue does not matter.
+#: Parameters: lanes, tasks, until when due, limit. Returns, for each lane and priority, the first due runs as rows of
+#: `_Candidate`. Each list is read from one index range, so the number of waiting runs does not matter.
 _HEADS = f"""
 SELECT json_group_array(json(head)) FROM (
     SELECT (SELECT json_group_array(json_array(x.priority, x.ready_at, x.id, x.rid, x.crashes, json(x.gates))) FROM (
                 SELECT c.priority, c.ready_at, c.id, c.rid, c.crashes, c.gates FROM run c INDEXED BY run_claim
-                WHERE {_CLAIMABLE} AND c.lane = l.value AND c.priority = q.p AND c.ready_at <= ?3 AND {_OFFERED}
+                WHERE {_IS_CLAIMABLE_SQL} AND c.lane = l.value AND c.priority = q.p AND c.ready_at <= ?3 AND {_OFFERED}
                 ORDER BY c.ready_at, c.id LIMIT ?4) x) AS head
     FROM json_each(?1) l CROSS JOIN {_PRIORITIES} q)
 """  # noqa: S608
@@ -46,7 +46,7 @@ SELECT json_group_array(json(head)) FROM (
 _NAMED = f"""
 SELECT json_array(json_group_array(json_array(c.priority, c.ready_at, c.id, c.rid, c.crashes, json(c.gates))))
 FROM (SELECT DISTINCT value AS id FROM json_each(?4)) i CROSS JOIN run c
-WHERE c.id = i.id AND {_CLAIMABLE} AND c.ready_at <= ?3 AND {_OFFERED}
+WHERE c.id = i.id AND {_IS_CLAIMABLE_SQL} AND c.ready_at <= ?3 AND {_OFFERED}
   AND c.lane IN (SELECT value FROM json_each(?1)) AND c.priority BETWEEN 0 AND 3
 """  # noqa: S608
 
@@ -65,7 +65,7 @@ FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value
 _RUNS_BY_ROW = f"""
 SELECT json_group_array({RUN_JSON}) FROM json_each(?1) j CROSS JOIN run r WHERE r.rid = j.value
 """  # noqa: S608
-#: A run as `_START` will write it.
+#: A run of alias `r` as `_START` will write it; parameters as in `_FIRST_STARTED`.
 _STARTED_RUN_JSON = run_json(
     state="'running'",
     n="r.n + 1",
@@ -75,11 +75,11 @@ _STARTED_RUN_JSON = run_json(
     lease_until="?6",
     started_at="max(?7, r.ready_at)",
 )
-#: The part of `_FIRST_STARTED` for one priority.
+#: The part of `_FIRST_STARTED` for one priority, which takes the place of `%s`.
 _HEAD_OF_PRIORITY = f"""
 SELECT * FROM (
     SELECT c.rid FROM run c INDEXED BY run_claim
-    WHERE {_CLAIMABLE} AND c.lane = ?1 AND c.priority = %s AND c.ready_at <= ?3 AND {_OFFERED}
+    WHERE {_IS_CLAIMABLE_SQL} AND c.lane = ?1 AND c.priority = %s AND c.ready_at <= ?3 AND {_OFFERED}
     ORDER BY c.ready_at, c.id LIMIT ?4)
 """  # noqa: S608
 #: Parameters: lane, tasks, until when due, limit, owner, end of the lease, now. Returns the first runs of the lane in
@@ -93,15 +93,16 @@ CROSS JOIN run r WHERE r.rid = h.rid
 _BODIES = (
     "SELECT json_group_array(json_array(b.id, b.data)) FROM json_each(?1) j CROSS JOIN body b WHERE b.id = j.value"
 )
-#: Parameter: gate names. Returns each gate, with the place in the order of claims of the first run parked at it.
+#: Parameter: gate names. Returns [name, max, held, closed_until, [priority, ready_at, id] of the first run parked there
+#: or NULL] for each gate.
 _GATES = """
 SELECT json_group_array(json_array(j.value, g.max, g.held, g.closed_until,
     (SELECT json_array(f.priority, f.ready_at, f.id) FROM run f INDEXED BY run_parked
      WHERE f.parked_on = j.value AND f.parked_on IS NOT NULL ORDER BY f.priority, f.ready_at, f.id LIMIT 1)))
 FROM json_each(?1) j LEFT JOIN gate g ON g.name = j.value
 """
-#: Parameters: gate names, now. Returns how many of the gates have room for one more run and no run parked at them.
-#: A schedule's own gate that is not held has room, unless the index of shut gates names it: its limit is not read.
+#: Parameters: gate names, now. Returns how many of the gates have room for one more run and no run parked at them. For
+#: a schedule's own gate that no run holds, the limit is not read: it has room unless the index of shut gates names it.
 _COUNT_PASSABLE = f"""
 SELECT count(*) FROM json_each(?1) j
 WHERE NOT EXISTS (SELECT 1 FROM run f INDEXED BY run_parked WHERE f.parked_on = j.value AND f.parked_on IS NOT NULL)
@@ -120,12 +121,15 @@ _HOLD = f"{WITH_ROWS} INSERT INTO gate_held (name, held) SELECT {item(0)}, {item
 #: Rows: [row number, gate].
 _PARK = f"{WITH_ROWS} UPDATE run AS r SET parked_on = {item(1)} FROM j WHERE r.rid = {item(0)}"  # noqa: S608
 
-#: Bound of `Database.claimed_runs`, far above the runs that a worker holds at once.
+#: `Database.claimed_runs` is emptied when it has more entries: far more than the runs that a worker holds at once.
 MAX_REMEMBERED_CLAIMS = 20_000
 
 
 class _Candidate(Struct, array_like=True, frozen=True, order=True):
-    """What admission needs of a run. Its fields are in the order of claims: priority, due time, age."""
+    """A run that may be claimed, with the values that gates need. Sorted, candidates are in the order of claims.
+
+    That order is: priority, then due time, then id, that is, age.
+    """
 
     priority: int
     ready_at: Ms
@@ -144,8 +148,9 @@ _numbers = msgspec.json.Decoder(list[int])
 def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
     """Lease up to `limit` due runs that the offer covers and that pass their gates, by priority, then by time.
 
-    Return their claims, and when the next run becomes claimable. With `ids`, only those runs are considered. A run that
-    a gate refuses is parked. Writes nothing, and begins no transaction, when no run is due.
+    Return their claims, and when the next run becomes claimable. A run that a gate refuses is parked. If no run is due,
+    begin no transaction. `ids`: consider only these runs; empty: all. `now`: the time to use, for tests; None: what the
+    clock shows.
     """
     wall, lease_now = db.lease_clocks(now)
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
@@ -160,7 +165,11 @@ def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms 
 def claim_in_transaction(
     db: Database, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms, lease_now: Ms
 ) -> Claimed:
-    """Claim as `claim` does, as a part of the caller's write transaction."""
+    """Lease due runs as `claim` does, but inside a write transaction that the caller has begun.
+
+    `ids`: consider only these runs; empty: all. `wall` and `lease_now`: the time by both clocks. Return the claims, and
+    when the next run becomes claimable.
+    """
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
     db.reach("claim:begin")
     named = pack(ids) if ids else None
@@ -186,8 +195,8 @@ def _claim_uncontended(
 ) -> list[Claim] | None:
     """Lease the first runs of the offer's only lane, if all of them pass their gates, and return their claims.
 
-    Otherwise change nothing and return None. It is also None if one of these runs crashed before, because such a run
-    is claimed alone, or if one is not due yet and must not be claimed ahead. `tasks`: a JSON list.
+    Otherwise change nothing and return None. Also return None if one of these runs crashed before, because such a run
+    is claimed alone, or if one is not due yet and must not be claimed ahead. `tasks`: the offer's, as a JSON list.
     """
     given = (offer.lanes[0], tasks, wall + offer.ahead, limit, offer.owner, lease_now + offer.ttl, wall)
     text, numbers = db.run(_FIRST_STARTED, *given).fetchone()
@@ -205,9 +214,10 @@ def _claim_uncontended(
 
 
 def enter_gates(db: Database, names: list[str], wall: Ms) -> bool:
-    """Take a slot of each gate and return True, if no gate is named twice and a slot of each is free for a new run.
+    """Take one slot of each gate in `names` and return True, if every gate has a slot for a new run.
 
-    Else change nothing and return False: also if runs are parked at one of the gates, because they come first.
+    Else change nothing and return False. Also do so if a gate is named twice, or if runs are parked at one of the
+    gates, because parked runs come first.
     """
     packed = pack(names)
     if len(set(names)) < len(names) or db.value(_COUNT_PASSABLE, packed, wall) < len(names):
@@ -221,9 +231,9 @@ def _claim_contended(
 ) -> list[Claim]:
     """Lease up to `limit` due runs that pass their gates and return their claims; park runs that a gate refuses.
 
-    `lanes` and `tasks`: the offer's, as JSON lists. `named`: a JSON list of run ids; only these are considered, and the
-    offer must cover them; None: any run. If some of the first `limit` runs may be refused, up to four times as many of
-    each lane and priority are read. Sets `db.gates_refused` for the next claim.
+    `lanes` and `tasks`: the offer's, as JSON lists. `named`: a JSON list of run ids, to consider only those of them
+    that the offer covers; None: consider all runs. If some of the first `limit` runs may be refused, up to four times
+    as many of each lane and priority are read. `db.gates_refused` is set for the next claim.
     """
     found = _candidates(db, lanes, tasks, wall, offer.ahead, limit, named)
     if not found:
@@ -244,10 +254,10 @@ def _claim_contended(
 def _candidates(
     db: Database, lanes: str, tasks: str, wall: Ms, ahead: Ms, depth: int, named: str | None
 ) -> list[_Candidate]:
-    """Return due runs in the order of claims: the named ones, or the first `depth` of each lane and priority.
+    """Return due runs in the order of claims: of `named` or, if it is None, the first `depth` per lane and priority.
 
-    Runs that fall due within `ahead` ms are among them if they may be claimed ahead. For `lanes`, `tasks` and `named`,
-    see `_claim_contended`.
+    Runs that fall due within `ahead` ms are among them if they may be claimed ahead. `lanes` and `tasks`: only runs of
+    these, as JSON lists. `named`: a JSON list of run ids.
     """
     if named is not None:
         text = db.value(_NAMED, lanes, tasks, wall + ahead, named)
@@ -262,7 +272,10 @@ def _candidates(
 
 
 def _cut_priorities(candidates: list[_Candidate], limit: int) -> list[_Candidate]:
-    """Return the candidates of the most urgent priorities, down to the one that makes `4 * limit` of them or more."""
+    """Return the candidates of the most urgent priorities.
+
+    The candidates of the next priority are added as long as there are fewer than `4 * limit`. More are not tested.
+    """
     found: list[_Candidate] = []
     for priority in range(4):
         found += [c for c in candidates if c.priority == priority]
@@ -272,9 +285,9 @@ def _cut_priorities(candidates: list[_Candidate], limit: int) -> list[_Candidate
 
 
 def _admit(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> list[_Candidate]:
-    """Apply `model.gate.admit`: return up to `limit` runs that pass, and take their slots; park runs that do not.
+    """Return up to `limit` candidates that pass their gates, and take their slots; park the runs that do not pass.
 
-    Sets `db.gates_refused` for the next claim.
+    The rules are those of `model.gate.admit`. `db.gates_refused` is set for the next claim.
     """
     gates, first = _read_gates(db, candidates)
     runs = (
@@ -306,7 +319,7 @@ def _read_gates(db: Database, candidates: list[_Candidate]) -> tuple[dict[str, G
 
 
 def _start(db: Database, rids: str, offer: Offer, wall: Ms, lease_now: Ms) -> None:
-    """Write the runs with these row numbers (JSON) as running under a new lease, and append their events."""
+    """Write runs as running under a new lease, and append their RunStarted events. `rids`: row numbers, a JSON list."""
     db.run(_START, rids, offer.owner, lease_now + offer.ttl, wall)
     append_started(db, rids)
 
@@ -319,10 +332,10 @@ def append_started(db: Database, rids: str) -> None:
 
 
 def make_claims(db: Database, runs: list[Run], rids: list[int]) -> list[Claim]:
-    """Return the claims of started runs, each with its payload; `rids`: their row numbers, in the same order.
+    """Return the claims of started runs, each with its payload; `rids`: their row numbers, in the order of `runs`.
 
-    Runs and row numbers are remembered in `db.claimed_runs`, for `complete_runs`. If there are too many, all older ones
-    are forgotten: their successes take the long way.
+    Runs and row numbers are kept in `db.claimed_runs` for `complete_runs`, the fast path for successes. If there are
+    more than `MAX_REMEMBERED_CLAIMS`, older ones are forgotten; their successes are then written by general statements.
     """
     if len(db.claimed_runs) > MAX_REMEMBERED_CLAIMS:  # left over from leases that were lost
         db.claimed_runs.clear()

@@ -50,9 +50,10 @@ _MAX_MARK = (1 << 62) - 1
 class Database:
     """The connection to the file, and the state that the methods of the store share.
 
-    Thread: one at a time, in the process that opened it. `clock` None: the system's. `synchronous`: SQLite's setting of
-    that name, "FULL", "EXTRA" or "NORMAL". `force`: open the file even on a network file system. `failpoint`: called
-    with the names of places in the code, for tests. `busy_timeout`: how long to wait for other writers, in ms.
+    To be used by one thread at a time, in the process that opened it. `clock`: None means the system's clock.
+    `synchronous`: SQLite's setting of that name, "FULL", "EXTRA" or "NORMAL". `force`: open the file even on a network
+    file system. `failpoint`: called with the names of places in the code, for tests. `busy_timeout`: how long to wait
+    for other writers, in ms.
     """
 
     def __init__(
@@ -68,17 +69,18 @@ class Database:
             raise InvalidInput("synchronous", f"{synchronous!r} is not known", 'Use "full", "extra" or "normal"')
         self.path = path
         self.clock: Clock = clock or SystemClock()
-        #: Holds of `due`: by the id of a schedule or run, until when (wall time).
+        #: Id of a schedule or run that `due` returned → end of its hold (wall time).
         self.held_until: dict[str, Ms] = {}
-        #: By id, the runs that this object claimed, until a change under their lease comes: the row number (the fastest
-        #: access to a row; it never changes) and the run as it was claimed.
+        #: Run id → (row number, run as it was claimed), for the runs that this object claimed. The first change under a
+        #: run's lease removes the entry. A row number is the fastest access to a row, and it never changes.
         self.claimed_runs: dict[str, tuple[int, Run]] = {}
-        #: How many times the fast paths of `apply` moved the cursor of a schedule: each costs the file more pages.
+        #: How many times the fast paths of `apply` advanced a schedule. Each time, more pages of the file are written,
+        #: so checkpoints come earlier.
         self.moved_schedules = 0
-        #: By id, the row number of each schedule that the last `due` returned.
+        #: Schedule id → row number, for each schedule that the last `due` returned.
         self.schedule_row_ids: dict[str, int] = {}
-        #: Whether the last contended claim (`claim.py`) met a gate that refused a run or let in more than one, or a run
-        #: that crashed before. The next claim then does not try the ways that only work if all runs pass.
+        #: True if the last claim that tested runs one by one met a gate that refused a run or let in more than one, or
+        #: a run that crashed before. The next claim then skips the statements that only work if all runs pass.
         self.gates_refused = False
         self._synchronous = synchronous.upper()
         self._force = force
@@ -93,7 +95,7 @@ class Database:
         #: True once `check_file` found that the path no longer leads to the open file.
         self.is_file_lost = False
         self._pid = 0
-        # A new mark only has to differ from the marks that rows still carry: a random start is enough.
+        # A new mark only has to differ from the marks that rows still have: a random start is enough.
         self._mark = random.SystemRandom().getrandbits(62)
 
     def second_connection(self) -> Database:
@@ -110,7 +112,7 @@ class Database:
         return (self.clock.now(), self.clock.boot()) if now is None else (now, now)
 
     def lease_clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return `clocks`, with the lease time of the system's clock rounded up to the next millisecond.
+        """Return (wall time, lease time) as `clocks`, but with the lease time of the system's clock rounded up by 1 ms.
 
         Why: a lease that begins now must not be shorter than its `ttl`.
         """
@@ -118,7 +120,10 @@ class Database:
         return wall, lease_now + (now is None and self.uses_system_clock)
 
     def reserve_marks(self, count: int) -> int:
-        """Return the first of `count` consecutive marks that no row bears (`apply_sql` explains marks)."""
+        """Return the first of `count` consecutive numbers for the column `mark`, which no row has.
+
+        A change writes such a number into its rows, and sees by it afterwards which rows it has written.
+        """
         if self._mark + count > _MAX_MARK:
             self._mark = 1
         first = self._mark
@@ -126,7 +131,7 @@ class Database:
         return first
 
     def reach(self, point: str) -> None:
-        """Call the failpoint of a test, if there is one, with the name of a place in the code."""
+        """Call the function of a test, if there is one, with `point`, the name of a place in the code."""
         if self._failpoint is not None:
             self._failpoint(point)
 
@@ -140,7 +145,8 @@ class Database:
         """
         if self._reopen and self._pid != os.getpid():
             raise StoreError(
-                f"{self.path} was opened by process {self._pid}, this is its fork {os.getpid()}. Open a new store here"
+                f"{self.path}: the store was opened by process {self._pid}, before this process was forked. "
+                "Make and open a new store in the child"
             )
         if self._connection is None and self._reopen:
             self.open()
@@ -148,8 +154,8 @@ class Database:
             raise StoreError(f"{self.path} is not open. Call open() first")
         if self.is_file_lost:
             raise StoreUnavailable(
-                f"{os.path.abspath(self.path)} was removed or replaced while it was open: nothing written since would "
-                "be kept, so nothing is. Put the file back and restart"
+                f"{os.path.abspath(self.path)} was removed or replaced while it was open; reads and writes are "
+                "refused. Put the file back and restart"
             )
         return self._connection
 
@@ -164,9 +170,9 @@ class Database:
         return self._connection.execute(sql, parameters)
 
     def run_rows(self, template: str, rows: Sequence[Sequence[Any]], *first: Any) -> int:
-        """Execute a template that reads `BOUND_ROWS`, in chunks of rows; return how many table rows it changed.
+        """Execute the SQL `template`, which reads `BOUND_ROWS`, for `rows`; return how many table rows it changed.
 
-        `first`: the parameters before the rows, equal for all chunks.
+        Long lists take several executions. `first`: the parameters before the rows, equal in all executions.
         """
         assert self._connection is not None
         before = self._connection.total_changes
@@ -203,7 +209,10 @@ class Database:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Run several queries in one read transaction, so that they see one state of the file. Errors: as `read`."""
+        """Run several queries in one read transaction, so that they see one state of the file.
+
+        An error of SQLite is raised as a `StoreError`.
+        """
         with self.read():
             connection = self.connection
             connection.execute("BEGIN")
@@ -214,9 +223,10 @@ class Database:
 
     @contextlib.contextmanager
     def write(self, verb: str) -> Iterator[None]:
-        """Run statements in one write transaction: all of them or, after any exception, none. Errors: as `read`.
+        """Run statements in one write transaction: all of them or, after any exception, none.
 
-        The failpoint is called with names that begin with `verb`, such as `apply:before_commit`.
+        An error of SQLite is raised as a `StoreError`. `verb` begins the names of places that tests see, such as
+        `apply:before_commit`.
         """
         self.check_file()
         with self._lock:
@@ -240,8 +250,8 @@ class Database:
     def open(self) -> None:
         """Open the file or create it: check its directory and content, and bring its schema up to date.
 
-        Ends the leases of earlier boots of the machine. Does nothing if this process has opened it already. Raises:
-        `StoreError` with a remedy.
+        Leases from before the machine's last restart are ended. If this process has the file open already, nothing is
+        done. Raises: `StoreError` with a remedy if the file cannot be used.
         """
         if self._connection is not None and self._pid == os.getpid():
             return
@@ -256,14 +266,14 @@ class Database:
                 self._checkpoints = self._checkpoints or WalCheckpoints(os.path.abspath(self.path), self._lock)
                 return
             except STATEMENT_ERRORS as error:
-                # Processes that create one file at once come here: SQLite ignores the busy time-out when the journal
-                # mode changes.
+                # This happens when several processes create the file at once: SQLite ignores the busy time-out when the
+                # journal mode changes.
                 if primary_code(error) not in BUSY_CODES or stopwatch() > deadline:
                     raise self._open_error(error) from error
                 time.sleep(0.005 + 0.02 * random.random())  # noqa: S311 - jitter
 
     def close(self) -> None:
-        """Checkpoint the write-ahead log, unless another connection is in the way, and close the connection."""
+        """Checkpoint the write-ahead log, unless another connection is using it, and close the connection."""
         with self._lock:
             connection, self._connection = self._connection, None
             self._reopen = False
@@ -320,7 +330,7 @@ class Database:
                 f"{path} is a directory. Give the path of a file inside it, e.g. {path}/mainspring.db"
             )
         if not os.path.isdir(folder):
-            raise StoreUnavailable(f"{path} has no directory to be in. Create it: mkdir -p {folder}")
+            raise StoreUnavailable(f"{path}: the directory {folder} does not exist. Create it: mkdir -p {folder}")
         if not self._force:
             try:
                 with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
@@ -343,9 +353,10 @@ class Database:
         return translate_error(error, path)
 
     def _connect(self) -> sqlite3.Connection:
-        """Return a new, configured connection, after bringing the schema up to date and ending leases of earlier boots.
+        """Return a new connection with its settings, on a file whose schema is up to date.
 
-        Also note the process and the file's inode, which `connection` and `check_file` compare.
+        Leases from before the machine's last restart are ended. The process id and the file's inode are kept, because
+        `connection` and `check_file` compare them later.
         """
         connection = sqlite3.connect(
             self.path,

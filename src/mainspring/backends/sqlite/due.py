@@ -1,6 +1,6 @@
-"""The store's `due`: rows for the settler, from one of its agendas.
+"""The store's `due`: the rows of one agenda that the settler has to work on.
 
-Holds are kept in memory, so other instances do not see them. They save work only: guards protect the rows.
+Holds are kept in memory, so other instances do not see them. They only save double work: guards protect the rows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mainspring.ports.store import Agenda, Due, DueSchedule
 
 _IS_PLANNED = "s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')"
 _NOT_HELD = "s.id NOT IN (SELECT value FROM json_each(?1))"
-_OPEN = "o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
+_IS_OPEN_SQL = "o.ended_at IS NULL AND o.schedule_id IS NOT NULL"
 
-#: A schedule's row number, and the schedule as a `DueSchedule`: number of touches, of open and of waiting runs, and the
-#: two oldest open runs. Most schedules have no open run, so that is tested first.
-_OPEN_RUNS = f"FROM run o INDEXED BY run_open_of_schedule WHERE o.schedule_id = s.id AND {_OPEN}"
+#: SQL for [row number of a schedule, the schedule as a `DueSchedule`]: with its number of touches, its numbers of open
+#: and of waiting runs, and its two oldest open runs. Most schedules have no open run, so that is tested first.
+_OPEN_RUNS = f"FROM run o INDEXED BY run_open_of_schedule WHERE o.schedule_id = s.id AND {_IS_OPEN_SQL}"
 _WITHOUT_RUNS = f"'schedule', {SCHEDULE_JSON}, 'touched', s.touched, 'open', 0, 'waiting', 0"
 _DUE_SCHEDULE = f"""json_array(s.sid, CASE
     WHEN NOT EXISTS (SELECT 1 {_OPEN_RUNS}) THEN json_object({_WITHOUT_RUNS})
@@ -29,8 +29,8 @@ _DUE_SCHEDULE = f"""json_array(s.sid, CASE
     'waiting', (SELECT count(*) {_OPEN_RUNS} AND o.state <> 'running'),
     'oldest', (SELECT json_group_array({RUN_JSON}) FROM (SELECT * {_OPEN_RUNS} ORDER BY o.id LIMIT 2) r)) END)"""  # noqa: S608
 
-#: Parameters: held ids, until when due, limit. Returns the due schedules, the next instant at which another one that is
-#: not held is due, and when each held one is due.
+#: Parameters: held ids, until when due, limit. Returns three values: the due schedules, the next instant at which a
+#: further schedule that is not held is due, and [id, `next_at`] of each held schedule.
 _DUE_SCHEDULES = f"""
 SELECT (SELECT json_group_array({_DUE_SCHEDULE}) FROM (
     SELECT * FROM schedule s WHERE {_IS_PLANNED} AND s.next_at <= ?2 AND {_NOT_HELD}
@@ -40,7 +40,7 @@ SELECT (SELECT json_group_array({_DUE_SCHEDULE}) FROM (
     (SELECT json_group_array(json_array(s.id, s.next_at)) FROM json_each(?1) j CROSS JOIN schedule s
      WHERE s.id = j.value AND {_IS_PLANNED})
 """  # noqa: S608
-#: Parameters: held ids, limit.
+#: Parameters: held ids, limit. Returns touched schedules.
 _TOUCHED_SCHEDULES = f"""
 SELECT json_group_array({_DUE_SCHEDULE}) FROM (
     SELECT * FROM schedule s INDEXED BY schedule_touched
@@ -54,12 +54,12 @@ SELECT json_group_array({RUN_JSON}) FROM (
     WHERE s.state = 'running' AND ifnull(s.lease_until, 0) <= ?2 AND {_NOT_HELD}
     ORDER BY ifnull(s.lease_until, 0) LIMIT ?3) r
 """  # noqa: S608
-#: Parameter: held ids. Returns when the first lease of the other runs ends.
+#: Parameter: held ids. Returns when the first lease of a running run that is not held ends.
 _FIRST_LEASE_END = f"""
 SELECT ifnull(s.lease_until, 0) FROM run s INDEXED BY run_lease
 WHERE s.state = 'running' AND {_NOT_HELD} ORDER BY ifnull(s.lease_until, 0) LIMIT 1
 """  # noqa: S608
-#: Parameter: held ids. Returns when the leases of those runs end.
+#: Parameter: held ids. Returns [id, end of the lease] of the held runs that are running.
 _HELD_LEASE_ENDS = """
 SELECT json_group_array(json_array(r.id, ifnull(r.lease_until, 0))) FROM json_each(?1) j CROSS JOIN run r
 WHERE r.id = j.value AND r.state = 'running'
@@ -71,8 +71,9 @@ _pairs = msgspec.json.Decoder(list[tuple[str, Ms]])
 def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """Return up to `limit` due rows of the agenda and hold them for `hold` ms.
 
-    Schedules that fall due within the next `ahead` ms are included, and held until their time. For the agenda of gates,
-    up to `limit` runs are un-parked instead, and their number is returned.
+    Schedules that fall due within the next `ahead` ms are included, and held until their fire time. For the agenda of
+    gates, up to `limit` runs are un-parked instead, and their number is returned. `now`: the time to use, for tests;
+    None: what the clock shows.
     """
     wall, lease_now = db.clocks(now)
     db.reach("due:begin")
@@ -90,7 +91,7 @@ def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms |
         return _hold_schedules(db, rows, limit, hold, wall, [], can_be_early=False)
     with db.read():
         text, next_at, waiting = db.run(_DUE_SCHEDULES, held, wall + ahead, limit).fetchone()
-    times = [max(at, db.held_until[key]) for key, at in _pairs.decode(waiting)]  # a held one is due when its hold ends
+    times = [max(at, db.held_until[key]) for key, at in _pairs.decode(waiting)]  # held schedules wait for that
     if next_at is not None:
         times.append(next_at)
     return _hold_schedules(db, _schedules.decode(text), limit, hold, wall, times, can_be_early=True)
@@ -106,12 +107,12 @@ def _hold_schedules(
     *,
     can_be_early: bool,
 ) -> Due:
-    """Hold the schedules of `rows` and return them with `next_at`, the time to ask again.
+    """Hold the schedules of `rows` and return them with `next_at`, the instant at which `due` has more to return.
 
-    `rows`: (row number, schedule); the numbers are remembered for `advance_schedules`. `times`: when other schedules
-    are due; it is changed. With as many rows as `limit`, more may be due, so `next_at` is now.
+    `rows`: (row number, schedule). The numbers are kept in `db.schedule_row_ids` for `advance_schedules`. `times`: when
+    further schedules are due; the list is changed. If `rows` has `limit` rows, more may be due, so `next_at` is now.
 
-    With `can_be_early`, a schedule found ahead of its fire time is held until then. Its fire time does not count in
+    `can_be_early`: a schedule whose fire time has not come is held until its fire time. That time does not count in
     `next_at`, because the caller plans that fire now.
     """
     found = [row for _, row in rows]
@@ -131,7 +132,7 @@ def _hold_schedules(
 def _expired_runs(db: Database, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
     """Return up to `limit` running runs whose lease ended, and hold them for `hold` ms.
 
-    `next_at` is when the next lease or hold of the other running runs ends.
+    `next_at` in the answer is the next instant at which the lease or hold of a further running run ends.
     """
     found = read_runs(db.value(_EXPIRED_RUNS, pack(list(db.held_until)), lease_now, limit))
     before = dict(db.held_until)

@@ -16,10 +16,10 @@ from mainspring.model.errors import (
 BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _READ_ONLY_CODES = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
 _CORRUPT_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-#: Everything a statement raises because of the file. sqlite3 decodes SQLite's error text as UTF-8, and SQLite quotes a
-#: damaged schema in that text byte for byte: then a UnicodeDecodeError comes in the place of the sqlite3.Error.
+#: All exceptions that a statement raises because of the file. sqlite3 decodes SQLite's error text as UTF-8, and SQLite
+#: quotes a damaged schema in that text byte for byte: a UnicodeDecodeError is then raised instead of a sqlite3.Error.
 STATEMENT_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-#: Less free space than this counts as a full disk when SQLite reports an I/O error only.
+#: If SQLite reports only an I/O error, less free space than this means that the disk is full.
 _FULL_DISK_BYTES = 65_536
 
 
@@ -29,11 +29,11 @@ def primary_code(error: Exception) -> int:
 
 
 def translate_error(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StoreError:
-    """Return the store error for an exception of `STATEMENT_ERRORS`: what happened to the file and what to do."""
+    """Return the store error for an exception of `STATEMENT_ERRORS`. Its text has the file, the cause and a remedy."""
     code = primary_code(error)
     if isinstance(error, UnicodeDecodeError):
         return damage_refusal(path, error.object.decode("utf-8", "replace"))
-    # sqlite3 itself raises this, without a code; the rest of its message is the whole undecodable text.
+    # sqlite3 itself raises this, without a code. Its message goes on with the whole undecodable text.
     if not code and str(error).startswith("Could not decode"):
         return damage_refusal(path, "text that is not UTF-8")
     if code in _CORRUPT_CODES:
@@ -61,7 +61,10 @@ def damage_refusal(path: str, reason: object) -> StoreCorrupt:
 
 
 def _write_failure(error: sqlite3.Error, code: int, path: str) -> StoreError:
-    """Return `StoreFull` if the disk is full, else `StoreUnavailable`. Some file systems report both as I/O errors."""
+    """Return `StoreFull` if the disk is full, else `StoreUnavailable`, for SQLite's result `code`.
+
+    Some file systems report a full disk as an I/O error, so the free space is read as well.
+    """
     if code == sqlite3.SQLITE_FULL or _is_disk_full(path):
         return StoreFull(f"the disk under {path} is full ({error}); nothing was changed. Free some space")
     return StoreUnavailable(f"{path} cannot be read or written ({error}); nothing was changed. Check the disk")

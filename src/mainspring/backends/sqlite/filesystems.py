@@ -32,7 +32,7 @@ _NETWORK = frozenset(
         "fuse",
     }
 )
-#: Beginnings of names such as nfs4 and smb3.
+#: Beginnings of further types, such as nfs4 and smb3.
 _NETWORK_PREFIXES = ("nfs", "smb", "ceph")
 #: FUSE file systems on this machine's own disks; any other `fuse.…` counts as remote.
 _LOCAL_FUSE = frozenset(
@@ -64,10 +64,10 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def filesystem_of(path: str, mounts: str) -> str | None:
-    """Return the type of the file system that holds the absolute `path`, None if no mount point fits.
+    """Return the type of the file system that holds the absolute `path`, None if no mount point is above it.
 
-    `mounts` is the text of a mount table such as /proc/self/mounts. The longest mount point decides; of mounts on one
-    mount point, the last one.
+    `mounts` is the text of a mount table such as /proc/self/mounts. The longest mount point above the path decides. If
+    several file systems are mounted there, the last of them decides.
     """
     best: tuple[int, str] | None = None
     for line in mounts.splitlines():

@@ -1,4 +1,4 @@
-"""The store's `find` and `tail`: each query is one SELECT with keyset paging, whose answer is one row of JSON."""
+"""The store's `find` and `tail`: each query is one SELECT, whose answer is one row of JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Where:
         self.values: list[Any] = []
 
     def add(self, term: str, value: Any) -> None:
-        """Add an SQL condition on `?` with its value, a tuple as a JSON list; if the value is None, add nothing."""
+        """Add an SQL condition with `?` for its value. A tuple becomes a JSON list. For None as value, add nothing."""
         if value is not None:
             self.terms.append(term)
             self.values.append(pack(list(value)) if isinstance(value, tuple) else value)
@@ -67,19 +67,19 @@ def find(db: Database, query: Query[T]) -> list[T]:
     """Return the rows that a query of the store port asks for. Raises: `StoreError` for an unknown kind of query."""
     answer = _FIND.get(type(query))
     if answer is None:
-        raise StoreError(f"{type(query).__name__} is not a query that this store can answer")
+        raise StoreError(f"this store cannot answer the query {type(query).__name__}")
     with db.read():
         return cast("list[T]", answer(db, query))
 
 
 def tail(db: Database, after: int, limit: int) -> list[Event]:
-    """Return up to `limit` events with a greater seq than `after`, in order."""
+    """Return up to `limit` events with numbers greater than `after`, in the order of the log."""
     with db.read():
         return _select_events(db, "SELECT * FROM event WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
 
 
 def _select_events(db: Database, rows: str, *values: Any) -> list[Event]:
-    """Return the events that `rows`, a SELECT of all columns of the table event, finds with these values."""
+    """Return the events that `rows` finds, a SELECT of all columns of the table event. `values`: its parameters."""
     sql = f"SELECT json_group_array({EVENT_JSON}) FROM ({rows}) e LEFT JOIN run r ON r.rid = e.rid"  # noqa: S608
     return read_events(db.value(sql, *values))
 
@@ -114,7 +114,7 @@ def _find_runs(db: Database, q: Runs) -> list[Run]:
 def _index_of_runs(q: Runs, where: _Where) -> str:
     """Return the INDEXED BY clause for a query of runs, empty if SQLite may choose the index.
 
-    The condition of a partial index that the query can use is added to `where`.
+    If the query can use a partial index, the condition of this index is added to `where`: SQLite requires it.
     """
     if q.states is None:
         return ""
@@ -188,7 +188,7 @@ def _find_events(db: Database, q: Events) -> list[Event]:
     if q.schedule_id is None:
         rows = f"SELECT e.* FROM event e WHERE {where} ORDER BY e.seq LIMIT ?"  # noqa: S608
         return _select_events(db, rows, *where.values, q.limit)
-    # The schedule's own events and notes, and the events of its runs, each part by its index.
+    # The events of the schedule without a run, and the events of its runs: each part is read by its own index.
     rows = f"""
         SELECT * FROM (
             SELECT e.* FROM event e WHERE {where} AND e.rid IS NULL AND e.schedule_id IS NOT NULL
@@ -229,14 +229,14 @@ def _find_lanes(db: Database, q: Lanes) -> list[LaneCount]:
     return [LaneCount(*row) for row in _rows.decode(text)]
 
 
-#: Condition: the name begins with ?1. The first test ends a range of the primary key, the second is exact; the query
-#: adds the beginning of the range.
+#: Condition: the name begins with ?1. The first test is the upper bound of a range of the primary key, the second test
+#: is exact. The query adds the lower bound.
 HAS_PREFIX = "name <= ?1 || char(1114111) AND substr(name, 1, length(?1)) = ?1"
 LEASE_JSON = "json_array(name, owner, epoch, expires_at, renewed_at, data, live)"
 
 
 def read_leases(text: str) -> list[Lease]:
-    """Decode a `json_group_array` of `LEASE_JSON`."""
+    """Return the leases in a JSON text that a query with `json_group_array` of `LEASE_JSON` has returned."""
     return [
         Lease(name, owner, epoch, expires_at, renewed_at, data, live == 1)
         for name, owner, epoch, expires_at, renewed_at, data, live in _rows.decode(text)

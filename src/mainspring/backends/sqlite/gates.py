@@ -1,4 +1,7 @@
-"""Writes of gates. A gate's limit and its number of holders are in two tables: only the latter changes with runs."""
+"""Writes of gates. A gate's limit and its number of holders are in two tables, because only the number changes often.
+
+A gate without holders has no row in the table of holders.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from mainspring.backends.sqlite.rows import pack
 
 
 def put_gates(db: Database, gates: list[tuple[Any, ...]]) -> None:
-    """Store gates, given as rows of name, max, held and closed_until. Of a known gate only `max` is changed."""
+    """Store gates, given as rows of name, max, held and closed_until. Of a gate that exists only `max` is changed."""
     packed = pack(gates)
     if any(held for _, _, held, _ in gates):
         db.run(sql.HOLD_NEW_GATES, packed)
@@ -19,12 +22,12 @@ def put_gates(db: Database, gates: list[tuple[Any, ...]]) -> None:
 
 
 def release_gates(db: Database, names: list[str]) -> None:
-    """Reduce each gate's number of slots held by the number of times that `names` has the gate."""
+    """Release one slot of a gate for each time that `names` has it."""
     if len(set(names)) == len(names):
         packed = pack(names)
         if db.run(sql.RELEASE_LAST_HOLDS, packed).rowcount == len(names):
             return
-        # The gates that had a single holder are free and have no row any more. The others keep their further holders.
+        # Gates with a single holder have lost their row by now. The following statement is for gates with more holders.
         db.run(sql.RELEASE_SINGLE_HOLDS, packed)
         return
     counted = pack(list(Counter(names).items()))

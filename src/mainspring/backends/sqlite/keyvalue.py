@@ -1,4 +1,4 @@
-"""The store's `put` and `remove`, and its query `KeyValues`: entries beside the log, unique by kind and id."""
+"""The store's `put` and `remove`, and its query `KeyValues`: entries that no event carries, unique by kind and id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE kind = ?1 AND id > ?2 AND (expires_at IS NULL OR expires_at > ?3)
 ORDER BY id LIMIT ?4
 """
 #: Parameters: now, limit. Returns [kind, id] of expired entries.
-EXPIRED = """
+EXPIRED_ENTRIES = """
 SELECT json_group_array(json_array(kind, id)) FROM (
     SELECT kind, id FROM kept WHERE expires_at <= ?1 AND expires_at IS NOT NULL ORDER BY expires_at LIMIT ?2)
 """
@@ -35,7 +35,11 @@ DELETE FROM kept WHERE (kind, id) IN (SELECT j.value ->> 0, j.value ->> 1 FROM j
 
 
 def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | None) -> list[bool]:
-    """Write entries that are new or expired, or all of them with `replace`; return for each whether it was written."""
+    """Write each entry that is new or replaces an expired one; return for each whether it was written.
+
+    `replace`: also overwrite entries that have not expired. `now`: the time to use, for tests; None: what the clock
+    shows.
+    """
     wall, _ = db.clocks(now)
     with db.write("keep"):
         return [

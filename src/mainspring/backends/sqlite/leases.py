@@ -1,4 +1,4 @@
-"""The store's `lease` and `release`: named leases. The row outlives the terms, so each term has a higher epoch."""
+"""The store's `lease` and `release`: named leases. A released lease keeps its row, so each term has a higher epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lease(
 
     The term ends `ttl` ms from now. `data` is stored with it; None keeps the text of a term that is renewed.
 
-    The first read decides whether a transaction is begun at all: most attempts to take a lease are refused.
+    A read without a transaction comes first: most attempts to take a lease are refused.
     """
     wall, lease_now = db.clocks(now)
     with db.read():
@@ -38,7 +38,10 @@ def lease(
 def _term(
     db: Database, name: str, owner: str, epoch: int | None, data: str | None, lease_now: Ms
 ) -> tuple[int, str | None] | None:
-    """Return the epoch and data to write, or None if the term is refused. Arguments: as for `lease`."""
+    """Return the epoch and data to write for the term that the owner asks for, or None if the term is refused.
+
+    `epoch`: None for a new term, else the term to renew. `data`: None keeps the stored text of a term that is renewed.
+    """
     old = _read_lease(db, name)
     live = old is not None and old.live and old.expires_at > lease_now
     if epoch is None:
@@ -54,7 +57,7 @@ def _read_lease(db: Database, name: str) -> Lease | None:
 
 
 def release(db: Database, name: str, owner: str, epoch: int) -> bool:
-    """End the owner's term `epoch` early and return True. False if it was released or is not the present term."""
+    """End the owner's term `epoch` now and return True; return False if it was released or is not the present term."""
     with db.write("lease"):
         ended = db.run(
             "UPDATE lease SET live = 0 WHERE name = ? AND owner = ? AND epoch = ? AND live = 1", name, owner, epoch

@@ -1,4 +1,4 @@
-"""The store's `purge`: delete what `rules/retention.py` allows; write tallies, snapshots and a note in its place."""
+"""The store's `purge`: delete what `rules/retention.py` allows, and write tallies, snapshots and an event instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.backends.sqlite.database import Database
 from mainspring.backends.sqlite.find import HAS_PREFIX
-from mainspring.backends.sqlite.keyvalue import EXPIRED, REMOVE
+from mainspring.backends.sqlite.keyvalue import EXPIRED_ENTRIES, REMOVE
 from mainspring.backends.sqlite.rows import (
     EVENT_JSON,
     INSERT_EVENTS,
@@ -35,8 +35,8 @@ from mainspring.rules.retention import (
     snapshot_schedules,
 )
 
-#: Parameters: limit of `ended_at`, number of rows, 1 to include dead letters. Returns the runs that ended first; dead
-#: letters come after all others.
+#: Parameters: instant before which the runs ended, number of rows, 1 to include dead letters. Returns rows of `_Run`,
+#: the runs that ended first, and dead letters only after all other runs.
 _REMOVABLE_RUNS = """
 SELECT json_group_array(json_array(rid, schedule_id, origin, ifnull(fire_time, created_at), state, body)) FROM (
     SELECT * FROM (SELECT * FROM run WHERE dead = 0 AND ended_at < ?1 AND ended_at IS NOT NULL
@@ -46,34 +46,41 @@ SELECT json_group_array(json_array(rid, schedule_id, origin, ifnull(fire_time, c
                    ORDER BY ended_at LIMIT ?2)
     LIMIT ?2)
 """
+#: Parameter: instant before which the spans end. Returns rows of `_Span`.
 _REMOVABLE_SPANS = """
 SELECT json_group_array(json_array(rowid, schedule_id, through, reason, count)) FROM span WHERE through < ?1
 """
+#: Parameter: row numbers of runs. Returns the numbers of their events in the log.
 _RUN_EVENTS = """
 SELECT json_group_array(e.seq) FROM json_each(?1) j CROSS JOIN event e WHERE e.rid = j.value AND e.rid IS NOT NULL
 """
+#: Parameter: schedule ids. Returns the schedules' own events, without those of their runs, in the order of the log.
 _STREAMS = f"""
 SELECT json_group_array({EVENT_JSON}) FROM (
     SELECT e.* FROM json_each(?1) j CROSS JOIN event e
     WHERE e.schedule_id = j.value AND e.rid IS NULL AND e.schedule_id IS NOT NULL AND e.n IS NOT NULL
     ORDER BY e.seq) e LEFT JOIN run r ON r.rid = e.rid
 """  # noqa: S608
+#: Parameter: schedule ids. Returns the schedules' rows.
 _ROWS = f"""
 SELECT json_group_array({SCHEDULE_JSON}) FROM (
     SELECT s.* FROM json_each(?1) j CROSS JOIN schedule s WHERE s.id = j.value ORDER BY s.id) s
 """  # noqa: S608
+#: Parameter: payload ids. Returns those that no run and no schedule names.
 _ORPHANS = """
 SELECT json_group_array(j.value) FROM json_each(?1) j
 WHERE NOT EXISTS (SELECT 1 FROM run WHERE body = j.value AND body IS NOT NULL)
   AND NOT EXISTS (SELECT 1 FROM schedule WHERE body = j.value AND body IS NOT NULL)
 """
+#: Rows: [schedule or NULL, day, outcome, count].
 _ADD_TALLIES = f"""
 {WITH_ROWS}
 INSERT INTO tally (schedule_id, day, outcome, count)
 SELECT ifnull({item(0)}, ''), {item(1)}, {item(2)}, {item(3)} FROM j WHERE true
 ON CONFLICT DO UPDATE SET count = count + excluded.count
 """  # noqa: S608
-#: Parameters: limit of `at`, number of rows. The newest LogCompacted stays, because it explains the tallies.
+#: Parameters: instant, number of rows. Returns the numbers of older events that belong to no run and no schedule. The
+#: newest LogCompacted is left out, because it explains the tallies.
 _REMOVABLE_NOTES = """
 SELECT json_group_array(seq) FROM (
     SELECT seq FROM event WHERE n IS NULL AND at < ?1 AND seq <> ifnull((
@@ -81,7 +88,8 @@ SELECT json_group_array(seq) FROM (
         ORDER BY c.at DESC, c.seq DESC LIMIT 1), 0)
     ORDER BY at LIMIT ?2)
 """
-#: Parameters: limit of `updated_at`, number of rows. Returns deleted schedules of which neither run nor span is left.
+#: Parameters: instant before which the rows were changed last, number of rows. Returns rows of `_Schedule`: deleted
+#: schedules of which neither run nor span is left.
 _REMOVABLE_SCHEDULES = """
 SELECT json_group_array(json_array(id, body)) FROM (
     SELECT s.id, s.body FROM schedule s
@@ -90,11 +98,13 @@ SELECT json_group_array(json_array(id, body)) FROM (
       AND NOT EXISTS (SELECT 1 FROM span p WHERE p.schedule_id = s.id)
     ORDER BY s.updated_at LIMIT ?2)
 """
+#: Parameter: schedule ids. Returns the numbers in the log of the schedules' own events.
 _STREAM_NUMBERS = """
 SELECT json_group_array(e.seq) FROM json_each(?1) j CROSS JOIN event e
 WHERE e.schedule_id = j.value AND e.rid IS NULL AND e.schedule_id IS NOT NULL AND e.n IS NOT NULL
 """
-#: Move the tallies of schedules to "of no schedule", then delete their own gates if free, then the rows.
+#: Statements with schedule ids as parameter: add the tallies of the schedules to those of no schedule and delete them,
+#: delete the schedules' own gates that no run holds, delete the schedules.
 _REMOVE_SCHEDULES = (
     """INSERT INTO tally (schedule_id, day, outcome, count)
        SELECT '', t.day, t.outcome, sum(t.count) FROM tally t
@@ -105,7 +115,8 @@ _REMOVE_SCHEDULES = (
          AND NOT EXISTS (SELECT 1 FROM gate_held h WHERE h.name = gate_limit.name)""",  # noqa: S608 - a constant
     "DELETE FROM schedule WHERE id IN (SELECT value FROM json_each(?1))",
 )
-#: Parameters: prefix, limit of `renewed_at`, lease time, number of rows. Returns the names of leases that have ended.
+#: Parameters: prefix of names, instant before which the leases were renewed last, lease time, number of rows. Returns
+#: the names of leases that have ended.
 _REMOVABLE_LEASES = f"""
 SELECT json_group_array(name) FROM (
     SELECT name FROM lease WHERE name >= ?1 AND {HAS_PREFIX} AND renewed_at < ?2 AND (live = 0 OR expires_at <= ?3)
@@ -114,7 +125,7 @@ SELECT json_group_array(name) FROM (
 
 
 class _Run(NamedTuple):
-    """A row of `_REMOVABLE_RUNS`; `at` is the fire time, or the creation of a run without one."""
+    """A run to remove, as `_REMOVABLE_RUNS` returns it. `at`: its fire time or, if it has none, its creation."""
 
     rid: int
     schedule_id: ScheduleId | None
@@ -125,7 +136,7 @@ class _Run(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A row of `_REMOVABLE_SPANS`."""
+    """A span to remove, as `_REMOVABLE_SPANS` returns it."""
 
     rowid: int
     schedule_id: ScheduleId
@@ -135,7 +146,7 @@ class _Span(NamedTuple):
 
 
 class _Schedule(NamedTuple):
-    """A row of `_REMOVABLE_SCHEDULES`."""
+    """A deleted schedule to remove, as `_REMOVABLE_SCHEDULES` returns it."""
 
     id: ScheduleId
     body: str | None
@@ -150,9 +161,10 @@ _keys = msgspec.json.Decoder(list[tuple[str, str]])
 
 
 def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
-    """Remove what the policy allows in one transaction: all spans, and at most `limit` rows of each other kind.
+    """Remove what the policy allows, in one transaction: all such spans, and at most `limit` rows of each other kind.
 
-    Return the numbers of removed rows. Begins no write transaction if nothing is removable.
+    Return the numbers of removed rows. If nothing can be removed, no write transaction is begun. `now`: the time to
+    use, for tests; None: what the clock shows.
     """
     wall, lease_now = db.clocks(now)
     with db.read():
@@ -174,7 +186,7 @@ def _find_removable(
 ) -> tuple[Removable, list[_Span]]:
     """Return up to `limit` + 1 removable rows of each kind, and all removable spans.
 
-    The additional row shows that a further call has work to do.
+    The row beyond `limit` shows that a further call of `purge` has work to do.
     """
     before = policy.ended_before
     past = db.value(_REMOVABLE_LEASES, policy.lease_prefix, policy.leases_before, lease_now, limit + 1)
@@ -183,15 +195,15 @@ def _find_removable(
         notes=_numbers.decode(db.value(_REMOVABLE_NOTES, before, limit + 1)),
         schedules=_schedules.decode(db.value(_REMOVABLE_SCHEDULES, before, limit + 1)),
         leases=_texts.decode(past),
-        kept=_keys.decode(db.value(EXPIRED, wall, limit + 1)),
+        kept=_keys.decode(db.value(EXPIRED_ENTRIES, wall, limit + 1)),
     )
     return found, _spans.decode(db.value(_REMOVABLE_SPANS, before))
 
 
 def _compact(db: Database, rows: Removable, spans: list[_Span], wall: Ms) -> tuple[list[int], int]:
-    """Remove runs, spans and deleted schedules with their streams; write the tallies, snapshots and note for them.
+    """Remove runs, spans and deleted schedules with their events; write tallies, snapshots and a LogCompacted instead.
 
-    Returns the seqs of the deleted events, and the number of deleted bodies.
+    Return the numbers (in the log) of the deleted events, and how many bodies were deleted.
     """
     removed_runs = [RemovedRun(row.schedule_id, row.origin, row.at, row.state) for row in rows.runs]
     removed_spans = [RemovedSpan(row.schedule_id, row.through, row.reason, row.fires) for row in spans]
@@ -209,7 +221,7 @@ def _compact(db: Database, rows: Removable, spans: list[_Span], wall: Ms) -> tup
 
 
 def _remove_runs(db: Database, rids: list[int]) -> list[int]:
-    """Delete runs, given by row number, with their event streams; return the seqs of the deleted events."""
+    """Delete runs, given by row number, with their events; return the numbers of the deleted events."""
     text = pack(rids)
     removed = _numbers.decode(db.value(_RUN_EVENTS, text))
     _delete_events(db, removed)
@@ -218,7 +230,7 @@ def _remove_runs(db: Database, rids: list[int]) -> list[int]:
 
 
 def _compact_streams(db: Database, schedules: Sequence[ScheduleId], wall: Ms) -> list[int]:
-    """Replace the event stream of each schedule that exists by one snapshot; return the seqs of the deleted events."""
+    """Replace the own events of each schedule that exists by one snapshot; return the numbers of the deleted events."""
     rows = read_schedules(db.value(_ROWS, pack(schedules))) if schedules else []
     if not rows:
         return []
@@ -231,9 +243,9 @@ def _compact_streams(db: Database, schedules: Sequence[ScheduleId], wall: Ms) ->
 
 
 def _remove_schedules(db: Database, schedules: list[ScheduleId]) -> list[int]:
-    """Delete schedules with their event streams and own gates; return the seqs of the deleted events.
+    """Delete schedules with their events and own gates; return the numbers of the deleted events.
 
-    A gate with a slot held stays. The schedules' tallies are added to those "of no schedule".
+    A gate that a run holds stays. The schedules' tallies are added to the tallies of no schedule.
     """
     if not schedules:
         return []
@@ -246,7 +258,7 @@ def _remove_schedules(db: Database, schedules: list[ScheduleId]) -> list[int]:
 
 
 def _remove_bodies(db: Database, candidates: set[str]) -> int:
-    """Delete those bodies that no row refers to any more; return how many."""
+    """Delete those of the bodies `candidates` (their ids) that no row refers to any more; return how many."""
     orphans = _texts.decode(db.value(_ORPHANS, pack(list(candidates)))) if candidates else []
     if orphans:
         db.run("DELETE FROM body WHERE id IN (SELECT value FROM json_each(?1))", pack(orphans))

@@ -33,10 +33,11 @@ _leased_rows = msgspec.json.Decoder(list[tuple[str, str | None, int]])
 
 
 def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
-    """Extend the owner's leases that still hold; return these and the lost ones, requests to cancel, and strays.
+    """Extend those of the owner's leases that still hold; return held and lost runs, requests to cancel, and strays.
 
-    `leases`: (run id, epoch) of each. Those that hold then end `ttl` ms from now. A lease that has ended is lost, even
-    if no worker has claimed the run since.
+    `leases`: (run id, epoch) of each lease that the owner knows. An extended lease ends `ttl` ms from now. A lease that
+    has ended is lost, even if no worker has claimed the run since. A stray is a run that the store believes to be held
+    by the owner and that `leases` does not name.
     """
     wall, lease_now = db.clocks(now)
     db.reach("renew:begin")

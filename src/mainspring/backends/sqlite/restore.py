@@ -1,4 +1,4 @@
-"""The store's `restore`: write a page of another store's content as it is, for `mainspring copy`."""
+"""The store's `restore`: write rows and events of another store as they are, for `mainspring copy`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FROM (SELECT 1) LEFT JOIN run r ON r.id = ?5
 
 
 def restore(db: Database, page: Page) -> bool:
-    """Write all of the page in one transaction and return True, if the log ends at `page.after`.
+    """Write the page in one transaction and return True, if the log's last event has the number `page.after`.
 
     Else write nothing and return False.
     """
@@ -79,7 +79,7 @@ def _write_page(db: Database, page: Page) -> None:
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:
-    """Apply `replace_nul` to the texts among the values."""
+    """Return the values with U+0000 replaced by U+2400 in texts, because SQLite's JSON functions end a text there."""
     return [replace_nul(value) if isinstance(value, str) else value for value in values]
 
 
@@ -93,7 +93,7 @@ def _run(run: Run) -> list[Any]:
 
 
 def _schedule(row: Schedule, touched: int) -> list[Any]:
-    """Return the values of a schedule with its touch mark for `_PUT_SCHEDULES`."""
+    """Return the values of a schedule for `_PUT_SCHEDULES`. `touched`: its number of touches, 0 for none."""
     own = {"spec": _encoder.encode(row.spec).decode(), "body": row.spec.body, "touched": touched}
     return _plain(own[name] if name in own else getattr(row, name) for name in _SCHEDULE_FIELDS)
 

@@ -1,4 +1,4 @@
-"""Encoding of rows for SQLite: any number of rows is one JSON text, in both directions.
+"""Encoding of rows for SQLite. Any number of rows is one JSON text, both as a parameter and as a query's answer.
 
 Rows that are written most, such as new runs and events, are bound value by value instead: that is faster than JSON.
 """
@@ -23,7 +23,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def pack(rows: Any) -> str:
-    """Return the rows as JSON text for `json_each`.
+    """Return a list of rows or values as JSON text for `json_each`.
 
     U+0000 is replaced by its symbol, U+2400: SQLite's JSON functions end a text there.
     """
@@ -34,7 +34,7 @@ def pack(rows: Any) -> str:
 
 
 def replace_nul(text: str | None) -> str | None:
-    """Return a text that is bound as it is with U+0000 replaced by U+2400, as `pack` does; None stays None."""
+    """Return the text with U+0000 replaced by U+2400, for values that are bound without `pack`; None stays None."""
     return text if text is None or "\0" not in text else text.replace("\0", "\u2400")
 
 
@@ -47,13 +47,13 @@ def _without_nul(value: Any) -> Any:
     return value
 
 
-#: Makes the rows of the first parameter a table `j`. Materialized: else SQLite would render each row as text again for
-#: every value read from it.
+#: Beginning of a statement: makes the rows of the first parameter, which is JSON, a table `j`. Why it is materialized:
+#: SQLite would otherwise render each row as text again for every value read from it.
 WITH_ROWS = "WITH j AS MATERIALIZED (SELECT value FROM json_each(?1))"
 
 
 def item(index: int) -> str:
-    """Return the SQL for one value of a row of `WITH_ROWS`."""
+    """Return the SQL for the value at position `index` (from 0) of a row of `WITH_ROWS`."""
     return f"json_extract(j.value, '$[{index}]')"
 
 
@@ -65,31 +65,32 @@ MAX_STATEMENT_ROWS = 256
 
 @cache
 def expand_rows(template: str, width: int, rows: int) -> str:
-    """Return the statement of a template with `BOUND_ROWS`, for `rows` rows of `width` values."""
+    """Return the statement of an SQL template with `BOUND_ROWS`, for `rows` rows of `width` values each."""
     row = "(" + ", ".join("?" * width) + ")"
     return template.replace("%ROWS%", ", ".join([row] * rows))
 
 
 def statement_size(rows: int) -> int:
-    """Return `rows` rounded up to the number of rows to bind; the added rows are all NULL, and templates skip them.
+    """Return the number of rows to bind for `rows` rows: that number, rounded up. Rows of NULLs fill the statement.
 
-    Why: rounded numbers need few prepared statements, and less than a quarter of the bound rows is empty.
+    Templates skip the rows of NULLs, which are less than a quarter. Why: SQLite prepares a statement for each different
+    number, and rounding leaves few different ones.
     """
     step = 1 << max(0, rows.bit_length() - 3)
     return -(-rows // step) * step
 
 
 def column(index: int) -> str:
-    """Return the SQL for one value of a row of `BOUND_ROWS`."""
+    """Return the SQL for the value at position `index` (from 0) of a row of `BOUND_ROWS`."""
     return f"v.column{index + 1}"
 
 
 # ── runs ────────────────────────────────────────────────────────────────────
 
 RUN_FIELDS = Run.__struct_fields__
-#: The fields that a run gets when it is created. The others, but for `created_at`, have defaults until it is claimed.
+#: The fields that a run gets when it is created. All others but `created_at` have their defaults until it is claimed.
 _CREATION_FIELDS = RUN_FIELDS[: RUN_FIELDS.index("epoch")]
-#: A row for the INSERT statements. The row of a new run ends with the guard's unique key.
+#: The values of a `run_row`, in order. The row of a new run ends with "guard_key".
 _ROW = (*_CREATION_FIELDS, "mark", "guard_key", *RUN_FIELDS[len(_CREATION_FIELDS) :])
 _AT = {name: i for i, name in enumerate(_ROW)}
 _NEW_ROW_LENGTH = _AT["guard_key"] + 1
@@ -102,20 +103,20 @@ _AS_JSON = {"gates": "iif(r.gates IS NULL, json_array(), json(r.gates))", "optio
 
 
 def run_json(**others: str) -> str:
-    """Return SQL for the run of alias `r` as a JSON array; `others`: SQL for fields that are not read from the row."""
+    """Return SQL for the run of table alias `r` as a JSON array. `others`: field → SQL to use instead of the column."""
     values = {name: f"r.{name}" for name in RUN_FIELDS} | _AS_JSON | others
     return f"json_array({', '.join(values[name] for name in RUN_FIELDS)})"
 
 
 RUN_JSON = run_json()
-#: A dictionary is by far the fastest way from a state to its text.
+#: State → its text: by far faster than `state.value`.
 STATE_TEXT = {state: str(state.value) for state in State}
 #: Not strict, because booleans are stored as 0 and 1.
 _runs = msgspec.json.Decoder(list[Run], strict=False)
 
 
 def read_runs(text: str) -> list[Run]:
-    """Decode a `json_group_array` of `RUN_JSON`."""
+    """Return the runs in a JSON text that a query with `json_group_array` of `RUN_JSON` has returned."""
     return _runs.decode(text)
 
 
@@ -125,7 +126,7 @@ def _full_run_value(name: str) -> str:
 
 
 def _new_run_value(name: str) -> str:
-    """Return SQL for the value of a field of a new run: half of the fields have their defaults and are not bound."""
+    """Return SQL for the value of a field in a bound row of a new run. Fields with defaults are constants in SQL."""
     if _AT[name] < _NEW_ROW_LENGTH or name == "created_at":
         return _full_run_value(name)
     default = _LIFE_DEFAULTS[RUN_FIELDS.index(name) - len(_CREATION_FIELDS)]
@@ -133,9 +134,10 @@ def _new_run_value(name: str) -> str:
 
 
 def _insert(values: Iterable[str]) -> str:
-    """Return an INSERT of runs, with created_at as first parameter; a run that exists is skipped.
+    """Return an INSERT of runs, with created_at as first parameter, then bound rows. A run that exists is skipped.
 
-    It exists if its id, its fire or the unique key of an open run is taken. `values`: SQL for each field of a run.
+    A run exists if its id or its fire has a row, or if an open run has the row's `guard_key` as unique key. `values`:
+    SQL for each field of a run.
     """
     return f"""
 INSERT OR IGNORE INTO run ({", ".join(RUN_FIELDS)}, mark)
@@ -148,8 +150,8 @@ WHERE {column(_AT["id"])} IS NOT NULL AND ({column(_AT["guard_key"])} IS NULL OR
 
 _INSERT_RUNS = _insert(map(_full_run_value, RUN_FIELDS))
 INSERT_NEW_RUNS = _insert(map(_new_run_value, RUN_FIELDS))
-#: SQL for the fields that differ if a new run is written as running, as if claimed. `INSERT_RUNNING_RUNS` has the
-#: parameters created_at, owner, end of the lease, then rows of new runs.
+#: SQL for the fields that differ if a new run is written as running, as a claim would leave it. `INSERT_RUNNING_RUNS`
+#: has the parameters created_at, owner, end of the lease, then rows of new runs.
 _CLAIMED_VALUES = {
     "state": "'running'",
     "n": "2",
@@ -163,7 +165,7 @@ INSERT_RUNNING_RUNS = _insert(_CLAIMED_VALUES.get(name) or _new_run_value(name) 
 
 
 def insert_run_statement(row: list[Any], created_at: int) -> tuple[str, list[Any]]:
-    """Return an INSERT of one run, given as the row of a new run, and the values that it binds. Changes `row`.
+    """Return an INSERT of one new run and the values that it binds. `row`: a short `run_row`, which is changed.
 
     Columns without a value are left out of the statement, which makes it measurably faster.
     """
@@ -174,7 +176,7 @@ def insert_run_statement(row: list[Any], created_at: int) -> tuple[str, list[Any
 
 @cache
 def _insert_run_sql(filled: tuple[int, ...]) -> str:
-    """Return the INSERT of a new run whose row has values at these indexes; the last index is that of `created_at`."""
+    """Return the INSERT of a new run whose row has values at the indexes `filled`; the last index is `created_at`'s."""
     names = [*_ROW[: _NEW_ROW_LENGTH - 1], "created_at"]
     values = dict.fromkeys([names[index] for index in filled], "?")
     for name in RUN_FIELDS[len(_CREATION_FIELDS) :]:
@@ -184,14 +186,15 @@ def _insert_run_sql(filled: tuple[int, ...]) -> str:
 
 
 def is_new_row(row: list[Any]) -> bool:
-    """Return True for a short `run_row`: the fields that a run gets after its creation have their defaults."""
+    """Return True if a `run_row` is short: the run is new, so the fields of its later life have their defaults."""
     return len(row) == _NEW_ROW_LENGTH
 
 
 def insert_runs_statement(rows: list[list[Any]]) -> tuple[str, list[list[Any]]]:
-    """Return an INSERT for these rows of `run_row`, and the rows at the width it takes.
+    """Return an INSERT of runs, and the rows to bind for it. `rows`: rows of `run_row`.
 
-    Its parameter before the rows is created_at.
+    If one of the rows is not short, the short rows are filled up with defaults, because all rows must be of one length.
+    The statement's parameter before the rows is created_at.
     """
     if all(map(is_new_row, rows)):
         return INSERT_NEW_RUNS, rows
@@ -199,10 +202,10 @@ def insert_runs_statement(rows: list[list[Any]]) -> tuple[str, list[list[Any]]]:
 
 
 def run_row(run: Run, n: int, ended_at: int | None, mark: int, guard_key: str | None) -> list[Any]:
-    """Return a run's row for the INSERT statements. It is short (`is_new_row`) if the run is new.
+    """Return a run's row for the INSERT statements. The row of a new run is short: it ends with `guard_key`.
 
-    `n`: the number of the run's events. `ended_at` None: the run is open. `guard_key`: a unique key; if an open run has
-    it, the INSERT skips the row.
+    `n`: the number of the run's events. `ended_at`: None for an open run. `mark`: number for the column `mark`.
+    `guard_key`: a unique key, or None; if an open run has this key, the INSERT skips the row.
     """
     values = astuple(run)
     row = [*values[: len(_CREATION_FIELDS)], mark, guard_key]
@@ -219,9 +222,10 @@ def run_row(run: Run, n: int, ended_at: int | None, mark: int, guard_key: str | 
 
 
 def new_run_rows(runs: Iterable[Run], mark: int) -> list[list[Any]] | None:
-    """Return rows for `INSERT_NEW_RUNS`, all with this mark, or None if one of the runs is not new (`is_new_row`).
+    """Return rows for `INSERT_NEW_RUNS`, or None if a run has values that a new run does not have.
 
-    A run that differs from the one before it only in id and body gets a copy of its row: that is faster.
+    All rows get the number `mark`. A run that differs from the run before it only in id and body gets a copy of that
+    run's row, which is faster.
     """
     rows: list[list[Any]] = []
     model: Run | None = None
@@ -238,18 +242,18 @@ def new_run_rows(runs: Iterable[Run], mark: int) -> list[list[Any]] | None:
 
 
 def row_mark(row: list[Any]) -> int:
-    """Return the mark in a `run_row`."""
+    """Return the value for the column `mark` in a `run_row`."""
     return cast("int", row[_AT["mark"]])
 
 
-def row_moves(row: list[Any]) -> int:
+def row_n(row: list[Any]) -> int:
     """Return the `n` in a `run_row`: the number of the run's events."""
     return cast("int", row[_AT["n"]])
 
 
 # ── schedules ───────────────────────────────────────────────────────────────
 
-#: A schedule as one JSON object, of the table alias `s`.
+#: SQL for the schedule of table alias `s` as a JSON object.
 SCHEDULE_JSON = (
     "json_object("
     + ", ".join(
@@ -261,7 +265,7 @@ _schedules = msgspec.json.Decoder(list[Schedule])
 
 
 def read_schedules(text: str) -> list[Schedule]:
-    """Decode a `json_group_array` of `SCHEDULE_JSON`."""
+    """Return the schedules in a JSON text that a query with `json_group_array` of `SCHEDULE_JSON` has returned."""
     return _schedules.decode(text)
 
 
@@ -281,16 +285,16 @@ _EVENT_COLUMNS = (
     "attempt",
     "owner",
 )
-#: The id of an event's run: as the run's first event states it, or the row's if that event was removed.
+#: SQL for the id of an event's run: from the run's first event or, if that event was removed, from the run's row.
 _RUN_ID = "coalesce(e.run_ref, (SELECT b.run_ref FROM event b WHERE b.rid = e.rid AND b.n = 1), r.id)"
-#: An event as one JSON array, of the aliases `e` (event) and `r` (its run, outer-joined by rid).
+#: SQL for an event as a JSON array, with the table aliases `e` (event) and `r` (its run, outer-joined by rid).
 EVENT_JSON = (
     "json_array(e.type, e.data, " + ", ".join(_RUN_ID if c == "run_id" else f"e.{c}" for c in _EVENT_COLUMNS) + ")"
 )
 _event_rows = msgspec.json.Decoder(list[list[Any]])
 
-#: Parameter: at, then rows of `event_row`. An event with a mark is appended only if its run's row bears that mark, that
-#: is, if this batch wrote it.
+#: Parameter: at, then rows of `event_row`. An event with a mark is appended only if its run's row has that mark, that
+#: is, if this batch wrote the row.
 INSERT_EVENTS = f"""
 INSERT INTO event (at, ns, schedule_id, rid, run_ref, n, type, v, actor, change, epoch, attempt, owner, data)
 SELECT ?1, {column(2)}, {column(3)}, r.rid,
@@ -305,9 +309,10 @@ WHERE {column(5)} IS NOT NULL AND ({column(1)} IS NULL OR r.mark = {column(1)})
 def event_row(event: Event, change: str | None, mark: int | None, n: int | None) -> list[Any]:
     """Return a row for `INSERT_EVENTS`.
 
-    `change`: the id of its change; None: the store itself writes it. Without a mark, `n` is the event's number in its
-    stream, None for a note. With a mark, `n` is the number of later events of the run in this change: the statement
-    subtracts it from the `n` in the run's row.
+    `change`: the id of the event's change; None if the store itself writes the event. `mark`: the mark of the run's
+    row, if the event is of a run that the change writes; then `n` is the number of later events of that run in the
+    change, which the statement subtracts from the `n` in the run's row. Without a mark, `n` is the event's number among
+    those of its schedule; None for an event that belongs to no run and no schedule.
     """
     return [
         event.run_id,
@@ -327,7 +332,10 @@ def event_row(event: Event, change: str | None, mark: int | None, n: int | None)
 
 
 def read_events(text: str) -> list[Event]:
-    """Decode a `json_group_array` of `EVENT_JSON`; columns that are NULL get the event's defaults."""
+    """Return the events in a JSON text that a query with `json_group_array` of `EVENT_JSON` has returned.
+
+    A column that is NULL becomes the default of the event's field.
+    """
     found = []
     for kind, data, *values in _event_rows.decode(text):
         columns = {name: value for name, value in zip(_EVENT_COLUMNS, values, strict=True) if value is not None}

@@ -1,4 +1,4 @@
-"""The file's schema: whose database it is, its version, its migrations, and the boot its leases belong to."""
+"""The file's schema: its application id, version and migrations, and the boot of the machine that wrote the leases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib import resources
 from mainspring.backends.sqlite.errors import STATEMENT_ERRORS, damage_refusal
 from mainspring.model.errors import SchemaMismatch, StoreCorrupt
 
-#: "MSPR" in the file's header: marks the database as Mainspring's.
+#: SQLite's `application_id` in the file's header, here "MSPR": it shows that the database is Mainspring's.
 APPLICATION_ID = 0x4D535052
 
 
@@ -22,7 +22,7 @@ def read_version(connection: sqlite3.Connection, path: str, newest: int) -> int:
     `StoreCorrupt` if the file is damaged or is another application's database. `path` is for the error texts.
     """
     alone = not connection.in_transaction
-    if alone:  # one snapshot for the three reads: another process may be creating the schema right now
+    if alone:  # the three reads must see one state of the file: another process may be creating the schema right now
         connection.execute("BEGIN")
     try:
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -50,9 +50,10 @@ def read_version(connection: sqlite3.Connection, path: str, newest: int) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: str, scripts: list[str]) -> None:
-    """Run those of `scripts` (all migrations) that the file has not seen yet, in one transaction.
+    """Run those of `scripts` (all migrations, in order) that the file does not have yet, in one transaction.
 
-    The transaction also writes the new version and Mainspring's mark into the file's header. Raises as `read_version`.
+    The transaction also writes the new version and Mainspring's application id into the file's header. Raises:
+    `SchemaMismatch` if the file's version is above the number of scripts, `StoreCorrupt` if it is not Mainspring's.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -69,10 +70,10 @@ def migrate(connection: sqlite3.Connection, path: str, scripts: list[str]) -> No
 
 
 def end_leases_of_other_boots(connection: sqlite3.Connection, boot_id: str) -> None:
-    """Store `boot_id`, the id of this boot; if another one was stored, end all leases on runs and names.
+    """Store `boot_id`, the id of the machine's present boot. If another id was stored, end all leases (runs and named).
 
-    Why: leases are counted in boot time, which begins anew with each restart of the machine. A lease that was written
-    before the restart means nothing.
+    Why: the ends of leases are stored in boot time, which begins at 0 with each restart of the machine. So the end of a
+    lease that was written before the restart means nothing.
     """
     known = "SELECT value FROM meta WHERE key = 'boot_id'"
     if connection.execute(known).fetchone() == (boot_id,):
@@ -98,7 +99,7 @@ def roll_back(connection: sqlite3.Connection) -> None:
 
 
 def read_boot_id() -> str:
-    """Return the id that the kernel gave to this boot, "unknown" if it cannot be read."""
+    """Return the id that the kernel gave to the machine's present boot, "unknown" if it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -114,7 +115,7 @@ def load_migrations() -> list[str]:
 
 
 def split_statements(script: str) -> Iterator[str]:
-    """Yield the statements of a script."""
+    """Yield the statements of an SQL script."""
     text = ""
     for line in script.splitlines(keepends=True):
         text += line

@@ -39,12 +39,13 @@ T = TypeVar("T")
 class SqliteStore:
     """A store in one file, with one connection. Any number of processes of one machine may open the file.
 
-    `clock` None: the system's. `synchronous`: SQLite's setting of that name, "FULL", "EXTRA" or "NORMAL". `force`: open
-    the file even on a network file system. `failpoint`: called with the names of places in the code, for tests.
+    `clock`: None means the system's clock. `synchronous`: SQLite's setting of that name, "FULL", "EXTRA" or "NORMAL".
+    `force`: open the file even on a network file system. `failpoint`: called with the names of places in the code, for
+    tests.
     """
 
     capabilities = Capabilities(durable=True, multi_process=True)
-    #: A caller's open transaction locks the file, so no other connection can write meanwhile.
+    #: Whether other connections can write while a caller's transaction is open: no, because it locks the file.
     others_write = False
 
     def __init__(
@@ -59,12 +60,12 @@ class SqliteStore:
         self._use(Database(os.fspath(path), clock, synchronous, force, failpoint))
 
     def _use(self, db: Database) -> None:
-        """Set the store's fields, with `db` as connection: the part of the constructor that `open_beside` shares."""
+        """Set the fields of a new store object, with `db` as connection: for the constructor and `open_beside`."""
         self._db = db
         self._hints = Wakeup()
         self._watch = ChangeWatch(self._db)
-        #: Polls for commits of other processes, and sets the timer of the next poll to the given seconds or more. None
-        #: while no call of `wait` is pending.
+        #: Function that polls for commits of other processes and sets the timer of the next poll to the given seconds
+        #: or more. None while no call of `wait` is pending.
         self._poll: Callable[[float], None] | None = None
 
     @property
@@ -73,7 +74,7 @@ class SqliteStore:
         return self._db.path
 
     def open_beside(self) -> SqliteStore:
-        """Return a store, not open yet, with another connection to the file, which never waits for another writer."""
+        """Return a new store object on the file, not open yet, whose connection never waits for another writer."""
         other = SqliteStore.__new__(SqliteStore)
         other._use(self._db.second_connection())
         return other
@@ -88,7 +89,7 @@ class SqliteStore:
 
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
         found = due.due(self._db, agenda, limit, hold, ahead, now)
-        if ahead and self._poll is not None:  # the engine is awake now: polling here spares `wait` a wake-up of its own
+        if ahead and self._poll is not None:  # the engine is awake now: a poll here spares `wait` a wake-up
             self._poll(LOOKAHEAD_POLL_SECONDS)
         return found
 
@@ -150,7 +151,7 @@ class SqliteStore:
         return restore.restore(self._db, page)
 
     async def wait(self, timeout: float) -> bool:
-        """Return True as soon as another connection has committed or the store is closed, else False after `timeout`.
+        """Return True once another connection has committed or the store is closed, else False after `timeout` seconds.
 
         SQLite notifies no other process, so a timer polls the file meanwhile.
         """
@@ -160,7 +161,7 @@ class SqliteStore:
         timer: asyncio.TimerHandle | None = None
 
         def poll(least: float = 0.0) -> None:
-            """End the wait if another connection has committed; else poll again after `least` seconds or more."""
+            """End the wait if another connection has committed, else set the timer to `least` seconds or more."""
             nonlocal timer
             if timer is not None:
                 timer.cancel()

@@ -13,7 +13,10 @@ from mainspring.model.errors import InvalidInput
 
 
 class CallerDatabase(Database):
-    """A `Database` on the caller's connection: its transactions, errors and durability are the caller's."""
+    """A `Database` on the caller's connection, so that a change becomes a part of the caller's transaction.
+
+    The caller commits, and chooses how durable a commit is. `home`: the store's own `Database`.
+    """
 
     def __init__(self, home: Database, connection: sqlite3.Connection) -> None:
         super().__init__(home.path, home.clock, "FULL", False, None)
@@ -26,7 +29,10 @@ class CallerDatabase(Database):
 
     @contextlib.contextmanager
     def read(self) -> Iterator[None]:
-        """Run statements with sqlite3's default row and text types. Errors reach the caller as sqlite3 raises them."""
+        """Run statements with sqlite3's default row and text types, whatever types the caller has set.
+
+        Errors reach the caller as sqlite3 raises them.
+        """
         connection = self.connection
         factories = connection.row_factory, connection.text_factory
         connection.row_factory, connection.text_factory = None, str
@@ -39,7 +45,8 @@ class CallerDatabase(Database):
     def write(self, verb: str) -> Iterator[None]:
         """Run statements in a savepoint of the caller's transaction: all of them or, after any exception, none.
 
-        Without an open transaction, one is begun and left open, or committed, as the caller's own INSERT would be.
+        If the caller has no open transaction, one is begun. Whether it is then committed or left open follows from the
+        connection's settings, as it would for an INSERT of the caller. `verb` is not used.
         """
         connection = self.connection
         with self.read():
@@ -91,6 +98,6 @@ def adapt_connection(home: Database, connection: Any) -> CallerDatabase:
 
 
 def _commits_by_itself(connection: sqlite3.Connection) -> bool:
-    """Return True if sqlite3 would commit the caller's own INSERT at once."""
-    mode = getattr(connection, "autocommit", -1)  # Python 3.12; -1 means that isolation_level decides
+    """Return True if sqlite3 would commit an INSERT of the caller at once, by the settings of the connection."""
+    mode = getattr(connection, "autocommit", -1)  # new in Python 3.12; -1 means that isolation_level decides
     return mode is True or (mode in (-1, None) and connection.isolation_level is None)

@@ -1,4 +1,4 @@
-"""Un-parking: runs that wait at a gate become claimable when the gate has room."""
+"""Un-parking for the store's `due`: runs that wait at a gate become claimable when the gate has room."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mainspring.backends.sqlite.rows import WITH_ROWS, item, pack
 from mainspring.model.gate import Gate
 from mainspring.model.instant import Ms
 
-#: Parameter: limit. Returns each gate that runs wait at, with the number of waiting runs, counted up to the limit.
-#: The recursion skips through the index from gate to gate, so it reads few entries however many runs wait.
+#: Parameter: limit. Returns, for each gate at which runs wait: [name, number of waiting runs (counted up to the limit),
+#: max, held, closed_until]. The recursion skips through the index from gate to gate, so few entries are read.
 _WAITED_AT = """
 WITH RECURSIVE waited(name) AS (
     SELECT min(parked_on) FROM run WHERE parked_on IS NOT NULL
@@ -44,9 +44,9 @@ _waited_rows = msgspec.json.Decoder(list[tuple[str, int, int | None, int | None,
 
 
 def unpark(db: Database, limit: int, wall: Ms) -> int:
-    """Make up to `limit` parked runs claimable, as far as their gates have room; return how many.
+    """Make up to `limit` parked runs claimable, as far as their gates have room at the time `wall`; return how many.
 
-    The first read decides whether a transaction is begun at all: in most calls no gate has room for a parked run.
+    A read without a transaction comes first: in most calls no gate has room for a parked run.
     """
     with db.read():
         counts = _count_unparked(db.value(_WAITED_AT, limit), limit, wall)
@@ -60,9 +60,9 @@ def unpark(db: Database, limit: int, wall: Ms) -> int:
 
 
 def _count_unparked(text: str, limit: int, wall: Ms) -> list[tuple[str, int]]:
-    """Return (gate, number of runs to un-park) for each gate with room, at most `limit` runs in all.
+    """Return (gate, number of runs to un-park) for each gate with room, at most `limit` runs in total.
 
-    `text`: the answer of `_WAITED_AT`.
+    `text`: the answer of the query `_WAITED_AT`, as JSON.
     """
     counts: list[tuple[str, int]] = []
     left = limit
@@ -77,7 +77,7 @@ def _count_unparked(text: str, limit: int, wall: Ms) -> list[tuple[str, int]]:
 def _gate_room(name: str, row: Iterable[Any], limit: int, wall: Ms) -> int:
     """Return how many runs the gate lets pass at the time `wall`; `row`: its max, held and closed_until.
 
-    A gate that does not exist (the row has only None) lets `limit` runs pass.
+    A gate that does not exist, for which the three values are None, lets `limit` runs pass.
     """
     most, held, closed_until = row
     return limit if most is None else Gate(name, most, held, closed_until).room(wall)

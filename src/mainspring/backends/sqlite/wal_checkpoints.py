@@ -11,30 +11,31 @@ from contextlib import AbstractContextManager
 from mainspring.backends.sqlite.errors import STATEMENT_ERRORS
 from mainspring.ports.threads import SystemThreads
 
-#: Number of small commits (about 2,400 pages) between checkpoints. A program that makes fewer never gets the thread.
+#: Number of small commits (about 2,400 pages) between checkpoints. A program that makes fewer never starts the thread.
 #: Commits wait for the disk during a checkpoint, so a smaller number would cost more than it gains.
 CHECKPOINT_EVERY_COMMITS = 400
 #: Number of changed rows that count as one more commit. It is a mean: rows spread over the file write more pages.
 ROWS_PER_COMMIT = 36
-#: Number of rows that the move of a schedule counts beside its own row: it writes a page of its own, and one of the
+#: Number of rows that the advance of a schedule counts beside its own row: it writes a page of its own, and one of the
 #: index by schedule.
 ROWS_PER_MOVED_SCHEDULE = 18
 #: Number of checkpoints in a row. Commits go on meanwhile, and the next, shorter checkpoint moves what they added.
-#: During the last one, the store's connection makes no commit. If no other connection does, nothing is left, and SQLite
-#: starts the log from its beginning. In a log that only grows, every commit waits for the file system to extend it.
+#: During the last checkpoint the store's connection makes no commit. If no other connection makes one, nothing is left
+#: to move, and SQLite writes the log from its beginning again. In a log that only grows, every commit waits for the
+#: file system to extend the file.
 CHECKPOINT_ROUNDS = 3
 
 
 class WalCheckpoints:
     """A thread with its own connection, which makes PASSIVE checkpoints: they never wait for readers or writers.
 
-    `path`: the database file. Thread: `committed` and `end` run on the thread that uses the store, `pause` and `resume`
-    on the one that forks, `_run` on the object's own.
+    `path`: the database file. `writing`: the lock of the store's commits. `committed` and `end` are called on the
+    thread that uses the store, `pause` and `resume` on the thread that forks.
     """
 
     def __init__(self, path: str, writing: AbstractContextManager[object]) -> None:
         self._uri = f"file:{urllib.parse.quote(path)}?mode=rw"  # never creates a file
-        #: The lock of the store's commits. If both locks are needed, this one is acquired first.
+        #: If this lock and `_lock` are both needed, this lock is acquired first.
         self._writing = writing
         self._due = threading.Event()
         #: The lock of this object's connection.
@@ -47,10 +48,10 @@ class WalCheckpoints:
         self.rounds = 0
 
     def committed(self, rows: int) -> None:
-        """Count a commit, and wake the thread when enough of them came together.
+        """Count a commit; after every `CHECKPOINT_EVERY_COMMITS` of them, let the thread make checkpoints.
 
         `rows`: the number of rows that the connection has changed since it was opened, with `ROWS_PER_MOVED_SCHEDULE`
-        more for each move of a schedule.
+        more for each advance of a schedule.
         """
         self._commits += 1 + max(0, rows - self._rows) / ROWS_PER_COMMIT  # a new connection counts from 0 again
         self._rows = rows
@@ -62,23 +63,26 @@ class WalCheckpoints:
                 SystemThreads().start(self._run, "mainspring-checkpoints")
 
     def pause(self) -> None:
-        """Before a fork: wait for the checkpoint in progress, and keep no file open until `resume`."""
+        """Call before a fork: wait for a checkpoint under way, and keep no file open until `resume`."""
         self._lock.acquire()
         self._close()
 
     def resume(self) -> None:
-        """After a fork, in the parent: allow checkpoints again."""
+        """Call after a fork, in the parent: allow checkpoints again."""
         self._lock.release()
 
     def end(self) -> None:
-        """Close the connection for good, and let the thread end. Does not wait for the thread."""
+        """Close the connection for good, and let the thread end.
+
+        Waits for a checkpoint under way, but not for the thread's end.
+        """
         self._ended = True
         with self._lock:
             self._close()
         self._due.set()
 
     def _run(self) -> None:
-        """Make `CHECKPOINT_ROUNDS` checkpoints whenever they are due, until `end` is called. Thread: this object's."""
+        """Make `CHECKPOINT_ROUNDS` checkpoints whenever they are due, until `end` is called. The thread runs this."""
         while True:
             self._due.wait()
             self._due.clear()
@@ -91,8 +95,8 @@ class WalCheckpoints:
                 return
 
     def _checkpoint(self) -> None:
-        """Make one checkpoint, over a connection that is opened if need be. Does nothing after `end`."""
-        # A full disk or a damaged file is reported by the next commit.
+        """Make one checkpoint, over a connection that is opened if there is none. After `end`, do nothing."""
+        # Errors are suppressed: the next commit reports a full disk or a damaged file.
         with self._lock, contextlib.suppress(*STATEMENT_ERRORS):
             if self._ended:
                 return

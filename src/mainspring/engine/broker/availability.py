@@ -1,4 +1,4 @@
-"""Availability of the broker: which uses of it fail, and why. An outage is logged once, and its end once."""
+"""Availability of the broker: which uses of the broker fail, and why. An outage is logged once, and so is its end."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ from mainspring.model.errors import BrokerError
 
 log = logging.getLogger("mainspring.engine")
 
-#: The longest pause between two tries to use a broker that fails, in seconds.
+#: The longest pause between two tries to use a broker that fails, in seconds. Also the pause after unexpected errors.
 MAX_BROKER_BACKOFF_SECONDS = 1.0
 #: A task that does not end is cancelled again after this many seconds.
 RECANCEL_SECONDS = 0.2
 
 
 class BrokerAvailability:
-    """Collects the failures of every loop that uses the broker. A use is a short text, such as "reading events"."""
+    """Collects the failures of every task that uses the broker. A use is a short text, such as "reading events"."""
 
     def __init__(self) -> None:
+        #: The error text of each use that fails now.
         self._failing: dict[str, str] = {}
 
     @property
     def trouble(self) -> str | None:
-        """Error text of a use that fails now; None while all work."""
+        """Error text of a use that fails now; None while every use works."""
         return next(iter(self._failing.values()), None)
 
     def report_failure(self, use: str, error: Exception) -> None:
-        """Note that a use of the broker fails; log that if all uses worked before."""
+        """Record that a use of the broker fails with `error`. Log it if every use worked before."""
         if not self._failing:
             log.warning("the broker fails, runs go on by the store alone: %s", error)
         self._failing[use] = str(error)
 
     def report_success(self, use: str) -> None:
-        """Note that a use of the broker works; log that if it was the last one that failed."""
+        """Record that a use of the broker works. Log it if this was the last use that failed."""
         if self._failing and self._failing.pop(use, None) is not None and not self._failing:
             log.warning("the broker answers again")
 
     async def repeat(self, use: str, work: Callable[[], Awaitable[bool]]) -> None:
-        """Call `work` again and again until it returns False, with growing pauses after errors that it raises.
+        """Call `work` until it returns False. Pause after an error: ever longer for a `BrokerError`, else one second.
 
-        Its failures and successes are noted as those of `use`.
+        Each success and failure is reported under `use`, a short text such as "reading events".
         """
         failures = 0
         while True:
@@ -64,9 +65,9 @@ class BrokerAvailability:
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks again and again until they have ended. Their errors are ignored.
+    """Cancel tasks, repeatedly until all of them have ended. Their errors are ignored.
 
-    Why: Python 3.11's `wait_for`, by which redis-py sends, may swallow a cancellation.
+    Why repeatedly: Python 3.11's `wait_for`, with which redis-py sends, may swallow a cancellation.
     """
     left = set(tasks)
     while left:

@@ -21,23 +21,28 @@ from mainspring.ports.clock import Clock
 
 log = logging.getLogger("mainspring.engine")
 
-#: The broker's group of consumers: all instances. Each message goes to one of them.
-GROUP = "workers"
-#: Read no more messages while 10 runs per slot, and at least 100, that messages named wait here to be claimed.
+#: The name of the broker's consumer group of which all instances are members. Each message goes to one member.
+WORKER_GROUP = "workers"
+#: Read no more messages while this many runs that messages named wait to be claimed: 10 per slot, and at least 100.
 MAX_NAMED_PER_SLOT, MIN_NAMED = 10, 100
-#: Acknowledge a message whose run was not claimed for 2 seconds, or for two poll intervals if these are longer: every
-#: worker has polled the store since.
+#: Acknowledge a message whose run has not been claimed for this many seconds, or for two poll intervals if that is
+#: longer: every worker has polled the store since.
 STALE_MESSAGE_SECONDS = 2.0
-#: Seconds for refusing messages, and for the last acknowledgements, when the instance ends.
+#: The most seconds for returning messages, and for the last acknowledgements, when the instance stops.
 LAST_ANSWERS_SECONDS = 1.0
-#: Acknowledgements are sent together after 0.2 seconds, or as soon as there are 1,000: nothing waits for them.
-ANSWER_PACE_SECONDS, ANSWER_AT_MESSAGES = 0.2, 1_000
+#: Acknowledgements are sent together after this many seconds, because nothing waits for them.
+ANSWER_INTERVAL_SECONDS = 0.2
+#: Acknowledgements are sent without that delay if there are at least this many.
+ANSWER_AT_MESSAGES = 1_000
 
 _decoder = msgspec.json.Decoder(Hint)
 
 
 class HintConsumer:
-    """Reads the topic of every lane of this instance between `start` and `stop`. Thread: engine loop."""
+    """Reads messages of work and gives each to the worker that knows its task. Thread: engine loop.
+
+    Between `start` and `stop` it reads the topic of every lane of this instance.
+    """
 
     def __init__(
         self,
@@ -49,7 +54,11 @@ class HintConsumer:
         poll: float,
         slots: int,
     ) -> None:
-        """`owner` is this instance's name in the group. `poll`: the poll interval in seconds."""
+        """Read the topics of `lanes`. `owner`: this instance's name in the consumer group.
+
+        `poll`: the poll interval in seconds. `slots`: how many handlers run at once; it limits how many runs may wait
+        here to be claimed.
+        """
         self._broker = broker
         self._availability = availability
         self._clock = clock
@@ -59,30 +68,33 @@ class HintConsumer:
         self._max_named = max(MIN_NAMED, MAX_NAMED_PER_SLOT * slots)
         self._workers: list[tuple[Worker, HintInbox]] = []
         self._tasks: list[asyncio.Task[None]] = []
+        #: Messages whose acknowledgement is still to be sent, and the task that sends them.
         self._answered: list[Message] = []
         self._sending: asyncio.Task[None] | None = None
+        #: Set when fewer runs may wait to be claimed.
         self._room = asyncio.Event()
-        #: Numbers of messages that were read, and of those among them that could not be decoded.
+        #: Number of messages that were read.
         self.received = 0
+        #: Number of messages that were read and could not be decoded.
         self.unreadable = 0
 
     def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
-        """Give messages for these tasks to this worker. `unstored`: ids of runs whose outcome is not stored yet."""
+        """Give messages for `tasks` to `worker`. `unstored`: ids of the runs whose outcome is not stored yet."""
         inbox = HintInbox(tasks, worker.running, unstored, self._poll, self._answer_soon, self._room.set)
         worker.attach_hints(inbox)
         self._workers.append((worker, inbox))
 
     def start(self) -> None:
-        """Begin to read, in a task per lane."""
+        """Begin to read the topics, in one task per lane."""
         loop = asyncio.get_running_loop()
         for lane in self._lanes:
             topic = work_topic(lane)
             self._tasks.append(loop.create_task(self._read_repeatedly(topic), name=f"mainspring-hints-{lane}"))
 
     async def stop_reading(self) -> None:
-        """Stop reading, and refuse the messages of runs not yet claimed, so that other instances receive them.
+        """Stop reading, and return the messages of runs not claimed yet to the broker, for other instances.
 
-        The refusal takes at most `LAST_ANSWERS_SECONDS`; if it fails, the broker delivers them again later.
+        That takes at most `LAST_ANSWERS_SECONDS`. If it fails, the broker delivers the messages again later.
         """
         tasks, self._tasks = self._tasks, []
         await cancel_and_wait(*tasks)
@@ -90,12 +102,12 @@ class HintConsumer:
         if left:
             with contextlib.suppress(BrokerError, TimeoutError):
                 async with asyncio.timeout(LAST_ANSWERS_SECONDS):
-                    await self._broker.nack(left, group=GROUP)
+                    await self._broker.nack(left, group=WORKER_GROUP)
 
     async def stop(self) -> None:
-        """Stop reading, detach the workers, and send the acknowledgements that are left.
+        """Stop reading, detach the workers, and send the waiting acknowledgements.
 
-        Those acknowledgements take at most `LAST_ANSWERS_SECONDS`.
+        To send them takes at most `LAST_ANSWERS_SECONDS`; if it fails, the broker delivers the messages again.
         """
         await self.stop_reading()
         for worker, _ in self._workers:
@@ -115,16 +127,22 @@ class HintConsumer:
     # ── reading ────────────────────────────────────────────────────────────
 
     async def _read_repeatedly(self, topic: str) -> None:
+        """Read a topic until the broker is closed, and begin again after each failure. Runs in a task of its own."""
+
         async def read() -> bool:
+            """Read the topic until the broker is closed. Return False, to be called no more."""
             await self._read(topic)
             return False
 
         await self._availability.repeat(f"reading {topic}", read)
 
     async def _read(self, topic: str) -> None:
-        """Read a topic until the broker is closed, with a pause while too many named runs wait to be claimed."""
+        """Read a topic until the broker is closed. Pause while too many runs that messages named wait to be claimed.
+
+        Raises: BrokerError.
+        """
         messages = self._broker.consume(
-            topic, group=GROUP, consumer=self._owner, limit=min(1_000, self._max_named // 2)
+            topic, group=WORKER_GROUP, consumer=self._owner, limit=min(1_000, self._max_named // 2)
         )
         async with contextlib.aclosing(messages):
             async for batch in messages:
@@ -136,7 +154,8 @@ class HintConsumer:
     async def _distribute(self, batch: Sequence[Message]) -> None:
         """Give each message to the worker that knows its task, and wake the workers that have runs to claim.
 
-        A message without such a worker is acknowledged; one that cannot be decoded becomes a dead letter of the broker.
+        If no worker knows the task, acknowledge the message. A message that cannot be decoded becomes a dead letter of
+        the broker. Raises: BrokerError.
         """
         self.received += len(batch)
         now = self._clock.monotonic()
@@ -154,16 +173,19 @@ class HintConsumer:
                         awake.add(worker)
                     break
             else:
-                self._answer_soon(message)  # workers that know the task find its run in the store
+                self._answer_soon(message)  # a worker that knows the task finds its run in the store
         for worker in awake:
             worker.wake()
         if bad:
             self.unreadable += len(bad)
             log.error("%d messages of %s cannot be read; they are dead letters now", len(bad), bad[0].topic)
-            await self._broker.bury(bad, group=GROUP, reason="not a message of work")
+            await self._broker.bury(bad, group=WORKER_GROUP, reason="not a message of work")
 
     async def _wait_for_room(self) -> None:
-        """Wait until fewer than `_max_named` runs wait to be claimed; meanwhile acknowledge messages that are stale."""
+        """Wait until fewer than `_max_named` runs wait to be claimed. Meanwhile acknowledge messages that are too old.
+
+        A message is too old if its run has not been claimed for `STALE_MESSAGE_SECONDS` and two poll intervals.
+        """
         while sum(len(inbox.named) for _, inbox in self._workers) >= self._max_named:
             self._room.clear()
             with contextlib.suppress(TimeoutError):
@@ -188,19 +210,22 @@ class HintConsumer:
                     inbox.stored(run.id, ended=ended)
 
     def _answer_soon(self, message: Message) -> None:
-        """Queue the acknowledgement of a message."""
+        """Queue the acknowledgement of a message, to be sent together with others."""
         self._answered.append(message)
         if self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send_answers())
 
     async def _send_answers(self) -> None:
-        """Acknowledge the queued messages, many in one call. If an acknowledgement is lost, the message comes again."""
+        """Acknowledge the queued messages, many in one call, until none is left. Runs in a task of its own.
+
+        If an acknowledgement is lost, the broker delivers the message again.
+        """
         try:
             while self._answered:
                 if len(self._answered) < ANSWER_AT_MESSAGES and self._tasks:
-                    await asyncio.sleep(ANSWER_PACE_SECONDS)
+                    await asyncio.sleep(ANSWER_INTERVAL_SECONDS)
                 answered, self._answered = self._answered, []
-                with contextlib.suppress(BrokerError):  # the readers report it
-                    await self._broker.ack(answered, group=GROUP)
+                with contextlib.suppress(BrokerError):  # the tasks that read report it
+                    await self._broker.ack(answered, group=WORKER_GROUP)
         finally:
             self._sending = None

@@ -1,7 +1,7 @@
-"""The dispatcher: publishes to the broker, after the commit, which runs became claimable and which events happened.
+"""The dispatcher: publishes to the broker, after a commit, which runs became claimable and which events happened.
 
-Nothing waits for it. A run whose message was dropped by a full outbox, or lost on the way, is found in the store by the
-workers' polls.
+Nothing waits for the messages. If a message is dropped by a full outbox or lost on the way, the workers find its run in
+the store when they poll.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MAX_OUTBOX_MESSAGES = 20_000
 PUBLISH_BATCH = 500
 #: An event whose JSON is longer, in bytes, is published without its data.
 MAX_EVENT_BYTES = 8 * 1024
-#: Seconds between two questions whether any program reads events.
+#: Seconds between two questions to the broker whether any program reads events.
 READERS_INTERVAL_SECONDS = 1.0
-#: Seconds for publishing the rest when the instance ends.
+#: The most seconds for publishing the waiting messages when the instance stops.
 LAST_PUBLISH_SECONDS = 1.0
 
 
 class Hint(Struct, frozen=True, gc=False):
-    """A message of work: this run can be claimed by workers that know its task."""
+    """The body of a message of work: the run with the id `run` can be claimed by workers that know its task."""
 
     run: str
     task: str
@@ -44,38 +44,41 @@ _encode = msgspec.json.Encoder().encode
 
 
 def work_topic(lane: str) -> str:
-    """Return the topic in which the runs of a lane are announced."""
+    """Return the broker's topic in which the claimable runs of a lane are announced."""
     return f"work:{lane}"
 
 
 class Outbox:
-    """The messages waiting to be published to one topic, and the task that publishes them."""
+    """The messages that wait to be published to one topic, and the task that publishes them. Thread: engine loop."""
 
     def __init__(self, topic: str, broker: Broker, availability: BrokerAvailability) -> None:
+        """Publish to `topic` of `broker`; report successes and failures to `availability`."""
         self._topic = topic
         self._broker = broker
         self._availability = availability
         self._waiting: deque[str] = deque(maxlen=MAX_OUTBOX_MESSAGES)
         self._task: asyncio.Task[None] | None = None
-        #: Numbers of messages that were published, and of those that a full outbox dropped.
+        #: Number of messages that were published.
         self.sent = 0
+        #: Number of messages that were dropped because the outbox was full.
         self.dropped = 0
 
     def put(self, body: str) -> None:
-        """Queue a message without waiting; if the outbox is full, drop the oldest."""
+        """Queue a message without waiting. If the outbox is full, drop the oldest message."""
         self.dropped += len(self._waiting) == MAX_OUTBOX_MESSAGES
         self._waiting.append(body)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._flush())
 
     async def _flush(self) -> None:
+        """Publish messages until none waits, with pauses while the broker fails. Runs in a task of its own."""
         try:
             await self._availability.repeat(f"publishing to {self._topic}", self._publish)
         finally:
             self._task = None
 
     async def _publish(self) -> bool:
-        """Publish the oldest messages, up to `PUBLISH_BATCH`. Return True if messages are left."""
+        """Publish the oldest messages, up to `PUBLISH_BATCH`. Return True if messages are left. Raises: BrokerError."""
         batch = [self._waiting[n] for n in range(min(PUBLISH_BATCH, len(self._waiting)))]
         dropped = self.dropped
         await self._broker.publish(self._topic, batch)
@@ -86,7 +89,7 @@ class Outbox:
         return bool(self._waiting)
 
     async def close(self) -> None:
-        """Publish the messages that wait, for at most a second; those that are left then are lost."""
+        """Publish the messages that wait, for at most a second. Messages that are left after that are lost."""
         task = self._task
         if task is not None:
             with contextlib.suppress(TimeoutError):
@@ -96,7 +99,7 @@ class Outbox:
 
 
 class Dispatcher:
-    """Announces claimable runs and publishes events. Thread: engine loop."""
+    """Queues messages for the broker: announcements of claimable runs, and events. Thread: engine loop."""
 
     def __init__(
         self, broker: Broker, availability: BrokerAvailability, now: Callable[[], Ms], is_held: Callable[[str], bool]
@@ -106,13 +109,15 @@ class Dispatcher:
         self._availability = availability
         self._now = now
         self._is_held = is_held
+        #: Runs that became claimable since the last turn of the event loop and are still to be announced.
         self._claimable: list[Run] = []
-        #: True while some program reads events from the broker.
+        #: True if any program read events from the broker at the last check.
         self.has_readers = False
+        #: The outboxes, by topic.
         self._outboxes: dict[str, Outbox] = {}
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Announce the runs that accepted changes made claimable, but for those that this instance claimed itself."""
+        """Announce the runs that accepted changes made claimable, except runs that this instance claimed itself."""
         claimable, now = self._claimable, self._now()
         before = len(claimable)
         for change in changes:
@@ -127,6 +132,7 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._announce_claimable)
 
     def _announce_claimable(self) -> None:
+        """Announce the runs that became claimable and that this instance does not hold."""
         claimable, self._claimable = self._claimable, []
         self.announce([run for run in claimable if not self._is_held(run.id)])
 
@@ -136,46 +142,47 @@ class Dispatcher:
             self._outbox(work_topic(run.lane)).put(_encode(Hint(run.id, run.task)).decode())
 
     def publish_event(self, event: Event) -> None:
-        """Queue an event for other programs, if any reads events."""
+        """Queue an event for the broker's topic of events; drop it if the last check found no reader there."""
         if self.has_readers:
             self._outbox(EVENTS_TOPIC).put(event_text(event))
 
     async def check_readers(self) -> bool:
-        """Ask the broker whether any program reads events, set `has_readers`, and pause.
+        """Ask the broker whether any program reads events, set `has_readers`, and pause for a second.
 
-        Always return True, so that `BrokerAvailability.repeat` calls this again.
+        Always return True, so that `BrokerAvailability.repeat` calls this again. Raises: BrokerError.
         """
         self.has_readers = await self._broker.has_readers(EVENTS_TOPIC)
         await asyncio.sleep(READERS_INTERVAL_SECONDS)
         return True
 
     def _outbox(self, topic: str) -> Outbox:
+        """Return the outbox of a topic, which is made at its first use."""
         outbox = self._outboxes.get(topic)
         if outbox is None:
             outbox = self._outboxes[topic] = Outbox(topic, self._broker, self._availability)
         return outbox
 
     async def close(self) -> None:
-        """Publish the messages that wait, all topics at once, for at most a second."""
+        """Publish the waiting messages of all topics, for at most a second. Messages left after that are lost."""
         if self._claimable:
             self._announce_claimable()
         await asyncio.gather(*(outbox.close() for outbox in self._outboxes.values()))
 
     @property
     def sent(self) -> int:
-        """Number of messages published."""
+        """Number of messages published, to all topics."""
         return sum(outbox.sent for outbox in self._outboxes.values())
 
     @property
     def dropped(self) -> int:
-        """Number of messages dropped because an outbox was full."""
+        """Number of messages dropped because an outbox was full, of all topics."""
         return sum(outbox.dropped for outbox in self._outboxes.values())
 
 
 def event_text(event: Event) -> str:
-    """Return an event as JSON for other programs: its type, then its fields that differ from their defaults.
+    """Return an event as JSON for other programs: its type, then the fields that differ from their defaults.
 
-    An event that is too large keeps only the fields common to all events, and is marked with `"cut":true`.
+    Of an event larger than `MAX_EVENT_BYTES`, only the fields common to all events are kept, and `"cut":true` is added.
     """
     kind = type(event).__name__
     text = _encode(event)

@@ -1,4 +1,4 @@
-"""The broker link: all that a broker adds to an instance. It sends hints, reads them, and sends lost ones again."""
+"""The broker link: all that a broker adds to an instance. It publishes messages, reads them, and replaces lost ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from mainspring.engine.broker.availability import BrokerAvailability, cancel_and_wait
-from mainspring.engine.broker.consumer import GROUP, HintConsumer
+from mainspring.engine.broker.consumer import WORKER_GROUP, HintConsumer
 from mainspring.engine.broker.dispatcher import Dispatcher, work_topic
 from mainspring.engine.leader import Leader
 from mainspring.engine.loop import Loop
@@ -23,8 +23,8 @@ from mainspring.ports.executor import Handler, HeldRun
 from mainspring.ports.store import Offer, Runs, Store
 from mainspring.rules.lanes import lane_of
 
-#: The most runs that one look announces again.
-RESEND_BATCH = 500
+#: The most runs that one query finds and announces again.
+RESEND_BATCH_RUNS = 500
 
 
 class BrokerLink:
@@ -55,10 +55,11 @@ class BrokerLink:
         self._checking: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Start a task that connects to the broker and asks it every second whether any program reads events."""
+        """Start a task that connects to the broker and asks every second whether any program reads events there."""
         opened = False
 
         async def check() -> bool:
+            """Connect if that has not been done, and ask once. Return True, to be called again."""
             nonlocal opened
             if not opened:
                 await self.broker.open()
@@ -69,13 +70,16 @@ class BrokerLink:
         self._checking = asyncio.get_running_loop().create_task(checking)
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Announce the runs that accepted changes made claimable, and acknowledge messages of outcomes they stored."""
+        """Announce the runs that accepted changes made claimable.
+
+        Also acknowledge the messages of the runs whose outcomes these changes stored.
+        """
         self.dispatcher.committed(changes)
         if self.consumer is not None:
             self.consumer.committed(changes)
 
     def start(self, worker: Worker, handlers: Mapping[str, Handler], unstored: Mapping[str, HeldRun]) -> None:
-        """Begin to read messages of work for this worker, whose tasks are those of `handlers`.
+        """Begin to read messages of work for this worker, which can run the tasks in `handlers`.
 
         `unstored`: the runs whose outcome is not stored yet, by run id.
         """
@@ -88,23 +92,27 @@ class BrokerLink:
         self.consumer.start()
 
     def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
-        """Give messages for `tasks` to a further worker. Does nothing before `start`. `unstored`: as for `start`."""
+        """Give messages for `tasks` to a further worker. Does nothing before `start`.
+
+        `unstored`: ids of the runs whose outcome is not stored yet.
+        """
         if self.consumer is not None:
             self.consumer.serve(worker, tasks, unstored)
 
     def make_resender(self, leader: Leader, handlers: Mapping[str, Handler]) -> Loop:
-        """Return the loop that announces again the runs whose message was lost."""
+        """Return the loop, not yet started, that announces runs again whose message was lost, while `leader` leads."""
         return HintResender(self, leader, self._store, self._clock, self._settings, handlers)
 
     def listen(self, on_event: Callable[[], None]) -> None:
-        """Have `on_event` called whenever an instance, also this one, published events; only the first call counts."""
+        """Have `on_event` called whenever this or another instance published events. A second call does nothing."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(on_event))
 
     async def _listen(self, on_event: Callable[[], None]) -> None:
-        """Call `on_event` for each list of messages read from the topic of events, until the broker is closed."""
+        """Call `on_event` whenever messages arrive in the topic of events, until the broker is closed."""
 
         async def read() -> bool:
+            """Read the topic of events until the broker is closed. Return False, to be called no more."""
             messages = self.broker.consume(EVENTS_TOPIC, group=None, consumer=self._owner, limit=1_000)
             async with contextlib.aclosing(messages):
                 async for batch in messages:
@@ -116,12 +124,12 @@ class BrokerLink:
         await self.availability.repeat("reading events", read)
 
     async def stop_reading(self) -> None:
-        """Read no more messages of work, and leave those whose runs are not claimed yet to other instances."""
+        """Stop reading messages of work, and give messages whose runs are not claimed yet back to the broker."""
         if self.consumer is not None:
             await self.consumer.stop_reading()
 
     async def stop(self) -> None:
-        """Read no more messages of work or events, and send the last acknowledgements."""
+        """Stop reading messages, of work and of events, and send the last acknowledgements."""
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
             await consumer.stop()
@@ -140,7 +148,7 @@ class BrokerLink:
             await self.broker.close()
 
     def metrics(self) -> dict[str, float]:
-        """Return counters, whose names end in `_total`, and `broker_up`."""
+        """Return the metrics of the broker by name: counters, whose names end in `_total`, and `broker_up` (0 or 1)."""
         consumer = self.consumer
         return {
             "broker_up": float(self.availability.trouble is None),
@@ -153,10 +161,10 @@ class BrokerLink:
 
 
 class HintResender(Loop):
-    """Announces again the runs whose message was lost: overdue by a poll interval, with no message in the broker.
+    """Announces runs again whose message was lost: they are overdue by a poll interval, and no message of them waits.
 
-    Only the leader does this. The workers' own polls find such runs as well; a message brings them to workers that are
-    idle and wait for messages.
+    Only the leader does this. The workers' own polls find such runs, too; a message brings the runs to idle workers,
+    which wait for messages. Thread: engine loop.
     """
 
     name = "sweep"
@@ -170,6 +178,7 @@ class HintResender(Loop):
         settings: Settings,
         handlers: Mapping[str, Handler],
     ) -> None:
+        """Announce runs through `link` while `leader` leads, if a run of a task in `handlers` is overdue."""
         super().__init__(settings.poll / 1000)
         self._link = link
         self._leader = leader
@@ -177,31 +186,37 @@ class HintResender(Loop):
         self._clock = clock
         self._settings = settings
         self._handlers = handlers
-        #: When each run was announced again, in monotonic seconds.
+        #: When each run was announced again, by run id, in monotonic seconds.
         self._resent_at: dict[str, float] = {}
         #: Number of runs that were announced again.
         self.announced = 0
 
     async def run_once(self) -> float:
-        """Announce again the runs whose message was lost, if this instance leads. Return the seconds to wait."""
+        """Announce runs again whose message was lost, if this instance leads and the broker works.
+
+        Return the seconds to wait. Raises: StoreError.
+        """
         if self._leader.leads and self._link.availability.trouble is None:
             with contextlib.suppress(BrokerError):
                 await self.resend()
         return self.poll
 
     async def resend(self) -> int:
-        """Announce overdue runs again if they are more than the unanswered messages can explain. Return their number.
+        """Announce overdue runs again if there are more of them than unanswered messages.
 
-        A worker may have an unanswered message of an overdue run and no slot for the run. Return 0 if nothing was
-        announced. Usually that takes one cheap question to the store: whether anything is overdue.
+        An unanswered message explains an overdue run: a worker may have the message and no free slot for its run.
+        Return how many runs were announced. Usually nothing is overdue, and one cheap query to the store shows it.
+
+        Raises: StoreError, BrokerError.
         """
         settings = self._settings
         lanes = tuple(lane_of(settings.namespace, queue) for queue in settings.queues)
-        look = await self._store.claim(Offer("", lanes, tuple(self._handlers), settings.lease_ttl), 0)
-        overdue_before: Ms = look.now - settings.poll
-        if look.next_at is None or look.next_at > overdue_before:
+        offer = Offer("", lanes, tuple(self._handlers), settings.lease_ttl)
+        answer = await self._store.claim(offer, 0)  # claims no run, but tells when the next one is due
+        overdue_before: Ms = answer.now - settings.poll
+        if answer.next_at is None or answer.next_at > overdue_before:
             return 0
-        unanswered = await self._unanswered_of_empty(lanes)
+        unanswered = await self._count_unanswered(lanes)
         if not unanswered:
             return 0
         lost = await self._find_overdue(unanswered, overdue_before)
@@ -213,16 +228,20 @@ class HintResender(Loop):
         self.announced += len(lost)
         return len(lost)
 
-    async def _unanswered_of_empty(self, lanes: Sequence[str]) -> dict[str, int]:
-        """Return the lanes whose topic has no waiting message, each with its number of unacknowledged messages."""
+    async def _count_unanswered(self, lanes: Sequence[str]) -> dict[str, int]:
+        """Return the number of unacknowledged messages of each lane in whose topic no message waits to be read.
+
+        Raises: BrokerError.
+        """
         broker = self._link.broker
-        depths = {lane: await broker.depth(work_topic(lane), group=GROUP) for lane in lanes}
+        depths = {lane: await broker.depth(work_topic(lane), group=WORKER_GROUP) for lane in lanes}
         return {lane: depth.unanswered for lane, depth in depths.items() if depth.waiting == 0}
 
     async def _find_overdue(self, lanes: Container[str], before: Ms) -> list[Run]:
-        """Return claimable runs of these lanes that were due before `before` and were not announced again lately.
+        """Return claimable runs of these lanes that were due before the store time `before`, up to `RESEND_BATCH_RUNS`.
 
-        "Lately" is the time after which the broker delivers an unanswered message again.
+        Runs that were announced again lately are left out: within the time after which the broker delivers an
+        unanswered message again. Raises: StoreError.
         """
         forget_before = self._clock.monotonic() - self._link.broker.limits.redeliver_after / 1000
         self._resent_at = {run_id: at for run_id, at in self._resent_at.items() if at > forget_before}
@@ -231,7 +250,7 @@ class HintResender(Loop):
             states=tuple(sorted(CLAIMABLE)),
             due_before=before,
             oldest_first=True,
-            limit=RESEND_BATCH,
+            limit=RESEND_BATCH_RUNS,
         )
         found = await self._store.find(query)
         return [run for run in found if run.parked_on is None and run.lane in lanes and run.id not in self._resent_at]

@@ -1,4 +1,8 @@
-"""The batcher: commits changes in batches. Changes that arrive while one commit is under way share the next."""
+"""The batcher: commits changes in batches. Changes that arrive while a commit is under way share the next commit.
+
+A pace is the flush interval: the least number of seconds between two commits while no caller waits for a change. A
+change without a waiting caller lingers, to share its commit with others; its `Urgency` says how long.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +22,32 @@ from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import Event
 from mainspring.ports.store import Applied, Store
 
-#: Upper bounds of a batch that is taken from the queue, unless it is one change.
+#: The most rows and bytes of a batch that is taken from the queue; a single change may be larger.
 MAX_BATCH_ROWS = 1_000
 MAX_BATCH_BYTES = 512 * 1024
 #: While this many changes are queued, callers of `apply` wait for room.
 MAX_QUEUED_CHANGES = 10_000
-#: Changes without a waiting caller are committed one pace after the last commit, or as soon as 50 are queued: at 1,000
-#: outcomes per second, one commit for every two of them would keep the store busy for nothing.
+#: As soon as this many changes are queued, none of them lingers any more. Why changes linger: at 1,000 outcomes per
+#: second, one commit for every two of them would keep the store busy for nothing.
 FLUSH_AT_CHANGES = 50
 
 
-#: Receives the result of a change, or the error because of which the result is unknown or there is none.
+#: A function that receives the result of a change, or the error because of which the result is unknown or missing.
 Answer = Callable[[Result | StoreError], None]
 
 
 class Urgency(IntEnum):
-    """How long a change may wait for others to share its commit, if there is nothing more urgent to commit."""
+    """How long a change may linger in the queue, unless a more urgent change brings the commit forward."""
 
-    #: A caller waits for it: commit at once.
+    #: A caller waits for the change: commit at once.
     WAITED_FOR = 0
     #: No caller waits: commit one pace after the last commit.
     NEXT_PACE = 1
-    #: Nothing depends on it either: as `NEXT_PACE`, but up to `BUSY_LINGER_PACES` paces while every slot is taken.
+    #: No caller, run or schedule waits: commit one pace after the last commit. While every slot is taken, commit
+    #: `BUSY_LINGER_PACES` paces after the last commit.
     WHEN_IDLE = 2
-    #: The success of an early run, one of many that end at moments of their own: commit after `LINGER_SECONDS`.
+    #: The success of a run that was claimed ahead of its time; many such runs end one by one. Commit after
+    #: `LINGER_SECONDS`.
     LINGER = 3
 
 
@@ -49,31 +55,30 @@ class Urgency(IntEnum):
 LINGER_SECONDS = 0.45
 #: No timer is exact to this many seconds, so a change that would linger for less does not linger.
 MIN_LINGER_SECONDS = 0.0005
-#: While the worker has queued runs, hold plain successes for up to 20 paces: committing earlier frees nothing and costs
-#: the handlers CPU. As soon as a slot is free they are committed together with the next claim.
+#: Successes of the urgency `WHEN_IDLE` linger for up to this many paces while every slot is taken. To commit them
+#: earlier would free nothing and cost the handlers CPU. Once a slot is free they are committed with the next claim.
 BUSY_LINGER_PACES = 20
 
 
 class _Waiting(Struct, gc=False):
-    """A queued change, what receives its result, its number of rows, and its approximate size in bytes.
-
-    `since`: when a change of the urgency `LINGER` began to linger, in the event loop's time.
-    """
+    """A change in the queue, with the future or function that receives its result."""
 
     change: Change
     answer: asyncio.Future[Result] | Answer
     rows: int
+    #: Approximate size in bytes.
     size: int
     urgency: Urgency
+    #: When a change of the urgency `LINGER` began to linger, in the event loop's time; 0 for other changes.
     since: float = 0.0
 
 
 class EventSink(Protocol):
-    """Publishes the events of committed changes."""
+    """Publishes the events of committed changes to subscribers."""
 
     @property
     def has_listeners(self) -> bool:
-        """True if events need to be published at all."""
+        """True if published events reach any subscriber; else `publish` need not be called."""
         ...
 
     def publish(self, event: Event) -> None:
@@ -82,7 +87,7 @@ class EventSink(Protocol):
 
 
 class Batcher:
-    """Collects changes and applies them in few commits, in order of arrival. Thread: the event loop that made it."""
+    """Collects changes and commits them in batches, in order of arrival. Thread: the event loop that made it."""
 
     def __init__(
         self,
@@ -95,9 +100,9 @@ class Batcher:
     ) -> None:
         """Commit to `store`, at most once per `pace` seconds while no caller waits.
 
-        `claims`: the workers whose claims may share a commit. `publisher`: receives the events of accepted changes.
-        `is_busy`: returns True while handlers take every slot and no caller waits for the end of a run, so that plain
-        successes may linger.
+        `claims`: the workers whose claims may share a commit. `publisher` receives the events of accepted changes.
+        `is_busy` returns True while handlers take every slot and no caller waits for the end of a run, so that
+        successes of the urgency `WHEN_IDLE` may linger for longer.
         """
         self._store = store
         self._claims = claims or SharedClaims()
@@ -106,35 +111,41 @@ class Batcher:
         self._is_busy = is_busy
         self._queue: deque[_Waiting] = deque()
         self._flusher: asyncio.Task[None] | None = None
+        #: True while `apply_here` commits in the task of its caller.
         self._is_committing_here = False
         self._pace = pace
         self._last_commit_at = float("-inf")
+        #: Number of queued changes of each urgency.
         self._queued_with = [0] * len(Urgency)
+        #: True if the present linger is a long one, because every slot was taken when it began.
         self._is_lingering_busy = False
+        #: Number of callers in `flush`.
         self._flushing = 0
+        #: Set when a change was queued that may end or shorten the present linger.
         self._hurry = asyncio.Event()
+        #: Set while the queue has room for changes of `apply`.
         self._room = asyncio.Event()
         self._room.set()
 
     def call_after_commit(self, callback: Callable[[Sequence[Change], Applied], None]) -> None:
-        """Have `callback` called, after each commit, with the changes that were accepted and the store's answer.
+        """Have `callback` called after each commit, with the accepted changes and the store's whole answer.
 
-        There is one callback. It is not called for a commit of which no change was accepted.
+        It is not called for a commit in which no change was accepted. A later callback replaces it.
         """
         self._after_commit = callback
 
     @property
     def waiting(self) -> int:
-        """Number of queued changes, without those of a commit that is under way."""
+        """Number of queued changes, without the changes of a commit that is under way."""
         return len(self._queue)
 
     @property
     def full(self) -> bool:
-        """True while callers of `apply` have to wait for room."""
+        """True while the queue is full, so that callers of `apply` have to wait for room."""
         return len(self._queue) >= MAX_QUEUED_CHANGES
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change together with others and return its result; waits while the queue is full.
+        """Commit a change together with others and return its result. While the queue is full, wait for room first.
 
         Raises: StoreError if the change could not be committed, or if the result is unknown.
         """
@@ -144,9 +155,10 @@ class Batcher:
         return await self.submit(change)
 
     async def apply_here(self, change: Change) -> Result:
-        """Commit a change like `apply`, but in the caller's own task if no commit is under way, which saves a task.
+        """Commit a change and return its result, in the caller's own task if no commit is under way: that saves a task.
 
-        Cancelling the caller then cancels the commit.
+        Cancelling the caller then cancels the commit. Raises: StoreError if the change could not be committed, or if
+        the result is unknown.
         """
         if self._flusher is not None or self._is_committing_here or self._queue:
             return await self.apply(change)
@@ -161,7 +173,8 @@ class Batcher:
     async def apply_beside(self, change: Change) -> Result:
         """Commit a large change at once and alone, even while another commit is under way, and return its result.
 
-        Why: the caller can build the next change meanwhile. Raises: StoreError, as `apply`.
+        Why: the caller can build its next change during the commit. Raises: StoreError if the change could not be
+        committed, or if the result is unknown.
         """
         results: list[Result | StoreError] = []
         await self._commit([_Waiting(change, results.append, 1, 0, Urgency.WAITED_FOR)])
@@ -170,21 +183,22 @@ class Batcher:
     async def apply_many(self, changes: Sequence[Change]) -> list[Result]:
         """Give many small changes to the store in one call, even while a commit is under way. Return their results.
 
-        Raises: StoreError, the first failure; other changes may have been committed.
+        Raises: the first StoreError of a change; other changes may have been committed.
         """
         results: list[Result | StoreError] = []
         await self._commit([_Waiting(change, results.append, 1, 0, Urgency.WAITED_FOR) for change in changes])
         return _checked(results)
 
     async def submit_all(self, changes: Sequence[Change]) -> list[Result]:
-        """Queue changes, at least one, without waiting for room. Return their results when all of them have one.
+        """Queue changes, at least one, without waiting for room. Return all results once every change has its result.
 
-        Raises: StoreError, the first failure; other changes may have been committed.
+        Raises: the first StoreError of a change; other changes may have been committed.
         """
         results: list[Result | StoreError] = []
         done = asyncio.get_running_loop().create_future()
 
         def answer(result: Result | StoreError) -> None:
+            """Collect the result of a change; wake the caller when all results are there."""
             results.append(result)
             if len(results) == len(changes) and not done.done():
                 done.set_result(None)
@@ -195,7 +209,7 @@ class Batcher:
         return _checked(results)
 
     def submit(self, change: Change) -> asyncio.Future[Result]:
-        """Queue a change without waiting for room. Return the future of its result."""
+        """Queue a change without waiting for room. Return the future of its result, or of its StoreError."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self.post(change, future)
         return future
@@ -207,10 +221,10 @@ class Batcher:
         urgency: Urgency = Urgency.WAITED_FOR,
         waited: float = 0.0,
     ) -> None:
-        """Queue a change without waiting for room; `answer` later receives its result or the error.
+        """Queue a change without waiting for room. Later, `answer` receives its result or the error.
 
-        `waited`: seconds for which a change of the urgency `LINGER` has lingered elsewhere; they count against its
-        limit.
+        `waited`: seconds for which a change of the urgency `LINGER` was held elsewhere. They count towards
+        `LINGER_SECONDS`.
         """
         rows = 1 + len(change.runs) + len(change.spans) + len(change.events)
         size = 200 * rows
@@ -227,9 +241,9 @@ class Batcher:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def flush(self) -> None:
-        """Commit queued changes without lingering, and return when the queue is empty.
+        """Commit the queued changes without lingering, and return when the queue is empty.
 
-        A commit of `apply_here`, `apply_beside` or `apply_many` that is under way is not waited for.
+        This does not wait for a commit that `apply_here`, `apply_beside` or `apply_many` has under way.
         """
         self._flushing += 1
         try:
@@ -240,7 +254,7 @@ class Batcher:
             self._flushing -= 1
 
     async def _flush(self) -> None:
-        """Commit one batch after the other until the queue is empty. Runs in a task of its own."""
+        """Commit batch after batch until the queue is empty. Runs in the task `_flusher`."""
         try:
             while self._queue:
                 await self._linger()
@@ -251,13 +265,16 @@ class Batcher:
             self._flusher = None
 
     def _shortens_linger(self, urgency: Urgency) -> bool:
-        """Return True if a change of this urgency, which was just queued, ends or shortens the present linger."""
+        """Return True if a change of this urgency, just queued, may end or shorten the present linger."""
         if urgency is Urgency.WHEN_IDLE and self._queued_with[urgency] > 1:
             return self._is_lingering_busy and not self._is_busy()
         return urgency is Urgency.WAITED_FOR or (urgency is not Urgency.LINGER and self._queued_with[urgency] == 1)
 
     def _linger_until(self) -> float:
-        """Return until when the queued changes may linger, in the event loop's time."""
+        """Return until when the queued changes may linger, in the event loop's time: the most urgent change decides.
+
+        Set `_is_lingering_busy`. Called only while no caller waits for a queued change.
+        """
         self._is_lingering_busy = False
         if self._queued_with[Urgency.NEXT_PACE]:
             return self._last_commit_at + self._pace
@@ -269,7 +286,8 @@ class Batcher:
     async def _linger(self) -> None:
         """Wait for more changes to share the commit, until one of the queued changes may linger no longer.
 
-        Return at once if a caller waits for one, or if `FLUSH_AT_CHANGES` are queued.
+        Return at once if a caller waits for a queued change, if `flush` is waiting, or if `FLUSH_AT_CHANGES` changes
+        are queued.
         """
         loop = asyncio.get_running_loop()
         while not (self._queued_with[Urgency.WAITED_FOR] or self._flushing) and len(self._queue) < FLUSH_AT_CHANGES:
@@ -283,9 +301,10 @@ class Batcher:
         self._last_commit_at = loop.time()
 
     def _next_batch(self) -> list[_Waiting]:
-        """Take from the queue, and return, as many changes as fit one commit, at most one per guarded row.
+        """Take as many changes from the queue as fit one commit, and return them: at most one per guarded row.
 
-        A second change of a row ends the batch and begins the next one. Changes whose future was cancelled are dropped.
+        A further change of a row that the batch already has ends the batch. A change whose future was cancelled is
+        taken from the queue and not committed.
         """
         batch: list[_Waiting] = []
         guarded: set[str] = set()
@@ -309,9 +328,9 @@ class Batcher:
         return batch
 
     async def _commit(self, batch: list[_Waiting]) -> None:
-        """Apply a batch, with a worker's claim if one wants to share the commit, and answer each of its changes.
+        """Commit a batch, with the claim of a worker that wants to share the commit, and answer each change.
 
-        A change that the store cannot apply fails alone; if the store is unavailable, all of them fail.
+        If the store cannot apply one change, only that change fails. If the store is unavailable, all changes fail.
         """
         if not batch:
             return
@@ -341,7 +360,10 @@ class Batcher:
             request[0].claim_result(applied.claimed)
 
     async def _commit_halves(self, batch: list[_Waiting], error: Exception) -> None:
-        """Commit the halves of a batch that failed, so that one poison change fails alone and not its neighbours."""
+        """Commit the two halves of a batch that failed with `error`, so that only the change that causes it fails.
+
+        A batch of one change is not tried again; its change is answered with the error.
+        """
         if len(batch) == 1:
             _answer(batch[0], error if isinstance(error, StoreError) else StoreError(f"apply failed: {error!r}"))
             return
@@ -350,7 +372,10 @@ class Batcher:
         await self._commit(batch[middle:])
 
     def _report_accepted(self, accepted: list[Change], applied: Applied) -> None:
-        """Call the callback of `call_after_commit`, and publish the events of the accepted changes."""
+        """Call the callback of `call_after_commit`, and publish the events of the accepted changes.
+
+        `applied`: the store's answer to the commit, whose instant the events get.
+        """
         if self._after_commit is not None:
             self._after_commit(accepted, applied)
         publisher = self._publisher
@@ -361,7 +386,7 @@ class Batcher:
 
 
 def _checked(results: Sequence[Result | StoreError]) -> list[Result]:
-    """Return the results, or raise the first that is an error."""
+    """Return the results. Raises: the first StoreError among them."""
     checked: list[Result] = []
     for result in results:
         if isinstance(result, StoreError):
@@ -371,7 +396,7 @@ def _checked(results: Sequence[Result | StoreError]) -> list[Result]:
 
 
 def _answer(waiting: _Waiting, result: Result | StoreError) -> None:
-    """Resolve the change's future, or call its callback, with a result or an error."""
+    """Give the result or error of a change to the future or function that waits for it."""
     answer = waiting.answer
     if not isinstance(answer, asyncio.Future):
         answer(result)

@@ -1,9 +1,9 @@
 """The inline writer: commits single new runs to a local file on the caller's own thread (ADR 18).
 
 It is used in a process that only enqueues, where no worker could claim in the same commit. There an enqueue is one
-short write, and waking the engine thread and being woken again costs more than the write. The caller's event loop
-stands still while the disk writes. So only a run that arrives alone is written here; runs that coincide, meet another
-writer, or find the disk slow go through the engine thread.
+short write, and waking the engine thread and being woken by it costs more than the write. But the caller's event loop
+stands still while the disk writes. So a run is written here only if it comes alone; it goes through the engine thread
+if it coincides with other runs or with another writer, or if the disk was slow.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ T = TypeVar("T")
 
 log = logging.getLogger("mainspring.engine")
 
-#: The first 20 changes go through the engine thread; at the 21st, open a connection for callers' threads.
+#: The first changes, this many, go through the engine thread; the next one opens a connection for callers' threads.
 INLINE_AFTER_CHANGES = 20
-#: If an inline commit takes longer than 10 ms, send the next 5 runs through the engine thread; double that number after
-#: each further slow commit in a row, up to 10,000.
+#: An inline commit that takes longer than this is slow: then a number of changes go through the engine thread.
 SLOW_COMMIT_SECONDS = 0.01
+#: That number of changes: 5 after the first slow commit, doubled after each further slow commit in a row, up to 10,000.
 MIN_DETOUR, MAX_DETOUR = 5, 10_000
 
 
 class InlineWriter:
-    """A `Writer` with one connection for the callers' threads, used by one of them at a time."""
+    """A `Writer` with one connection that callers' threads use, one thread at a time."""
 
     def __init__(
         self, open_another: Callable[[], Store], submitter: ThreadsafeSubmitter, stopwatch: Callable[[], float]
     ) -> None:
-        """`open_another` makes a further store object for the same file; `stopwatch` returns seconds."""
+        """`open_another` makes a further store object for the same file, not yet opened.
+
+        `submitter` commits through the engine thread. `stopwatch` returns the time in seconds, from any origin.
+        """
         self._open_another = open_another
         self._submitter = submitter
         self._stopwatch = stopwatch
@@ -51,9 +54,9 @@ class InlineWriter:
         self._next_detour = MIN_DETOUR
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change, alone on this thread or together with others on the engine thread; return its result.
+        """Commit a change, alone on this thread or together with others on the engine thread, and return its result.
 
-        Raises: StoreError.
+        Raises: StoreError. Thread: any that runs an event loop.
         """
         self._changes += 1
         number = self._changes
@@ -71,7 +74,7 @@ class InlineWriter:
             self._count_in_engine(-1)
 
     def apply_blocking(self, change: Change) -> Result:
-        """Commit a change on this thread, which runs no event loop, or on the engine thread; return its result.
+        """Commit a change on this thread, which runs no event loop, or on the engine thread, and return its result.
 
         Raises: StoreError.
         """
@@ -87,21 +90,24 @@ class InlineWriter:
             self._count_in_engine(-1)
 
     async def close(self) -> None:
-        """Close the connection, once no thread uses it; after 20 further changes it is opened again."""
+        """Close the connection as soon as no thread uses it. After 20 further changes it is opened again."""
         with self._using:
             store, self._store, self._detour = self._store, None, INLINE_AFTER_CHANGES
             if store is not None:
                 await store.close()
 
     def _count_in_engine(self, by: int) -> None:
-        # With a lock: a count that is lost between two threads would keep every later change off this thread.
+        """Add `by` to the number of changes that are under way through the engine thread.
+
+        It needs a lock: a count lost between two threads would send every later change through the engine thread.
+        """
         with self._counting:
             self._in_engine += by
 
     def _write(self, change: Change) -> Result | None:
-        """Commit a change here and return its result; None: the engine thread must commit it.
+        """Commit a change on this thread and return its result. Return None if the engine thread must commit it.
 
-        An error of the store, or a slow commit, also sends the next changes through the engine thread.
+        After an error of the store, or a slow commit, the next changes go through the engine thread, too.
         """
         if self._in_engine or not self._using.acquire(blocking=False):
             return None
@@ -112,7 +118,7 @@ class InlineWriter:
         except StoreUnavailable:  # another process writes, or none can: the engine waits, and reports the error
             return None
         except StoreError as error:
-            log.info("no inline writes to the store: %s", error)
+            log.info("writes from callers go through the engine for now (slower): %s", error)
             self._detour = MIN_DETOUR
             return None
         finally:
@@ -124,6 +130,7 @@ class InlineWriter:
         return result
 
     async def _open(self) -> Store:
+        """Open the connection for callers' threads and return it. Raises: StoreError."""
         store = self._open_another()
         await store.open()
         self._store = store
@@ -131,13 +138,13 @@ class InlineWriter:
 
 
 def _run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends to its end on the calling thread, and return its value.
+    """Run a coroutine that never suspends to its end, on the calling thread, and return its value.
 
-    The thread may have a running event loop or none. Raises: RuntimeError if it suspends after all.
+    The thread may run an event loop or none. Raises: RuntimeError if the coroutine suspends after all.
     """
     try:
         coroutine.send(None)
     except StopIteration as end:
         return cast("T", end.value)
     coroutine.close()
-    raise RuntimeError(f"{coroutine!r} waits")
+    raise RuntimeError(f"{coroutine!r} suspended, although it must run without waiting")

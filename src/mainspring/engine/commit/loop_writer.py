@@ -1,7 +1,7 @@
 """The loop writer: commits new runs on the caller's own event loop, over that loop's own connection to the server.
 
-It is used in a process that only enqueues, where no worker could claim in the same commit. There the two hops to the
-engine loop and back are half of the cost of an enqueue.
+It is used in a process that only enqueues, where no worker could claim in the same commit. There the way to the engine
+loop and back, between two threads, is half of the cost of an enqueue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mainspring.ports.store import Store
 
 log = logging.getLogger("mainspring.engine")
 
-#: Open a connection for an event loop at its 20th change.
+#: Open a connection for an event loop at its change of this number.
 CONNECT_AFTER_CHANGES = 20
-#: If the connection cannot be opened, try again at the event loop's 200th further change.
+#: If the connection cannot be opened, try again after this many further changes of the event loop.
 RECONNECT_AFTER_CHANGES = 200
 
 
@@ -30,16 +30,16 @@ class _LoopConnection:
     """The connection of one event loop. Until it is open, changes go through the engine loop."""
 
     def __init__(self) -> None:
-        #: Changes so far, and the number of changes at which to open a connection.
+        #: Number of changes so far, and the number of changes at which to open a connection.
         self.changes = 0
         self.opens_at = CONNECT_AFTER_CHANGES
         #: Commits over this connection; None while it is not open.
         self.batcher: Batcher | None = None
         #: The task that opens the connection, while it is under way.
         self.opening: asyncio.Task[None] | None = None
-        #: The generator that owns the connection: closing it closes the connection.
+        #: The generator that owns the connection: to close the generator closes the connection.
         self.life: AsyncGenerator[Batcher, None] | None = None
-        #: Keeps the task that closes the connection from being collected.
+        #: The task that closes the connection, kept here so that it is not garbage-collected.
         self.closing: asyncio.Task[None] | None = None
 
 
@@ -50,17 +50,20 @@ class LoopWriter:
     """
 
     def __init__(self, open_another: Callable[[], Store], submitter: ThreadsafeSubmitter) -> None:
-        """`open_another` makes a further store object for the same server, not yet opened."""
+        """`open_another` makes a further store object for the same server, not yet opened.
+
+        `submitter` commits through the engine loop.
+        """
         self._open_another = open_another
         self._submitter = submitter
         self._connections: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
         self._pid = os.getpid()
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change, together with others of the same event loop, and return its result.
+        """Commit a change, together with others of the caller's event loop, and return its result.
 
-        Until the event loop has a connection, the change goes through the engine loop; an event loop that enqueues
-        often gets one in the background. Raises: StoreError.
+        Until that event loop has a connection, the change goes through the engine loop. For an event loop that enqueues
+        often, a connection is opened in the background. Raises: StoreError.
         """
         loop = asyncio.get_running_loop()
         connection = self._connections.get(loop)
@@ -75,13 +78,16 @@ class LoopWriter:
         return await self._submitter.apply(change)
 
     def apply_blocking(self, change: Change) -> Result:
-        """Commit a change through the engine loop: a thread without an event loop has no connection."""
+        """Commit a change through the engine loop and return its result: a thread has no connection of its own here.
+
+        Raises: StoreError.
+        """
         return self._submitter.apply_blocking(change)
 
     async def close(self) -> None:
-        """Close every connection, each on its own event loop; return when the caller's own is closed.
+        """Close every connection on its own event loop. Return when the connection of this event loop is closed.
 
-        The other event loops close theirs soon after.
+        The connections of other event loops are closed soon after.
         """
         here = asyncio.get_running_loop()
         connections, self._connections = self._connections, {}
@@ -89,29 +95,29 @@ class LoopWriter:
             if loop is here:
                 await _close(connection)
             elif not loop.is_closed():
-                with contextlib.suppress(RuntimeError):  # it was closed just now
+                with contextlib.suppress(RuntimeError):  # the event loop was closed just now
                     loop.call_soon_threadsafe(_close_soon, connection)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, connection: _LoopConnection) -> None:
-        """Open the connection of an event loop; if the store refuses it, log that and leave it closed."""
-        # A loop that ends closes the generators that live on it: so the connection is closed with it in any case.
+        """Open the connection of the event loop `loop`. If the store refuses it, log that and leave it closed."""
+        # An event loop that ends closes its asynchronous generators, so it closes the connection in any case.
         connection.life = self._life(loop)
         try:
             connection.batcher = await anext(connection.life)
         except StoreError as error:
-            log.info("no connection on the caller's event loop: %s", error)
+            log.info("writes from callers go through the engine for now (slower): %s", error)
         finally:
             connection.opening = None
 
     async def _life(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Batcher, None]:
-        """Open a store, yield its batcher once, and close the store when the generator is closed.
+        """Open a store, yield its batcher once, and close the store when this generator is closed.
 
-        Why a generator: an event loop that ends closes the generators that live on it.
+        Why a generator: an event loop that ends closes the asynchronous generators that it runs.
         """
         store = self._open_another()
         batcher = Batcher(store)
         try:
-            await store.open()  # a loop may end meanwhile
+            await store.open()  # the event loop may end during this: then, too, the store is closed
             yield batcher
         finally:
             self._connections.pop(loop, None)
@@ -122,15 +128,15 @@ class LoopWriter:
 
 
 def _close_soon(connection: _LoopConnection) -> None:
-    """Close a connection in a task.
+    """Close a connection in a task. Thread: the connection's event loop.
 
-    Thread: the connection's event loop, whose shutdown closes the connection if it comes first.
+    If that event loop ends before the task does, its end closes the connection.
     """
     connection.closing = asyncio.get_running_loop().create_task(_close(connection))
 
 
 async def _close(connection: _LoopConnection) -> None:
-    """Close a connection, or give up opening it. Thread: the connection's event loop."""
+    """Close a connection; if it is being opened, cancel that. Thread: the connection's event loop."""
     connection.batcher = None
     if connection.opening is not None:
         connection.opening.cancel()

@@ -1,4 +1,4 @@
-"""Claims that share a commit with outcomes or new runs: one commit then does the work of two."""
+"""Shared claims: a worker's claim is made in the commit of outcomes or new runs, so one commit does the work of two."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mainspring.ports.store import Claimed, ClaimRequest
 
 
 class Claimant(Protocol):
-    """A worker that may claim runs in the commit that is about to be made."""
+    """A worker that can claim runs in a commit of the batcher."""
 
     def claim_request(self, changes: Sequence[Change]) -> ClaimRequest | None:
-        """Return the claim to make in the commit of `changes`, or None to make none.
+        """Return the claim to make in the commit of `changes`, or None to make no claim.
 
-        For each claim that was returned, the batcher calls `claim_result` once.
+        The batcher calls this before a commit. For each claim returned, it calls `claim_result` once.
         """
         ...
 
@@ -25,31 +25,31 @@ class Claimant(Protocol):
 
 
 class SharedClaims:
-    """The workers whose claims may share a commit: one claim per commit; they take turns. Thread: engine loop.
+    """The workers whose claims may share a commit. A commit has at most one claim, so the workers take turns.
 
-    It is made before the batcher and before the workers, which would otherwise have to know each other.
+    The batcher and the workers know this object, so that they need not know each other. Thread: engine loop.
     """
 
     def __init__(self) -> None:
         self._claimants: list[Claimant] = []
 
     def register(self, claimant: Claimant) -> None:
-        """Ask this worker, too, before each commit."""
+        """From now on, also ask this worker for a claim."""
         self._claimants.append(claimant)
 
     def clear(self) -> None:
-        """Make commits without claims from now on."""
+        """Forget all workers: from now on commits are made without claims."""
         self._claimants.clear()
 
     def next_request(self, changes: Sequence[Change]) -> tuple[Claimant, ClaimRequest] | None:
-        """Return a claim for the commit of `changes`, and the worker that receives its answer; None if none wants one.
+        """Return a claim for the commit of `changes`, with the worker that wants it and will receive its answer.
 
-        That worker is asked last from now on.
+        The worker is asked last from now on. Return None if no worker wants a claim.
         """
         for claimant in self._claimants:
             request = claimant.claim_request(changes)
             if request is not None:
-                self._claimants.remove(claimant)  # the last one served is the last one asked
+                self._claimants.remove(claimant)  # it is asked last from now on
                 self._claimants.append(claimant)
                 return claimant, request
         return None

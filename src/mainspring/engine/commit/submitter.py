@@ -1,4 +1,4 @@
-"""The thread-safe submitter: brings changes from callers' event loops and threads to the batcher, and results back."""
+"""The thread-safe submitter: passes changes from callers' event loops and threads to the batcher, and results back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _ResultFuture = asyncio.Future[Result] | concurrent.futures.Future[Result]
 
 
 class ThreadsafeSubmitter:
-    """A `Writer` that commits through the engine loop, in one hop there and one hop back for all changes that coincide.
+    """A `Writer` that commits through the engine loop, which is woken once for all changes that coincide.
 
-    Unless the batcher's queue is full, a change needs one future and no task on the engine loop.
+    Their results come back to an event loop together, too. Unless the batcher's queue is full, a change needs one
+    future and no task on the engine loop.
     """
 
     def __init__(self, batcher: Batcher, post: Callable[..., None]) -> None:
@@ -29,27 +30,32 @@ class ThreadsafeSubmitter:
         self._batcher = batcher
         self._post = post
         self._queue: deque[tuple[Change, _ResultFuture]] = deque()
-        self._lock = threading.RLock()  # a signal may come while its thread has it
+        self._lock = threading.RLock()  # reentrant: a signal handler may enqueue while its thread holds the lock
         self._is_posted = self._is_closed = False
+        #: Results to deliver, with their futures, by the event loop of the caller.
         self._results: dict[asyncio.AbstractEventLoop, list[tuple[_ResultFuture, Result | StoreError]]] = {}
+        #: Tasks of changes that wait for room in the batcher's queue.
         self._applying: set[asyncio.Task[None]] = set()
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change and return its result. Raises: StoreError. Thread: any event loop."""
+        """Commit a change and return its result. Raises: StoreError, also after `close`. Thread: any event loop."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._submit(change, future)
         return await future
 
     def apply_blocking(self, change: Change) -> Result:
-        """Commit a change and return its result, blocking a thread that runs no event loop. Raises: StoreError."""
+        """Commit a change and return its result. Block the calling thread, which runs no event loop, until then.
+
+        Raises: StoreError, also after `close`.
+        """
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
         self._submit(change, future)
         return future.result()
 
     async def close(self) -> None:
-        """Refuse new changes and give the queued ones to the batcher, which the caller flushes next.
+        """Refuse new changes, and give the queued changes to the batcher, which the caller flushes next.
 
-        Why: once the engine loop has stopped, the futures of changes would never be resolved. Thread: engine loop.
+        Why: once the engine loop has stopped, no change would ever get its result. Thread: engine loop.
         """
         with self._lock:
             self._is_closed = True
@@ -57,12 +63,12 @@ class ThreadsafeSubmitter:
         await asyncio.gather(*self._applying)
 
     def _submit(self, change: Change, future: _ResultFuture) -> None:
-        """Queue a change whose result `future` receives. Raises: StoreUnavailable after `close`. Thread: any."""
+        """Queue a change; `future` will receive its result. Raises: StoreUnavailable after `close`. Thread: any."""
         with self._lock:
             if self._is_closed:
                 raise StoreUnavailable("the store was closed meanwhile; nothing was stored")
             self._queue.append((change, future))
-            if not self._is_posted:  # `_submit_queued` clears this first, so a change queued now is taken by that hop
+            if not self._is_posted:  # `_submit_queued` clears this before it takes changes, so it takes this one, too
                 self._is_posted = True
                 self._post(self._submit_queued)
 
@@ -89,7 +95,11 @@ class ThreadsafeSubmitter:
         self._queue_result(future, result)
 
     def _queue_result(self, future: _ResultFuture, result: Result | StoreError) -> None:
-        """Resolve the future of a blocked thread now, or that of an event loop with others in one hop to that loop."""
+        """Give a result to the future of its caller: at once if the caller is a blocked thread.
+
+        If the caller is a task, the result waits for the next turn of the engine loop: `_deliver_results` then passes
+        all results for one event loop in one call.
+        """
         if isinstance(future, concurrent.futures.Future):
             _resolve(future, result)
             return
@@ -99,6 +109,7 @@ class ThreadsafeSubmitter:
         self._results.setdefault(loop, []).append((future, result))
 
     def _deliver_results(self) -> None:
+        """Pass the queued results to the event loops of their callers. Thread: engine loop."""
         results, self._results = self._results, {}
         for loop, resolved in results.items():
             with contextlib.suppress(RuntimeError):  # the caller's loop was closed meanwhile
@@ -106,11 +117,13 @@ class ThreadsafeSubmitter:
 
 
 def _resolve_all(resolved: list[tuple[_ResultFuture, Result | StoreError]]) -> None:
+    """Give each future its result or error. Thread: the event loop of these futures."""
     for future, result in resolved:
         _resolve(future, result)
 
 
 def _resolve(future: Any, result: Result | StoreError) -> None:
+    """Give a future its result or error, unless it is done already, for example cancelled."""
     if future.done():
         return
     if isinstance(result, StoreError):

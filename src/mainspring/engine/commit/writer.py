@@ -15,9 +15,12 @@ class Writer(Protocol):
         ...
 
     def apply_blocking(self, change: Change) -> Result:
-        """Commit a change and return its result, blocking a thread that runs no event loop. Raises: StoreError."""
+        """Commit a change and return its result. Block the calling thread, which runs no event loop, until then.
+
+        Raises: StoreError.
+        """
         ...
 
     async def close(self) -> None:
-        """Commit the changes that were accepted, or pass them on, and close the connections that this writer opened."""
+        """Commit or pass on the changes accepted so far, and close the connections that this writer opened."""
         ...

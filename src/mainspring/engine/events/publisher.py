@@ -1,4 +1,4 @@
-"""The event publisher: hands committed events to subscribers in this process and to the broker."""
+"""The event publisher: passes committed events to the subscribers in this process and to the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class EventPublisher:
     def __init__(
         self, bus: Bus, broker_link: BrokerLink | None, ns: str, follow: Callable[[], Awaitable[LogCursor]]
     ) -> None:
-        """`follow` opens a cursor at the end of the event log."""
+        """Publish to `bus`, and to `broker_link` if given. `ns`: the namespace whose events the log follower publishes.
+
+        `follow` opens a cursor at the end of the event log.
+        """
         self._bus = bus
         self._broker_link = broker_link
         self._ns = ns
@@ -32,20 +35,20 @@ class EventPublisher:
 
     @property
     def has_listeners(self) -> bool:
-        """True if events given to `publish` reach a subscriber of this process or a reader of the broker."""
+        """True if an event given to `publish` reaches a subscriber in this process or a reader of the broker."""
         link = self._broker_link
         return self._bus.has_local_subscribers or (link is not None and link.dispatcher.has_readers)
 
     def publish(self, event: Event) -> None:
-        """Hand an event that was committed here to the subscribers of this process and to the broker."""
+        """Pass an event that was committed in this process to its subscribers and to the broker. Never block."""
         self._bus.publish(event)
         if self._broker_link is not None:
             self._broker_link.dispatcher.publish_event(event)
 
     def follow_log(self) -> LogFollower | None:
-        """Make the log follower and return it, for the caller to start; None if none is needed or there is one.
+        """Make the log follower and return it, for the caller to start. Messages of the broker about events wake it.
 
-        Messages in the broker's topic of events then wake the follower, too.
+        Return None if there is a follower already, or if no subscriber wants the events of every instance.
         """
         if self._follower is not None or not self._bus.has_global_subscribers:
             return None
@@ -55,10 +58,10 @@ class EventPublisher:
         return self._follower
 
     def forget_follower(self) -> None:
-        """Let the next `follow_log` make a new follower: the loops of the instance have stopped."""
+        """Forget the log follower, because the loops of the instance have stopped. `follow_log` can make a new one."""
         self._follower = None
 
     def log_has_grown(self) -> None:
-        """Wake the log follower, if there is one."""
+        """Wake the log follower, if there is one, because the event log may have grown."""
         if self._follower is not None:
             self._follower.wake()

@@ -1,4 +1,4 @@
-"""Run waiters: callers in this process that wait for the end of runs, wherever these end."""
+"""Run waiters: wake the callers in this process that wait for the end of a run, whichever process ends the run."""
 
 from __future__ import annotations
 
@@ -11,65 +11,66 @@ from mainspring.model.run import Run
 
 log = logging.getLogger("mainspring.engine")
 
-#: Seconds until the first look at the store for runs that another process ended.
-FIRST_LOOK_SECONDS = 0.02
-#: The longest pause between two looks while a caller waits, in seconds, unless the instance sets another one.
-LOOK_SECONDS = 0.025
-#: Each pause between two looks is longer than the one before by this factor, up to the longest pause.
-LOOK_BACKOFF = 1.5
-#: Pause for at least four times as long as a look took, so that many waiting callers do not slow the engine down.
-PAUSE_PER_LOOK = 4
-#: Runs in one look. If callers wait for more, the looks take turns.
-MAX_RUNS_PER_LOOK = 500
+#: Seconds until the first query for runs that another process ended.
+FIRST_QUERY_PAUSE_SECONDS = 0.02
+#: The longest pause between two queries while a caller waits, in seconds, unless the instance sets another limit.
+MAX_QUERY_PAUSE_SECONDS = 0.025
+#: The factor by which each pause is longer than the pause before, up to the longest pause.
+PAUSE_GROWTH = 1.5
+#: The pause is at least this many times as long as the query took, so that many waiting callers do not slow the engine.
+PAUSE_PER_QUERY = 4
+#: The most runs in one query. If callers wait for more runs, the runs take turns.
+MAX_RUNS_PER_QUERY = 500
 
 
 class RunWaiters:
-    """The waiting callers, by run id. Thread: engine loop.
+    """The callers that wait for the end of a run. Thread: engine loop.
 
-    A commit in this process wakes the callers of its runs. For runs that another process may end, the store is asked
-    for all of them in one query, repeatedly while a caller waits. Without a caller there is no query and no timer.
+    A commit in this process wakes the callers of the runs that it ends. About the runs that another process may end,
+    the store is asked in one query, repeatedly while a caller waits. Without a caller there is no query and no timer.
     """
 
     def __init__(
         self,
         find_ended: Callable[[Sequence[str]], Awaitable[Sequence[Run]]],
         is_held: Callable[[str], bool],
-        max_pause: float = LOOK_SECONDS,
+        max_pause: float = MAX_QUERY_PAUSE_SECONDS,
     ) -> None:
-        """`find_ended(run_ids)` asks the store which of the runs have ended. `max_pause`: longest pause, in seconds.
+        """`find_ended(run_ids)` returns those of the runs that have ended, by the store.
 
-        `is_held` returns True for a run that this process executes: it ends by a commit here, so it is not looked for.
+        `is_held(run_id)` returns True for a run that this process executes. Such a run ends by a commit here, so the
+        store is not asked about it. `max_pause`: the longest pause between two queries, in seconds.
         """
         self._find_ended = find_ended
         self._is_held = is_held
         self._max_pause = max_pause
-        self._pause = FIRST_LOOK_SECONDS
+        self._pause = FIRST_QUERY_PAUSE_SECONDS
         self._timer: asyncio.TimerHandle | None = None
-        self._look: asyncio.Task[None] | None = None
+        self._query: asyncio.Task[None] | None = None
         #: The futures of the waiting callers, by run id.
         self.waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     def notify(self, run_id: str) -> None:
-        """Wake the callers that wait for this run: it has ended."""
+        """Wake the callers that wait for this run, because it has ended."""
         if self.waiting:
             for future in self.waiting.pop(run_id, ()):
                 if not future.done():
                     future.set_result(None)
 
     def notify_all(self) -> None:
-        """Wake every caller, to read its run: the store fails, or is about to be closed."""
+        """Wake every caller, because the store fails or is about to be closed. Each caller then reads its run."""
         for run_id in list(self.waiting):
             self.notify(run_id)
 
     async def wait(self, run_id: str, timeout: float) -> None:
-        """Return when the run has ended, in whichever process, or after `timeout` seconds.
+        """Return when the run has ended, in any process, or after `timeout` seconds.
 
-        It also returns when the store fails, so that the caller reads the run and gets the error.
+        Also return when the store fails, so that the caller reads the run and gets the error.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.setdefault(run_id, []).append(future)
-        if self._timer is None and self._look is None:
-            self._pause = min(FIRST_LOOK_SECONDS, self._max_pause)
+        if self._timer is None and self._query is None:
+            self._pause = min(FIRST_QUERY_PAUSE_SECONDS, self._max_pause)
             self._arm(self._pause)
         try:
             async with asyncio.timeout(timeout):
@@ -89,14 +90,16 @@ class RunWaiters:
     # ── runs that another process ends ─────────────────────────────────────
 
     def _arm(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._begin_look)
+        """Set the timer of the next query."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start_query)
 
-    def _begin_look(self) -> None:
+    def _start_query(self) -> None:
+        """Query the store in a task. Called by the timer."""
         self._timer = None
-        self._look = asyncio.get_running_loop().create_task(self._look_and_rearm())
+        self._query = asyncio.get_running_loop().create_task(self._query_and_rearm())
 
-    async def _look_and_rearm(self) -> None:
-        """Look for ended runs and wake their callers; set the timer of the next look if callers still wait.
+    async def _query_and_rearm(self) -> None:
+        """Ask the store for runs that ended, wake their callers, and set the timer again if callers still wait.
 
         If the store fails, wake every caller.
         """
@@ -112,20 +115,23 @@ class RunWaiters:
         except Exception:
             log.exception("run waiters: unexpected error, trying again")
         finally:
-            self._look = None
+            self._query = None
         if self.waiting:
-            self._pause = min(self._pause * LOOK_BACKOFF, self._max_pause)
-            self._arm(max(self._pause, PAUSE_PER_LOOK * (loop.time() - began)))
+            self._pause = min(self._pause * PAUSE_GROWTH, self._max_pause)
+            self._arm(max(self._pause, PAUSE_PER_QUERY * (loop.time() - began)))
 
     def _next_run_ids(self) -> list[str]:
-        """Return the runs of the next look; if they are the most that one look takes, move them behind the others."""
+        """Return the ids of the runs for the next query, at most `MAX_RUNS_PER_QUERY`.
+
+        At that limit, move these runs to the end, so that the following query takes other runs.
+        """
         run_ids: list[str] = []
         for run_id in self.waiting:
             if not self._is_held(run_id):
                 run_ids.append(run_id)
-                if len(run_ids) == MAX_RUNS_PER_LOOK:
+                if len(run_ids) == MAX_RUNS_PER_QUERY:
                     break
-        if len(run_ids) == MAX_RUNS_PER_LOOK:
+        if len(run_ids) == MAX_RUNS_PER_QUERY:
             for run_id in run_ids:
                 self.waiting[run_id] = self.waiting.pop(run_id)
         return run_ids

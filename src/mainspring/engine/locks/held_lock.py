@@ -1,4 +1,4 @@
-"""A held lock: acquired, renewed and released on the engine loop, even while the event loop of its block is blocked."""
+"""A held lock: acquired, renewed and released on the engine loop, even while its caller's event loop is blocked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.01, 0.25
 
 
 class LocalWaitQueues:
-    """Queues of callers in this process that want the same name. Only the first of a queue asks the store.
+    """Queues of callers in this process that want a lock, by its name. Only the first caller of a queue asks the store.
 
     Thread: engine loop.
     """
@@ -32,9 +32,9 @@ class LocalWaitQueues:
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def enter(self, name: str, timeout: float | None) -> None:
-        """Return when the caller is the first in the queue for `name`; it remains the first until it calls `leave`.
+        """Queue the caller for `name` and return when it is the first. It stays the first until it calls `leave`.
 
-        Raises: TimeoutError after `timeout` seconds; None: no limit.
+        Raises: TimeoutError after `timeout` seconds; with None, wait without limit.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # an earlier engine loop, or that of the process that forked this one
@@ -58,7 +58,7 @@ class LocalWaitQueues:
             raise
 
     def leave(self, name: str) -> None:
-        """Let the next caller in the queue for `name` be the first. Called by the first one."""
+        """Remove the caller, which must be the first in the queue for `name`, so that the next caller is the first."""
         if asyncio.get_running_loop() is not self._loop:
             return
         queue = self._queues.get(name)
@@ -71,21 +71,25 @@ class LocalWaitQueues:
 
 
 class HeldLock:
-    """One acquisition of a lock. Thread: engine loop; attributes and `distrust_reason` may be read on any thread."""
+    """One acquisition of a lock: acquires it, renews it until `release`, and reports its loss.
+
+    Thread: engine loop. Attributes and `distrust_reason` may be read on any thread.
+    """
 
     def __init__(
         self, term: LeaseTerm, queues: LocalWaitQueues, rng: random.Random, on_lost: Callable[[str], None]
     ) -> None:
-        """`on_lost` is called once, with the reason, when the lock can no longer be relied on.
+        """`term` is the lock's lease. `on_lost` is called once, with the reason, when the lock is lost.
 
-        `queues` are those of all locks of this process; `rng` spreads the attempts to acquire the lock.
+        `queues`: the local queues of this process, which all of its locks share. `rng` spreads the requests to the
+        store.
         """
         self.term = term
         self._queues = queues
         self._rng = rng
         self._on_lost = on_lost
         self._renewing: asyncio.Task[None] | None = None
-        #: Keeps a release in the background from being collected.
+        #: The task that releases the lock in the background, kept here so that it is not garbage-collected.
         self._cleanup: asyncio.Task[Any] | None = None
         self._released = asyncio.Event()
         self._is_queued = False
@@ -108,9 +112,9 @@ class HeldLock:
     # ── acquiring ──────────────────────────────────────────────────────────
 
     async def acquire(self, timeout: float | None) -> bool:
-        """Acquire the lock, and renew it from then on. Return False if it is not free within `timeout` seconds.
+        """Acquire the lock, and renew it from then on. Return False if it does not become free in `timeout` seconds.
 
-        `timeout` None: wait without limit. Raises: StoreError.
+        With `timeout` None, wait without limit. Raises: StoreError.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -133,7 +137,7 @@ class HeldLock:
     async def _acquire_before(self, deadline: float | None) -> bool:
         """Ask the store for the lock until it is given, at growing intervals. Return False if `deadline` comes first.
 
-        `deadline` is in the event loop's time; None: no limit.
+        `deadline`: in the event loop's time; None: no limit. Raises: StoreError.
         """
         loop = asyncio.get_running_loop()
         delay = MIN_RETRY_SECONDS
@@ -146,10 +150,10 @@ class HeldLock:
         return True
 
     async def _acquire_once(self) -> bool:
-        """Ask the store for the lock once. Return True if it was given.
+        """Ask the store for the lock once. Return True if it was given. Raises: StoreError.
 
-        If the caller is cancelled before the answer, or the request fails, a task releases the lock that the store may
-        have given.
+        If the caller is cancelled before the answer, or the request fails, a task releases the lock, because the store
+        may have given it.
         """
         acquiring = asyncio.ensure_future(self.term.acquire())
         try:
@@ -163,14 +167,14 @@ class HeldLock:
         return is_held
 
     async def _release_unanswered(self, acquiring: asyncio.Future[bool]) -> None:
-        """Wait until the request `acquiring` has ended, then release the lock that it may have got."""
+        """Wait until the request `acquiring` has ended, then release the lock, because the store may have given it."""
         await asyncio.wait([acquiring])
         if not acquiring.cancelled():
             acquiring.exception()
         await self.term.release_unanswered()
 
     def abandon(self) -> None:
-        """Have the lock released, now or as soon as it is acquired: its caller was cancelled and cannot release it."""
+        """Have the lock released now, or as soon as it is acquired. Its caller was cancelled and cannot release it."""
         self._is_abandoned = True
         if self._renewing is not None:
             self._cleanup = asyncio.ensure_future(self.release())
@@ -178,9 +182,9 @@ class HeldLock:
     # ── renewing ───────────────────────────────────────────────────────────
 
     async def _renew_repeatedly(self) -> None:
-        """Renew the lock every third of its TTL, until it is released or lost; a loss is reported by `_lose`.
+        """Renew the lock every third of its TTL, until it is released or lost. Runs in a task of its own.
 
-        While the store fails, try again as long as the term is trusted.
+        While the store fails, try again as long as the term is trusted. A loss is reported with `_lose`.
         """
         term = self.term
         pause = term.ttl / 3000
@@ -191,28 +195,30 @@ class HeldLock:
             try:
                 async with asyncio.timeout(term.trust_left):
                     if not await term.renew():
-                        return self._lose("its lease ended, it may be another's")
+                        return self._lose("its lease ended, and another owner may hold it")
             except TimeoutError:
                 return self._lose("the store did not answer in time")
             except Exception as error:  # of whatever kind: the trust deadline decides
-                log.warning("lock %s: not renewed, trying again: %s", term.name, error)
+                log.warning("lock %s: it could not be renewed yet, trying again: %s", term.name, error)
                 pause = term.ttl / 15_000
         return None
 
     async def _is_released_within(self, seconds: float) -> bool:
+        """Wait for the release of the lock, for at most `seconds`. Return True if it is released."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._released.wait()
         return self._released.is_set()
 
     def _lose(self, reason: str) -> None:
-        """Note that the lock is lost, log it, call `on_lost`, and give up the place in the local queue."""
+        """Set `lost_reason`, log that the lock is lost, call `on_lost`, and give up the place in the local queue."""
         self.lost_reason = reason
         log.error("lock %s (token %d) lost: %s", self.term.name, self.token, reason)
         self._leave_queue()
         self._on_lost(reason)
 
     def _leave_queue(self) -> None:
+        """Give up the place in the local queue, if the lock has one, for the next caller in this process."""
         if self._is_queued:
             self._is_queued = False
             self._queues.leave(self.term.name)
@@ -220,10 +226,10 @@ class HeldLock:
     # ── releasing ──────────────────────────────────────────────────────────
 
     async def release(self, data: TermData | None = None, keep: Ms = 0) -> bool:
-        """Release the lock, or with `data` leave it held for `keep` milliseconds more with that data.
+        """Release the lock, or with `data` and `keep` leave it held for `keep` milliseconds more, with that data.
 
-        Return True if the lock was held without a gap until now. If the store fails, the error is logged, and the lock
-        ends by itself. In a child of the process that acquired the lock, do nothing and return False.
+        Return True if the lock was held without a gap until now. If the store fails, log the error: the lock ends by
+        itself. In a child of the process that acquired the lock, do nothing and return False.
         """
         if self._pid != os.getpid():
             return False
@@ -237,14 +243,17 @@ class HeldLock:
             return await self.term.release()
         except StoreError as error:
             log.warning(
-                "lock %s: not released, it ends by itself within %d ms: %s", self.term.name, self.term.ttl, error
+                "lock %s: the store failed at its release; it ends by itself within %d ms: %s",
+                self.term.name,
+                self.term.ttl,
+                error,
             )
             return was_trusted
         finally:
             self._leave_queue()
 
     async def _stop_renewing(self) -> None:
-        """End the renewing task, after a renewal under way: it must not reach the store after the release."""
+        """End the task that renews the lock. Wait for a renewal under way: it must not follow the release."""
         task, self._renewing = self._renewing, None
         if task is not None and task.get_loop() is asyncio.get_running_loop():
             self._released.set()

@@ -1,4 +1,4 @@
-"""A lease term: a name held under a token, and until when its owner may rely on it. Basis of locks and the leader."""
+"""A lease term: a name that one owner holds, with token and trust deadline. Locks and the leader are built on it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,47 @@ class Leasing(Protocol):
 
     async def lease(
         self, name: str, owner: str, ttl: Ms, *, epoch: int | None = None, data: str | None = None
-    ) -> Lease | None: ...
+    ) -> Lease | None:
+        """Acquire the lease row for `ttl` milliseconds; with `epoch`, renew it.
 
-    async def release(self, name: str, owner: str, epoch: int) -> bool: ...
+        Return None if another owner holds the row, or if the lease to be renewed is over.
+        """
+        ...
 
-    async def find(self, query: Query[T]) -> list[T]: ...
+    async def release(self, name: str, owner: str, epoch: int) -> bool:
+        """Release the lease row. Return False if it was not held under this owner and epoch."""
+        ...
+
+    async def find(self, query: Query[T]) -> list[T]:
+        """Return the rows of a query."""
+        ...
 
 
 class LeaseRows:
-    """A lock backend on the lease rows of a store: the row's epoch is the token, and the store's clock judges it."""
+    """A lock backend on the lease rows of a store. The row's epoch is the token; the store's clock tells when it ends.
+
+    Each method raises StoreError if the store fails.
+    """
 
     def __init__(self, store: Leasing) -> None:
         self._store = store
 
     async def acquire(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
+        """Acquire the lease `name` for `ttl` milliseconds. Return its token; None if another owner holds it."""
         lease = await self._store.lease(name, owner, ttl, data=data)
         return None if lease is None else lease.epoch
 
     async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
+        """Extend the lease to `ttl` milliseconds from now. Return False if it is no longer held under this token."""
         return await self._store.lease(name, owner, ttl, epoch=token, data=data) is not None
 
     async def release(self, name: str, owner: str, token: int) -> bool:
+        """Release the lease. Return False if it was no longer held under this token."""
         return await self._store.release(name, owner, token)
 
     async def find_holder(self, name: str) -> LockHolder | None:
-        found = await self._store.find(Leases(prefix=name, limit=1))  # by name: the name itself comes first
+        """Return the present or last holder of the lease; None if there is no row."""
+        found = await self._store.find(Leases(prefix=name, limit=1))  # ordered by name: the name itself comes first
         if not found or found[0].name != name:
             return None
         return LockHolder(found[0].owner, found[0].epoch, found[0].live, found[0].data)
@@ -60,25 +76,28 @@ class TermData(Struct, frozen=True, omit_defaults=True):
     done: bool = False
 
     def text(self) -> str:
+        """Return the data as JSON, for the row."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def read(cls, text: str | None) -> TermData:
+        """Return the data in the JSON of a row; the defaults if the row has none."""
         return msgspec.json.decode(text, type=cls) if text else cls()
 
 
 def escape_name_part(text: str) -> str:
-    """Return a part of a lease name with colons escaped, so that parts joined by colons stay distinct."""
+    """Return `text` with its colons escaped, as a part of a lease name: the parts are joined by colons."""
     return text.replace("%", "%25").replace(":", "%3A")
 
 
 class LeaseTerm:
-    """A name that one owner acquires, renews and releases, with the deadline until which it may be relied on.
+    """A name that one owner acquires, renews and releases, with the trust deadline until which it may rely on the name.
 
     The trust deadline counts from before the request was sent, by this machine's boot clock. Thread: one event loop.
     """
 
     def __init__(self, backend: LockBackend, clock: Clock, name: str, owner: str, ttl: Ms) -> None:
+        """`backend` stores the lease. `owner` names its holder, and must be unique for each `LeaseTerm` of a name."""
         self._backend = backend
         self._clock = clock
         self.name = name
@@ -90,25 +109,26 @@ class LeaseTerm:
         self.since: Ms = 0
         #: The trust deadline, in boot time.
         self._trusted_until: Ms = 0
-        #: True if an acquire was not answered, so that the store may hold a term of this owner.
+        #: True if an `acquire` was not answered, or the term was dropped: the store may still count it as held.
         self._may_hold = False
-        #: The token of the term that `drop` gave up last.
+        #: The token of the last term that `drop` gave up.
         self._dropped_token: int | None = None
 
     @property
     def trusted(self) -> bool:
-        """True while no other owner can hold the name, whatever happened to the store or to this process."""
+        """True while no other owner can hold the name, even if the store fails or this process was suspended."""
         return self.token is not None and self._clock.boot() < self._trusted_until
 
     @property
     def trust_left(self) -> float:
-        """Seconds for which the term can be relied on without another answer of the store."""
+        """Seconds for which the owner can rely on the term without a renewal: until the trust deadline; at least 0."""
         return max(0, self._trusted_until - self._clock.boot()) / 1000
 
     async def acquire(self) -> bool:
-        """Acquire the name if it is free, or if a lost answer gave it to this owner. Return True if this owner has it.
+        """Acquire the name if it is free. Return True if this owner holds it now.
 
-        Raises: StoreError, if the result is unknown.
+        An earlier request whose answer was lost may have acquired it already; then take that term up. Raises:
+        StoreError, if the result is unknown.
         """
         sent, since = self._clock.boot(), self._clock.now()
         may_hold, self._may_hold = self._may_hold, True
@@ -126,9 +146,10 @@ class LeaseTerm:
         return True
 
     async def _find_unanswered(self, since: Ms) -> tuple[int | None, Ms]:
-        """Take up the term that an unanswered request gave this owner. Return its token and start; token None: no term.
+        """Renew the term that an unanswered request gave this owner. Return its token and when it began.
 
-        The term is renewed; one that `drop` gave up is released, and a new term begins at `since`.
+        The token is None if there is no such term. If `drop` gave the term up, release it and acquire a new term, which
+        begins at `since`. Raises: StoreError.
         """
         holder = await self._backend.find_holder(self.name)
         if holder is None or not holder.live or holder.owner != self.owner:
@@ -142,7 +163,7 @@ class LeaseTerm:
     async def renew(self, *, ttl: Ms | None = None, data: TermData | None = None) -> bool:
         """Renew the term that is held, with another TTL or other data if given. Return False if the term is over.
 
-        Raises: StoreError, if the result is unknown.
+        Raises: StoreError, if the result is unknown. The trust deadline then stays as it was.
         """
         assert self.token is not None
         sent, asked = self._clock.boot(), ttl or self.ttl
@@ -154,7 +175,7 @@ class LeaseTerm:
         return True
 
     def drop(self) -> None:
-        """Stop relying on the term for good: a term that was reported as over is not taken up again."""
+        """Stop relying on the term for good, because it was reported as over. `acquire` then begins a new term."""
         self._dropped_token, self.token = self.token, None
         self._may_hold = True
 
@@ -164,9 +185,9 @@ class LeaseTerm:
         return token is not None and await self._backend.release(self.name, self.owner, token)
 
     async def release_unanswered(self) -> None:
-        """Release the term that an unanswered or cancelled `acquire` may have got.
+        """Release the term that an `acquire` may have got although it was not answered or was cancelled.
 
-        If the store fails, nothing is raised: the lease expires by itself.
+        If the store fails, raise nothing: the lease expires by itself.
         """
         try:
             if self.token is None:

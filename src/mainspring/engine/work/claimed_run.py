@@ -1,4 +1,4 @@
-"""What a worker decides about a run that it has just claimed."""
+"""The decisions of a worker about a run that it has just claimed, such as whether it may begin or wait."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from mainspring.rules.windows import is_open
 
 
 def is_sole_crashed_run(claimed: Claimed) -> bool:
-    """Return True if the claim brought a run that crashed before: the store gives it alone, but more may be due."""
+    """Return True if the claim brought a run that crashed before. It comes alone, so more runs may be due."""
     return bool(claimed.claims) and claimed.claims[0].run.crashes > 0
 
 
 def is_last_chance(attempt: Attempt) -> bool:
-    """Return True if one more crash of the process would end the run; a call of an HTTP agent crashes no process."""
+    """Return True if the run crashed before and one more crash of the process would end it.
+
+    False for a call of an HTTP agent, which crashes no process.
+    """
     run = attempt.run
     if not run.crashes or attempt.handler.kind == "http":
         return False
@@ -27,14 +30,17 @@ def is_last_chance(attempt: Attempt) -> bool:
 
 
 def must_not_wait(held: HeldRun) -> bool:
-    """Return True if a crash of this process would harm the run even before it has begun."""
+    """Return True if a run must not wait here for a slot, because a crash of this process would harm it.
+
+    An at-most-once run would end as lost; a run that crashed before would be charged with one more crash.
+    """
     return not held.is_done and (held.attempt.at_most_once or held.attempt.run.crashes > 0)
 
 
 def skip_outcome(run: Run, options: RunOptions, now: Ms) -> Skipped | None:
-    """Return the outcome of a run that may not begin at `now`: outside its window, or too late. Else None.
+    """Return the outcome `Skipped` if a run may not begin at `now`: outside its window, or past its start deadline.
 
-    A run that has begun before is never skipped.
+    Return None if it may begin. A run that has begun before, or that was reopened, is never skipped.
     """
     if run.failures or run.crashes or run.reason is not None:
         return None
@@ -46,7 +52,7 @@ def skip_outcome(run: Run, options: RunOptions, now: Ms) -> Skipped | None:
 
 
 def started_event(run: Run) -> Event:
-    """Return the event RunStarted that the store wrote when this worker claimed the run, to publish it here."""
+    """Return the `RunStarted` event of a claimed run, to publish it here: the store wrote it but did not return it."""
     return RunStarted(
         at=run.started_at or 0,
         ns=run.ns,

@@ -1,8 +1,9 @@
-"""Runs that were claimed a moment before their time.
+"""The runs of a worker that were claimed ahead of their time, until their time comes (ADR 17).
 
-They hold no slot while they wait. If a slot is free, attempts that run on the handlers' loop are given to it ahead of
-their time; it begins each at its time, in a slot that it takes then. Their outcomes are collected when the next group
-is dispatched, so at 100 fires per second the engine wakes once per about 20 runs (ADR 17).
+They hold no slot while they wait. If a slot is free, a run whose handler runs on the handlers' loop is given to that
+loop ahead of its time. The loop begins the attempt at its time, in a slot that is taken then. The outcomes of such runs
+are collected when the next group of runs is given away. So at 100 fires per second the engine wakes once for about 20
+runs.
 """
 
 from __future__ import annotations
@@ -13,31 +14,35 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
-from mainspring.engine.lookahead import PLAN_AHEAD
+from mainspring.engine.lookahead import PLAN_AHEAD_MS
 from mainspring.engine.work.watchdog import ON_LOOP
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import HeldRun
 
-#: Dispatch this many seconds before the next attempt's time.
-LEAD_SECONDS = 0.005
-#: Collect outcomes this many seconds after the time of the last attempt that was given to the handlers' loop.
-TAIL_SECONDS = 0.02
-#: Collect outcomes after at most this many seconds, even if more attempts are still to come.
+#: Call `dispatch_due` this many seconds before the time of the next run.
+DISPATCH_LEAD_SECONDS = 0.005
+#: Collect outcomes this many seconds after the time of the last run that was given to the handlers' loop.
+COLLECT_AFTER_SECONDS = 0.02
+#: Collect outcomes after at most this many seconds, even if runs on the handlers' loop have yet to begin.
 MAX_DEFER_SECONDS = 0.45
 #: Do not defer outcomes for less than this many seconds: no timer is exact to them.
 MIN_DEFER_SECONDS = 0.001
 
 
 class DeferrableOutcomes(Protocol):
-    """The inbox that outcomes of early runs go to; see `OutcomeInbox`."""
+    """The inbox of the worker's outcomes, which can let the outcomes of runs claimed ahead wait."""
 
-    def drain(self) -> None: ...
+    def drain(self) -> None:
+        """Deliver every outcome queued so far to the worker."""
+        ...
 
-    def set_deferring(self, *, deferring: bool) -> None: ...
+    def set_deferring(self, *, deferring: bool) -> None:
+        """With True, let the outcomes of runs claimed ahead wait until the next `drain`; with False, no longer."""
+        ...
 
 
 class EarlyClaims:
-    """The early runs of one worker, ordered by their time. Thread: engine loop."""
+    """The runs of one worker that were claimed ahead, ordered by their time. Thread: engine loop."""
 
     def __init__(
         self,
@@ -46,10 +51,11 @@ class EarlyClaims:
         has_free_slot: Callable[[], bool | None],
         begin: Callable[[Sequence[HeldRun], Sequence[HeldRun]], None],
     ) -> None:
-        """`has_free_slot` returns True or False, or None while runs wait for a slot or the worker stops.
+        """`outcomes` is the inbox of the worker's outcomes. `begin(due, soon)` receives the runs that leave this queue.
 
-        While it returns None, no outcome is deferred. `begin(due, soon)` begins the attempts `due`, whose time has
-        come, as slots are free, and gives those of `soon` to the handlers' loop.
+        It begins the attempts of `due`, whose time has come, as slots are free, and gives the attempts of `soon` to the
+        handlers' loop. `has_free_slot` returns whether a slot is free, or None while runs wait for a slot or the worker
+        stops: then no outcome is deferred.
         """
         self._clock = clock
         self._outcomes = outcomes
@@ -58,12 +64,12 @@ class EarlyClaims:
         self._queue: list[tuple[float, int, HeldRun]] = []
         self._count = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        #: When the attempts that were given to the handlers' loop should have ended, in monotonic seconds.
+        #: By when the attempts that were given to the handlers' loop should have ended, in monotonic seconds.
         self._ends_at = 0.0
 
     def add(self, held: HeldRun) -> None:
-        """Queue a held run until its time. A wall clock that is set back meanwhile does not delay it."""
-        wait = min(held.attempt.run.ready_at - self._clock.now(), PLAN_AHEAD) / 1000
+        """Queue a run until the time at which it may start. A wall clock that is set back does not delay the run."""
+        wait = min(held.attempt.run.ready_at - self._clock.now(), PLAN_AHEAD_MS) / 1000
         held.is_early = True
         heappush(self._queue, (self._clock.monotonic() + wait, next(self._count), held))
 
@@ -73,9 +79,9 @@ class EarlyClaims:
         return not self._queue
 
     def dispatch_due(self) -> None:
-        """Begin the attempts whose time has come, and give the next ones to the handlers' loop.
+        """Begin the runs whose time has come, and give the next ones to the handlers' loop if a slot is free.
 
-        Before, deliver the outcomes of earlier ones. At the end, set the timer of the next call.
+        Deliver the deferred outcomes first, because they free slots. At the end, set the timer of the next call.
         """
         self._disarm()
         self._outcomes.drain()
@@ -90,7 +96,7 @@ class EarlyClaims:
                     due.append(held)
                 elif has_free_slot and held.attempt.handler.kind in ON_LOOP:
                     held.starts_at = at
-                    self._ends_at = max(self._ends_at, at + TAIL_SECONDS)
+                    self._ends_at = max(self._ends_at, at + COLLECT_AFTER_SECONDS)
                     soon.append(held)
                 else:
                     break
@@ -99,7 +105,7 @@ class EarlyClaims:
         self._arm(now, defer=has_free_slot is not None and self._ends_at > now + MIN_DEFER_SECONDS)
 
     def remove_all(self) -> list[HeldRun]:
-        """Empty the queue and return the runs that still waited in it. Outcomes of earlier ones are delivered."""
+        """Empty the queue and return the runs that waited in it. Deliver the deferred outcomes, and defer no more."""
         self._disarm()
         waiting = [held for *_, held in self._queue if not held.is_done]
         self._queue.clear()
@@ -107,19 +113,22 @@ class EarlyClaims:
         return waiting
 
     def _disarm(self) -> None:
-        """Stop the timer and the deferring of outcomes."""
-        # First: outcomes from here on are posted; those left in the inbox before are taken by the drain that follows.
+        """Cancel the timer, and defer no more outcomes. The caller drains the outcomes that are deferred already."""
+        # First: an outcome that arrives from now on wakes the engine, so none is left behind by the caller's drain.
         self._outcomes.set_deferring(deferring=False)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _arm(self, now: float, *, defer: bool) -> None:
-        """Set the timer of the next `dispatch_due`, if one is needed. `defer`: outcomes wait until then."""
-        looks = [min(self._ends_at, now + MAX_DEFER_SECONDS)] if defer else []
+        """Set the timer of the next `dispatch_due`, if one is needed. `now`: monotonic seconds.
+
+        With `defer`, outcomes of runs claimed ahead wait until that call.
+        """
+        times = [min(self._ends_at, now + MAX_DEFER_SECONDS)] if defer else []
         if self._queue:
             at = self._queue[0][0]
-            looks.append(at - LEAD_SECONDS if at - LEAD_SECONDS > now else at)
-        if looks:
-            self._timer = asyncio.get_running_loop().call_later(min(looks) - now, self.dispatch_due)
+            times.append(at - DISPATCH_LEAD_SECONDS if at - DISPATCH_LEAD_SECONDS > now else at)
+        if times:
+            self._timer = asyncio.get_running_loop().call_later(min(times) - now, self.dispatch_due)
             self._outcomes.set_deferring(deferring=defer)

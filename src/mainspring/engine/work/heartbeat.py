@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: renews its leases and learns which runs were cancelled or lost."""
+"""The heartbeat of a worker: renews its leases, and learns which runs lost their lease or are to be cancelled."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ log = logging.getLogger("mainspring.engine")
 
 
 class LeaseHolder(Protocol):
-    """The worker whose leases are renewed, as the heartbeat uses it."""
+    """What the heartbeat needs of the worker whose leases it renews."""
 
-    #: Number of claims that were answered.
+    #: Number of claims that ended, with an answer or an error.
     claims: int
     #: True while a claim is under way.
     claiming: bool
 
     @property
     def running(self) -> Mapping[str, HeldRun]:
-        """The attempts the worker holds leases on, by run id."""
+        """The runs that the worker holds leases on, by run id."""
         ...
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Stop the attempt of a run, if this worker holds it, so that the run ends as cancelled."""
+        """Stop the attempt of a run, so that the run ends as cancelled for `reason`. Ignore a run that is not held."""
         ...
 
     def stop_attempt(self, held: HeldRun, why: Outcome) -> None:
-        """End an attempt with the outcome `why`."""
+        """Stop an attempt, so that it ends with the outcome `why`."""
         ...
 
 
 class Heartbeat(Loop):
-    """Renews the leases of one worker once per interval.
+    """Renews the leases of one worker once per interval. Thread: engine loop.
 
-    It also stops attempts whose lease was lost or whose run was cancelled, hands back runs that the store lists as this
-    worker's although it does not know them, and extends the leases of accepted runs (202) one last time.
+    It also stops attempts whose lease was lost or whose run was cancelled. It hands back strays: runs that the store
+    lists as held by the worker, but that the worker does not know. For a run that an HTTP agent accepted (status 202),
+    it extends the lease one last time; afterwards the agent's callbacks renew the lease.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class Heartbeat(Loop):
         interval: float,
         lease_ttl: Ms,
     ) -> None:
-        """`interval`: seconds between two renewals. `owner`: the name under which the worker claims."""
+        """Renew the leases of `holder` every `interval` seconds. `owner`: the name under which the worker claims.
+
+        `name`: this loop's name in the log. `lease_ttl`: length of a renewed lease in milliseconds.
+        """
         super().__init__(interval)
         self.name = name
         self._holder = holder
@@ -73,27 +77,28 @@ class Heartbeat(Loop):
         self._owner = owner
         self._handlers = handlers
         self._lease_ttl = lease_ttl
-        #: By run and epoch that the worker does not know: the number of answered claims from which on it is a stray.
+        #: Runs that may be strays, by id and epoch. Such a run is a stray once `LeaseHolder.claims` reaches the number.
         self._suspects: dict[tuple[str, int], int] = {}
-        #: Attempts that an agent accepted (202) and whose lease still has a worker's length, with the silence allowed.
+        #: Runs that an agent accepted, by id and epoch, whose lease is still to be extended: to the silence, in
+        #: milliseconds, that the agent is allowed between two callbacks.
         self._to_hand_over: dict[tuple[str, int], tuple[HeldRun, Ms]] = {}
-        #: Runs whose lease is the agent's to renew, by its callbacks.
+        #: Runs whose lease the agent renews by its callbacks, by id and epoch. The store still lists them as held here.
         self._handed_over: set[tuple[str, int]] = set()
-        #: Tasks that ask for a lease before they record an outcome, kept so that they are not collected.
+        #: Tasks that renew a lease before they record an outcome, kept here so that they are not garbage-collected.
         self._recording: set[asyncio.Task[None]] = set()
 
     def hand_over(self, held: HeldRun, accepted: Accepted) -> None:
-        """Leave a run to its agent: a heartbeat, which is woken now, extends the lease for the last time.
+        """Leave a run to the agent that accepted it: have its lease extended now, for the last time.
 
-        The lease then lasts for the silence that the agent is allowed.
+        The lease then lasts `accepted.silence` milliseconds; the agent's callbacks renew it.
         """
         self._to_hand_over[held.attempt.run.id, held.attempt.run.epoch] = (held, accepted.silence)
         self.wake()
 
     async def renew_handed_over(self) -> None:
-        """Extend the leases of accepted runs for the last time, to the silence that their agents are allowed.
+        """Extend the lease of each accepted run for the last time, to the silence that its agent is allowed.
 
-        A lease that is lost already needs no care: a callback ended its run. Raises: StoreError.
+        A lease that is lost already is ignored: a callback has ended its run. Raises: StoreError.
         """
         while self._to_hand_over:
             ttl = next(iter(self._to_hand_over.values()))[1]
@@ -104,9 +109,9 @@ class Heartbeat(Loop):
             self._handed_over.update(leases)
 
     async def run_once(self) -> float:
-        """Renew all leases; stop attempts that were lost or cancelled; hand back strays. Return the seconds to wait.
+        """Renew all leases, stop attempts whose lease was lost or whose run was cancelled, and hand back strays.
 
-        Raises: StoreError, after stopping the attempts whose trust deadline has passed.
+        Return the seconds to wait. Raises: StoreError, after stopping the attempts whose trust deadline has passed.
         """
         holder = self._holder
         sent = self._clock.boot()
@@ -135,24 +140,29 @@ class Heartbeat(Loop):
     def _stop_lost(self, run_id: str, held: HeldRun) -> None:
         """Stop an attempt whose lease was lost, unless it ended meanwhile or the worker has claimed its run again."""
         if self._holder.running.get(run_id) is held and held.stop is None:
-            log.warning("run %s: the lease was lost; its result will be refused", run_id)
+            log.warning("run %s: its lease was lost; the attempt is stopped and its result will be refused", run_id)
             self._holder.stop_attempt(held, _lease_lost(held))
 
     def record_after_renewal(self, held: HeldRun, outcome: Outcome) -> None:
-        """Start a task that records an outcome past the trust deadline if the store says that the lease still holds."""
+        """Record an outcome that came after the trust deadline, in a task, if the lease can still be renewed."""
         self._recorder.unstored[held.attempt.run.id] = held  # so that it is not handed back as a stray meanwhile
         task = asyncio.get_running_loop().create_task(self._record_if_held(held, outcome))
         self._recording.add(task)
         task.add_done_callback(self._recording.discard)
 
     async def _record_if_held(self, held: HeldRun, outcome: Outcome) -> None:
-        """Renew the lease and record the outcome; if the lease was lost or the store fails, give the outcome up."""
+        """Renew the lease of a run, then record its outcome. On a lost lease or an error, give the outcome up."""
         run = held.attempt.run
         sent = self._clock.boot()
         try:
             answer = await self._store.renew(self._owner, [(run.id, run.epoch)], self._lease_ttl)
         except StoreError as error:
-            log.error("run %s: outcome lost, the lease ended while the store failed: %s", run.id, error)
+            log.error(
+                "run %s: its result is not stored: the store failed until the lease ended (%s). Unless the lease still "
+                "holds, the run will be handled as crashed",
+                run.id,
+                error,
+            )
             self._recorder.give_up(held, outcome)
             return
         if run.id in answer.kept:
@@ -162,12 +172,12 @@ class Heartbeat(Loop):
             # The outcome is refused. But until an instance rescues the run, the store may list it as a stray of this
             # worker. It is handed back then, and it must be known that the attempt had begun.
             self._recorder.give_up(held, _lease_lost(held))
-            self._recorder.note_stale(held, outcome)
+            self._recorder.report_stale_outcome(held, outcome)
 
     def _strays(self, held: Sequence[Run]) -> list[Run]:
-        """Return the runs of `held` that this worker does not know, but for those that a claim under way may bring.
+        """Return the strays among `held`, the runs that this worker holds in the store but did not renew.
 
-        `held`: the runs that the store lists as this worker's although the renewal did not name them.
+        A run is no stray if this worker knows it after all, or if the answer to a claim under way may bring it.
         """
         holder = self._holder
         unknown = [
@@ -183,10 +193,10 @@ class Heartbeat(Loop):
         return [run for run in unknown if self._suspects[run.id, run.epoch] <= holder.claims]
 
     def _give_back(self, run: Run, trust: Ms) -> None:
-        """Record the outcome of a stray that was given up earlier, or hand the stray back if there is none.
+        """Hand back a stray, or record its outcome if an attempt here ended but its outcome was given up.
 
-        A stray without an outcome comes from a claim whose answer was lost. A stray of a task without a handler here is
-        left alone. `trust`: its trust deadline, in boot time.
+        A stray without an outcome comes from a claim whose answer was lost; if its task has no handler here, do
+        nothing. `trust`: the trust deadline of the lease, in boot time.
         """
         ended = self._recorder.recall(run)
         if ended is not None:
@@ -200,4 +210,5 @@ class Heartbeat(Loop):
 
 
 def _lease_lost(held: HeldRun) -> HandedBack:
+    """Return the outcome of an attempt whose lease was lost."""
     return HandedBack("lease_lost", began=held.execution.began_at is not None)

@@ -1,4 +1,4 @@
-"""The hint inbox: runs that the broker's messages named, for one worker to claim, and when each message is answered."""
+"""The hint inbox: the runs that the broker's messages name, for one worker to claim. It also answers the messages."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Callable, Container, Sequence
 from mainspring.ports.broker import Message
 from mainspring.ports.store import Claimed
 
-#: The most named runs in one claim.
+#: The most runs that one claim asks for by name.
 MAX_NAMED_CLAIM = 200
-#: The latest ended runs that are remembered, at least: their messages come late, and need no question to the store.
+#: Remember at least this many of the runs that ended last. A message that names one of them comes late, and is answered
+#: without asking the store.
 MIN_REMEMBERED_RUNS = 5_000
 
 
 class HintInbox:
-    """Messages for one worker, each of which names a run.
+    """The unanswered messages for one worker, each of which names a run. Thread: engine loop.
 
-    A message is answered (acknowledged) when the outcome of its run is stored, or if the run cannot be claimed. Thread:
-    engine loop.
+    To answer a message is to acknowledge it to the broker. That happens when the outcome of its run is stored, or as
+    soon as it is clear that this worker cannot claim the run.
     """
 
     def __init__(
@@ -30,23 +31,22 @@ class HintInbox:
         done: Callable[[Message], None],
         room: Callable[[], None],
     ) -> None:
-        """`running`, `unstored`: ids of runs that the worker holds, and of runs whose outcome is not stored yet.
+        """Make an inbox for the worker that can run `tasks`, with a poll interval of `poll` seconds.
 
-        `poll`: the poll interval in seconds. `done(message)` acknowledges a message; `room()` is called when the number
-        of named runs may have fallen.
+        `running`: ids of the runs that the worker holds. `unstored`: ids of the runs whose outcome is not stored yet.
+        `done(message)` acknowledges a message. `room()` is called when fewer runs may wait here to be claimed.
         """
-        #: Tasks that the worker can run.
         self.tasks = tasks
         self._running = running
         self._unstored = unstored
         self._poll = poll
         self._done = done
         self._room = room
-        #: By run: its message and when that came, in monotonic seconds, for runs that are not known to be claimed.
+        #: Runs still to be claimed, by id: the message that named the run, and when it came, in monotonic seconds.
         self.named: dict[str, tuple[Message, float]] = {}
-        #: By run: its message, for runs claimed here whose outcome is not stored yet.
+        #: The messages of runs claimed here whose outcome is not stored yet, by run id.
         self._held: dict[str, Message] = {}
-        #: Runs that ended here before their message came. When the set is full, it becomes `_ended_before`.
+        #: Ids of runs that ended here before their message came. When the set is full, it becomes `_ended_before`.
         self._ended: set[str] = set()
         self._ended_before: set[str] = set()
         self._polled_at = float("-inf")
@@ -54,9 +54,10 @@ class HintInbox:
         self.claimed = 0
 
     def add(self, run_id: str, message: Message, now: float) -> bool:
-        """Take a message that names a run. Return True if the run has to be claimed.
+        """Take a message that names the run `run_id`. Return True if the worker still has to claim that run.
 
-        Else the message is answered, or kept until the outcome of its run is stored. `now`: in monotonic seconds.
+        Otherwise return False: the message is answered now if its run has ended or has a lease that protects it, else
+        when the outcome of its run is stored. `now`: monotonic seconds.
         """
         if run_id in self._ended or run_id in self._ended_before:
             self._done(message)
@@ -74,19 +75,21 @@ class HintInbox:
         return False
 
     def _holds(self, run_id: str) -> bool:
+        """Return True if the worker has claimed the run and its outcome is not stored yet."""
         return run_id in self._running or run_id in self._unstored
 
     def _replace(self, where: dict[str, Message], run_id: str, message: Message) -> None:
-        """Keep a message for a run in `where`, and answer the one that was kept for the run before."""
+        """Keep a run's message in `where`. If another message was kept there for the run, answer that message."""
         before = where.get(run_id)
         if before is not None and before.id != message.id:
             self._done(before)
         where[run_id] = message
 
     def names_to_claim(self, now: float) -> list[str]:
-        """Return the ids of runs to claim by name. If it is empty, the worker makes an ordinary claim, which finds all.
+        """Return the ids of the runs to claim by name. If the list is empty, make an ordinary claim of any due runs.
 
-        An ordinary claim is due if no run is named, and once per poll interval. `now`: in monotonic seconds.
+        It is empty if no run is named, and once per poll interval, so that runs without a message are found, too.
+        `now`: monotonic seconds.
         """
         if not self.named or now - self._polled_at >= self._poll:
             self._polled_at = now
@@ -106,10 +109,11 @@ class HintInbox:
         return ids
 
     def claim_answered(self, asked: Sequence[str], claimed: Claimed, wanted: int) -> bool:
-        """Note which of the `asked` runs a claim for `wanted` runs brought; answer the messages of those not claimable.
+        """Handle the answer to a claim of up to `wanted` runs that asked for the runs `asked` by name.
 
-        A run is not claimable if the claim did not bring it although it brought fewer than `wanted` runs, and no
-        crashed one, which comes alone. Return True if there are more runs to claim by name.
+        A message stays unanswered if the claim brought its run. It stays unanswered, too, if there was no room: because
+        the claim brought `wanted` runs, or one run that crashed before, which always comes alone. All other runs in
+        `asked` cannot be claimed, so their messages are answered. Return True if there are more runs to claim by name.
         """
         got = {claim.run.id for claim in claimed.claims}
         self.claimed += len(got)
@@ -126,10 +130,10 @@ class HintInbox:
         return bool(self.named)
 
     def stored(self, run_id: str, *, ended: bool) -> None:
-        """Answer the message of a run whose outcome is stored.
+        """Answer the message of a run whose outcome is stored now. `ended`: True if the run has ended with it.
 
-        If the run ended before its message came, that message is answered when it comes. If the run did not end, a
-        later message names it anew.
+        If it ended and its message has not come yet, `add` will answer that message at once. A run that did not end can
+        be named again by a later message.
         """
         message = self._held.pop(run_id, None)
         if message is not None:
@@ -148,9 +152,9 @@ class HintInbox:
                 self._ended_before, self._ended = self._ended, set()
 
     def answer_older(self, before: float) -> int:
-        """Answer messages of unclaimed runs that came until `before`, in monotonic seconds. Return their number.
+        """Answer the messages that came until `before` and whose runs are not claimed. Return the number of messages.
 
-        Their runs are not lost: every worker has polled the store since.
+        `before`: monotonic seconds. The runs are not lost: every worker has polled the store since.
         """
         old = list(itertools.takewhile(lambda run_id: self.named[run_id][1] <= before, self.named))
         for run_id in old:
@@ -158,7 +162,7 @@ class HintInbox:
         return len(old)
 
     def remove_all(self) -> list[Message]:
-        """Forget the named runs, and return their messages for other instances."""
+        """Forget the runs that are still to be claimed. Return their messages, to be passed to other instances."""
         found = [message for message, _ in self.named.values()]
         self.named.clear()
         return found

@@ -1,4 +1,4 @@
-"""The outcome inbox: outcomes on their way from executors, which run on many threads, to the worker."""
+"""The outcome inbox: passes the outcomes of attempts from the executors, on many threads, to their worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from mainspring.ports.executor import HeldRun
 
 
 class OutcomeInbox:
-    """Collects outcomes on any thread and delivers them on the engine loop, in one hop for all that end together."""
+    """Collects outcomes on any thread and delivers them to the worker on the engine loop.
+
+    Outcomes that arrive together are delivered in one call, to wake the engine less often.
+    """
 
     def __init__(
         self,
@@ -19,23 +22,25 @@ class OutcomeInbox:
         post: Callable[[Callable[[], None]], None],
         deliver: Callable[[Sequence[tuple[HeldRun, Outcome]]], None],
     ) -> None:
-        """`post` calls a function on the engine loop soon, from any thread; `deliver` takes the outcomes there."""
+        """`post` calls a function on the engine loop soon, from any thread. `deliver` receives the outcomes there.
+
+        `slots`: the slots of the worker; `put` releases the slot of an attempt that took it on the handlers' loop.
+        """
         self._slots = slots
         self._post = post
         self._deliver = deliver
         self._queue: deque[tuple[HeldRun, Outcome]] = deque()
         self._is_posted = False
-        #: True while outcomes of early runs stay here without waking the engine: a timer drains them. Written on the
-        #: engine loop, read on any thread.
+        #: True while the outcomes of runs claimed ahead stay here without waking the engine, until a timer calls
+        #: `drain`. Written on the engine loop, read on any thread.
         self.is_deferring = False
 
     def put(self, held: HeldRun, outcome: Outcome) -> None:
-        """Queue the outcome of an attempt, and have it delivered soon unless it is deferred. Thread: any."""
+        """Queue the outcome of an attempt. Have it delivered soon, unless such outcomes are deferred. Thread: any."""
         self._queue.append((held, outcome))
         if held.is_early:
-            if (
-                held.starts_at is not None
-            ):  # after it is queued: a drain that sees the attempt without a slot finds its outcome
+            if held.starts_at is not None:
+                # Only after the outcome was queued: if the engine sees the attempt without a slot, `drain` finds it.
                 self._slots.leave(held)
             if self.is_deferring:
                 return
@@ -51,5 +56,8 @@ class OutcomeInbox:
             self._deliver(ended)
 
     def set_deferring(self, *, deferring: bool) -> None:
-        """Let outcomes of early runs wait for the next `drain`, or if False, be delivered soon. Thread: engine loop."""
+        """With True, let the outcomes of runs claimed ahead of their time wait here until the next `drain`.
+
+        With False, have outcomes that arrive from now on delivered soon again. Thread: engine loop.
+        """
         self.is_deferring = deferring

@@ -1,4 +1,4 @@
-"""Prefetch: how many runs a worker claims beyond its free slots, so that slots never idle across a round trip."""
+"""Prefetch: how many runs a worker claims beyond its free slots, so that no slot is idle while a claim is under way."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from mainspring.ports.clock import Clock
 
 #: The weight of the newest measurement in a moving average.
 NEWEST_WEIGHT = 0.3
-#: Measure the rate of ended runs over 0.15 seconds or 50 runs: claims may come a millisecond apart, ends in bursts.
+#: Measure the rate of ended runs over 0.15 seconds or 50 runs. A shorter time would tell little: claims may come a
+#: millisecond apart, and runs end in bursts.
 RATE_SECONDS, RATE_RUNS = 0.15, 50
-#: Upper bound of the local queue (or the number of slots, if larger). Runs so short that 100 are not enough are limited
-#: by the store's round trip anyway.
+#: The most runs in the local queue; the number of slots, if that is higher. Runs too short for 100 to be enough are
+#: limited by the store's round trip anyway.
 MAX_PREFETCHED = 100
-#: Prefetch 10 paces' worth of runs if a run holds its slot for at most 4 paces, else 2: a prefetched slow run would
-#: delay a more urgent one that arrives later.
+#: A pace is the flush interval of outcomes. If a run holds its slot for at most 4 paces, prefetch the runs of 10 paces,
+#: else of 2: a prefetched slow run would delay a more urgent run that arrives later.
 QUICK_RUN_PACES = 4
 PACES_OF_QUICK_RUNS, PACES_OF_SLOW_RUNS = 10, 2
 
 
 class Prefetch:
-    """Measures how many runs end per second and how long a claim takes. Thread: engine loop."""
+    """Measures how many runs end per second and how long a claim takes, for `queue_size`. Thread: engine loop."""
 
     def __init__(self, clock: Clock, pace: float = 0.0) -> None:
-        """`pace`: seconds between two commits of outcomes."""
+        """`pace`: the flush interval, which is the seconds between two commits of outcomes."""
         self._clock = clock
         self._pace = pace
         self._since = clock.monotonic()
@@ -30,17 +31,20 @@ class Prefetch:
         self._round_trip = 0.0
 
     def finished(self, count: int) -> None:
-        """Add `count` to the number of runs that ended."""
+        """Count `count` more runs as ended."""
         self._finished += count
 
     def answered(self, began: float) -> None:
-        """Measure the round trip of a claim that was sent at `began`, in monotonic seconds, and was answered now."""
+        """Measure the round trip of a claim that was answered now. `began`: when it was sent, in monotonic seconds.
+
+        Also update the rate of ended runs, if enough time has passed or enough runs have ended.
+        """
         now = self._clock.monotonic()
         self._round_trip += NEWEST_WEIGHT * (now - began - self._round_trip)
         seconds = now - self._since
         if seconds >= RATE_SECONDS or (self._finished >= RATE_RUNS and seconds > 0):
             rate = self._finished / seconds
-            self._rate += (NEWEST_WEIGHT if self._rate else 1.0) * (rate - self._rate)  # the first one counts in full
+            self._rate += (NEWEST_WEIGHT if self._rate else 1.0) * (rate - self._rate)  # the first rate counts in full
             self._since, self._finished = now, 0
 
     @property
@@ -49,11 +53,11 @@ class Prefetch:
         return self._rate > 0
 
     def expected_ends(self, seconds: float) -> int:
-        """Return how many runs end within this many seconds, by the measured rate."""
+        """Return how many runs will end here within `seconds`, by the measured rate."""
         return int(self._rate * seconds)
 
     def queue_size(self, slots: int) -> int:
-        """Return how many runs a worker with this many slots should hold beyond them."""
+        """Return how many runs a worker with `slots` slots should have in its local queue, beyond the runs in slots."""
         is_quick = slots <= self._rate * self._pace * QUICK_RUN_PACES
         paces = PACES_OF_QUICK_RUNS if is_quick else PACES_OF_SLOW_RUNS
         seconds = max(2 * self._round_trip, self._pace * paces)

@@ -1,4 +1,4 @@
-"""The recorder: stores the outcome of an attempt as events, guarded by the lease under which it ran."""
+"""The recorder: stores the outcome of an attempt in the run's row and the event log, if the attempt's lease holds."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from mainspring.rules.typestate import Moved, Running, RunState
 
 log = logging.getLogger("mainspring.engine")
 
-#: After this many errors that are no outage, an outcome is replaced by a failure that says so.
+#: After this many errors that are no outage of the store, the run fails instead, with the last error as its text.
 MAX_REFUSALS = 3
-#: The most outcomes that are kept although their lease may have ended; the oldest give way.
+#: The most outcomes that are kept although their lease may have ended; beyond that the oldest are forgotten.
 MAX_GIVEN_UP_OUTCOMES = 1_000
 
 
 class Recorder:
-    """Turns outcomes into changes and commits them. The store refuses stale ones, which are noted in the event log.
+    """Turns outcomes into changes and commits them. Thread: engine loop.
 
-    Thread: engine loop.
+    The store refuses the outcome of an attempt whose lease is no longer held ("stale"). An event then records that.
     """
 
     def __init__(
         self, batcher: Batcher, clock: Clock, rng: Randomness, change_id: Callable[[], str], max_wait: float
     ) -> None:
-        """`change_id` returns a new id for a change. `max_wait`: longest pause between two tries to store, in seconds.
+        """Commit through `batcher`. `max_wait`: the longest pause between two tries to store an outcome, in seconds.
 
-        `rng` varies the time of the next attempt after a failure.
+        `change_id` returns a new id for a change. `rng` varies the time of the next attempt after a failure.
         """
         self._batcher = batcher
         self._clock = clock
@@ -51,13 +51,13 @@ class Recorder:
         self._pending: set[asyncio.Task[None]] = set()
         #: Runs whose outcome is not stored yet, by run id: their leases are renewed, and they are not handed back.
         self.unstored: dict[str, HeldRun] = {}
-        #: Of these, the ids of runs that end with that outcome.
+        #: Ids of the runs in `unstored` whose outcome ends them.
         self.ending: set[str] = set()
-        #: Outcomes that could not be stored in time, by run and epoch: if the lease still holds, they still count.
+        #: Outcomes that could not be stored in time, by run id and epoch, for `recall`.
         self._given_up: dict[tuple[str, int], tuple[HeldRun, Outcome]] = {}
 
     def record(self, held: HeldRun, outcome: Outcome, now: Ms | None = None) -> None:
-        """Queue an outcome for a commit; try again while the store fails and the lease may hold. Log a failure.
+        """Queue an outcome for a commit; log it if it is a failure. Retry errors while the lease may hold.
 
         `now`: the present store time, if the caller knows it.
         """
@@ -74,28 +74,31 @@ class Recorder:
         self._batcher.post(change, partial(self._stored, held, outcome, change), urgency, waited)
 
     def _stored(self, held: HeldRun, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
-        """Take the result of the commit: after an error, try again in a task; else note a refusal, if it is one."""
+        """Handle the result of the commit of `outcome`: retry an error in a task, report a refusal as stale.
+
+        The batcher calls this. `change` stored the outcome, or was to store it.
+        """
         if isinstance(result, StoreError):
-            log.warning("run %s: outcome not stored yet: %s", held.attempt.run.id, result)
+            log.warning("run %s: its result is not stored yet, trying again: %s", held.attempt.run.id, result)
             task = asyncio.get_running_loop().create_task(self._store_again(held, outcome, change))
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
             return
         self._forget_unstored(held)
         if not result.ok:
-            self.note_stale(held, outcome)
+            self.report_stale_outcome(held, outcome)
 
     def _forget_unstored(self, held: HeldRun) -> None:
-        """Note that the outcome of a held run is stored, or given up."""
+        """Remove a run from `unstored` and `ending`, because its outcome is stored, refused or given up."""
         if self.unstored.get(held.attempt.run.id) is held:
             del self.unstored[held.attempt.run.id]
             self.ending.discard(held.attempt.run.id)
 
     async def _store_again(self, held: HeldRun, outcome: Outcome, change: Change) -> None:
-        """Submit a change again and again while the lease may hold; then give the outcome up.
+        """Submit `change` again and again while the lease may hold; after that, give the outcome up.
 
-        Its id stays the same, so that the store accepts a change that it stored without answering. After
-        `MAX_REFUSALS` errors that are no outage, a change that stores a failure takes its place.
+        The id of the change stays the same: if the store has stored it without answering, it accepts the repetition.
+        After `MAX_REFUSALS` errors that are no outage, a change that stores a failure is submitted instead.
         """
         delay, refused = 0.1, 0
         while self._clock.boot() < held.lease_trusted_until:
@@ -107,40 +110,44 @@ class Recorder:
                 continue
             except StoreError as error:
                 refused += 1
-                if refused == MAX_REFUSALS:  # not the store is ill but the outcome: say that instead
-                    said = Failed(
+                if refused == MAX_REFUSALS:  # the store works and cannot store this outcome: store that as a failure
+                    failure = Failed(
                         f"the outcome could not be stored: {storable_text(str(error))[:500]}",
                         reason="result",
                         retry=False,
                     )
-                    change = self.change_of(held.attempt, held.execution, said, self._clock.now())
+                    change = self.change_of(held.attempt, held.execution, failure, self._clock.now())
                 continue
             self._forget_unstored(held)
             if not result.ok:
-                self.note_stale(held, outcome)
+                self.report_stale_outcome(held, outcome)
             return
         self.give_up(held, outcome)
-        log.error("run %s: outcome could not be stored before the lease ended", held.attempt.run.id)
+        log.error(
+            "run %s: its result could not be stored before the lease ended. Unless the lease still holds, the run will "
+            "be handled as crashed",
+            held.attempt.run.id,
+        )
 
     def give_up(self, held: HeldRun, outcome: Outcome) -> None:
-        """Give up storing an outcome, but keep it for `recall`, in case the lease turns out to hold."""
+        """Give up storing an outcome. Keep it for `recall`, in case the store still counts the lease as held here."""
         self._forget_unstored(held)
         self._given_up[held.attempt.run.id, held.attempt.run.epoch] = (held, outcome)
         if len(self._given_up) > MAX_GIVEN_UP_OUTCOMES:
             del self._given_up[next(iter(self._given_up))]
 
     def recall(self, run: Run) -> tuple[HeldRun, Outcome] | None:
-        """Return, and forget, the outcome that was given up under the present lease of a run; None if there is none."""
+        """Return and forget the outcome that was given up under the lease of `run`; None if there is none."""
         return self._given_up.pop((run.id, run.epoch), None)
 
-    def note_stale(self, held: HeldRun, outcome: Outcome) -> None:
-        """Log, and note in the event log, that an outcome was refused because its lease was no longer held.
+    def report_stale_outcome(self, held: HeldRun, outcome: Outcome) -> None:
+        """Write to the log and to the event log that an outcome was refused, because its lease was no longer held.
 
-        The event is queued; if the store fails, it is lost.
+        The event is only queued; if the store fails, it is lost.
         """
         run = held.attempt.run
-        log.warning("run %s: a result of attempt %d came too late and was refused", run.id, run.attempt)
-        note = StaleResultRejected(
+        log.warning("run %s: the result of attempt %d was refused: its lease was lost before", run.id, run.attempt)
+        event = StaleResultRejected(
             ns=run.ns,
             run_id=run.id,
             schedule_id=run.schedule_id,
@@ -149,11 +156,11 @@ class Recorder:
             owner=run.owner,
             outcome=type(outcome).__name__,
         )
-        future = self._batcher.submit(Change(id=self._change_id(), events=(note,)))
+        future = self._batcher.submit(Change(id=self._change_id(), events=(event,)))
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
     def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change:
-        """Return the change that stores the outcome of an attempt, with `now` as the present store time."""
+        """Return the change that stores the outcome of an attempt. `now`: the present store time."""
         event: RunEvent
         kind: ChangeKind = "other"
         if type(outcome) is Succeeded:  # directly, because most outcomes are successes
@@ -175,7 +182,7 @@ class Recorder:
         )
 
     def _apply_outcome(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Moved[RunState]:
-        """Return the run after an outcome, with the event of that move."""
+        """Return the run's state after an outcome, with the event of that transition. `now`: the present store time."""
         run = Running(attempt.run)
         match outcome:
             case Succeeded():
@@ -208,13 +215,13 @@ class Recorder:
                 raise AssertionError("the run goes on: its lease is handed over, nothing is recorded")
 
     def _retry_at(self, attempt: Attempt, now: Ms) -> Ms | None:
-        """Return when to try again after a failure at `now`; None if the retry policy allows no further attempt."""
+        """Return the store time of the next attempt after a failure at `now`; None if no further attempt is allowed."""
         options = attempt.run.options
         policy = options.retry if options is not None and options.retry is not None else attempt.handler.retry
         return retry_at(policy, attempt.run.failures + 1, now, self._rng)
 
     async def drain(self) -> None:
-        """Return when every outcome is stored or given up."""
+        """Return once every outcome is stored, refused or given up. Called when a worker stops."""
         await self._batcher.flush()
         while self._pending:
             await asyncio.wait(self._pending)
@@ -222,7 +229,7 @@ class Recorder:
 
 
 def _urgency(held: HeldRun, change: Change) -> Urgency:
-    """Return how long a success may linger: longer if nothing depends on it and a crash would only repeat the run."""
+    """Return the urgency of the commit of a success. It is lower if no other run or schedule waits for that commit."""
     if change.touches:
         return Urgency.NEXT_PACE
     if held.is_early:
@@ -231,7 +238,7 @@ def _urgency(held: HeldRun, change: Change) -> Urgency:
 
 
 def _log_failure(held: HeldRun, outcome: Failed, change: Change) -> None:
-    """Log a failed attempt, with the traceback if no retry follows."""
+    """Log a failed attempt. If no retry follows, add the traceback. `change` stores the failure."""
     run = held.attempt.run
     event = change.events[0]
     if isinstance(event, RunRetrying):

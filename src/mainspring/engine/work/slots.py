@@ -1,4 +1,4 @@
-"""Slots: the limit on handlers of a worker that run at once."""
+"""Slots: how many handlers of a worker may run at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from mainspring.ports.executor import HeldRun
 
 
 class Slots:
-    """A counter of the slots taken, with the limit `total`.
+    """Counts the slots that are taken; at most `total` can be. Thread: any.
 
-    Thread: any. Attempts that were given to the handlers' loop ahead of their time take their slots there.
+    It has a lock because attempts that were given to the handlers' loop ahead of their time take their slots there.
     """
 
     def __init__(self, total: int) -> None:
@@ -19,7 +19,7 @@ class Slots:
         self._lock = threading.Lock()
 
     def take(self, held: HeldRun) -> bool:
-        """Take a slot for a run. Return False if all are taken, or if the run is done."""
+        """Take a slot for a run. Return False if all slots are taken, or if the worker no longer holds the run."""
         with self._lock:
             if held.is_done or self.taken >= self.total:
                 return False
@@ -35,7 +35,7 @@ class Slots:
                 self.taken -= 1
 
     def withhold(self, held: HeldRun) -> bool:
-        """Mark a run without a slot as done, so that it never gets one. Return False if it has a slot already."""
+        """Set `is_done` of a run without a slot, so that it never gets one. Return False if it has a slot already."""
         with self._lock:
             if held.has_slot:
                 return False

@@ -22,14 +22,16 @@ log = logging.getLogger("mainspring.engine")
 
 #: The kinds of handlers that run on the handlers' loop.
 ON_LOOP: frozenset[Kind] = frozenset(("async", "sync"))
-#: Seconds until the next check if the handlers' loop waits for work, and if it was pinged.
+#: Seconds until the next check while the handlers' loop waits for work.
 IDLE_CHECK_SECONDS = 0.1
+#: Seconds until the next check after a ping, a call that the handlers' loop should answer.
 PING_CHECK_SECONDS = 0.05
-#: Seconds without an answer after which the loop counts as blocked.
+#: Seconds without an answer to a ping after which the loop counts as blocked.
 BLOCKED_AFTER_SECONDS = 0.1
 #: Seconds of silence after which attempts that have not begun are handed back.
 HAND_BACK_AFTER_SECONDS = 1.0
-#: Seconds between two searches for coroutines that do not stop after their time-out.
+#: Seconds between two searches for attempts that do not stop after their time-out. How long such an attempt may take to
+#: stop is its handler's `overrun`, in milliseconds; after that it is abandoned.
 OVERRUN_CHECK_SECONDS = 1.0
 
 #: The function in which asyncio runs every callback and every step of a task.
@@ -45,30 +47,31 @@ LIBRARY_FOLDERS = (os.path.dirname(os.__file__), "site-packages")
 
 
 class WatchedWorker(Protocol):
-    """The worker whose coroutine handlers run on the watched loop, as the watchdog uses it."""
+    """What the watchdog needs of the worker whose handlers run on the watched loop."""
 
     @property
     def running(self) -> Mapping[str, HeldRun]:
-        """The attempts the worker holds, by run id."""
+        """The runs that the worker holds, each with its attempt, by run id."""
         ...
 
     def close_kinds(self, kinds: frozenset[Kind]) -> None:
-        """Leave runs of these kinds to other instances."""
+        """Claim no runs whose handler is of one of these kinds, until `open_kinds` is called."""
         ...
 
     def open_kinds(self) -> None:
-        """Claim runs of every kind again."""
+        """Claim runs of every kind of handler again."""
         ...
 
     def finished(self, done: Sequence[tuple[HeldRun, Outcome]]) -> None:
-        """Record the outcomes of attempts."""
+        """Record the outcomes of attempts, each given with its held run."""
         ...
 
 
 class Watchdog:
-    """An executor that delegates to the one for coroutines, and pings the handlers' loop while coroutines run on it.
+    """An executor around the executor of coroutines, which checks that the handlers' loop is not blocked.
 
-    Thread: engine loop, except for `_pong`.
+    While the worker holds runs for that loop, the watchdog calls it ("pings" it) and waits for the answer. Thread:
+    engine loop, except for `_pong`.
     """
 
     def __init__(
@@ -77,41 +80,49 @@ class Watchdog:
         handler_loop: asyncio.AbstractEventLoop,
         clock: Clock,
         owner: str,
-        note: Callable[[Event], None],
+        append_event: Callable[[Event], None],
         given_up: Callable[[Attempt], Outcome],
         worker: WatchedWorker,
     ) -> None:
-        """`note` appends an event to the event log soon. `given_up` makes the outcome of an attempt that does not stop.
+        """Watch `handler_loop`, on which `executor` runs the coroutine handlers of `worker`.
 
-        `executor` runs coroutines on `handler_loop`; `owner` names this instance.
+        `owner` names this instance. `append_event` appends an event to the event log soon. `given_up` makes the outcome
+        of an attempt that does not stop after its time-out.
         """
         self._executor = executor
         self._handler_loop = handler_loop
         self._clock = clock
         self._owner = owner
-        self._note = note
+        self._append_event = append_event
         self._given_up = given_up
         self._worker = worker
-        #: True from the check that finds 100 ms of silence until the one that finds an answer.
+        #: True from the check that finds 100 ms of silence until the check that finds an answer.
         self.blocked = False
         #: Number of coroutines that did not stop after their time-out and were abandoned.
         self.abandoned = 0
+        #: The timer of the next check, and when that is due, in monotonic seconds.
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        #: Number of the last ping, and of the last ping that was answered. While they differ, the loop is silent.
         self._pings = 0  # written on the engine loop
         self._pongs = 0  # written on the handlers' loop
+        #: When the last ping was sent, when the last answer was given, and since when the loop has been blocked.
         self._pinged_at = 0.0
         self._ponged_at = 0.0
         self._blocked_at = 0.0
+        #: Id of the thread that runs the handlers' loop; None before the first answer.
         self._thread: int | None = None
+        #: The task that ran on the silent loop at the last check; None: a callback ran, or there was no such check.
         self._suspect: asyncio.Task[Any] | None = None
+        #: Description of what blocks the loop, for the log.
         self._blocker = ""
+        #: When to search for attempts that do not stop after their time-out, in monotonic seconds.
         self._overrun_at = 0.0
 
     # ── as an executor ─────────────────────────────────────────────────────
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
-        """Give the attempts to the executor of coroutines, and begin the checks unless they are under way."""
+        """Give attempts to the executor of coroutines, and begin the checks of the loop unless they are under way."""
         now = self._clock.monotonic()
         if self._timer is None:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS
@@ -125,9 +136,11 @@ class Watchdog:
         self._executor.start(held_runs)
 
     def stop(self, held: HeldRun) -> None:
+        """Have the executor of coroutines stop an attempt."""
         self._executor.stop(held)
 
     async def close(self) -> None:
+        """End the checks and close the executor of coroutines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -136,19 +149,22 @@ class Watchdog:
     # ── checking ───────────────────────────────────────────────────────────
 
     def _arm(self, seconds: float) -> None:
+        """Set the timer of the next check."""
         self._due = self._clock.monotonic() + seconds
         self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
 
     def _check(self) -> None:
+        """Check the loop once and set the timer of the next check, if one is needed. Called by the timer."""
         pause = self._ping_or_judge(self._clock.monotonic())
         self._timer = None
         if pause is not None:
             self._arm(pause)
 
     def _ping_or_judge(self, now: float) -> float | None:
-        """Ping the handlers' loop, or judge how long it has been silent; once a second, call `_abandon_overrun`.
+        """Ping the handlers' loop; if the last ping is not answered yet, judge how long the loop has been silent.
 
-        Return the seconds until the next check; None if no attempt is held for that loop, or it is closed.
+        Once a second, abandon attempts that do not stop after their time-out. `now`: monotonic seconds. Return the
+        seconds until the next check; None if the worker holds no run for that loop, or if the loop is closed.
         """
         if now >= self._overrun_at:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS
@@ -168,15 +184,16 @@ class Watchdog:
         return PING_CHECK_SECONDS
 
     def _held_on_loop(self) -> list[HeldRun]:
+        """Return the runs held by the worker whose handlers run on the handlers' loop."""
         return [held for held in self._worker.running.values() if held.attempt.handler.kind in ON_LOOP]
 
     def _is_loop_idle(self) -> bool:
-        """Return True if the loop waits in its selector: it need not be woken to know that it is not blocked."""
+        """Return True if the loop waits in its selector for work. It is not blocked then, and need not be pinged."""
         frame = None if self._thread is None else sys._current_frames().get(self._thread)
         return frame is not None and frame.f_code in SELECT_CODES
 
     def _ping(self, now: float) -> bool:
-        """Have the handlers' loop call `_pong`. Return False if it is closed."""
+        """Have the handlers' loop call `_pong` as its answer; False if it is closed. `now`: monotonic seconds."""
         self._pings += 1
         self._pinged_at = now
         self._suspect = None
@@ -188,15 +205,15 @@ class Watchdog:
         return True
 
     def _pong(self, number: int) -> None:
-        """Answer the ping of this number. Thread: handlers' loop."""
+        """Record that the handlers' loop answered the ping `number`. Thread: handlers' loop."""
         self._thread = threading.get_ident()
         self._ponged_at = self._clock.monotonic()
         self._pongs = number
 
     def _judge_silence(self, now: float) -> None:
-        """Report that the loop is blocked if it has been silent long enough; hand runs back if it stays silent.
+        """Treat the loop as blocked after `BLOCKED_AFTER_SECONDS` of silence: report why, and claim no runs for it.
 
-        While it is blocked, the worker claims no runs for it.
+        After `HAND_BACK_AFTER_SECONDS`, hand back the runs that have not begun. `now`: monotonic seconds.
         """
         silence = now - self._pinged_at
         if not self.blocked:
@@ -211,20 +228,20 @@ class Watchdog:
             self._hand_back()
 
     def _report_free(self) -> None:
-        """Log that the loop answers again, and let the worker claim runs for it again."""
+        """Log that the loop runs again, and let the worker claim runs for it again."""
         self.blocked = False
         self._suspect = None
         took = round((self._ponged_at - self._blocked_at) * 1000)
-        log.warning("the handlers' loop goes on after %d ms; it was held by %s", took, self._blocker)
+        log.warning("the handlers' loop runs again after %d ms; it was blocked by %s", took, self._blocker)
         self._worker.open_kinds()
 
     # ── reporting and handing back ─────────────────────────────────────────
 
     def _report_blocker(self, task: asyncio.Task[Any] | None, ms: int, *, is_one_task: bool) -> None:
-        """Log, and note in the event log, which task or code holds the loop, and at which line. Once per blockage.
+        """Write to the log and to the event log what blocks the loop, and at which line. Called once per blockage.
 
-        `task` runs on the loop now; `ms`: how long the loop has been silent. `is_one_task`: the same task ran at the
-        last check, so it is the one that blocks.
+        `task` runs on the loop now; None: a callback does. `ms`: how long the loop has been silent. `is_one_task`: that
+        task, or a callback, also ran at the check before; if False, many short steps block the loop.
         """
         thread = self._thread or getattr(self._handler_loop, "_thread_id", None)
         stack = stack_of(None if thread is None else sys._current_frames().get(thread))
@@ -233,8 +250,8 @@ class Watchdog:
             run = attempt.run
             where = line_of(stack, attempt.handler.module)
             self._blocker = f"task {run.task} (run {run.id})"
-            advice = 'await instead of blocking, or give it a thread: executor="thread"'
-            note = LoopBlocked(
+            advice = 'await instead of blocking, or give the handler a thread: executor="thread"'
+            event = LoopBlocked(
                 ns=run.ns,
                 schedule_id=run.schedule_id,
                 run_id=run.id,
@@ -249,10 +266,11 @@ class Watchdog:
             where = line_of(stack)
             self._blocker = "code that is no handler" if is_one_task else "many short steps"
             advice = "other code on this loop must not block it" if is_one_task else "lower the concurrency"
-            note = LoopBlocked(owner=self._owner, ms=ms, where=where)
-        self._note(note)
+            event = LoopBlocked(owner=self._owner, ms=ms, where=where)
+        self._append_event(event)
         log.warning(
-            "the handlers' loop does not answer for %d ms: held by %s at %s; coroutines wait, the rest goes on; %s",
+            "the handlers' loop has been blocked for %d ms by %s at %s. Async handlers wait; threads, processes and "
+            "the engine go on. Fix: %s",
             ms,
             self._blocker,
             where or "an unknown line",
@@ -260,9 +278,10 @@ class Watchdog:
         )
 
     def _find_holder(self, task: asyncio.Task[Any] | None, stack: Sequence[FrameType]) -> Attempt | None:
-        """Return the attempt that `task` executes, else the attempt that began the task or callback that runs now.
+        """Return the attempt that blocks the loop: `task` executes it, or it began the code that runs now.
 
-        `stack`: the frames that the loop runs now. None if no attempt did, or on another loop than asyncio's own.
+        `stack`: the frames that the loop runs now. Return None if the code belongs to no attempt, or if the loop is not
+        asyncio's own.
         """
         for held in self._held_on_loop():
             if task is not None and held.execution.handle is task:
@@ -274,7 +293,7 @@ class Watchdog:
         return attempt
 
     def _hand_back(self) -> None:
-        """Hand back, for other instances, runs whose attempt has not begun. `HeldRun.stop` keeps it from beginning."""
+        """Hand back, for other instances, runs whose attempt has not begun. Their `stop` keeps it from beginning."""
         back: list[tuple[HeldRun, Outcome]] = []
         for held in self._held_on_loop():
             if held.execution.began_at is not None:
@@ -289,7 +308,10 @@ class Watchdog:
             self._worker.finished(back)
 
     def _abandon_overrun(self, now: float) -> None:
-        """End attempts that swallow their cancellation, or block, for longer than `overrun` after their time-out."""
+        """Abandon attempts that still run when their handler's `overrun` milliseconds have passed after their time-out.
+
+        Such a handler swallows its cancellation, or blocks. `now`: monotonic seconds.
+        """
         for held in self._held_on_loop():
             attempt, execution = held.attempt, held.execution
             if attempt.timeout is None or execution.began_at is None:
@@ -302,13 +324,14 @@ class Watchdog:
 
 
 def _has_begun(held: HeldRun) -> bool:
+    """Return True if the attempt of a run has begun, whatever an earlier check showed."""
     return held.execution.began_at is not None
 
 
 def stack_of(frame: FrameType | None) -> list[FrameType]:
-    """Return the frames from `frame`, the innermost one, out to the one in which asyncio runs a callback.
+    """Return `frame` and its callers, innermost first, up to the frame in which asyncio runs a callback or task step.
 
-    All frames if there is no such one, as on another loop than asyncio's own; an empty list for None.
+    Without such a frame, as on a loop that is not asyncio's own, return all frames. For None, return an empty list.
     """
     stack = []
     while frame is not None:
@@ -320,9 +343,9 @@ def stack_of(frame: FrameType | None) -> list[FrameType]:
 
 
 def line_of(stack: Sequence[FrameType], module: str = "") -> str:
-    """Return the innermost line of `module`, else of code outside libraries, else of any: "file:line in function".
+    """Return which line of a stack runs, as "file:line in function"; an empty text for an empty stack.
 
-    An empty text for an empty stack.
+    The innermost frame of `module` is preferred, then the innermost frame outside libraries, then any innermost frame.
     """
     own = [frame for frame in stack if frame.f_globals.get("__name__") == module]
     theirs = [frame for frame in stack if not any(place in frame.f_code.co_filename for place in LIBRARY_FOLDERS)]

@@ -39,19 +39,19 @@ from mainspring.rules.lanes import lane_of
 
 log = logging.getLogger("mainspring.engine")
 
-#: Upper bound of one claim, unless half of the slots are more.
+#: The most runs of one claim; if half of the worker's slots are more than this, half of the slots is the limit.
 MAX_CLAIM_BATCH = 100
-#: Claimed runs that may wait in an executor with a queue of its own. They are a moment's work, so that another instance
-#: need not wait for them long.
+#: The most claimed runs that wait in an executor with a queue of its own. Few, because a run that waits there is not
+#: claimed by another instance that has a free slot.
 MAX_EXECUTOR_QUEUE = 16
 #: A claimed run that found no slot for this many seconds is handed back, so that another instance may claim it.
 NO_SLOT_SECONDS = 1.0
 
 
 class Worker(Loop):
-    """Claims due runs, gives them to executors as slots are free, and records their outcomes. Thread: engine loop.
+    """Claims due runs, gives them to executors as slots become free, and records their outcomes. Thread: engine loop.
 
-    Handlers run elsewhere; executors put their outcomes into `outcomes`.
+    The executors run the handlers, on other threads or loops, and put the outcomes into the inbox `outcomes`.
     """
 
     def __init__(
@@ -70,10 +70,11 @@ class Worker(Loop):
         heartbeat_name: str = "heart",
         under_way: Callable[[], int] | None = None,
     ) -> None:
-        """The caller fills `executors` before the worker starts, because executors refer to the worker's inbox.
+        """Make a worker that claims under the name `owner`. `publisher` receives the events `RunStarted` of its claims.
 
-        `owner`: the name under which the worker claims. `post` calls a function on the engine loop soon, from any
-        thread. `under_way` returns how many attempts really run, for an executor with a queue of its own.
+        The caller fills `executors` before `start`, because executors need the worker's inbox. `post` calls a function
+        on the engine loop soon, from any thread. `under_way` is given if the executor has a queue of its own: it
+        returns how many attempts run, without those in that queue.
         """
         super().__init__(settings.poll / 1000)
         self.name = name
@@ -89,7 +90,7 @@ class Worker(Loop):
         self.running: dict[str, HeldRun] = {}
         #: Earlier attempts that still run although their lease was lost and this worker claimed the run again.
         self._superseded: set[HeldRun] = set()
-        #: True if a waiting run may have to start at once or be handed back: an at-most-once run, or one that crashed.
+        #: True if the local queue may hold a run that must start at once or be handed back (see `must_not_wait`).
         self._may_have_urgent = False
         self.slots = Slots(settings.concurrency)
         self._waiting = WaitingRuns()
@@ -100,78 +101,69 @@ class Worker(Loop):
         self._max_claim = max(MAX_CLAIM_BATCH, settings.concurrency // 2)
         #: Runs whose next crash would be their last.
         self._last_chances: set[str] = set()
-        #: True if the last claim brought as many runs as were wanted.
+        #: True if the last claim brought as many runs as it asked for.
         self._was_claim_full = True
-        #: True if there may be more to claim, as far as is known: then a free slot is a reason to claim.
+        #: True if the store may hold more runs that are due: then a slot that becomes free is a reason to claim.
         self._may_be_more = True
-        #: Of the claim that shares a commit: the number wanted, and when it was sent, in boot time and monotonic time.
+        #: The last shared claim: the number of runs it asked for, and when, in boot time and in monotonic seconds.
         self._shared_claim: tuple[int, Ms, float] = (0, 0, 0.0)
         self._next_claim_at = 0.0
         #: True while a claim is under way.
         self.claiming = False
-        #: True if `run_once` was to claim while a shared claim was under way.
+        #: True if `run_once` made no claim because a shared claim was under way.
         self._was_held_up = False
-        #: Number of claims that were answered.
+        #: Number of claims that ended, with an answer or an error.
         self.claims = 0
-        #: True once nothing more is claimed or begun.
+        #: True once the worker stops: it claims and begins no further runs.
         self.draining = False
-        #: Kinds of handlers that cannot begin now, so that their runs are left to other instances.
+        #: Kinds of handlers that cannot begin now: their runs are not claimed here.
         self._closed_kinds: frozenset[Kind] = frozenset()
         self._under_way = under_way
         #: Set while no run is held.
         self.idle = asyncio.Event()
-        #: Runs that a broker's messages named.
+        #: The runs that messages of the broker named; None while the worker claims without a broker.
         self._hints: HintInbox | None = None
+        interval, ttl = settings.heartbeat / 1000, settings.lease_ttl
         self.heart = Heartbeat(
-            heartbeat_name,
-            self,
-            store,
-            recorder,
-            clock,
-            owner,
-            handlers,
-            interval=settings.heartbeat / 1000,
-            lease_ttl=settings.lease_ttl,
+            heartbeat_name, self, store, recorder, clock, owner, handlers, interval=interval, lease_ttl=ttl
         )
 
     # ── what this worker may claim ─────────────────────────────────────────
 
     def attach_hints(self, hints: HintInbox) -> None:
-        """Claim also, from now on, the runs that a broker's messages name."""
+        """From now on, also claim the runs that the broker's messages in `hints` name."""
         self._hints = hints
 
     def detach_hints(self) -> None:
-        """Claim without the broker again."""
+        """Undo `attach_hints`: claim without the broker's messages again."""
         self._hints = None
 
     def close_kinds(self, kinds: frozenset[Kind]) -> None:
-        """Leave runs of these kinds of handlers to other instances: they cannot begin here now."""
+        """Claim no runs whose handler is of one of these kinds, until `open_kinds`: such a run could not begin here."""
         self._closed_kinds = kinds
 
     def open_kinds(self) -> None:
-        """Claim runs of every kind again."""
+        """Undo `close_kinds`: claim runs of every kind of handler again."""
         self._closed_kinds = frozenset()
         self.wake()
 
     def stop_claiming(self) -> None:
-        """Claim and begin nothing more; attempts that run go on."""
+        """Claim and begin no further runs; attempts that run go on."""
         self.draining = True
 
     # ── claiming ───────────────────────────────────────────────────────────
 
     async def run_once(self) -> float:
-        """Claim runs for the free slots and a few beyond. Return the seconds until the next claim.
+        """Claim runs for the free slots and the local queue, and begin them. Return the seconds until the next claim.
 
-        1. Note the boot time: the leases are trusted from before the claim was sent.
-        2. Claim at most as many runs as there are free slots and places in the local queue.
-        3. Skip runs outside their window or past their start deadline; begin the rest as slots are free.
+        Make no claim while a shared claim is under way, or if no run is wanted. Raises: StoreError.
         """
         self._hand_back_waiting()
         if self.outcomes.is_deferring:
             self.outcomes.drain()  # ended attempts make room, and their number is the rate that prefetching needs
         self._may_be_more = True
         self._next_claim_at = self._clock.monotonic() + self.poll
-        if self.claiming:  # a shared claim: the store's lists of strays and the slots allow for one claim at a time
+        if self.claiming:  # a shared claim: the slots and the search for strays allow only one claim at a time
             self._was_held_up = True
             return self.poll
         wanted = self._wanted()
@@ -180,7 +172,7 @@ class Worker(Loop):
         offer = self._offer()
         if not offer.tasks:
             return self.poll
-        sent, began = self._clock.boot(), self._clock.monotonic()
+        sent, began = self._clock.boot(), self._clock.monotonic()  # before the claim: its leases are trusted from then
         named = () if self._hints is None else self._hints.names_to_claim(began)
         self.claiming = True
         try:
@@ -188,24 +180,24 @@ class Worker(Loop):
         finally:
             self.claiming = False
             self.claims += 1
-        delay = min(self.poll, self._take_claimed(claimed, wanted, sent, began))
+        delay = min(self.poll, self._handle_claim_answer(claimed, wanted, sent, began))
         if self._hints is not None and self._hints.claim_answered(named, claimed, wanted):
             self._may_be_more, delay = True, 0.0
         self._next_claim_at = self._clock.monotonic() + delay
         return delay
 
-    def _take_claimed(self, claimed: Claimed, wanted: int, sent: Ms, began: float) -> float:
-        """Take the runs that a claim for `wanted` runs brought. Return the seconds until there may be more.
+    def _handle_claim_answer(self, claimed: Claimed, wanted: int, sent: Ms, began: float) -> float:
+        """Hold and begin the runs that a claim for `wanted` runs brought. Return the seconds until there may be more.
 
         `sent` and `began`: when the claim was sent, in boot time and in monotonic seconds.
         """
         self._prefetch.answered(began)
         self._clock.observe(claimed.now)
         self._was_claim_full = len(claimed.claims) == wanted
-        # Set before runs are taken: outcomes drained meanwhile look at it.
+        # Set before the runs are begun: `finished`, which may be called meanwhile, reads it.
         self._may_be_more = self._was_claim_full or is_sole_crashed_run(claimed)
         if claimed.claims:
-            self._take(claimed, sent)
+            self._take_claimed_runs(claimed, sent)
         if self.running or claimed.claims:
             self.idle.clear()
         else:
@@ -215,12 +207,15 @@ class Worker(Loop):
             return 0.0
         if claimed.next_at is None:
             return self.poll
-        return max(0.0, (self._lookahead.look_at(claimed.now, claimed.next_at) - claimed.now) / 1000)
+        return max(0.0, (self._lookahead.next_query_at(claimed.now, claimed.next_at) - claimed.now) / 1000)
 
     # ── claims that share a commit ─────────────────────────────────────────
 
     def claim_request(self, changes: Sequence[Change]) -> ClaimRequest | None:
-        """Return a claim for the commit of `changes`, if runs can be taken and are to be expected, else None."""
+        """Return a claim to make in the commit of `changes`; None if this worker has no room or can expect no runs.
+
+        The batcher calls this before a commit, and afterwards `claim_result` once for each claim returned.
+        """
         if self._task is None or self.claiming or not (self._may_be_more or self._brings_work(changes)):
             return None
         wanted = self._wanted()
@@ -234,7 +229,7 @@ class Worker(Loop):
         return ClaimRequest(offer, wanted)
 
     def claim_result(self, claimed: Claimed | None) -> None:
-        """Take the runs that a shared claim brought; None if it was not made or its result is unknown."""
+        """Hold and begin the runs that a shared claim brought. None: it was not made, or its result is unknown."""
         self.claiming = False
         self.claims += 1
         if self._was_held_up or claimed is None:
@@ -242,15 +237,15 @@ class Worker(Loop):
             self.wake()
         if claimed is None:
             return
-        delay = self._take_claimed(claimed, *self._shared_claim)
+        delay = self._handle_claim_answer(claimed, *self._shared_claim)
         if self.draining:  # the claim was under way when the worker began to stop
             self._hand_back_all_unbegun()
         if self._clock.monotonic() + delay < self._next_claim_at:
             self.wake()
 
     def _brings_work(self, changes: Sequence[Change]) -> bool:
-        """Return True if one of the changes makes a run claimable that this worker can execute now."""
-        now, known = self._clock.now() + self._ahead(), self._handlers
+        """Return True if one of the changes makes a run claimable, now or soon, whose task has a handler here."""
+        now, known = self._clock.now() + self._claim_ahead_ms(), self._handlers
         for change in changes:
             run = change.run
             if run is not None and run.state in CLAIMABLE and run.ready_at <= now and run.task in known:
@@ -262,10 +257,10 @@ class Worker(Loop):
     # ── how much to claim ──────────────────────────────────────────────────
 
     def _wanted(self) -> int:
-        """Return the number of runs to claim; zero or less: none.
+        """Return how many runs to claim: those for free slots and for the local queue. Zero or less: make no claim.
 
-        Zero while a run on its last allowed crash is executing: if it kills the process, runs claimed beside it would
-        be charged with a crash too.
+        Zero while a run that may crash only once more is held: if it kills the process, each run claimed beside it
+        would be charged with a crash, too.
         """
         slots = self._settings.concurrency
         if self.draining or not self._handlers or self._last_chances or self.slots.taken >= slots:
@@ -275,32 +270,33 @@ class Worker(Loop):
             return min(slots - len(self.running), MAX_EXECUTOR_QUEUE - waiting)
         if self._has_at_most_once_task():
             return min(slots - len(self.running), self._max_claim)
-        places = self._prefetch.queue_size(slots) + self._prefetch.expected_ends(self._ahead() / 1000)
+        places = self._prefetch.queue_size(slots) + self._prefetch.expected_ends(self._claim_ahead_ms() / 1000)
         return min(slots + places - len(self.running), self._max_claim)
 
     def _has_at_most_once_task(self) -> bool:
-        """Return True if a task here runs at most once: its runs must not wait here, as a crash would end them."""
+        """Return True if a task here runs at most once. Its runs must not wait here: a crash would end them."""
         return any(handler.recovery == "fail" for handler in self._handlers.values())
 
-    def _ahead(self) -> Ms:
-        """Return how many milliseconds ahead of their time to claim runs; 0 unless they are frequent and none waits."""
+    def _claim_ahead_ms(self) -> Ms:
+        """Return how many milliseconds ahead of their time to claim runs; 0 if runs are rare or wait for slots."""
         if self._was_claim_full or self._waiting or self._hints is not None or self._under_way is not None:
             return 0
-        if not self._prefetch.is_measured:  # runs held ahead would take every place in the local queue
+        if not self._prefetch.is_measured:  # runs claimed ahead would take every place in the local queue
             return 0
         return min(self._lookahead.ms, self._settings.lease_ttl // 4) if not self._has_at_most_once_task() else 0
 
     def _offer(self) -> Offer:
+        """Return what a claim of this worker may bring: its lanes, and the tasks that can begin here now."""
         lanes = tuple(lane_of(self._settings.namespace, queue) for queue in self._settings.queues)
         tasks = tuple(self._handlers)
         if self._closed_kinds:
             tasks = tuple(name for name in tasks if self._handlers[name].kind not in self._closed_kinds)
-        return Offer(self._owner, lanes, tasks, self._settings.lease_ttl, self._ahead())
+        return Offer(self._owner, lanes, tasks, self._settings.lease_ttl, self._claim_ahead_ms())
 
     # ── beginning ──────────────────────────────────────────────────────────
 
-    def _take(self, claimed: Claimed, sent: Ms) -> None:
-        """Hold the claimed runs, and begin, queue or end each of them. `sent`: boot time before the claim was sent."""
+    def _take_claimed_runs(self, claimed: Claimed, sent: Ms) -> None:
+        """Hold the claimed runs, and begin, queue or end each of them. `sent`: when the claim was sent (boot time)."""
         trust = sent + int(self._settings.lease_ttl * LEASE_TRUST_RATIO)
         now = self._clock.monotonic()
         running = self.running
@@ -332,23 +328,21 @@ class Worker(Loop):
             self.early.dispatch_due()
 
     def _hold(self, claim: Claim, trust: Ms) -> HeldRun:
-        """Return the claimed run as held, with its attempt. `trust`: its trust deadline, in boot time."""
+        """Make the held run of a claim, with its attempt, and return it. `trust`: its trust deadline, in boot time."""
         run = claim.run
         handler, options = self._handlers[run.task], run.options
-        timeout = handler.timeout
-        if options is not None:
-            timeout = timeout if options.timeout is None else options.timeout
+        timeout = handler.timeout if options is None or options.timeout is None else options.timeout
         attempt = Attempt(run, claim.body, handler, timeout or None)
         if run.crashes or attempt.at_most_once:
             self._may_have_urgent = True
         return HeldRun(attempt, trust)
 
     def _has_free_slot(self) -> bool | None:
-        """Return whether a slot is free; None while runs wait for one or the worker stops: then defer no outcome."""
+        """Return whether a slot is free; None (defer no outcomes) while runs wait for a slot or the worker stops."""
         return None if self._waiting or self.draining else self.slots.taken < self.slots.total
 
     def _begin_early(self, due: Sequence[HeldRun], soon: Sequence[HeldRun]) -> None:
-        """Begin the early runs `due` as slots are free, and give those whose time comes soon to the handlers' loop."""
+        """Begin runs claimed ahead: `due` now, as slots are free; `soon` at their time, on the handlers' loop."""
         now = self._clock.monotonic()
         for held in due:
             self._may_have_urgent = True
@@ -358,14 +352,17 @@ class Worker(Loop):
         if soon:
             self._executors["async"].start(soon)
 
-    def no_slot(self, held: HeldRun) -> None:
-        """Queue a run whose time came on the handlers' loop while all slots were taken."""
+    def queue_for_slot(self, held: HeldRun) -> None:
+        """Let a run that was claimed ahead of its time wait: no slot was free when its time came on the handlers' loop.
+
+        Do nothing if this worker no longer holds the run.
+        """
         if self.running.get(held.attempt.run.id) is held:
             held.starts_at = None
             self._begin_early((held,), ())
 
     def _begin(self) -> None:
-        """Give waiting runs to executors as slots are free, most urgent first; hand back those that must not wait."""
+        """Give waiting runs to executors as slots are free, most urgent first. Hand back runs that must not wait."""
         starts: dict[Kind, list[HeldRun]] = {}
         while self._waiting and not self.draining:
             held = self._waiting.first()
@@ -385,13 +382,13 @@ class Worker(Loop):
     # ── handing back what has not begun ────────────────────────────────────
 
     def _hand_back_waiting(self, after: float = NO_SLOT_SECONDS) -> None:
-        """Hand back runs that found no slot for `after` seconds."""
+        """Hand back the runs that have waited for a slot for `after` seconds or longer."""
         if self._waiting:
             self._hand_back_unbegun(self._waiting.waiting_since(self._clock.monotonic() - after))
             self._waiting.remove_done()
 
     def _hand_back_all_unbegun(self) -> None:
-        """Hand back every run that has not begun: early runs, runs on their way to the handlers' loop, waiting runs."""
+        """Hand back every run without a slot: in the local queue, or claimed ahead, also on the handlers' loop."""
         handed_over = [held for held in self.running.values() if held.starts_at is not None]
         for held in [*self.early.remove_all(), *handed_over]:
             if self.running.get(held.attempt.run.id) is held and self.slots.withhold(held):
@@ -399,27 +396,31 @@ class Worker(Loop):
         self._hand_back_waiting(after=0.0)
 
     def _hand_back_unbegun(self, held_runs: Sequence[HeldRun]) -> None:
+        """Hand back runs of the local queue, so that another instance may claim them."""
         for held in held_runs:
             self._end(held, HandedBack("not_begun"))
 
     # ── outcomes ───────────────────────────────────────────────────────────
 
     def finished(self, done: Sequence[tuple[HeldRun, Outcome]]) -> None:
-        """Record the outcomes of attempts, begin waiting runs in their slots, and claim again if more may be due."""
+        """Record the outcomes of runs held here, begin waiting runs in freed slots, and claim if more may be due."""
         boot, now = self._clock.boot(), self._clock.now()
         for held, outcome in done:
             if self.running.get(held.attempt.run.id) is held:
                 self._end(held, outcome, boot, now)
             elif held in self._superseded:
                 self._superseded.discard(held)
-                self._recorder.note_stale(held, outcome)
+                self._recorder.report_stale_outcome(held, outcome)
         self._prefetch.finished(len(done))
         self._begin()
         if self._may_be_more and not self._waiting:  # else the commit of these outcomes brings more in time
             self.wake()
 
     def _end(self, held: HeldRun, outcome: Outcome, boot: Ms | None = None, now: Ms | None = None) -> None:
-        """Hold a run no longer, and record its outcome; `boot` and `now` are the present times, if known."""
+        """Stop holding a run and record its outcome. `boot`, `now`: the present boot and store time, if known.
+
+        After the trust deadline, the outcome is recorded only if the lease can be renewed.
+        """
         del self.running[held.attempt.run.id]
         self._release(held)
         if not self.running:
@@ -432,7 +433,7 @@ class Worker(Loop):
             self.heart.record_after_renewal(held, outcome)
 
     def _release(self, held: HeldRun) -> None:
-        """Mark a run as done, and release its slot and its timer."""
+        """Set `is_done` of a run, cancel its timer, and release its slot."""
         held.is_done = True
         timer = held.execution.timer
         if timer is not None:
@@ -444,7 +445,7 @@ class Worker(Loop):
     # ── stopping ───────────────────────────────────────────────────────────
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Stop the attempt of a run, if this worker holds it, so that the run ends as cancelled for `reason`."""
+        """Stop the attempt of a run, so that the run ends as cancelled for `reason`. Ignore a run not held here."""
         held = self.running.get(run_id)
         if held is not None and held.stop is None:
             self.stop_attempt(held, Cancelled(reason))
@@ -453,7 +454,7 @@ class Worker(Loop):
         """End an attempt with the outcome `why`: at once if it has no slot, else by asking its executor to stop it."""
         held.request_stop(why)
         if held.starts_at is not None:
-            self.outcomes.drain()  # it may have ended
+            self.outcomes.drain()  # the attempt may have ended
         if self.running.get(held.attempt.run.id) is not held:
             return
         if self.slots.withhold(held):
@@ -462,7 +463,7 @@ class Worker(Loop):
             self._executors[held.attempt.handler.kind].stop(held)
 
     async def drain(self, timeout: float) -> None:
-        """Claim nothing more, let attempts finish within `timeout` seconds, and hand the rest back."""
+        """Stop this worker: claim no more, let attempts end within `timeout` seconds, hand back unfinished runs."""
         self.stop_claiming()
         self._hand_back_all_unbegun()
         await self.stop()
@@ -477,14 +478,14 @@ class Worker(Loop):
             await self.heart.renew_handed_over()
 
     async def abort(self, reason: str) -> None:
-        """Stop every attempt and hand its run back at once. A `drain` that is under way then ends."""
+        """Stop this worker at once: stop every attempt and hand back its run. A `drain` that is under way then ends."""
         self.stop_claiming()
         await self.stop()
         await self.hand_back(reason)
         self.idle.set()
 
     async def hand_back(self, reason: str) -> None:
-        """Stop every attempt, hand its run back, and store that. An at-most-once run that has begun ends as lost."""
+        """Stop every attempt, hand back its run for `reason`, and store that. A begun at-most-once run ends as lost."""
         for held in list(self.running.values()):
             if held.stop is None:
                 self.stop_attempt(held, HandedBack(reason, began=held.execution.began_at is not None))

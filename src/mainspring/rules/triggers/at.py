@@ -13,7 +13,7 @@ from mainspring.rules.triggers.base import Finding, Trigger
 
 
 class At(Trigger):
-    """A trigger that fires once at each of the given aware datetimes. An empty list is valid and never fires."""
+    """A trigger that fires once at each of the given aware datetimes. With an empty list, it never fires."""
 
     __slots__ = ()
 

@@ -29,9 +29,10 @@ class Finding(Struct, frozen=True):
 
 
 class Trigger(ABC):
-    """When a schedule fires: a set of instants in whole milliseconds, the fires.
+    """Base class of triggers: a trigger computes when a schedule fires, as instants in whole milliseconds.
 
-    A trigger is immutable and computes from its `spec`, which is its stored form; equal specs make equal triggers.
+    A trigger is immutable. It computes from `spec`, which is its stored form; triggers with equal specs are equal.
+    Methods that take a datetime raise `NaiveDatetime` if it has no time zone.
     """
 
     __slots__ = ("spec",)
@@ -42,7 +43,7 @@ class Trigger(ABC):
 
     @abstractmethod
     def next_ms(self, after: Ms) -> Ms | None:
-        """Return the first fire strictly after an instant, None if there is none."""
+        """Return the first fire strictly after `after`, None if there is none."""
 
     @abstractmethod
     def count_ms(self, after: Ms, through: Ms) -> int:
@@ -50,35 +51,38 @@ class Trigger(ABC):
 
     @abstractmethod
     def fires_ms(self, after: Ms, through: Ms, limit: int) -> list[Ms]:
-        """Return the first `limit` fires in (after, through], or all if there are fewer, strictly increasing."""
+        """Return the first `limit` fires in (after, through] in order, or all if there are fewer."""
 
     @abstractmethod
     def last_ms(self, after: Ms, through: Ms, n: int) -> list[Ms]:
-        """Return the last `n` fires in (after, through], or all if there are fewer, strictly increasing."""
+        """Return the last `n` fires in (after, through] in order, or all if there are fewer."""
 
     def dropped_ms(self, after: Ms, through: Ms) -> list[Ms]:
-        """Return the instants in (after, through] at which a clock change skipped a fire that is dropped (ADR 4).
+        """Return the instants in (after, through] at which a clock change skips a fire that then does not run (ADR 4).
 
-        Only `Cron` with `gap="skip"` drops fires.
+        Empty except for a `Cron` with `gap="skip"`.
         """
         return []
 
     # -- datetimes, for users ---------------------------------------------------------------------------
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first fire strictly after an instant, None if there is none; in the trigger's zone, else UTC."""
+        """Return the first fire strictly after `instant`, in the zone of a `Cron`, else in UTC. None: there is none."""
         found = self.next_ms(instant_ms(instant, field="instant"))
         return None if found is None else to_datetime(found, self._zone())
 
     def upcoming(self, after: datetime, n: int) -> list[datetime]:
-        """Return the next `n` fires after an instant, or all if there are fewer, in the trigger's zone, else UTC."""
+        """Return the next `n` fires after `after`, or all if there are fewer, in the zone of a `Cron`, else in UTC.
+
+        Raises `InvalidInput` if `n` is negative.
+        """
         if n < 0:
             raise InvalidInput("n", f"{n} is negative", "Ask for 0 fires or more")
         zone = self._zone()
         return [to_datetime(ms, zone) for ms in self.fires_ms(instant_ms(after, field="after"), LAST_MS, n)]
 
     def count(self, after: datetime, through: datetime) -> int:
-        """Return the number of fires after the first instant, up to and including the second."""
+        """Return the number of fires later than `after` and not later than `through`."""
         return self.count_ms(instant_ms(after, field="after"), instant_ms(through, field="through"))
 
     @abstractmethod
@@ -89,18 +93,18 @@ class Trigger(ABC):
     def lint(self, *, zone_given: bool | None = None, around: datetime | None = None) -> list[Finding]:
         """Return a finding for each probable mistake in the trigger.
 
-        `zone_given` is True if the user named a zone; None: as the trigger was made. `around` is the time from which to
-        judge where that matters, for example whether a fire is still to come.
+        `zone_given`: True if the user named a time zone; None: take it from the way in which the trigger was made.
+        `around`: the instant from which to check, for example, whether a fire is still to come.
         """
 
     # -- an immutable value -----------------------------------------------------------------------------
 
     def _zone(self) -> ZoneInfo | None:
-        """Return the zone of the datetimes for users, None for UTC."""
+        """Return the zone of the datetimes that users get, None for UTC."""
         return None
 
     def _set(self, **values: Any) -> None:
-        """Set attributes of a trigger that is being made, which `__setattr__` refuses."""
+        """Set attributes while a trigger is made. Assignment would fail, because a trigger refuses to be changed."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

@@ -1,4 +1,4 @@
-"""Compilation: turn the stored spec of a trigger into the trigger that computes fire times."""
+"""Compilation: turn the stored spec of a trigger into the `Trigger` object that computes fire times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mainspring.rules.triggers.every import Every
 
 @lru_cache(maxsize=16_384)
 def compile_trigger(spec: TriggerSpec, anchor: Ms | None = None) -> Trigger:
-    """Return the trigger of a spec, from a cache. `anchor` is the origin of an `Every` whose spec has none."""
+    """Return the trigger of a spec, from a cache. `anchor` is the anchor of an interval trigger whose spec has none."""
     match spec:
         case CronSpec():
             return Cron.from_spec(spec)

@@ -1,8 +1,8 @@
 """Days that match a cron expression: found and counted month by month, with bit masks.
 
-There are 28 kinds of month: four lengths (28 to 31 days) and seven weekdays on which a month can begin. The matching
-days of a kind are one bit mask, bit 1 for the first day, computed once. Days are numbers counted from 1970-01-01;
-weekdays count from Sunday = 0, as in cron.
+There are 28 kinds of month: a month has 28 to 31 days, and begins on one of seven weekdays. For each kind, the matching
+days are computed once, as a bit mask with bit 1 for the first day of the month. In this module, a day is the number of
+days since 1970-01-01, and a weekday counts from Sunday = 0, as in cron.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from datetime import date
 
 from mainspring.rules.triggers.cron_parse import CronFields
 
-#: NEVER stands for "no such day (or second) follows", -NEVER for "none precedes": beyond any real one.
-NEVER = 1 << 60
+#: Returned by a search forwards that finds no matching day or second; a search backwards returns -NO_SUCH_DAY. It lies
+#: beyond every real day and second.
+NO_SUCH_DAY = 1 << 60
 #: `date.toordinal()` of 1970-01-01.
 _EPOCH_ORDINAL = 719_163
 _FIRST_DAY = 1 - _EPOCH_ORDINAL
@@ -30,7 +31,7 @@ _WEEKS = tuple(
 
 
 class CronDays:
-    """The days that match one expression. `every_day` is True if all days match, `never` if no day ever does."""
+    """The days that match one expression. `every_day`: True if all days match. `never`: True if no day can match."""
 
     __slots__ = ("_fields", "_masks", "_months", "every_day", "never")
 
@@ -48,9 +49,9 @@ class CronDays:
         return {lengths[month] for lengths in _LENGTHS for month in self._fields.months}
 
     def next_day(self, day: int) -> int:
-        """Return the first matching day at or after a day, NEVER if there is none up to the year 9999."""
+        """Return the first matching day at or after a day, NO_SUCH_DAY if there is none up to the year 9999."""
         if day > _LAST_DAY or self.never:
-            return NEVER
+            return NO_SUCH_DAY
         day = max(day, _FIRST_DAY)
         if self.every_day:
             return day
@@ -64,14 +65,14 @@ class CronDays:
             if month == 13:
                 year, month = year + 1, 1
                 if year > 9999:
-                    return NEVER
+                    return NO_SUCH_DAY
             rest = self._month(first, year, month)
         return first + (rest & -rest).bit_length() - 2
 
     def prev_day(self, day: int) -> int:
-        """Return the last matching day at or before a day, -NEVER if there is none."""
+        """Return the last matching day at or before a day, -NO_SUCH_DAY if there is none."""
         if day < _FIRST_DAY or self.never:
-            return -NEVER
+            return -NO_SUCH_DAY
         day = min(day, _LAST_DAY)
         if self.every_day:
             return day
@@ -84,7 +85,7 @@ class CronDays:
             if month == 0:
                 year, month = year - 1, 12
                 if year < 1:
-                    return -NEVER
+                    return -NO_SUCH_DAY
             first -= _LENGTHS[_leap(year)][month]
             rest = self._month(first, year, month)
         return first + rest.bit_length() - 2
@@ -113,7 +114,7 @@ class CronDays:
             rest = self._month(first, year, month)
 
     def _month(self, first: int, year: int, month: int) -> int:
-        """Return the matching days of a month as bits 1 to 31. `first` numbers its first day from 1970-01-01."""
+        """Return the matching days of a month as bits 1 to 31. `first` is its first day, counted from 1970-01-01."""
         if not self._months[month]:
             return 0
         begin = (first + 4) % 7
@@ -122,7 +123,10 @@ class CronDays:
         return self._kind(begin, length) if mask is None else mask
 
     def _kind(self, begin: int, length: int) -> int:
-        """Compute, cache and return the mask of a kind of month; `begin` is the weekday of its first day."""
+        """Return the mask of the matching days of a kind of month, and cache it.
+
+        `begin` is the weekday of the month's first day, `length` the number of its days.
+        """
         fields = self._fields
         by_day = _by_day(fields, begin, length)
         by_weekday = _by_weekday(fields, begin, length)
@@ -133,7 +137,10 @@ class CronDays:
 
 
 def _by_day(fields: CronFields, begin: int, length: int) -> int:
-    """Return the mask of the days that the day-of-month field matches in a kind of month."""
+    """Return the mask of the days that the day-of-month field matches in a month of `length` days.
+
+    `begin` is the weekday of the month's first day.
+    """
     mask = sum(1 << day for day in fields.days.values)
     for kind, number, _ in fields.days.specials:
         if kind == "last" and number < length:
@@ -146,7 +153,10 @@ def _by_day(fields: CronFields, begin: int, length: int) -> int:
 
 
 def _by_weekday(fields: CronFields, begin: int, length: int) -> int:
-    """Return the mask of the days that the day-of-week field matches in a kind of month."""
+    """Return the mask of the days that the day-of-week field matches in a month of `length` days.
+
+    `begin` is the weekday of the month's first day.
+    """
     weeks = _WEEKS[begin]
     mask = sum(weeks[weekday] for weekday in fields.weekdays.values)
     for kind, number, weekday in fields.weekdays.specials:
@@ -159,7 +169,10 @@ def _by_weekday(fields: CronFields, begin: int, length: int) -> int:
 
 
 def _nearest_weekday(day: int, begin: int, length: int) -> int:
-    """Return the day of the month, from Monday to Friday, that is nearest to `day` without leaving the month."""
+    """Return the working day (Monday to Friday) of the month that is nearest to its day `day`.
+
+    `begin` is the weekday of the month's first day, `length` the number of its days.
+    """
     weekday = (begin + day - 1) % 7
     if weekday == 6:
         return day - 1 if day > 1 else day + 2

@@ -1,4 +1,4 @@
-"""Parsing of cron expressions into values. Errors name the field and the position of the mistake."""
+"""Parsing of cron expressions: text to the values that each field names. Errors have the position of the mistake."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _HASH = re.compile(r"H(?:\(([^()-]*)-([^()-]*)\))?", re.IGNORECASE)
 
 
 class Kind(NamedTuple):
-    """A kind of field: its name, its range of numbers, the names of those numbers, and other notations (`more`)."""
+    """A kind of field, such as hour: its name, its lowest and highest number, and the names of the numbers, if any.
+
+    `more` lists the notations that only this kind has, as text for error messages.
+    """
 
     name: str
     low: int
@@ -53,11 +56,15 @@ HOUR_KIND = Kind("hour", 0, 23)
 DAY_KIND = Kind("day-of-month", 1, 31, (), ", L (last day), L-3, LW, 15W")
 MONTH_KIND = Kind("month", 1, 12, MONTH_NAMES)
 WEEKDAY_KIND = Kind("day-of-week", 0, 7, WEEKDAY_NAMES, ", 5L (last Friday), 5#2 (second Friday)")
-KINDS = (SECOND_KIND, MINUTE_KIND, HOUR_KIND, DAY_KIND, MONTH_KIND, WEEKDAY_KIND)
+FIELD_KINDS = (SECOND_KIND, MINUTE_KIND, HOUR_KIND, DAY_KIND, MONTH_KIND, WEEKDAY_KIND)
 
 
 class Special(NamedTuple):
-    """A day that depends on the month: the rule (`what`), its number, and its weekday if the rule has one."""
+    """A rule whose day depends on the month, such as L, 15W or 5#2.
+
+    `what` is the rule. Its parameters: `number` is the day or the week of the month, or the number of days before the
+    last day; `weekday` is the weekday, 0 = Sunday.
+    """
 
     what: str
     number: int
@@ -65,7 +72,10 @@ class Special(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One entry of a field's list, with the values that it names."""
+    """One entry of a field's comma-separated list, with the numbers that it names (`values`) or its `special` rule.
+
+    `star`: True if it begins with * or ?. `step`: the number behind the slash; 1 if there is none.
+    """
 
     text: str
     values: tuple[int, ...]
@@ -77,7 +87,7 @@ class Item(NamedTuple):
 
 
 class Field(Struct, frozen=True):
-    """One field: its text, the numbers that it names, and the days that depend on the month."""
+    """One field of an expression: its text, its entries, the numbers that they name, and their special rules."""
 
     kind: Kind
     text: str
@@ -96,7 +106,10 @@ class Field(Struct, frozen=True):
 
 
 class CronFields(Struct, frozen=True, eq=False):
-    """A whole expression. `parse` returns one object for equal texts, so equality is identity."""
+    """The six fields of an expression, from second to day of week. Without seconds in the text, the first field is 0.
+
+    `parse` caches: for equal arguments it usually returns one object, so objects are compared by identity.
+    """
 
     fields: tuple[Field, Field, Field, Field, Field, Field]
     with_seconds: bool
@@ -127,17 +140,17 @@ class CronFields(Struct, frozen=True, eq=False):
 
     @property
     def fixed_time(self) -> bool:
-        """True if the expression names times of day: neither minute nor hour begins with a star."""
+        """True if the expression names times of day: neither the minute nor the hour field begins with * or ?."""
         return not (self.fields[1].starred or self.fields[2].starred)
 
     @property
     def days_or_weekdays(self) -> bool:
-        """True if a day matches by either day field (Vixie's rule) instead of by both."""
+        """True if a day matches if one of the two day fields matches (Vixie's rule). False: both must match."""
         return not (self.days.starred or self.weekdays.starred)
 
 
 class Token(NamedTuple):
-    """A part of an expression: its text, its position in the whole expression, and the kind of its field."""
+    """A part of the text `expression`, with its position and the kind of its field: all that an error must name."""
 
     expression: str
     text: str
@@ -152,9 +165,9 @@ class Token(NamedTuple):
 
 
 def parse(expression: str, hash_id: str | None = None) -> CronFields:
-    """Parse an expression. The values of H are derived from the text `hash_id`.
+    """Return the parsed fields of an expression. The values of H are derived from the text `hash_id`.
 
-    Raises `InvalidCron`, with the position of the mistake.
+    Raises `InvalidCron`, with the position of the mistake, also if the expression has an H and `hash_id` is None.
     """
     if not isinstance(expression, str):
         raise InvalidCron(
@@ -170,7 +183,7 @@ def parse(expression: str, hash_id: str | None = None) -> CronFields:
             MAX_CRON_CHARS,
             "expression",
             f"{len(expression)} characters are too many",
-            f"At most {MAX_CRON_CHARS} are read",
+            f"Use at most {MAX_CRON_CHARS}",
         )
     return _parse(expression, hash_id if "h" in expression.lower() else None)
 
@@ -187,7 +200,7 @@ def _parse(expression: str, hash_id: str | None) -> CronFields:
         tokens.insert(0, ("0", 0))
     first, second, third, fourth, fifth, sixth = (
         _field(Token(expression, text, position, kind), hash_id)
-        for (text, position), kind in zip(tokens, KINDS, strict=True)
+        for (text, position), kind in zip(tokens, FIELD_KINDS, strict=True)
     )
     return CronFields((first, second, third, fourth, fifth, sixth), with_seconds)
 
@@ -254,7 +267,7 @@ def _item(token: Token, hash_id: str | None) -> Item:
 
 
 def _single_value(token: Token, value: int, step: int | None) -> Item:
-    """Return the entry for a value, or with a step for the value and every step-th one up to the top of the range."""
+    """Return the entry for a single value. With a step, it names the value and every step-th value above it."""
     kind = token.kind
     value = value % 7 if kind is WEEKDAY_KIND else value
     if step is None:
@@ -264,12 +277,12 @@ def _single_value(token: Token, value: int, step: int | None) -> Item:
 
 
 def _top(kind: Kind) -> int:
-    """Return the last value of a kind: Saturday for weekdays, as 7 is Sunday again."""
+    """Return the highest value of a kind of field. For weekdays it is 6, Saturday, because 7 means Sunday as 0 does."""
     return 6 if kind is WEEKDAY_KIND else kind.high
 
 
 def _range(kind: Kind, low: int, high: int) -> list[int]:
-    """Return the values of a range in order; a range whose end is the smaller wraps around."""
+    """Return the values from `low` to `high` in order. If `high` is the smaller one, the range wraps around."""
     if kind is WEEKDAY_KIND:
         days = range(low, high + 1 if low <= high else high + 8)
         return [day % 7 for day in days][:7]
@@ -353,7 +366,10 @@ def _special_weekday(token: Token, upper: str) -> Special | None:
 
 
 def _hashed(token: Token, base: Token, step: int | None, hash_id: str | None) -> Item:
-    """Return the entry for H, H/15, H(0-29) or H(0-29)/10: a value that is fixed for each `hash_id`."""
+    """Return the entry for H, H/15, H(0-29) or H(0-29)/10: values that depend only on `hash_id` and the kind of field.
+
+    `token` is the text of the entry, `base` the text without the step. `step` None: the entry has no step.
+    """
     kind = token.kind
     low, high = _hash_range(base)
     if hash_id is None:
@@ -371,7 +387,7 @@ def _hashed(token: Token, base: Token, step: int | None, hash_id: str | None) ->
 
 
 def _hash_range(base: Token) -> tuple[int, int]:
-    """Return the range of H or H(low-high); of days only those that every month has."""
+    """Return the lowest and highest value of H or H(low-high). Days of H alone end at 28, which every month has."""
     kind = base.kind
     found = _HASH.fullmatch(base.text)
     if found is None:

@@ -1,4 +1,6 @@
-"""A cron expression as an English sentence: the words of cron-descriptor, and our own where it has none."""
+"""Descriptions of cron expressions as English sentences: by the library cron-descriptor, or by this module where the
+library has no words for an expression.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +12,27 @@ _NTH = ("first", "second", "third", "fourth", "fifth")
 
 
 def describe_cron(fields: CronFields, tz: str) -> str:
-    """Return an expression in words: 'At 09:00, Monday through Friday (Europe/Berlin)'."""
+    """Return an expression and its time zone in words: 'At 09:00, Monday through Friday (Europe/Berlin)'."""
     return f"{_sentence(fields)} ({tz})"
 
 
 def _sentence(fields: CronFields) -> str:
-    days, weekdays = _plain(fields.days), _plain(fields.weekdays)
+    days, weekdays = _format_field(fields.days), _format_field(fields.weekdays)
     mixed = any(field.specials and len(field.items) > 1 for field in (fields.days, fields.weekdays))
     both = days != "*" and weekdays != "*"
     if not mixed and (not both or fields.days_or_weekdays):
-        text = _library(fields, days, fields.fields[4].plain, weekdays)
+        text = _describe_by_library(fields, days, fields.fields[4].plain, weekdays)
         if text:
             return text
-    text = _library(fields, "*", "*", "*") or _times(fields)
+    text = _describe_by_library(fields, "*", "*", "*") or _times(fields)
     return ", ".join([text, *_own_days(fields)])
 
 
-def _plain(field: Field) -> str:
-    """Return a field's text for cron-descriptor: each weekday once and Sunday as 0."""
+def _format_field(field: Field) -> str:
+    """Return a field in the form that cron-descriptor reads.
+
+    It is '*' if the field allows every value. H is replaced by its value, and Sunday is 0, not 7.
+    """
     if not field.specials and len(field.values) == (7 if field.kind.name == "day-of-week" else field.kind.high):
         return "*"
     if field.kind.name == "day-of-week" and not field.specials:
@@ -37,8 +42,8 @@ def _plain(field: Field) -> str:
     return field.plain
 
 
-def _library(fields: CronFields, days: str, months: str, weekdays: str) -> str:
-    """Return the description by cron-descriptor, empty if it has none."""
+def _describe_by_library(fields: CronFields, days: str, months: str, weekdays: str) -> str:
+    """Return cron-descriptor's words for the times of an expression and the given day fields; "" if it has none."""
     from cron_descriptor import Options, get_description  # type: ignore[import-untyped]
 
     options = Options(locale_code="en_US", use_24hour_time_format=True)  # not the language of the machine
@@ -58,12 +63,12 @@ def _times(fields: CronFields) -> str:
 def _own_days(fields: CronFields) -> list[str]:
     parts = _day_parts(fields)
     if len(fields.months) < 12:
-        parts.append(f"only in {_listed(MONTH_WORDS[month - 1] for month in fields.months)}")
+        parts.append(f"only in {_join_words(MONTH_WORDS[month - 1] for month in fields.months)}")
     return parts
 
 
 def _day_parts(fields: CronFields) -> list[str]:
-    by_day = [f"day {_listed(map(str, fields.days.values))}"] if fields.days.values else []
+    by_day = [f"day {_join_words(map(str, fields.days.values))}"] if fields.days.values else []
     by_day += [_special_day(special) for special in fields.days.specials]
     by_weekday = [WEEKDAY_WORDS[weekday] for weekday in fields.weekdays.values]
     by_weekday += [_special_weekday(special) for special in fields.weekdays.specials]
@@ -71,12 +76,12 @@ def _day_parts(fields: CronFields) -> list[str]:
     if all_days and all_weekdays:
         return []
     if all_weekdays:
-        return [f"on {_listed(by_day)} of the month"]
+        return [f"on {_join_words(by_day)} of the month"]
     if all_days:
-        return [f"on {_listed(by_weekday)}"]
+        return [f"on {_join_words(by_weekday)}"]
     if fields.days_or_weekdays:
-        return [f"on {_listed(by_day)} of the month, or on {_listed(by_weekday)}"]
-    return [f"on {_listed(by_day)} of the month if it is also {_listed(by_weekday, 'or')}"]
+        return [f"on {_join_words(by_day)} of the month, or on {_join_words(by_weekday)}"]
+    return [f"on {_join_words(by_day)} of the month if it is also {_join_words(by_weekday, 'or')}"]
 
 
 def _special_day(special: Special) -> str:
@@ -92,6 +97,6 @@ def _special_weekday(special: Special) -> str:
     return f"the {which} {WEEKDAY_WORDS[special.weekday]} of the month"
 
 
-def _listed(words: Iterable[str], joint: str = "and") -> str:
+def _join_words(words: Iterable[str], joint: str = "and") -> str:
     *start, last = words
     return f"{', '.join(start)} {joint} {last}" if start else last

@@ -1,4 +1,4 @@
-"""`Every`: a trigger at an anchor plus whole multiples of an interval."""
+"""`Every`: a trigger that fires at an anchor plus whole multiples of an interval."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from mainspring.rules.triggers.base import LAST_MS, Finding, Trigger
 
 
 class Every(Trigger):
-    """A trigger that fires at anchor + n × interval for n ≥ 1; the shortest interval is 1 ms.
+    """A trigger that fires at anchor + n × interval for n ≥ 1. The shortest interval is 1 ms.
 
-    Without an anchor, the `after` of a query is the anchor; a schedule gives its creation. With `fixed_delay`, a
-    schedule counts the interval from the end of its last run, so only the settler can compute its next fire.
+    If `anchor` is None, a schedule counts from its creation, and a direct call of a method counts from the instant
+    `after` that it is given. With `fixed_delay`, a schedule counts the interval from the end of its last run, so only
+    the settler can compute its next fire.
     """
 
     __slots__ = ()
@@ -31,7 +32,7 @@ class Every(Trigger):
 
     @classmethod
     def from_spec(cls, spec: EverySpec) -> Every:
-        """Return the trigger of a stored spec."""
+        """Return the trigger of a stored spec. Raises `InvalidDuration` if the interval is shorter than 1 ms."""
         if spec.interval < 1:
             raise InvalidDuration("interval", f"{spec.interval} ms is too short", "The shortest is 1ms")
         trigger = cls.__new__(cls)
@@ -59,12 +60,12 @@ class Every(Trigger):
         return after if self.spec.anchor is None else self.spec.anchor
 
     def _numbers(self, after: Ms, through: Ms) -> tuple[int, int]:
-        """Return the first and the last n with a fire in (after, through]; without one, the first is the greater."""
+        """Return the first and last n whose fire lies in (after, through]. If there is none, return first > last."""
         anchor, interval = self._anchor(after), self.spec.interval
         return max(1, (after - anchor) // interval + 1), (min(through, LAST_MS) - anchor) // interval
 
     def _instants(self, after: Ms, first: int, last: int) -> list[Ms]:
-        """Return the fires number `first` to `last`."""
+        """Return the instants of the fires from number n = `first` to n = `last`."""
         anchor, interval = self._anchor(after), self.spec.interval
         return [anchor + n * interval for n in range(first, last + 1)]
 
@@ -84,7 +85,7 @@ class Every(Trigger):
 
 
 def _words(ms: Ms) -> str:
-    """Return a duration in words: '5 minutes', 'hour', or '1h30m' if it needs more than one unit."""
+    """Return a duration in words that follow "every": '5 minutes', 'hour', or '1h30m' if it needs several units."""
     for name, size in (
         ("day", 86_400_000),
         ("hour", 3_600_000),

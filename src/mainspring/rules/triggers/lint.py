@@ -1,4 +1,4 @@
-"""Lint of cron expressions: what is probably a mistake, each with what to write instead."""
+"""Lint of cron expressions: findings about probable mistakes, each with the text to write instead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from mainspring.model.instant import instant_ms
+from mainspring.model.instant import DAY_MS, DAY_SECONDS, instant_ms
 from mainspring.rules.triggers.base import FIRST_MS, LAST_MS, Finding
 from mainspring.rules.triggers.cron_parse import (
     DAY_KIND,
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
     from mainspring.rules.triggers.cron import Cron
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The number of years in which clock changes are judged, and the default instant from which they count.
-_YEARS = 6
-_FROM = datetime(2025, 1, 1, tzinfo=UTC)
+#: Clock changes are checked in this number of years, by default from this instant on.
+CHECKED_YEARS = 6
+CHECKED_FROM = datetime(2025, 1, 1, tzinfo=UTC)
 _UNITS = {"second": "s", "minute": "m", "hour": "h", "day-of-month": "d"}
 _SHORT_MONTHS = {2: 28, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
 def lint_cron(cron: Cron, zone_given: bool, around: datetime | None = None) -> list[Finding]:
-    """Return all findings for an expression, in the order of their codes."""
+    """Return all findings for an expression, in the order of their codes.
+
+    `zone_given`: True if the user named a time zone. `around`: the instant from which to check whether a fire is still
+    to come, and which clock changes matter. None: do not check for a coming fire, and check clock changes from 2025.
+    """
     fields = cron.fields
     if cron.never:
         findings = [Finding("L001", f"never fires: {_impossible(fields)}")]
@@ -41,7 +45,7 @@ def lint_cron(cron: Cron, zone_given: bool, around: datetime | None = None) -> l
         findings = [*_both_day_fields(fields)]
     findings += _uneven_steps(fields)
     if not cron.never:
-        findings += _clock_changes(cron, _FROM if around is None else around)
+        findings += _clock_changes(cron, CHECKED_FROM if around is None else around)
         findings += _missing_days(fields)
     if fields.with_seconds:
         first = fields.fields[0].text
@@ -55,7 +59,7 @@ def lint_cron(cron: Cron, zone_given: bool, around: datetime | None = None) -> l
 
 
 def _zone_matters(fields: CronFields) -> bool:
-    """Return True if another zone would mean other instants: False if only minutes and seconds are restricted."""
+    """Return True if another zone could give other fires. False if only minutes and seconds are restricted."""
     return len(fields.hours) < 24 or any(field.text not in ("*", "?") for field in fields.fields[3:])
 
 
@@ -122,7 +126,7 @@ def _uneven_step(field: Field, item: Item) -> str:
 
 
 def _nearest_divisors(step: int, size: int) -> list[int]:
-    """Return the nearest divisors of `size`, itself excluded, below and above a step."""
+    """Return the divisors of `size` (without `size`) that are nearest to `step`: one below and one above, if any."""
     divisors = [n for n in range(1, size) if size % n == 0]
     below, above = [n for n in divisors if n < step], [n for n in divisors if n > step]
     return below[-1:] + above[:1]
@@ -131,8 +135,8 @@ def _nearest_divisors(step: int, size: int) -> list[int]:
 def _clock_changes(cron: Cron, around: datetime) -> Iterator[Finding]:
     if not cron.fields.fixed_time:
         return
-    since = min(max(instant_ms(around, field="around"), FIRST_MS), LAST_MS - _YEARS * 366 * 86_400_000) // 1000
-    until = since + _YEARS * 366 * 86_400
+    since = min(max(instant_ms(around, field="around"), FIRST_MS), LAST_MS - CHECKED_YEARS * 366 * DAY_MS) // 1000
+    until = since + CHECKED_YEARS * 366 * DAY_SECONDS
     found = changes(cron.spec.tz, since, until)
     gap = next((c for c in found if c.after > c.before and cron.walls(c.at + c.before, c.at + c.after)), None)
     if gap:
@@ -143,20 +147,20 @@ def _clock_changes(cron: Cron, around: datetime) -> Iterator[Finding]:
 
 
 def _gap_finding(cron: Cron, gap: Change) -> Finding:
-    day, start, end = _when(gap)
+    day, start, end = _format_change(gap)
     does = f'moves to {end} (gap="shift")' if cron.spec.gap == "shift" else 'is dropped (gap="skip")'
     text = f"on {day} the clock of {cron.spec.tz} jumps from {start} to {end}: a fire between {does}"
     return Finding("L004", f"{text}. Write a time outside {start}–{end}")
 
 
 def _fold_finding(cron: Cron, fold: Change) -> Finding:
-    day, start, end = _when(fold)
+    day, start, end = _format_change(fold)
     does = {"first": "once, the first time", "last": "once, the second time", "both": "twice"}[cron.spec.overlap]
     text = f"on {day} the clock of {cron.spec.tz} repeats {start}–{end}: a fire between runs {does}"
     return Finding("L004", f'{text} (overlap="{cron.spec.overlap}"). Write a time outside {start}–{end}')
 
 
-def _when(change: Change) -> tuple[str, str, str]:
+def _format_change(change: Change) -> tuple[str, str, str]:
     low, high = sorted((change.before, change.after))
     start, end = (_EPOCH + timedelta(seconds=change.at + offset) for offset in (low, high))
     return f"{start:%Y-%m-%d}", f"{start:%H:%M}", f"{end:%H:%M}"
@@ -178,7 +182,7 @@ def _missing_days(fields: CronFields) -> Iterator[Finding]:
 
 
 def _needed_month_length(item: Item) -> int:
-    """Return the length that a month must have for an entry to match in it, 0 if any month will do."""
+    """Return the number of days that a month must have for a day-of-month entry to match in it; 0: any number."""
     if item.special is None:
         return min(item.values)
     if item.special.what == "nearest-weekday":

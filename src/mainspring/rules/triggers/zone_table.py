@@ -1,7 +1,7 @@
-"""Zone tables: a zone's history as pieces of constant offset, cached for cron arithmetic.
+"""Zone tables: the history of a time zone as periods of constant offset, cached for the computation of cron fires.
 
-The time line is cut into blocks of about a year. A block is computed once, by reading the zone's offset day by day and
-bisecting where it differs. It holds the pieces between the offset changes.
+The time line is cut into blocks of about a year. A block holds the periods between the changes of the zone's offset. It
+is computed once: the offset is read day by day, and where it differs, the instant of the change is found by bisection.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
-from mainspring.model.instant import load_zone
+from mainspring.model.instant import DAY_SECONDS, load_zone
 from mainspring.rules.triggers.base import FIRST_SECOND, LAST_SECOND
 
-DAY_SECONDS = 86_400
 #: A block is 2**25 seconds, about 388 days.
 BLOCK_BITS = 25
-#: Offset changes this near to a block, in seconds, still matter inside it; no change moves a clock by more than a day.
-_MARGIN = 4 * DAY_SECONDS
+#: An offset change at most this far outside a block can repeat wall times inside the block. No change shifts a clock by
+#: more than a day.
+BLOCK_MARGIN_SECONDS = 4 * DAY_SECONDS
 
-#: Which instants of a repeated wall time count.
+#: Which of the instants with one wall time count, if a clock change repeats the wall time.
 Repeats = Literal["first", "last", "both"]
 
 
-class Piece(NamedTuple):
-    """The instants [start, end) in UTC seconds, where wall time = instant + offset.
+class Period(NamedTuple):
+    """A period of constant offset: the instants [start, end) in UTC seconds, where wall time = instant + offset.
 
-    Of the piece's wall times only [low, high) count: the rest repeats those of another piece. [gap_low, gap_high) are
-    the wall times that the clock jumped over at `start`; the interval is empty if it did not jump.
+    Only the wall times [low, high) of the period count: its other wall times also occur in another period, and count
+    there. [gap_low, gap_high) are the wall times that the clock skipped at `start`; it is empty if none was skipped.
     """
 
     start: int
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of offset at the instant `at`, in UTC seconds, from `before` to `after` seconds."""
+    """A change of a zone's offset at the instant `at` (UTC seconds), from the offset `before` to `after` (seconds)."""
 
     at: int
     before: int
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
 
 def changes(name: str, since: int, until: int) -> list[Change]:
-    """Return the zone's offset changes at instants in [since, until), in order."""
+    """Return the offset changes of the zone `name` in [since, until), which are UTC seconds, in order."""
     found: list[Change] = []
     for block in range(since >> BLOCK_BITS, ((until - 1) >> BLOCK_BITS) + 1):
         start, end = max(since, block << BLOCK_BITS), min(until, (block + 1) << BLOCK_BITS)
@@ -58,14 +58,17 @@ def changes(name: str, since: int, until: int) -> list[Change]:
 
 
 @lru_cache(maxsize=4096)
-def block_pieces(name: str, block: int, repeats: Repeats) -> tuple[list[int], list[Piece]]:
-    """Return the starts of a block's pieces, to bisect in, and the pieces."""
+def block_periods(name: str, block: int, repeats: Repeats) -> tuple[list[int], list[Period]]:
+    """Return the starts of the periods in a block, to bisect in, and the periods themselves.
+
+    `name` is the zone's name, `block` the number of the block: its first instant, shifted right by `BLOCK_BITS`.
+    """
     first, last = block << BLOCK_BITS, (block + 1) << BLOCK_BITS
     offset, found = _block_changes(name, block)
-    cuts = [first - _MARGIN, *(change.at for change in found), last + _MARGIN]
+    cuts = [first - BLOCK_MARGIN_SECONDS, *(change.at for change in found), last + BLOCK_MARGIN_SECONDS]
     offsets = [offset, *(change.after for change in found)]
     walls = [(cuts[i] + offset, cuts[i + 1] + offset) for i, offset in enumerate(offsets)]
-    pieces = []
+    periods = []
     for i, offset in enumerate(offsets):
         start, end = max(cuts[i], first), min(cuts[i + 1], last)
         if start >= end:
@@ -74,12 +77,16 @@ def block_pieces(name: str, block: int, repeats: Repeats) -> tuple[list[int], li
         gap_low = gap_high = start + offset
         if i and cuts[i] == start:
             gap_low = min(gap_high, walls[i - 1][1])
-        pieces.append(Piece(start, end, offset, max(low, start + offset), min(high, end + offset), gap_low, gap_high))
-    return [piece.start for piece in pieces], pieces
+        periods.append(Period(start, end, offset, max(low, start + offset), min(high, end + offset), gap_low, gap_high))
+    return [period.start for period in periods], periods
 
 
 def _counted_walls(walls: list[tuple[int, int]], i: int, repeats: Repeats) -> tuple[int, int]:
-    """Return the wall times of piece i that count: without those of earlier (`first`) or later (`last`) pieces."""
+    """Return the bounds [low, high) of the wall times of period `i` that count.
+
+    `walls` are the bounds of all wall times of each period. "first" leaves out wall times that occur in an earlier
+    period, "last" those that occur in a later one, "both" none.
+    """
     low, high = walls[i]
     if repeats == "first":
         low = max([low, *(wall_end for _, wall_end in walls[:i])])
@@ -90,11 +97,14 @@ def _counted_walls(walls: list[tuple[int, int]], i: int, repeats: Repeats) -> tu
 
 @lru_cache(maxsize=4096)
 def _block_changes(name: str, block: int) -> tuple[int, tuple[Change, ...]]:
-    """Return the offset just before a block, and the changes in it and near it."""
+    """Return the offset changes in a block and in a margin of `BLOCK_MARGIN_SECONDS` on both sides of it.
+
+    Before them, return the zone's offset at the start of the first margin, in seconds.
+    """
     if name in ("UTC", "Etc/UTC"):
         return 0, ()
     info = load_zone(name)
-    at, last = (block << BLOCK_BITS) - _MARGIN, ((block + 1) << BLOCK_BITS) + _MARGIN
+    at, last = (block << BLOCK_BITS) - BLOCK_MARGIN_SECONDS, ((block + 1) << BLOCK_BITS) + BLOCK_MARGIN_SECONDS
     opening = before = _offset(info, at)
     found = []
     while at < last:
@@ -107,7 +117,7 @@ def _block_changes(name: str, block: int) -> tuple[int, tuple[Change, ...]]:
 
 
 def _bisect(info: ZoneInfo, low: int, high: int, before: timedelta | None) -> int:
-    """Return the first instant in (low, high] whose offset is no longer `before`."""
+    """Return the first instant in (low, high] at which the zone's offset is no longer `before`."""
     while high - low > 1:
         middle = (low + high) // 2
         if _offset(info, middle) == before:

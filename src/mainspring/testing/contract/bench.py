@@ -31,7 +31,7 @@ C = TypeVar("C", bound="ContractBase")
 
 
 class StoreBench:
-    """A store under test with a counter for ids. Every method takes the time as an argument."""
+    """A store under test with a counter for ids. Methods that write take the present time as `now`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -74,13 +74,13 @@ class StoreBench:
         return await self.store.claim(Offer(owner, lanes, tasks, ttl), limit, ids=ids, now=now)
 
     async def start(self, now: Ms = T0, **over: Any) -> Run:
-        """Claim one run, with the arguments of `claim`, and return it; fail unless exactly one was claimed."""
+        """Claim one run and return it; fail unless exactly one was claimed. `over`: arguments of `claim`."""
         claims = (await self.claim(now, **over)).claims
         assert len(claims) == 1, claims
         return claims[0].run
 
     async def end(self, run: Run, state: State = State.SUCCEEDED, *, now: Ms = T0, **over: Any) -> Run:
-        """Finish a claimed run, with the arguments of `finish_change`, and return its row after that."""
+        """Move a claimed run to `state` and return its row after that. `over`: arguments of `finish_change`."""
         await self.accept(finish_change(self.ids, run, state, **over), now=now)
         return await self.run(run.id)
 

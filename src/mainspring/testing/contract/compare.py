@@ -1,4 +1,4 @@
-"""Forms of answers, rows and logs in which two stores can be compared."""
+"""Functions that bring answers, rows and logs of two stores into a form in which equal stores give equal values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mainspring.ports.store import Applied
 
 
 def comparable_answer(applied: Applied) -> Applied:
-    """Return the answer with `parked` set to True: a store may find out that no run is parked, but need not."""
+    """Return the answer with `parked` set to True, because a store may return True although no run is parked."""
     return replace(applied, parked=True)
 
 
@@ -22,10 +22,11 @@ def count_rows(rows: Iterable[Hashable]) -> Counter[Hashable]:
 
 
 def group_by_stream(log: list[Event]) -> dict[tuple[str | None, str | None], list[Event]]:
-    """Group a log into its streams, without sequence numbers: stores may interleave the streams of one batch freely.
+    """Return the events of each run and each schedule, in their order and with `seq` set to 0.
 
-    The keys are (run id, None), (None, schedule id), and (None, None) for the other events. The fields of
-    `LogCompacted` that depend on the order of the log are cleared.
+    Why: stores may order the events of different runs and schedules in one batch differently. The keys are
+    (run id, None), (None, schedule id), and (None, None) for events about neither. The fields of `LogCompacted` that
+    depend on the order of the log are cleared.
     """
     group_by_stream: dict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
     for event in log:

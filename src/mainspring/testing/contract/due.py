@@ -174,7 +174,7 @@ class DueSchedules(ContractBase):
 
 
 class DueExpired(ContractBase):
-    """Tests of `due` for runs with expired leases, which only a rescue can free."""
+    """Tests of `due` for runs whose lease has ended: only a rescue makes them claimable again."""
 
     @on_store
     async def test_only_after_the_lease_ended(self, b: StoreBench) -> None:

@@ -30,11 +30,10 @@ from mainspring.rules.change_shape import shape_of
 
 #: The instant at which test time begins: 2024-01-01T00:00Z.
 T0: Ms = 1_704_067_200_000
-DAY: Ms = 86_400_000
 
 
 class Ids:
-    """Counter for ids that are the same in every run of a test and sort in the order of their creation."""
+    """Counter that makes ids: equal each time that a test is run, and sorted in the order of their creation."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -80,7 +79,7 @@ def make_body(data: str) -> Body:
 
 
 def scheduled(run: Run) -> RunScheduled | RunSkipped:
-    """Return the first event of a run: RunSkipped if it is inserted as skipped, else RunScheduled."""
+    """Return the event with which a run is inserted: RunSkipped for a skipped run, else RunScheduled."""
     if run.state is State.SKIPPED:
         return RunSkipped(
             ns=run.ns,
@@ -158,7 +157,10 @@ def create_schedule_change(ids: Ids, schedule: Schedule, *, body: str | None = N
 
 
 def schedule_change(ids: Ids, old: Schedule, *events: Event, touched: int = 0, **values: Any) -> Change:
-    """Return a change that sets `values` of a schedule, if its row is still `old`. `touched`: touch mark to clear."""
+    """Return a change that sets `values` of a schedule, if its row is still `old`.
+
+    `touched`: the touch mark that the change clears, 0 for none.
+    """
     return Change(
         id=ids.change(),
         guard=ScheduleAt(old.id, old.revision, old.cursor, old.n, touched),
@@ -233,8 +235,8 @@ def finish_change(
 ) -> Change:
     """Return a change that moves a claimed run to `state` under its lease, and releases its gates.
 
-    It ends, retries (RETRYING) or hands back (WAITING) the run. `ready_at`: when the run is ready again in the latter
-    two. `error`: its error if it failed. `touches`: schedules to be marked. `values`: further fields of the run.
+    RETRYING retries the run and WAITING hands it back; `ready_at` is when it is ready again then. Other states end it.
+    `error`: the run's error if it failed. `touches`: schedules to be touched. `values`: further fields of the run.
     """
     head: dict[str, Any] = {
         "ns": run.ns,
@@ -280,7 +282,10 @@ def finish_change(
 
 
 def move_change(ids: Ids, run: Run, *events: Event, **values: Any) -> Change:
-    """Return a change that sets `values` of a run, if its row is still `run`; leaving `running` releases its gates."""
+    """Return a change that sets `values` of a run, if its row is still `run`.
+
+    If the run is running and `values` has another state, the change also releases the run's gates.
+    """
     after = replace(run, **values)
     released = run.gates if run.state is State.RUNNING and after.state is not State.RUNNING else ()
     return Change(id=ids.change(), guard=RunAt(run.id, run.n), run=after, releases=released, events=events)

@@ -15,13 +15,13 @@ from mainspring.model.events import (
     fold_definitions,
 )
 from mainspring.model.gate import Gate
+from mainspring.model.instant import DAY_MS
 from mainspring.model.retention import Purged, Retention, Tally
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Span
 from mainspring.ports.store import Bodies, Events, Gates, Leases, Runs, Schedules, Spans, Tallies
 from mainspring.testing.contract.bench import ContractBase, StoreBench, on_store
 from mainspring.testing.contract.factories import (
-    DAY,
     T0,
     enqueue_change,
     fire_run,
@@ -32,7 +32,7 @@ from mainspring.testing.contract.factories import (
     schedule_change,
 )
 
-PURGE_ALL = Retention(ended_before=T0 + 365 * DAY)
+PURGE_ALL = Retention(ended_before=T0 + 365 * DAY_MS)
 
 
 class Purges(ContractBase):
@@ -66,7 +66,7 @@ class Purges(ContractBase):
     async def test_open_runs_stay(self, b: StoreBench) -> None:
         await b.enqueue()
         await b.enqueue(state=State.BLOCKED)
-        await b.enqueue(due_at=T0 + 10 * DAY)
+        await b.enqueue(due_at=T0 + 10 * DAY_MS)
         await b.end(await b.start(), State.RETRYING, ready_at=T0)
         await b.enqueue(task="u")
         await b.start(tasks=("u",))
@@ -89,25 +89,25 @@ class Purges(ContractBase):
         await b.accept(*(enqueue_change(b.ids, run) for run in runs))
         answers = [await b.store.purge(PURGE_ALL, 2, now=T0) for _ in range(3)]
         assert [(answer.runs, answer.more) for answer in answers] == [(2, True), (2, True), (1, False)]
-        assert await b.store.find(Tallies()) == [Tally(None, T0 // DAY, "adhoc/skipped", 5)]
+        assert await b.store.find(Tallies()) == [Tally(None, T0 // DAY_MS, "adhoc/skipped", 5)]
 
     @on_store
     async def test_tallies(self, b: StoreBench) -> None:
         schedule = await b.schedule()
-        fires = [T0 + 1_000, T0 + 2_000, T0 + DAY, T0 + DAY + 1_000]
-        span = Span(schedule.id, 1, T0 + 2_000, T0 + DAY - 1_000, 86_397, "paused")
-        await b.accept(plan_change(b.ids, schedule, fires, spans=[span]), now=T0 + 2 * DAY)
-        await b.enqueue(due_at=T0, now=T0 + DAY)
-        manual = fire_run(schedule, T0 + DAY, id=b.ids.next(), fire_key="manual", origin="trigger")
+        fires = [T0 + 1_000, T0 + 2_000, T0 + DAY_MS, T0 + DAY_MS + 1_000]
+        span = Span(schedule.id, 1, T0 + 2_000, T0 + DAY_MS - 1_000, 86_397, "paused")
+        await b.accept(plan_change(b.ids, schedule, fires, spans=[span]), now=T0 + 2 * DAY_MS)
+        await b.enqueue(due_at=T0, now=T0 + DAY_MS)
+        manual = fire_run(schedule, T0 + DAY_MS, id=b.ids.next(), fire_key="manual", origin="trigger")
         await b.accept(enqueue_change(b.ids, manual))
-        claims = (await b.claim(T0 + 2 * DAY)).claims
+        claims = (await b.claim(T0 + 2 * DAY_MS)).claims
         assert len(claims) == 6
         for claim in claims:
             last = claim.run.fire_key == str(fires[-1])
-            await b.end(claim.run, State.CANCELLED if last else State.SUCCEEDED, now=T0 + 2 * DAY)
-        purged = await b.store.purge(PURGE_ALL, 100, now=T0 + 3 * DAY)
+            await b.end(claim.run, State.CANCELLED if last else State.SUCCEEDED, now=T0 + 2 * DAY_MS)
+        purged = await b.store.purge(PURGE_ALL, 100, now=T0 + 3 * DAY_MS)
         assert (purged.runs, purged.spans, purged.more) == (6, 1, False)
-        day = T0 // DAY
+        day = T0 // DAY_MS
         mine = {
             Tally(schedule.id, day, "fire/succeeded", 2),
             Tally(schedule.id, day + 1, "fire/succeeded", 1),
@@ -122,7 +122,7 @@ class Purges(ContractBase):
     @on_store
     async def test_a_compaction_event_counts_the_tallies_it_changed(self, b: StoreBench) -> None:
         """The event counts the tallies that this purge changed; to count all tallies would take longer every year."""
-        for day in (T0, T0 + DAY):
+        for day in (T0, T0 + DAY_MS):
             await b.accept(enqueue_change(b.ids, make_run(b.ids, state=State.SKIPPED)), now=day)
             await b.store.purge(PURGE_ALL, 100, now=day)
         notes = await b.store.find(Events(types=("LogCompacted",)))
@@ -137,7 +137,7 @@ class Purges(ContractBase):
         purged = await b.store.purge(Retention(ended_before=T0 + 20), 100, now=T0 + 30)
         assert (purged.spans, purged.runs) == (1, 0)
         assert await b.store.find(Spans()) == [young]
-        assert await b.store.find(Tallies()) == [Tally(schedule.id, T0 // DAY, "span/x", 1)]
+        assert await b.store.find(Tallies()) == [Tally(schedule.id, T0 // DAY_MS, "span/x", 1)]
 
     @on_store
     async def test_schedule_stream_becomes_a_snapshot(self, b: StoreBench) -> None:
@@ -219,7 +219,7 @@ class Purges(ContractBase):
         assert await b.store.find(Schedules(states=("deleted",))) == []
         assert await b.store.find(Gates()) == []
         assert await b.names() == ["LogCompacted", "LogCompacted"]
-        assert await b.store.find(Tallies()) == [Tally(None, T0 // DAY, "fire/skipped", 1)]
+        assert await b.store.find(Tallies()) == [Tally(None, T0 // DAY_MS, "fire/skipped", 1)]
         assert await b.store.purge(PURGE_ALL, 100, now=T0 + 8_000) == Purged(notes=1)
         assert await b.store.purge(PURGE_ALL, 100, now=T0 + 9_000) == Purged()
 

@@ -1,4 +1,4 @@
-"""The contract of `restore`: write a page of another store's rows and events, if the log ends where the page begins."""
+"""The contract of `restore`: it writes a page of another store's rows and events, if the log ends before the page."""
 
 from __future__ import annotations
 

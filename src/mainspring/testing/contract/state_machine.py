@@ -37,7 +37,7 @@ from mainspring.model.events import (
 )
 from mainspring.model.gate import Gate
 from mainspring.model.ids import body_id
-from mainspring.model.instant import Ms
+from mainspring.model.instant import DAY_MS, Ms
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Retention
 from mainspring.model.run import CLAIMABLE, ENDED, OPEN, Run, State
@@ -62,7 +62,6 @@ from mainspring.ports.store import (
 )
 from mainspring.testing.contract.compare import comparable_answer, count_rows, group_by_stream
 from mainspring.testing.contract.factories import (
-    DAY,
     T0,
     Ids,
     create_schedule_change,
@@ -95,7 +94,7 @@ INDEX = range(100)
 def command(when: Callable[[Any], Any] = lambda machine: True, **choices: Sequence[Any]) -> Callable[[F], F]:
     """Return a decorator that makes a method a rule of hypothesis, with arguments picked from `choices`.
 
-    `when` is the precondition of the rule, a predicate on the machine. `walk` calls the decorated methods, too.
+    `when` returns True if the rule can be applied to a machine. `walk` calls the decorated methods, too.
     """
 
     def register(method: F) -> F:
@@ -130,7 +129,7 @@ class _Machine(RuleBasedStateMachine):
         self.now: Ms = T0
         self.made = 0
         self.ticks = 10
-        #: Rows as they once were, changes as sent, terms as given: commands send them again, also when they are stale.
+        #: Old rows of runs and schedules, changes, and terms of leases: commands use them again, also stale ones.
         self.leased: list[Run] = []
         self.stale: list[Schedule] = []
         self.sent: list[Change] = []
@@ -162,7 +161,7 @@ class _Machine(RuleBasedStateMachine):
         return self.runner.run(drive())
 
     def both(self, ask: Callable[[Store], Awaitable[T]], key: Callable[[T], Any] = lambda answer: answer) -> T:
-        """Call both stores, fail unless `key` of both answers is equal, and return the answer of the memory store."""
+        """Call both stores, fail unless `key(answer)` is equal for both, and return the answer of the memory store."""
         expected = self.run_async(ask(self.model))
         answer = self.run_async(ask(self.subject))
         assert key(answer) == key(expected), f"\nsubject: {key(answer)!r}\nmodel:   {key(expected)!r}"
@@ -333,7 +332,7 @@ class _Machine(RuleBasedStateMachine):
         delay=[-1, 3],
     )
     def finish(self, pick: int, count: int, state: State, touch: bool, delay: int) -> None:
-        """Report outcomes of any runs that were ever claimed, also of leases that ended long ago."""
+        """Report outcomes of `count` runs that were claimed at any time before, also under leases that have ended."""
         picked = {run.id: run for i in range(count) for run in [self.leased[-1 - (pick + i) % len(self.leased)]]}
         self.report(picked.values(), state, touch=touch, delay=delay)
 
@@ -349,7 +348,7 @@ class _Machine(RuleBasedStateMachine):
 
     @command(lambda self: self.leased, owner=[None, None, *OWNERS], left=range(3), shift=[0, 0, 0, 1])
     def renew(self, owner: str | None, left: int, shift: int) -> None:
-        """Renew most leases of an owner; the runs that it does not name come back as strays."""
+        """Renew the leases of an owner but the first `left`, which both stores must return as strays."""
         owner = owner or self.leased[-1].owner or ""
         runs = [run for run in self.leased if run.owner == owner][left:] or self.leased[:2]
         picked = {run.id: run.epoch + shift for run in runs}
@@ -413,7 +412,7 @@ class _Machine(RuleBasedStateMachine):
     def due(self, agenda: Agenda, key: Callable[[Due], Any]) -> Due:
         """Call `due` on both stores and compare the answers by `key`; then move time past the hold.
 
-        A hold only saves work, so stores may shorten it.
+        Why: a store may end a hold early, so during a hold the answers could differ.
         """
         due = self.both(lambda store: store.due(agenda, 1_000, hold=1, now=self.now), lambda due: (due.now, key(due)))
         self.now += 1_000
@@ -439,15 +438,15 @@ class _Machine(RuleBasedStateMachine):
         elif term.expires_at > self.now:
             self.both(lambda store: store.release(term.name, who, term.epoch, now=self.now))
 
-    @command(lambda self: len(self.runs(*ENDED)) > 2, age=[0, 0, 10_000, DAY], keep_dead=(False, True))
+    @command(lambda self: len(self.runs(*ENDED)) > 2, age=[0, 0, 10_000, DAY_MS], keep_dead=(False, True))
     def purge(self, age: Ms, keep_dead: bool) -> None:
         policy = Retention(self.now - age, keep_dead)
         self.both(lambda store: store.purge(policy, 1_000, now=self.now))
-        # A removed change cannot be recognised by its id when it is sent again.
+        # If the events of a change were removed, a store cannot recognise the change when it is sent again.
         self.sent = []
 
     def walk(self, rng: random.Random, steps: int) -> None:
-        """Run `steps` commands, all equally likely, because hypothesis prefers commands close to its first choices."""
+        """Run `steps` commands, all equally likely. Why: hypothesis itself tries similar commands again and again."""
         commands = [name for name in dir(type(self)) if hasattr(getattr(type(self), name), "choices")]
         for _ in range(steps):
             method = getattr(self, rng.choice(commands))
@@ -477,7 +476,7 @@ class _Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_log_is_whole(self) -> None:
-        """Check that each row's events are numbered without gaps up to its `n`, and that gates count their holders."""
+        """Check that each row's events are numbered without gaps up to its `n`, and that `held` of gates is right."""
         log = self.run_async(self.subject.tail(0, NO_LIMIT))
         seqs = [event.seq for event in log]
         assert seqs == sorted(set(seqs))

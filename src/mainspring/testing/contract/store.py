@@ -41,7 +41,7 @@ class StoreContract(
     Purges,
     Restores,
 ):
-    """Tests of every method of the store port and of every promise in its docstrings."""
+    """Tests of every method of the store port, and of the promises in its docstrings; a subclass sets `make`."""
 
 
 __all__ = ["StoreContract"]

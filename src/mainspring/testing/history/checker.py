@@ -1,7 +1,7 @@
 """The history checker: compares the fires that were owed with a store's rows and events and with the handlers' log.
 
-`read_history` reads any store through its port, and `check` judges what was read. The checker shares with the engine
-only the values, the triggers and the fold of events into rows. `docs/proof.md` lists the invariants.
+`read_history` reads a store by its port, and `check` checks what was read. Of the engine's code, the checker uses only
+the values, the triggers and the fold of events into rows. `docs/proof.md` lists the invariants.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HISTORY_PAGE_ROWS = 1_000
 
 
 async def read_history(store: Store) -> History:
-    """Read everything that the checker examines from a store, page by page through `find` and `tail`."""
+    """Read everything that the checker examines from an open store, page by page, and return it."""
     history = History()
     query = Schedules(states=("active", "paused", "finished", "deleted"), limit=HISTORY_PAGE_ROWS)
     history.schedules = [row async for row in iterate_rows(store, query, lambda row: row.id)]
@@ -64,11 +64,11 @@ def check(
     """Check every invariant and return the report; all times are in milliseconds.
 
     `calls`: the handlers' own log; None if the handlers kept none. `until`: every fire up to this instant must have a
-    run or a span. `late`: the longest delay allowed for a fire after `late_since`; None: any. `lease_ttl`: no lease may
-    be ended by expiry sooner; None: not checked. `healed`: no run that is due at `until` may be open, except one that
-    began within the `longest` ms before.
-    `at_most_once`: tasks with recovery="fail". `acknowledged`: ids of runs whose enqueue was confirmed to a caller.
-    `seen`: the sequence numbers that a subscriber received, in that order. `seed`: printed with the report.
+    run or a span. `late`: how late a fire after `late_since` may be planned; None: at any time. `lease_ttl`: a lease
+    may expire only after this time; None: not checked. `healed`: no run that is due at `until` may be open, except one
+    that began within the `longest` ms before. `at_most_once`: tasks with recovery="fail". `acknowledged`: ids of runs
+    whose enqueue was confirmed to a caller. `seen`: the numbers of the events that a subscriber received, in that
+    order; None: not checked. `seed`: printed with the report.
     """
     report = Report(seed=seed, runs=len(history.runs), events=len(history.events))
     check_fires(history, report, Bounds(until=until, late=late, late_since=late_since))

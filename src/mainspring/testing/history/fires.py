@@ -1,4 +1,4 @@
-"""Checks of fires: every fire that the definitions in the log owe must have one run or span (I1, I2, I3, I6)."""
+"""Checks of fires: every fire that a definition in the log asks for must have one run or span (I1, I2, I3, I6)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from mainspring.engine.lookahead import PLAN_AHEAD
+from mainspring.engine.lookahead import PLAN_AHEAD_MS
 from mainspring.model.events import (
     Event,
     FiresElided,
@@ -30,7 +30,7 @@ from mainspring.model.run import ENDED, OPEN, Run
 from mainspring.model.schedule import Definition, Schedule, ScheduleSpec, Span
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec
 from mainspring.rules.lifecycle import TRANSITIONS
-from mainspring.rules.schedule_draft import is_fire_birth
+from mainspring.rules.schedule_draft import creates_fire_run
 from mainspring.rules.triggers import compile_trigger
 from mainspring.rules.windows import is_open, next_opening
 from mainspring.testing.history.report import History, Report
@@ -40,9 +40,9 @@ _END_EVENTS = tuple({event for (_, event), after in TRANSITIONS.items() if after
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """The limits of a check, in ms: fires up to `until` are owed; those after `late_since` may be late by `late`.
+    """The limits of a check, in ms: fires up to `until` are owed, and fires after `late_since` may be late by `late`.
 
-    `late` None: a fire may be late by any time.
+    `late` None: fires may be planned at any time after they were due.
     """
 
     until: Ms
@@ -53,7 +53,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 def check_fires(history: History, report: Report, bounds: Bounds) -> None:
     """Compare every schedule's fires with its runs and spans, and add the violations to the report.
 
-    It also checks that no fire was planned too early or too late, and adds the number of fires owed.
+    Also check that no fire was planned too early or too late, and add the number of fires owed to the report.
     """
     streams = history.schedule_streams()
     rows: dict[str, list[Run]] = defaultdict(list)
@@ -65,7 +65,7 @@ def check_fires(history: History, report: Report, bounds: Bounds) -> None:
         spans[span.schedule_id].append(span)
     births: dict[str, list[RunEvent]] = defaultdict(list)
     for event in history.events:
-        if isinstance(event, RunEvent) and is_fire_birth(event) and event.schedule_id is not None:
+        if isinstance(event, RunEvent) and creates_fire_run(event) and event.schedule_id is not None:
             births[event.schedule_id].append(event)
             _check_on_time(event, report, bounds)
         elif isinstance(event, FiresElided) and event.through > event.at:
@@ -77,12 +77,12 @@ def check_fires(history: History, report: Report, bounds: Bounds) -> None:
 
 
 def _check_on_time(event: Event, report: Report, bounds: Bounds) -> None:
-    """Check that a fire was planned at most `PLAN_AHEAD` early and, unless it is made up for, in time (I6)."""
+    """Check that a fire was planned at most `PLAN_AHEAD_MS` early and, unless it is made up for, in time (I6)."""
     fire: Ms = event.fire_time or 0  # type: ignore[attr-defined]  # a birth has it
     late = event.at - fire
-    caught_up = isinstance(event, RunScheduled) and event.catch_up  # late by nature
+    caught_up = isinstance(event, RunScheduled) and event.catch_up  # a run for missed fires is always late
     if (
-        late < -PLAN_AHEAD
+        late < -PLAN_AHEAD_MS
     ):  # a run inserted ahead of its time is not early; one that is claimed too soon is: `_check_not_early`
         report.add("I6", f"fire {isoformat(fire)} was planned {-late} ms early", [event], kind="late")
     elif bounds.late is not None and late > bounds.late and fire > bounds.late_since and not caught_up:
@@ -90,9 +90,9 @@ def _check_on_time(event: Event, report: Report, bounds: Bounds) -> None:
 
 
 def fires_of(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> Iterator[Ms]:
-    """Yield every fire in (after, through] that lies between the schedule's start and end.
+    """Yield every fire after `after` and up to `through` that lies between the schedule's start and end.
 
-    `anchor` is the origin of an interval without one of its own. Intervals and lists of instants are computed
+    `anchor`: where an interval without an anchor of its own begins. Intervals and lists of instants are computed
     independently of the engine; cron times come from the engine's trigger.
     """
     low = after if spec.start is None else max(after, spec.start - 1)
@@ -119,7 +119,7 @@ def fires_of(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> Iterator
 
 
 def _dropped_fires(spec: ScheduleSpec, after: Ms, through: Ms) -> list[Ms]:
-    """Return the instants in (after, through] at which a clock change dropped a fire; each is owed to a span."""
+    """Return the instants after `after` and up to `through` whose fire a clock change dropped: a span must cover it."""
     if not isinstance(spec.trigger, CronSpec) or through <= after:
         return []
     low = after if spec.start is None else max(after, spec.start - 1)
@@ -128,10 +128,10 @@ def _dropped_fires(spec: ScheduleSpec, after: Ms, through: Ms) -> list[Ms]:
 
 
 class _FireAccount:
-    """One schedule: the fires that it owed, and the runs and spans that stand for them.
+    """Checks one schedule: the fires that it owed, against the runs and spans of these fires.
 
-    `stream`: the events of the schedule. `births`: the first events of its fires' runs. `rows`: these runs. Violations
-    are added to `report`.
+    `stream`: the events of the schedule. `rows`: the runs of its fires. `births`: the events that inserted these runs.
+    Violations are added to `report`.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class _FireAccount:
         self._check_finishes()
         owed: list[Ms] = []
         dropped: list[Ms] = []
-        closed: list[tuple[Ms, Ms]] = []  # stretches under a fixed delay, whose fires follow from the ends of runs
+        closed: list[tuple[Ms, Ms]] = []  # periods with a fixed delay, whose fires follow from the ends of runs
         if not found:
             return  # `check_fold` reports that the creation event is missing
         ends = [*(definition.since for definition in found[1:]), self._owed_through()]
@@ -202,9 +202,9 @@ class _FireAccount:
     # ── rows and spans against what was owed ───────────────────────────────
 
     def _check_coverage(self, owed: list[Ms], dropped: list[Ms], closed: list[tuple[Ms, Ms]]) -> None:
-        """Check that each fire owed has one run or span, each dropped one a span, and that there are no others.
+        """Check that each fire owed has one run or span, each dropped fire a span, and that there are no further ones.
 
-        `closed` holds the stretches (after, through] under a fixed delay, which are checked elsewhere.
+        `closed`: periods (after, through] with a fixed delay, which `_check_fixed_delay` checks.
         """
         owing = set(owed)
         times: dict[Ms, int] = defaultdict(int)
@@ -243,14 +243,14 @@ class _FireAccount:
         return fire <= self.low or any(after < fire <= last for after, last in closed)
 
     def _check_fire_keys(self, owing: set[Ms]) -> None:
-        """Check that no two runs outside the fires that were owed have the same fire key."""
+        """Check that no two runs have one fire key; runs of fires in `owing` are checked by their fire time."""
         keys = Counter(run.fire_key for run in self.rows if run.fire_time not in owing and run.fire_key is not None)
         for key in sorted(key for key, count in keys.items() if count > 1):
             what = f"two runs of {self.schedule.name!r} have the fire key {key}"
             self.report.add("I1", what, self._events_around(int(key)), kind="doubled")
 
     def _check_accounted_once(self, fire: Ms, times: int, nothing: str) -> None:
-        """Report a fire that is lost, or accounted for more than once. `nothing`: what a lost fire has, in words."""
+        """Report a fire with no or several rows. `times`: their number. `nothing`: what is missing, for the text."""
         name = self.schedule.name
         if times == 0:
             what = f"{name!r} owed {isoformat(fire)}, and it has {nothing}"
@@ -342,7 +342,8 @@ class _FireAccount:
             definition = next((d for d in reversed(found) if d.since < fire), None)
             if definition is None or not _has_fixed_delay(definition):
                 continue
-            at_once = fire - 1 in facts or fire - 1 in fires  # the end came before the cursor
+            # If a run ended before the cursor, the next fire comes right after the cursor, without a delay.
+            at_once = fire - 1 in facts or fire - 1 in fires
             if not at_once and not any(fire - interval in facts for interval in intervals):
                 what = f"{self.schedule.name!r} fired at {isoformat(fire)}, which follows no end by its delay"
                 self.report.add("I3", what, self._events_near(birth), kind="extra")
@@ -367,7 +368,7 @@ class _FireAccount:
     # ── slices ─────────────────────────────────────────────────────────────
 
     def _events_around(self, fire: Ms) -> list[Event]:
-        """Return the events that explain a fire: its definition, the events about it, and their neighbours in time."""
+        """Return the last definition of the schedule before a fire, and the events of the fire and its neighbours."""
         about = [(_covered_through(event), event) for event in self.log if _covered_through(event) is not None]
         about.sort(key=lambda pair: (pair[0] or 0, pair[1].seq))
         times = [at or 0 for at, _ in about]
@@ -381,25 +382,25 @@ class _FireAccount:
         return sorted({event.seq: event for event in [*defined[-1:], *near]}.values(), key=lambda event: event.seq)
 
     def _events_near(self, guilty: Event) -> list[Event]:
-        """Return an event with the two before it and the one after it, of the schedule and the births of its runs."""
+        """Return the event `guilty` with the two before it and the one after it in this schedule's log."""
         index = self.log.index(guilty)
         return self.log[max(0, index - 2) : index + 2]
 
 
 def _fires_within(fires: list[Ms], span: Span) -> list[Ms]:
-    """Return the fires inside a span. `fires` is sorted."""
+    """Return those of the sorted `fires` that lie inside a span."""
     return fires[bisect_right(fires, span.after) : bisect_right(fires, span.through)]
 
 
 def _covered_through(event: Event) -> Ms | None:
-    """Return the fire time of a run's birth, or the end of a span; None for other events."""
+    """Return the fire time of an event that inserts a run, or the end of a span; None for other events."""
     if isinstance(event, FiresElided):
         return event.through
     return event.fire_time if isinstance(event, RunScheduled | RunSkipped) else None
 
 
 def _is_outside_window(spec: ScheduleSpec, fire: Ms) -> bool:
-    """Return True if a span stands for a fire: it lies outside the window, which does not open within its grace."""
+    """Return True if a fire lies outside the window, and the window does not open within the grace after it."""
     window = spec.options.window if spec.options is not None else None
     if window is None or is_open(window, fire):
         return False
@@ -416,10 +417,10 @@ def _has_fixed_delay(definition: Definition) -> bool:
 
 
 def _last_closed_at(stream: Sequence[ScheduleEvent]) -> Ms | None:
-    """Return since when the schedule owes no fires: since it was paused, deleted or finished; None while it is active.
+    """Return the instant from which the schedule owes no fires; None if it is active.
 
-    A second pause or deletion does not move the instant; the end of the schedule and an edit while it is closed do, to
-    their cursor.
+    It is the time of the pause or deletion; a second one does not change it. The end of the schedule sets it to the
+    event's cursor. An edit of a paused schedule moves it to the event's cursor, if that is later.
     """
     closed: Ms | None = None
     for event in stream:

@@ -1,4 +1,4 @@
-"""The input and the output of the history checker: calls and histories, violations and the report."""
+"""The history checker's input (calls of handlers, histories of stores) and its output (violations, the report)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mainspring.model.instant import Ms, isoformat
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule, Span
 
-#: The counts at the head of a report; each violation about a fire or a call has one of these kinds.
-KINDS = ("lost", "doubled", "late", "extra", "incomplete")
+#: The kinds of violations about a fire or a call; a report begins with the number of each.
+VIOLATION_KINDS = ("lost", "doubled", "late", "extra", "incomplete")
 #: The invariants of docs/proof.md.
 INVARIANTS = {
     "I1": "at most one run or span for each fire",
@@ -39,10 +39,10 @@ MAX_SLICE_EVENTS = 16
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """One line of the log that handlers write themselves, independent of the store: one call of a handler.
+    """One call of a handler, as the handler itself logged it, independent of the store.
 
     `key`: the idempotency key that the handler saw. `token`: the epoch of its lease. `began` and `ended` are in ms
-    since 1970. `node`: a name for the process that called it.
+    since 1970; `ended` None: the handler did not return. `node`: a name for the process that called it.
     """
 
     run_id: str
@@ -57,7 +57,10 @@ class Call(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, kw_only=True):
-    """The rows and events of a store; `tailed` holds the sequence numbers that `tail` returned, in that order."""
+    """The rows and events of a store, as `read_history` returns them.
+
+    `tailed`: the numbers of the events that the store's `tail` returned, in that order.
+    """
 
     schedules: list[Schedule] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -86,8 +89,8 @@ class History(Struct, kw_only=True):
 class Violation(Struct, frozen=True, kw_only=True):
     """One violation: the invariant, what is wrong, the number of fires or calls concerned, and the events that show it.
 
-    `invariant`: a key of `INVARIANTS`, or "" for a run that is still open. `kind`: one of `KINDS` for a violation about
-    a fire or a call, else "".
+    `invariant`: a key of `INVARIANTS`, or "" for a run that is still open. `kind`: one of `VIOLATION_KINDS` for a
+    violation about a fire or a call, else "".
     """
 
     invariant: str
@@ -98,12 +101,13 @@ class Violation(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, kw_only=True):
-    """The result of checking one history: counts of what is wrong, by invariant and kind, and the violations.
+    """The result of checking one history: the number of violations of each invariant and kind, and the violations.
 
-    The other numbers are what was examined: fires owed, runs, events, calls. `seed`: that of the history's scenario.
+    `fires`, `runs`, `events` and `calls` are the numbers of what was examined; `fires` counts the fires that were owed.
+    `seed`: the seed of the simulated world, None for other histories.
     """
 
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*KINDS, *INVARIANTS), 0))
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*VIOLATION_KINDS, *INVARIANTS), 0))
     violations: list[Violation] = field(default_factory=list)
     fires: int = 0
     runs: int = 0
@@ -119,8 +123,8 @@ class Report(Struct, kw_only=True):
     def add(self, invariant: str, what: str, events: Iterable[Event] = (), *, kind: str = "", count: int = 1) -> None:
         """Count a violation under its invariant and its `kind`, of which either may be "".
 
-        `count`: the number of fires or calls concerned. The first `MAX_KEPT_VIOLATIONS` are also kept, with their
-        events.
+        `count`: the number of fires or calls concerned. `events`: the events that show the violation. The first
+        `MAX_KEPT_VIOLATIONS` violations are also kept in `violations`.
         """
         for key in filter(None, (invariant, kind)):
             self.counts[key] += count
@@ -131,7 +135,7 @@ class Report(Struct, kw_only=True):
     def __str__(self) -> str:
         head = f"{self.fires} fires owed, {self.runs} runs, {self.events} events, {self.calls} calls"
         lines = [head + ("" if self.seed is None else f"; seed {self.seed}")]
-        lines.append("   ".join(f"{kind} {self.counts[kind]}" for kind in KINDS))
+        lines.append("   ".join(f"{kind} {self.counts[kind]}" for kind in VIOLATION_KINDS))
         for name, meaning in INVARIANTS.items():
             mark = "ok" if not self.counts[name] else f"{self.counts[name]} WRONG"
             lines.append(f"  {name:<4} {meaning:<88} {mark}")
@@ -154,7 +158,7 @@ def _cut(events: list[Event]) -> list[Event]:
 
 
 def format_event(event: Event) -> str:
-    """Format one event as a line: sequence number, time, stream, number in the stream, type, data."""
+    """Return one event as a line: number in the log, time, id of run or schedule, number in its stream, type, data."""
     stream = event.run_id if isinstance(event, RunEvent) else event.schedule_id
     said = msgspec.to_builtins(event)
     hidden = ("seq", "at", "ns", "schedule_id", "run_id", "n", "v", "change", "spec", "trace", "digest", "lane", "type")

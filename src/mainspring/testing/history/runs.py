@@ -1,11 +1,15 @@
-"""Checks of runs: calls, tokens, leases, the fold, idempotency keys and overlap (I4 to I11)."""
+"""Checks of runs against the invariants I4 to I11: calls, tokens, leases, the fold, idempotency keys and overlap.
+
+A token is the epoch of a lease. A stream is the list of the events of one run, in the order of the log. Each check adds
+its violations to `report`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from mainspring.engine.lookahead import PLAN_AHEAD
+from mainspring.engine.lookahead import PLAN_AHEAD_MS
 from mainspring.ledger.verify import Replay
 from mainspring.ledger.verify import Report as Differences
 from mainspring.model.events import (
@@ -28,15 +32,17 @@ from mainspring.model.run import OPEN, State
 from mainspring.rules.lifecycle import TRANSITIONS
 from mainspring.testing.history.report import Call, History, Report
 
-#: Events that end a lease, and events that prove that the handler was called.
+#: Events that end a lease.
 _LEASE_ENDS = tuple({event for (s, event), after in TRANSITIONS.items() if s is State.RUNNING and after is not s})
+#: Events that prove that the handler was called.
 _HANDLER_OUTCOMES = (RunSucceeded, RunRetrying, RunSnoozed)
-#: Clocks show whole milliseconds, and a machine's clock drifts a little between two answers of the store.
+#: A call may begin this much before its time: clocks show whole milliseconds, and a machine's clock drifts between two
+#: answers of the store.
 CLOCK_ROUNDING_MS: Ms = 2
 
 
 def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
-    """Check each run's stream by itself: tokens (I5), leases (I7), no claim before its time (I6)."""
+    """Check each run's events: tokens (I5), leases (I7), and that no claim starts the run before it is due (I6)."""
     for run_id, stream in history.run_streams().items():
         _check_tokens(run_id, stream, report)
         _check_leases(run_id, stream, report, lease_ttl)
@@ -73,7 +79,7 @@ def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: 
                 what = f"run {run_id} was claimed by {event.owner} while {holder[1].owner} still held it"
                 report.add("I7", what, stream[holder[0] : index + 1], kind="doubled")
             holder = (index, event)
-            given = event.at - (PLAN_AHEAD if event.at == ready else 0)  # a run claimed ahead starts later
+            given = event.at - (PLAN_AHEAD_MS if event.at == ready else 0)  # a run claimed ahead starts later
         elif isinstance(event, _LEASE_ENDS):
             if holder is not None and ttl is not None and _by_expiry(event) and event.at - given < ttl:
                 held = event.at - given
@@ -90,7 +96,7 @@ def _by_expiry(event: RunEvent) -> bool:
 
 
 def _with_ready(stream: Sequence[RunEvent]) -> Iterator[tuple[RunEvent, Ms | None]]:
-    """Yield each event with the instant before which the run must not begin."""
+    """Yield each event with the instant before which the run must not begin at that event; None: not known."""
     ready: Ms | None = None
     for event in stream:
         match event:
@@ -119,7 +125,10 @@ def _check_not_early(run_id: str, stream: Sequence[RunEvent], report: Report) ->
 
 
 def check_calls(history: History, calls: Sequence[Call], report: Report, at_most_once: Collection[str]) -> None:
-    """Compare the handlers' own log with the event log (I4, I5, I6, I10)."""
+    """Compare the handlers' own log with the event log (I4, I5, I6, I10).
+
+    `at_most_once`: names of tasks with recovery="fail".
+    """
     streams = history.run_streams()
     by_run: dict[str, list[Call]] = defaultdict(list)
     for call in calls:
@@ -179,9 +188,10 @@ def _check_tokens_of_calls(run_id: str, mine: Sequence[Call], stream: Sequence[R
 
 
 def _check_begin_times(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that no handler was called before its time (I6); a worker may claim the run earlier."""
+    """Check that no handler was called before the run was due (I6); the claim may come earlier."""
     started = [(event, at) for event, at in _with_ready(stream) if isinstance(event, RunStarted)]
-    ready = {event.epoch: at for event, at in started if at is not None and at <= event.at}  # else `_check_not_early`
+    # An event before `at` is a claim that starts the run too early, which `_check_not_early` reports.
+    ready = {event.epoch: at for event, at in started if at is not None and at <= event.at}
     for call in mine:
         early = ready.get(call.token, 0) - call.began
         if early > CLOCK_ROUNDING_MS:
@@ -213,7 +223,7 @@ def _check_acceptance_order(run_id: str, mine: Sequence[Call], stream: Sequence[
 
 
 def check_fold(history: History, report: Report) -> None:
-    """Check that the events fold to the rows (I8), except transitions already reported as two leases at once (I7)."""
+    """Check that the events fold to the rows (I8), but for transitions that were reported as two leases (I7)."""
     found = _replay_differences(history)
     reported = {event.run_id for v in report.violations if v.invariant == "I7" for event in v.slice}
     streams: dict[str, list[Event]] = {}
@@ -235,51 +245,56 @@ def _replay_differences(history: History) -> Differences:
     replay.end()
     for run in history.runs:
         replay.compare_run(run)
-    replay.runs_without_row()
+    replay.report_runs_without_row()
     for schedule in history.schedules:
         replay.compare_schedule(schedule)
-    replay.schedules_without_row()
+    replay.report_schedules_without_row()
     for span in history.spans:
         replay.compare_span(span)
-    replay.spans_without_row()
+    replay.report_spans_without_row()
     return found
 
 
 def _slice_around(stream: list[Event], what: str) -> list[Event]:
-    """Return the events around the one that a difference names in its text, else the last ones of the stream."""
+    """Return the events around the one that the text `what` names as "event N", else the last events of the stream."""
     named = [i for i, event in enumerate(stream) if f"event {event.seq} " in what]
     at = named[0] if named else len(stream) - 1
     return stream[max(0, at - 2) : at + 2]
 
 
 def check_tail(history: History, report: Report, seen: Iterable[int] | None) -> None:
-    """Check that `tail` returned every event once and in order (I9); a subscriber may receive events repeatedly."""
+    """Check that `tail` returned every event once and in order (I9), and that a subscriber received every event.
+
+    `seen`: the numbers that the subscriber received, in that order, possibly repeated; None: there was none.
+    """
     by_seq = {event.seq: event for event in history.events}
     _check_event_order("tail", history.tailed, by_seq, report, repeats=False)
     if seen is not None:
         _check_event_order("a subscriber", list(seen), by_seq, report, repeats=True)
 
 
-def _check_event_order(who: str, seqs: list[int], by_seq: dict[int, Event], report: Report, *, repeats: bool) -> None:
-    """Check the numbers that a reader of the log received: every event, in order, and once unless `repeats` (I9)."""
+def _check_event_order(
+    reader: str, seqs: list[int], by_seq: dict[int, Event], report: Report, *, repeats: bool
+) -> None:
+    """Check the numbers of the events that `reader` received: every event, in order, and once unless `repeats` (I9)."""
     known: set[int] = set()
     newest = 0
     for seq in seqs:
         event = [by_seq[seq]] if seq in by_seq else []
         if seq in known:
             if not repeats:
-                report.add("I9", f"{who} handed out event {seq} twice", event)
+                report.add("I9", f"{reader} handed out event {seq} twice", event)
             continue
         known.add(seq)
         if seq < newest:
-            report.add("I9", f"{who} handed out event {seq} after {newest}", [*event, by_seq[newest]])
+            report.add("I9", f"{reader} handed out event {seq} after {newest}", [*event, by_seq[newest]])
         newest = max(newest, seq)
     for seq in sorted(by_seq.keys() - known):
-        report.add("I9", f"{who} never handed out event {seq}", [by_seq[seq]])
+        report.add("I9", f"{reader} never handed out event {seq}", [by_seq[seq]])
     purged = any(isinstance(event, LogCompacted) for event in by_seq.values())
     for seq in sorted(known - by_seq.keys()):
         if not purged:
-            report.add("I9", f"{who} handed out event {seq}, which was never committed")
+            report.add("I9", f"{reader} handed out event {seq}, which was never committed")
 
 
 # ── overlap ─────────────────────────────────────────────────────────────────
@@ -306,9 +321,9 @@ def check_overlap(history: History, report: Report) -> None:
 
 
 def _limits_of_runs(history: History, limits: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return run id → the names under which its leases are counted.
+    """Return for each run the names under which its leases are counted.
 
-    These are its schedule, if that must not overlap, and its gates that are in `limits`.
+    These are the run's schedule, if its runs must not overlap, and those of the run's gates that are in `limits`.
     """
     exclusive: set[tuple[str, int]] = set()
     for sid, stream in history.schedule_streams().items():
@@ -325,7 +340,7 @@ def _limits_of_runs(history: History, limits: Collection[str]) -> dict[str, tupl
 
 
 def check_complete(history: History, report: Report, until: Ms, longest: Ms) -> None:
-    """Check that no due run is open after the faults ended, except runs that began within the last `longest` ms."""
+    """Check that no run that is due at `until` is open, except runs that began within the `longest` ms before."""
     streams = history.run_streams()
     for run in history.runs:
         running = run.state is State.RUNNING

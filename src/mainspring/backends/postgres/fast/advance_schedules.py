@@ -17,8 +17,8 @@ from mainspring.model.instant import Ms
 class ScheduleAdvances:
     """A batch in which each change advances a schedule, ready to be written.
 
-    `advances`: rows of ADVANCE_COLUMNS; `runs`: rows of INSERTED_RUN_COLUMNS for the runs of the fires, each with the
-    `idx` of its advance behind.
+    `advances`: rows of ADVANCE_COLUMNS. `runs`: rows of INSERTED_RUN_COLUMNS for the runs of the fires; behind these
+    columns, each row has the index of its schedule's change.
     """
 
     def __init__(self, changes: Sequence[Change], advances: list[Any], runs: list[Any]) -> None:
@@ -30,7 +30,7 @@ class ScheduleAdvances:
         """Write the changes whose schedule is as the planner read it, and set their results.
 
         Returns the instant stamped on the events, and the refused changes, whose results the caller sets. `now`: the
-        instant to send to the server, see `Database.now`.
+        instant of a test; None: the server's time.
         """
         if self._runs:
             sql, parameters = bind(self._runs, (), self._advances)
@@ -51,7 +51,7 @@ class ScheduleAdvances:
 def match_schedule_advances(changes: Sequence[Change]) -> ScheduleAdvances | None:
     """Return the batch, ready to be written, if each change only advances a schedule and inserts fresh runs of it.
 
-    Return None for any other batch, also if two changes advance one schedule, or if one finishes its schedule.
+    Return None for any other batch, also if two changes advance one schedule, or if a change finishes its schedule.
     """
     advances: list[Any] = []
     runs = RunInsertRows()
@@ -75,4 +75,5 @@ def match_schedule_advances(changes: Sequence[Change]) -> ScheduleAdvances | Non
 
 
 def _position(schedule: Any) -> tuple[Any, ...]:
+    """Return the values of a schedule's planning position, in the order of POSITION_FIELDS."""
     return tuple(getattr(schedule, name) for name in POSITION_FIELDS)

@@ -27,9 +27,10 @@ _ACCEPTED = Result("accepted")
 async def complete_runs(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied | None:
-    """Write a batch of plain successes of one owner, each of another run, and claim if requested; return the results.
+    """Write a batch of plain successes and claim if requested; return the results.
 
-    Returns None, with nothing written, for any other batch. The runs are removed from `db.claimed`.
+    All successes must have one owner, and each another run. Return None, with nothing written, for any other batch. The
+    completed runs are removed from `db.claimed`.
     """
     rows: dict[str, tuple[Any, ...]] = {}
     owner = changes[0].events[0].owner if changes[0].events else None
@@ -58,10 +59,12 @@ async def _write(
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
     """Complete runs, leave their gates and claim; return the instant, the ids of completed runs, and the claim.
 
-    `done`: parameters of `complete_runs_ctes`. Runs whose lease does not hold are not completed; the ids are None if no
-    run is. The claim shares the commit, with two exceptions: it follows if the runs leave gates, so that it sees the
-    room in them, and if a candidate has gates or crashed before. It is None if no run was requested, or if it failed
-    after the commit.
+    `done`: the parameters of `complete_runs_ctes`. A run whose lease does not hold is not completed. The ids are None
+    if no run was completed.
+
+    The claim shares the commit, except in two cases, in which it follows the commit: if the runs leave gates, so that
+    the claim finds room in them; and if a candidate has gates or crashed before. The claim is None if none was
+    requested, or if it failed after the commit.
     """
     claimed: Claimed | None = None
     released = [(change.guard.id, gate) for change in changes if change.guard for gate in change.releases]
@@ -82,9 +85,9 @@ async def _write(
 
 
 async def _explain_lost(db: Database, changes: Sequence[Change], held: set[str], results: list[Result]) -> None:
-    """Set the results of changes whose run is not in `held`: `repeated` if the change is stored, else `refused`.
+    """Set the result of each change whose run was not completed: `repeated` if the change is stored, else `refused`.
 
-    `held`: the ids of the runs whose lease held.
+    `held`: the ids of the runs that were completed because their lease held.
     """
     refused = [(i, change) for i, change in enumerate(changes) if change.guard and change.guard.id not in held]
     for index, _ in refused:
@@ -94,9 +97,9 @@ async def _explain_lost(db: Database, changes: Sequence[Change], held: set[str],
 
 
 def split_successes(db: Database, changes: Sequence[Change]) -> tuple[list[int], list[int]] | None:
-    """Return the indexes of the plain successes of one owner in a batch, and those of the other changes.
+    """Return two lists of indexes: of the plain successes of one owner in a batch, and of the other changes.
 
-    Return None if one of the two is missing, or if two changes concern one run and one of them is a plain success.
+    Return None if one of the lists would be empty, or if a plain success and another change concern one run.
     """
     ended: list[int] = []
     others: list[int] = []
@@ -113,9 +116,10 @@ def split_successes(db: Database, changes: Sequence[Change]) -> tuple[list[int],
 
 
 async def _claim_or_none(call: Awaitable[Claimed]) -> Claimed | None:
-    """Await a claim that follows a commit and return it; return None if it fails.
+    """Await a claim that follows a commit and return its answer; return None if the claim fails.
 
-    Why: the results of the commit must reach the caller, else it would send the changes again. The worker claims again.
+    Why: the results of the commit must reach the caller, which would otherwise send the changes again. The worker
+    claims again anyway.
     """
     try:
         return await call
@@ -126,7 +130,7 @@ async def _claim_or_none(call: Awaitable[Claimed]) -> Claimed | None:
 def _success_row(known: Mapping[str, Run], change: Change, owner: str | None) -> tuple[Any, ...] | None:
     """Return a row of the parameters of `complete_runs_ctes` for a plain success by `owner`; None for any other change.
 
-    `known`: the runs that this store object claimed, by id. The change must have the epoch of that claim.
+    `known`: the runs that this store object claimed, by id. The change must have the epoch of the claim.
     """
     run = change.run
     if change.kind != "success" or run is None:

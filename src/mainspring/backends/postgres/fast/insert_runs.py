@@ -15,12 +15,15 @@ from mainspring.model.events import RunScheduled
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run, differs_only_in_id_and_body
 
-#: Results of a change without a guard, and of a change that inserted the run it guards, whose stream has one event.
+#: Results of a change without a guard, and of a change that inserted the run it guards. Such a run has one event.
 _ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
 
 
 class RunInserts:
-    """A batch that only inserts fresh runs and their payloads, ready to be written. `rows`: INSERTED_RUN_COLUMNS."""
+    """A batch that only inserts fresh runs and their payloads, ready to be written.
+
+    `rows`: a row of INSERTED_RUN_COLUMNS for each run.
+    """
 
     def __init__(self, changes: Sequence[Change], rows: list[Any]) -> None:
         self._changes = changes
@@ -30,7 +33,7 @@ class RunInserts:
         """Insert the runs that do not exist, and set the results of the changes that are accepted.
 
         Returns the instant stamped on the events, and the refused changes, whose results the caller sets. `now`: the
-        instant to send to the server, see `Database.now`.
+        instant of a test; None: the server's time.
         """
         bodies = body_rows(body for change in self._changes for body in change.bodies)
         sql, parameters = bind(self._rows, bodies)
@@ -48,7 +51,7 @@ class RunInserts:
 
 
 def match_run_inserts(changes: Sequence[Change]) -> RunInserts | None:
-    """Return the batch, ready to be written, if it only inserts fresh runs and their payloads, no gates; else None."""
+    """Return the batch, ready to be written, if it only inserts fresh runs and their payloads; else None."""
     rows = RunInsertRows()
     for change in changes:
         if change.kind != "new_runs" or change.gates:
@@ -59,7 +62,10 @@ def match_run_inserts(changes: Sequence[Change]) -> RunInserts | None:
 
 
 class RunInsertRows:
-    """Collects rows of INSERTED_RUN_COLUMNS. Runs that differ only in id and body copy the row of the first of them."""
+    """Collects rows of INSERTED_RUN_COLUMNS.
+
+    Of runs that differ only in id and body, only the first is converted; the others copy its row, which is faster.
+    """
 
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
@@ -69,9 +75,10 @@ class RunInsertRows:
         self._row: list[Any] = []
 
     def add(self, change: Change, runs: Sequence[Run]) -> bool:
-        """Add a row for each of the runs that a change inserts; return False if one is not fresh, or was added before.
+        """Add a row for each of the runs that a change inserts.
 
-        After False the rows cannot be used: some runs of the change may have been added.
+        Return False if a run is not fresh, or was added before. The rows must not be used then: they may have a part of
+        the change.
         """
         change_id = storable_text(change.id)
         for run, event in zip(runs, change.events, strict=True):
@@ -95,7 +102,10 @@ class RunInsertRows:
         return True
 
     def _set_model(self, run: Run, event: RunScheduled) -> bool:
-        """Keep a run, with its row, as the model of the runs that follow; return False if it is not fresh."""
+        """Keep a run and its row, which following runs may copy; return False if the run is not fresh.
+
+        `event`: the run's `RunScheduled` event.
+        """
         row = fresh_row(run, 1)
         if row is None:
             return False

@@ -1,7 +1,8 @@
 """One SQL statement that inserts new runs with their payloads and events, and advances the schedules that fired.
 
-A column whose value is equal in all rows is sent as one value, the other columns as one array each, so one run needs
-no array. Without payloads the statement does not name their table, and without advances not that of schedules.
+A column whose value is equal in all rows is sent as one value, and any other column as an array. So a single run needs
+no array. Without payloads, the statement does not name their table; without schedules to advance, it does not name the
+table of schedules.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from mainspring.backends.postgres.rows import (
 
 #: The columns of a fresh run, then those of its `RunScheduled` event that the run does not have.
 INSERTED_RUN_COLUMNS = {**FRESH_COLUMNS, "actor": "text", "change": "text", "data": "text"}
-#: Columns of a schedule's planning position; its definition does not change.
+#: Columns of a schedule's planning position, which an advance sets. An advance does not change the definition.
 _POSITION = {
     name: SCHEDULE_VALUES[name] for name in ("state", "anchor", "cursor", "next_at", "fired", "reason", "until")
 }
 POSITION_FIELDS = tuple(_POSITION)
-#: `idx` is the index of the change in the batch; the columns `at_…` are what the planner read.
+#: `idx` is the index of the change in the batch; the columns `at_…` have the values that the planner read.
 ADVANCE_COLUMNS = {
     "idx": "integer",
     "id": "text",
@@ -38,19 +39,19 @@ ADVANCE_COLUMNS = {
     "at_n": "integer",
     "at_touched": "integer",
 }
-#: With schedules to advance, a run also has the `idx` of its schedule's change.
+#: With schedules to advance, a row of a run also has the `idx` of its schedule's change, as `plan`.
 _COLUMNS = {**INSERTED_RUN_COLUMNS, "plan": "integer"}
-_NAMES = tuple(_COLUMNS)
-_WIDTH = len(INSERTED_RUN_COLUMNS)
+_COLUMN_NAMES = tuple(_COLUMNS)
+_COLUMN_COUNT_WITHOUT_PLAN = len(INSERTED_RUN_COLUMNS)
 
 
 def bind(
     rows: Sequence[Sequence[Any]], bodies: Sequence[Sequence[Any]], advances: Sequence[Sequence[Any]] = ()
 ) -> tuple[str, list[Any]]:
-    """Return the statement that writes new runs, their payloads and schedule advances, and its parameters after `now`.
+    """Return the statement that writes new runs, payloads and schedule advances, and its parameters after `now`.
 
-    `rows` have INSERTED_RUN_COLUMNS, and with `advances` one column more: the `idx` of the run's advance. There is one
-    row at least. `bodies` are payloads as (id, data), `advances` rows of ADVANCE_COLUMNS.
+    `rows`: INSERTED_RUN_COLUMNS of the runs, one row at least; with `advances`, each row has one column more, the `idx`
+    of the run's advance. `bodies`: payloads as (id, data). `advances`: rows of ADVANCE_COLUMNS.
     """
     columns = list(zip(*rows, strict=True))
     count = len(rows)
@@ -66,13 +67,14 @@ def bind(
 
 @lru_cache(maxsize=256)
 def statement(varying: tuple[int, ...], *, with_bodies: bool = False, with_advances: bool = False) -> str:
-    """Return SQL that inserts new runs. Parameters: now, columns of runs, then of payloads and of advances if present.
+    """Return SQL that inserts new runs, and, if wanted, payloads and schedule advances.
 
-    `varying`: indexes of the run columns that are arrays. The statement returns the instant, how many runs were
-    inserted (`got`), and their `ids`, NULL if all were. With advances it returns the instant, and as `held` the `idx`
-    of the schedules that were as the caller read them; only runs of these are inserted.
+    Its parameters: now, columns of runs, then columns of payloads and of advances. `varying`: the indexes of the run
+    columns that are sent as arrays. Without advances, the statement returns the instant, how many runs were inserted
+    (`got`), and their `ids`, NULL if all were inserted. With advances, it returns the instant, and as `held` the `idx`
+    of each schedule that was as the caller read it. Then only the runs of these schedules are inserted.
     """
-    names = _NAMES if with_advances else _NAMES[:_WIDTH]
+    names = _COLUMN_NAMES if with_advances else _COLUMN_NAMES[:_COLUMN_COUNT_WITHOUT_PLAN]
     value_of = {name: f"${2 + i}::{_COLUMNS[name]}" for i, name in enumerate(names)}
     value_of |= {names[i]: f"i.{names[i]}" for i in varying}
     rows = "(SELECT 1 AS ord) i"
@@ -107,9 +109,9 @@ SELECT t.now, {answer}
 
 
 def _advance_sql(first: int) -> str:
-    """Return SQL that advances the schedules that are as the caller read them, and returns the `idx` of each.
+    """Return SQL that advances the schedules that are as the caller read them, and returns the `idx` of each of them.
 
-    `first`: the number of the first of its parameters, which are ADVANCE_COLUMNS.
+    Its parameters are ADVANCE_COLUMNS, from the number `first` on.
     """
     return f"""
     UPDATE §schedule s SET {", ".join(f"{name} = i.{name}" for name in POSITION_FIELDS)}, held_until = 0,
@@ -119,7 +121,8 @@ def _advance_sql(first: int) -> str:
     RETURNING i.idx"""  # noqa: S608
 
 
-#: Parameters: now, ADVANCE_COLUMNS. Advances schedules whose changes bring no runs; returns the instant and `held`.
+#: Parameters: now, ADVANCE_COLUMNS. Advances schedules whose changes insert no runs. Returns the instant, and as `held`
+#: the `idx` of each schedule that was as the caller read it, NULL if there are none.
 ADVANCE_SCHEDULES = f"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now), m AS ({_advance_sql(2)})
 SELECT t.now, (SELECT array_agg(m.idx) FROM m) AS held FROM t

@@ -1,4 +1,7 @@
-"""Fast path of `apply`: complete runs that succeeded and change no other row, and claim the next runs in one call."""
+"""Fast path of `apply` for plain successes: complete runs and claim the next runs in one call.
+
+A *plain success* is a change of kind "success" whose run is not parked, leaves no gate and has no request to cancel.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from mainspring.model.instant import Ms
 from mainspring.ports.store import Applied, ClaimRequest
 
 COMPLETE_RUNS = load("apply", "common", "claim_runs", "complete_runs")
-#: Changes that one call takes; Lua's unpack() takes some thousand values at most, and a run needs several.
+#: The largest number of changes in one call: Lua's unpack() takes some thousand values, and a run needs several.
 _MAX_BATCH_CHANGES = 1_000
 _ACCEPTED = Result("accepted")
 
@@ -23,9 +26,10 @@ async def complete_runs(
 ) -> tuple[Applied, list[int]] | None:
     """Write a batch of plain successes, then claim if requested; return the answer and positions of unwritten changes.
 
-    A change is left unwritten, for lua/apply.lua, if its lease is not held, or its run has gates or a cancel request;
-    its result in the answer is "accepted" all the same, and nothing is claimed. Returns None, with nothing written, if
-    the batch holds other changes, names a run twice, is empty or too large.
+    A change is left unwritten, for lua/apply.lua, if its lease is not held, or if its run has gates or a cancel
+    request. Its result in the answer is then wrong ("accepted") and to be replaced by the caller, and nothing is
+    claimed. Return None, with nothing written, if the batch has other changes, contains a run twice, is empty or too
+    large.
     """
     if not 0 < len(changes) <= _MAX_BATCH_CHANGES or not all(map(is_plain_success, changes)):
         return None
@@ -51,6 +55,6 @@ async def complete_runs(
 
 
 def is_plain_success(change: Change) -> bool:
-    """Return True if the change is a success that releases no gate, of a run neither parked nor asked to stop."""
+    """Return True for a success that releases no gate, of a run that is neither parked nor asked to cancel."""
     run = change.run
     return change.kind == "success" and not change.releases and run is not None and run.cancel is run.parked_on is None

@@ -15,7 +15,7 @@ from mainspring.model.run import CLAIMABLE, Run
 from mainspring.ports.store import Applied
 
 INSERT_RUNS = load("apply", "insert_runs")
-#: Runs that one call takes; Lua's unpack() takes some thousand values at most, and a run needs several.
+#: The largest number of runs in one call: Lua's unpack() takes some thousand values, and a run needs several.
 _MAX_BATCH_RUNS = 1_000
 _ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
 
@@ -23,8 +23,8 @@ _ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
 async def insert_runs(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied | None:
     """Insert the runs of a batch, and return the results; None, with nothing written, if the batch needs lua/apply.lua.
 
-    The batch needs it if it holds other changes or is too large, or if one of its runs or the holder of one of its
-    unique keys exists already.
+    A batch needs lua/apply.lua if it has other changes or is too large, if one of its runs exists already, or if
+    another run holds one of its unique keys.
     """
     batch = _InsertBatch()
     for change in changes:
@@ -39,27 +39,27 @@ async def insert_runs(db: Database, changes: Sequence[Change], now: Ms | None) -
 
 
 class _InsertBatch:
-    """Arguments of lua/insert_runs.lua, gathered from changes. The position of a run counts the runs from 1."""
+    """Arguments of lua/insert_runs.lua, gathered from changes. A run's position is its number in the batch, from 1."""
 
     def __init__(self) -> None:
         #: Run id → position.
         self.ids: dict[str, int] = {}
-        #: Three arguments for each run: header, other fields, event.
+        #: Three arguments for each run: its header, its other fields, its event.
         self.arguments: list[Argument] = []
-        #: Name of a queue → positions of its runs, and when each is ready.
+        #: Name of a queue → positions of its runs, and the ready time of each run.
         self._queues: dict[str, tuple[list[int], list[str]]] = {}
         #: Namespace → positions of its runs.
         self._namespaces: dict[str, list[int]] = {}
         #: Namespace NUL unique key → position of the run that has it.
         self._keys: dict[str, int] = {}
-        #: Payload id → number of runs that name it, and → its text.
+        #: Payload id → number of runs that use the payload; payload id → its text.
         self._uses: dict[str, int] = {}
         self._texts: dict[str, str] = {}
 
     def add(self, change: Change) -> bool:
         """Add the runs of a change; return False if lua/insert_runs.lua cannot write the change.
 
-        The batch must not be used then: a part of the change may have been added.
+        After False the batch must not be used, because a part of the change may have been added.
         """
         runs = _runs_of_insert(change)
         if not runs:
@@ -71,10 +71,10 @@ class _InsertBatch:
         return True
 
     def _add_run(self, run: Run, event: Event, change: str) -> bool:
-        """Add one run with its event, of the change with the id `change`; return False if the script cannot insert it.
+        """Add one run with its event; return False if the script cannot insert the run. `change`: the change's id.
 
-        It cannot if the run does not just wait for a worker, belongs to a schedule, or has the id or unique key of a
-        run that was added before.
+        The script inserts no run that does more than wait for a worker, belongs to a schedule, or has the id or unique
+        key of a run that was added before.
         """
         if run.id in self.ids or run.state not in CLAIMABLE or run.schedule_id is not None:
             return False
@@ -98,7 +98,7 @@ class _InsertBatch:
         return True
 
     def pack(self) -> bytes:
-        """Return the argument of lua/insert_runs.lua that is about all runs; `arguments` follow it."""
+        """Return the argument of lua/insert_runs.lua about all runs, which comes before those in `arguments`."""
         queues = [(name, *rows) for name, rows in self._queues.items()]
         bodies: list[Any] = [(body, count, self._texts.get(body)) for body, count in self._uses.items()]
         keys = (list(self._keys), list(self._keys.values()))
@@ -106,7 +106,10 @@ class _InsertBatch:
 
 
 def _runs_of_insert(change: Change) -> tuple[Run, ...]:
-    """Return the runs that a change inserts; () if it does more, brings gates, or has unique keys without a guard."""
+    """Return the runs that a change inserts, if lua/insert_runs.lua may be able to insert them, else ().
+
+    The answer is () for a change that does more, brings gates, or has runs with unique keys besides its guarded run.
+    """
     if change.kind != "new_runs" or change.gates:
         return ()
     if change.run is not None:

@@ -2,8 +2,9 @@
 -- KEYS[1]: prefix. ARGV: now or '', changes, {offer, limit} or ''
 -- A change (packed by apply.py): kind of guard, guarded id, change id, expected value of the guard, new values, runs,
 -- events, payloads, gates, touches, releases, spans.
--- Returns {now, answers, claim or false}. An answer: if accepted, the number of events of the guarded row (0 under a
--- lease and without a guard); else {1 (refused) or 2 (repeated), that number, row or false}.
+-- Returns {now, answers, claim or false}. The answer to an accepted change is the number of events of the guarded row
+-- (0 under a lease and without a guard). The answer to any other change is {1 (refused) or 2 (repeated), number of
+-- events of the row that refused it, this row or false}.
 
 local NOTHING, RUN_LEASE, RUN_AT, RUN_ABSENT, SCHEDULE_AT, SCHEDULE_ABSENT = 0, 1, 2, 3, 4, 5
 local RUN_EVENT, SCHEDULE_EVENT, NOTE = 1, 2, 3
@@ -12,9 +13,9 @@ local now = current_time(ARGV[1])
 local at, instant_now = pack(now), struct.pack('>i8', now)
 local ENDED_AT = 56 -- offset of the time of the run's end in the header
 local changes = cmsgpack.unpack(ARGV[2])
-local hour_ago = now - 3600000 -- the ids of changes without guard and runs are remembered until then
+local hour_ago = now - 3600000 -- ids of changes without guard and runs are stored for an hour
 
--- True if the event with this number was written by the change with this id.
+-- Return true if the event with this number was written by the change with this id.
 local function is_event_of(seq, change)
   local event = hget(block_key(seq), format('%d', seq))
   if not event then
@@ -24,7 +25,7 @@ local function is_event_of(seq, change)
   return change_id == change
 end
 
--- True if an event of this run was written by the change with this id.
+-- Return true if an event of this run was written by the change with this id.
 local function run_has_change(id, change)
   local r = id and load_run(id)
   for i = 1, r and #r.trail or 0, 6 do
@@ -35,7 +36,7 @@ local function run_has_change(id, change)
   return false
 end
 
--- True if an event of this schedule was written by the change with this id.
+-- Return true if an event of this schedule was written by the change with this id.
 local function schedule_has_change(id, change)
   for _, seqs in ipairs({ call('LRANGE', P .. 'moves:' .. id, 0, -1), list_appends['moves:' .. id] or {} }) do
     for _, seq in ipairs(seqs) do
@@ -47,8 +48,8 @@ local function schedule_has_change(id, change)
   return false
 end
 
--- The answer to a change whose guard failed: repeated if this change has been stored before, else refused. row: the
--- decoded row that refused it, or nil; is_run: true if it is a run, else it is a schedule.
+-- Return the answer to the change `c`, whose guard failed: repeated if this change is stored already, else refused.
+-- row: the decoded row that refused the change, or nil; is_run: true if the row is a run, false if it is a schedule.
 local function refusal(row, is_run, c)
   if not row then
     return { 1, 0, false }
@@ -60,7 +61,7 @@ local function refusal(row, is_run, c)
   return { is_repeated and 2 or 1, row.n, hget(is_run and 'run' or 'schedule', row.id) }
 end
 
--- Nil if the change's guard holds, else the answer.
+-- Check the guard of the change `c`: return nil if it holds, else the answer to the change.
 local function check_guard(c)
   local kind, id, expected = c[1], c[2], c[4]
   if kind == RUN_LEASE then
@@ -101,7 +102,8 @@ local function check_guard(c)
   end
 end
 
--- Apply new values to the guarded run, which leaves its indexes; the caller indexes and saves it.
+-- Set the new values of the change `c` on its guarded run, remove the run from its indexes, and return it. The caller
+-- indexes and saves the run.
 -- values: state, ready, failures, crashes, reason, result, error, began, ms, dead, nil, cancel, body, unique key
 local function update_run(c)
   local r, v, id = load_run(c[2]), c[5], c[2]
@@ -130,7 +132,8 @@ local function update_run(c)
 end
 
 -- Insert a run. new: id, header without created_at, owner, head and rest, number of its events, true if it has ended,
--- namespace, schedule, fire key, payload, queue if the run only waits for a worker, ready. trail: its trail, packed.
+-- namespace, schedule, fire key, payload, queue if the run only waits for a worker, ready time. trail: the packed log
+-- numbers of its events.
 local function insert_run(new, trail)
   local id, front = new[1], new[2]
   if new[6] then
@@ -146,12 +149,12 @@ local function insert_run(new, trail)
   end
 end
 
--- False if the run exists, or its schedule has a run for the same fire key.
+-- Return false if the run exists, or its schedule has a run with its fire key. new: as for `insert_run`.
 local function can_insert(new)
   return not hget('run', new[1]) and not (new[8] and new[9] and hget('fire:' .. new[8], new[9]))
 end
 
--- Write a change's schedule; returns the number of its last event.
+-- Write the schedule of the change `c`; return the number of the schedule's last event.
 -- values: revision, cursor, state, next_at, namespace, name, app, payload, encoded schedule, number of events, id
 local function write_schedule(c)
   local id, v, old = c[2], c[5], load_schedule(c[5][11])
@@ -178,7 +181,7 @@ local function write_schedule(c)
   return s.n
 end
 
--- Index an event that is no move of a run or schedule; with `run`, also by that run.
+-- Index a note, an event that changes no row, by its time; if `run` is given, also under this run.
 local function index_note(seq, run)
   zput('notes', format('%d', seq), now)
   if run then
@@ -186,9 +189,10 @@ local function index_note(seq, run)
   end
 end
 
--- Append a change's events to the log in their order. r: guarded run or nil; n: number of the guarded schedule's last
--- event after this change, or nil; trails: run id → trail to fill, for each run that this change inserts. Events of
--- other runs, which exist already, are left out.
+-- Append the events of the change `c` to the log in their order. r: the guarded run, or nil; n: the number of the
+-- guarded schedule's last event after this change, or nil; trails: for each run that this change inserts, run id →
+-- table to which the numbers of its events are added. Events of runs that should be inserted but exist already are left
+-- out.
 local function append_events(c, r, n, trails)
   local own = 0
   for _, e in ipairs(c[7] or {}) do
@@ -218,7 +222,7 @@ local function append_events(c, r, n, trails)
   end
 end
 
--- Check one change and collect its writes; returns its answer.
+-- Check the change `c` and collect its writes for `flush`; return the answer to it.
 local function apply_change(c)
   local answer = check_guard(c)
   if answer then

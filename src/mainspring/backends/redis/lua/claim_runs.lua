@@ -1,6 +1,6 @@
--- Part of a script: claim due runs for a worker, by priority, then time, if their gates have room. A run that crashed
--- before is claimed alone, so that if it kills its worker, few others are charged with the crash. The entry point is
--- `claim`.
+-- Part of a script: claim due runs for a worker, by priority, then time, if their gates have room. The entry point is
+-- `claim`. A run that crashed before is claimed alone: if it kills its worker again, the crash is counted for few
+-- other runs.
 
 local STARTED, PACKED_NIL = pack(nil, 'RunStarted', 1, nil), pack(nil)
 local MAX_FAST_CLAIM = MAX_ARGS / 2 -- runs in one claim: two values for each in one command
@@ -13,8 +13,8 @@ local function to_set(values)
   return set
 end
 
--- Names of non-empty queues, among them all that the offer covers: of either all possible names or all existing ones,
--- whichever are fewer.
+-- Return names of non-empty queues, among them all queues that the offer covers. The search takes the shorter way: it
+-- reads the names of all queues, or tests every name that the offer can have.
 local function existing_queues(lanes, tasks)
   local key, names = P .. 'queues', {}
   if call('SCARD', key) <= 4 * #lanes * #tasks then
@@ -39,7 +39,7 @@ local function existing_queues(lanes, tasks)
   return found
 end
 
--- Priority → keys of the non-empty queues of the offered lanes and tasks.
+-- Return priority → keys of the non-empty queues of the offered lanes and tasks.
 local function offered_queues(lanes, tasks)
   local found = { [0] = {}, {}, {}, {} }
   if #lanes == 0 or #tasks == 0 then
@@ -56,7 +56,7 @@ local function offered_queues(lanes, tasks)
   return found
 end
 
--- True if the pair {score, id} `a` comes before `b`.
+-- Return true if the pair {score, id} `a` comes before the pair `b`.
 local function comes_before(a, b)
   if a[1] ~= b[1] then
     return a[1] < b[1]
@@ -64,7 +64,8 @@ local function comes_before(a, b)
   return a[2] < b[2]
 end
 
--- The ids of the first `enough` runs that are due at `now`, by priority, then time; and for each the key of its queue.
+-- Return the ids of the first `enough` runs that are due at `now`, by priority, then time; and the key of each run's
+-- queue.
 local function first_due(queues, now, enough)
   local found, from = {}, {}
   for priority = 0, 3 do
@@ -95,7 +96,8 @@ local function first_due(queues, now, enough)
   return found, from
 end
 
--- Those of the given ids that may be claimed under this offer at `now`, by priority, then time.
+-- Return those of the ids whose runs may be claimed at `now` under an offer of these lanes and tasks, by priority, then
+-- time.
 local function claimable_among(ids, lanes, tasks, now)
   local due, found = {}, {}
   lanes, tasks = to_set(lanes), to_set(tasks)
@@ -116,8 +118,8 @@ local function claimable_among(ids, lanes, tasks, now)
   return found
 end
 
--- The name of the gate that does not admit this run now, or nil. A gate admits no run that comes after its first parked
--- run. `first` caches gate → {score, id} of its first parked run, or false.
+-- Return the name of a gate that does not admit this run now, or nil. A gate admits no run that comes after its first
+-- parked run. `first` is a cache: gate → {score, id} of its first parked run, or false.
 local function blocking_gate(r, now, first)
   for _, name in ipairs(load_head(r).gates) do
     local g = load_gate(name)
@@ -138,8 +140,8 @@ local function has_gates(r)
   return bit.band(r.flags, HAS_GATES) ~= 0
 end
 
--- Enter the gates of runs in order, up to `limit`; returns the admitted runs. A run that is not admitted is parked at
--- the gate that stopped it. A run that crashed before is admitted alone.
+-- Let up to `limit` runs enter their gates, in the order of the ids; return the admitted runs. A run that is not
+-- admitted is parked at the gate that refused it. A run that crashed before is admitted alone.
 local function admit_runs(ids, limit, now)
   local taken, first = {}, {}
   for _, id in ipairs(ids) do
@@ -169,7 +171,7 @@ local function admit_runs(ids, limit, now)
   return taken
 end
 
--- The earliest ready time in the offered queues, or false if they are empty. It may be past.
+-- Return the earliest ready time in the offered queues, or false if they are empty. The time may be past.
 local function next_ready_at(queues)
   local best = false
   for priority = 0, 3 do
@@ -185,8 +187,8 @@ local function next_ready_at(queues)
 end
 
 -- Fast path: claim runs without gates. Rows are cut and joined as bytes instead of decoded and encoded.
--- due: ids; from: the key of each id's queue; answer: see `claim`. Returns the filled answer, or nil, with nothing
--- written, if one of the runs has gates or crashed before.
+-- due: ids of runs; from: the key of each run's queue; answer: the answer of `claim`, to which the runs are added.
+-- Returns the answer, or nil, with nothing written, if one of the runs has gates or crashed before.
 local function claim_ungated(due, from, now, offer, answer)
   local owner, lease = offer[1], now + offer[4]
   local found = call('HMGET', P .. 'run', unpack(due))
@@ -274,8 +276,8 @@ local function claim_ungated(due, from, now, offer, answer)
   return answer
 end
 
--- Those of the given ids, in order, that are due, or that may be claimed ahead of their time: runs that never crashed
--- and whose gates, if any, are used by their own schedule alone, so that an early claim delays no other work.
+-- Return those of the ids, in their order, whose runs are due, or may be claimed ahead of their time. These are runs
+-- that never crashed and have no gate but their own schedule's, so that an early claim delays no other work.
 local function claimable_ahead(ids, now)
   local found = {}
   hload('run', ids)
@@ -294,7 +296,8 @@ local function claimable_ahead(ids, now)
   return found
 end
 
--- Slow path: claim at most `limit` of the given runs through their gates, and fill the answer (see `claim`).
+-- Slow path: claim at most `limit` of the runs with these ids through their gates, and add the claimed runs to the
+-- answer of `claim`.
 local function claim_gated(due, limit, now, offer, answer)
   local owner, lease = offer[1], now + offer[4]
   local packed_owner = pack(owner, nil)
@@ -312,7 +315,7 @@ local function claim_gated(due, limit, now, offer, answer)
   flush()
 end
 
--- Claim at most `limit` runs. offer: {owner, lanes, tasks, ttl, ahead}; ids: claim only these, or {} for any.
+-- Claim at most `limit` runs. offer: {owner, lanes, tasks, ttl, ahead}; ids: the only candidates, or {} for any run.
 -- Returns {now, next ready time or false, row, payload or false, row, …}.
 local function claim(now, offer, limit, ids)
   local queues = offered_queues(offer[2], offer[3])
@@ -324,7 +327,7 @@ local function claim(now, offer, limit, ids)
       local due, from = first_due(queues, now + offer[5], math.min(limit, MAX_FAST_CLAIM))
       if #due > 0 and not claim_ungated(due, from, now, offer, answer) then
         answer = { now, false }
-        due = first_due(queues, now + offer[5], 4 * limit) -- gates may stop some of them, so look at more than `limit`
+        due = first_due(queues, now + offer[5], 4 * limit) -- gates may refuse some, so read more than `limit`
         claim_gated(offer[5] > 0 and claimable_ahead(due, now) or due, limit, now, offer, answer)
       end
     end

@@ -1,7 +1,7 @@
--- The first part of most scripts: key names, rows in and out, and the indexes of every row.
+-- The first part of most scripts: names of keys, decoding and encoding of rows, and the indexes of every row.
 -- KEYS[1]: the prefix of every key, `{mainspring}:`. It is the hash tag, so all keys of one store lie in one slot.
--- Reads go through a cache. Writes are collected, and sent by `flush` once everything is checked, so a script that the
--- server refuses (no memory, a read-only replica) or that raises an error before has written nothing.
+-- Reads go through a cache. Writes are collected, and sent by `flush` once everything is checked. So a script that the
+-- server refuses (no memory, a read-only replica), or that raises an error before `flush`, has written nothing.
 -- docs/redis.md lists every key.
 
 local P = KEYS[1] -- short, because every key name in every script begins with it
@@ -35,10 +35,11 @@ end
 
 -- ── hashes ──────────────────────────────────────────────────────────────────
 
--- Both: hash → field → value as it will be after the script, false where the field does not exist.
+-- hash → field → value after the script; false: the field does not exist. `hash_cache` has all fields that the script
+-- has read or changed, `hash_changes` only those to be written.
 local hash_cache, hash_changes = {}, {}
 
--- The cached fields of a hash, a table to change.
+-- Return the cached fields of a hash: the table of the cache itself, for the caller to change.
 local function cached_fields(hash)
   local fields = hash_cache[hash]
   if not fields then
@@ -48,7 +49,7 @@ local function cached_fields(hash)
   return fields
 end
 
--- The value of a field, or false, with the changes of this script.
+-- Return the value of a field, or false, with the changes that this script has made before.
 local function hget(hash, field)
   local fields = cached_fields(hash)
   local value = fields[field]
@@ -90,7 +91,7 @@ end
 
 -- ── sorted sets, and the sets that list their names ─────────────────────────
 
--- Sorted set → member → new score or false; registry → name → key; list → values to append.
+-- Writes for `flush`. Sorted set → member → new score or false; registry → name → key; list → values to append.
 local score_changes, registries, list_appends = {}, {}, {}
 
 -- Set a member's score in a sorted set; the score false removes the member.
@@ -131,10 +132,11 @@ end
 
 -- ── the log ─────────────────────────────────────────────────────────────────
 
--- Numbers of the last event: with the events of this script, and as stored. Nil until `log_end` reads them.
+-- The number of the last event in the log, with the events of this script; and the number that is stored. Both are nil
+-- until `log_end` reads them.
 local last_seq, first_seq
 
--- The number of the last event in the log, events of this script included.
+-- Return the number of the last event in the log, events of this script included.
 local function log_end()
   if not last_seq then
     last_seq = tonumber(call('GET', P .. 'seq') or 0)
@@ -143,7 +145,7 @@ local function log_end()
   return last_seq
 end
 
--- The hash that holds the event with this number.
+-- Return the name of the hash (a block of the log) that holds the event with this number.
 local function block_key(seq)
   return 'log:' .. format('%d', floor(seq / BLOCK_EVENTS))
 end
@@ -224,7 +226,7 @@ end
 -- ── runs ────────────────────────────────────────────────────────────────────
 -- A row: header of fixed size · owner · trail (the log numbers of the run's events, 6 bytes each) · head (fields set at
 -- the insert, of which only the payload's id may change) · rest (fields that scripts seldom read). Head, state and rest
--- together are a `Run`, field by field in its order; the place of a field that is in the header is blank there.
+-- together are the fields of a `Run` in its order. A field that is in the header is blank in head or rest.
 
 local HEADER, HEADER_BYTES = '>BBHIIIIHIHIi8i8i8i8i8i8', 80
 local STATES = {
@@ -245,7 +247,7 @@ local function instant_or_nil(value)
   return value ~= NEVER and value or nil
 end
 
--- The run with this id in the row `s`, as a table. `load_head` adds the fields of the head.
+-- Return the run in the row `s`, as a table. `id`: the run's id. `load_head` adds the fields of the head when needed.
 local function decode_run(id, s)
   local flags, state, crashes, n, epoch, attempt, head, ident, body_at, owner, trail, due, ready, started, ended,
     lease, created = struct.unpack(HEADER, s)
@@ -263,7 +265,7 @@ local function decode_run(id, s)
   }
 end
 
--- The row of a run.
+-- Return the row of a run that `decode_run` decoded, with its changes.
 local function encode_run(r)
   local owner = r.owner or ''
   local flags = bit.band(r.flags, bit.bnot(HAS_CANCEL)) + (r.cancel and HAS_CANCEL or 0)
@@ -275,7 +277,7 @@ local function encode_run(r)
     .. pack(r.parked, r.progress)
 end
 
--- The decoded run with this id, or nil. Every call returns the same table, changes included.
+-- Return the decoded run with this id, or nil. All calls for one run return one table, which callers change.
 local function load_run(id)
   local r = run_cache[id]
   if r == nil then
@@ -310,19 +312,19 @@ local function set_body(r, body)
   r.body = body
 end
 
--- The queue of a claimable run: lane NUL priority NUL task.
+-- Return the name of a claimable run's queue: lane NUL priority NUL task.
 local function queue_name(r)
   load_head(r)
   return r.lane .. NUL .. format('%d', r.priority) .. NUL .. r.task
 end
 
--- The score of a parked run in its gate's set: by priority, then by the time it became ready.
+-- Return the score of a parked run in its gate's sorted set, which orders by priority, then by ready time.
 local function parking_score(r)
   load_head(r)
   return r.priority * PRIORITY_WEIGHT + r.ready
 end
 
--- Change the number of rows that name a payload.
+-- Add `change` to the number of rows that use a payload. `body`: the payload's id, or nil.
 local function add_uses(body, change)
   if body then
     hput('uses', body, tonumber(hget('uses', body) or 0) + change)
@@ -406,19 +408,20 @@ local function index_new_run(id, ns, sid, fire_key, body)
   add_uses(body, 1)
 end
 
--- Append an event to the log as the next event of a run. `at`: packed time; `rest`: the event after time and number.
+-- Append an event to the log as the next event of a run. `at`: its packed time; `rest`: the encoded fields that follow
+-- time and number.
 local function append_run_event(r, at, rest)
   r.n = r.n + 1
   r.trail = r.trail .. struct.pack('>I6', append_event(at .. pack(r.n) .. rest))
 end
 
 -- ── schedules ───────────────────────────────────────────────────────────────
--- A row: 11 values that scripts read, then the `Schedule`. Its own n, created_at and updated_at may be outdated: those
--- among the 11 values count.
+-- A row: 11 columns that scripts read and update, then the encoded `Schedule`, which scripts do not change. So n,
+-- created_at and updated_at in the encoded schedule may be outdated: the columns count.
 
 local schedule_cache = {}
 
--- The decoded schedule with this id, or nil.
+-- Return the decoded schedule with this id, or nil.
 local function load_schedule(id)
   local s = schedule_cache[id]
   if s == nil then
@@ -436,7 +439,7 @@ local function load_schedule(id)
   return s or nil
 end
 
--- Write a schedule's row and its indexes. `old`: the schedule before the change, or nil.
+-- Write a schedule's row and update its indexes. `old`: the schedule before the change, nil for a new schedule.
 local function save_schedule(s, old)
   local id, name = s.id, s.ns .. NUL .. s.name
   schedule_cache[id] = s
@@ -475,7 +478,7 @@ end
 
 -- ── gates ───────────────────────────────────────────────────────────────────
 
--- The decoded gate of this name, or nil.
+-- Return the decoded gate with this name, or nil.
 local function load_gate(name)
   local s = hget('gate', name)
   if s then
@@ -484,13 +487,13 @@ local function load_gate(name)
   end
 end
 
--- Write a gate's row, and list its name.
+-- Write a gate's row, and add its name to the list of gates.
 local function save_gate(g)
   hput('gate', g.name, pack(g.max, g.held, g.closed))
   zput('gates', g.name, 0)
 end
 
--- How many more runs a gate admits at the time `now`.
+-- Return how many more runs a gate admits at the time `now`.
 local function free_places(g, now)
   return g.closed > now and 0 or math.max(0, g.max - g.held)
 end

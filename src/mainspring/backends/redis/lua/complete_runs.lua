@@ -1,9 +1,9 @@
 -- Fast path of apply.lua: complete runs that succeeded under their lease, then claim runs, if requested.
--- Rows are cut and joined as bytes instead of decoded and encoded.
--- KEYS[1]: prefix. ARGV: now or '', {ids, epochs, ready, crashes}, {offer, limit} or '', then for each run its rest and
--- its event
+-- It cuts and joins the bytes of rows and does not decode them.
+-- KEYS[1]: prefix. ARGV: now or '', {ids, epochs, ready times, numbers of crashes}, {offer, limit} or '', then for each
+-- run the rest of its row and its event
 -- Returns {now, positions of changes for which nothing was written, claim or false}. Such a change needs apply.lua: its
--- lease is not held, or its run has gates or a cancel request. While there are any, nothing is claimed.
+-- lease is not held, or its run has gates or a cancel request. If there is such a change, nothing is claimed.
 
 local now, runs = current_time(ARGV[1]), cmsgpack.unpack(ARGV[2])
 local ids, epochs, ready, crashes = runs[1], runs[2], runs[3], runs[4]

@@ -5,12 +5,13 @@
 local now, agenda = current_time(ARGV[1]), ARGV[2]
 local limit, hold, ahead = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- The first two members of a sorted set with a score in this range.
+-- Return the first two members of a sorted set with a score from `from` to `to`.
 local function first_two(key, from, to)
   return call('ZRANGEBYSCORE', P .. key, from, to, 'LIMIT', 0, 2)
 end
 
--- {row, touch mark, number of open runs, number of open runs that are not running, rows of the two oldest open runs…}
+-- Return {row of the schedule, its count of touches, number of its open runs, number of open runs that are not running,
+-- rows of up to two oldest open runs…}.
 local function schedule_with_open_runs(id)
   local open = 'open:' .. id
   local oldest = first_two(open, 0, 0)
@@ -30,7 +31,7 @@ local function schedule_with_open_runs(id)
   return found
 end
 
--- Ids of schedules that are due by `through`, in order, without those that are held.
+-- Return ids of schedules that are due at the time `through`, earliest first, without held schedules; up to `limit`.
 local function due_not_held(through)
   local ids, at = {}, 0
   while #ids < limit do
@@ -48,8 +49,8 @@ local function due_not_held(through)
   return ids
 end
 
--- Due schedules. A schedule that is due only because of `ahead` is held until its own time, and does not count for the
--- next due time: the caller has the row and knows that time.
+-- Hold and return due schedules. A schedule that is due only because of `ahead` is held until its own time, and does
+-- not count for the next due time: the caller has the row and knows its time.
 local function schedules()
   call('ZREMRANGEBYSCORE', P .. 'held', '-inf', now)
   local ids = due_not_held(now + ahead)
@@ -76,7 +77,7 @@ local function schedules()
   return { now, false, found }
 end
 
--- Touched schedules. Until the hold ends they are not due by their time either.
+-- Hold and return touched schedules. Until the hold ends, they do not count as due because of their time either.
 local function touched()
   local found = {}
   local ids = call('HKEYS', P .. 'touched')
@@ -97,7 +98,7 @@ local function touched()
   return { now, false, found }
 end
 
--- Running runs whose lease has expired. Each is due again when its hold ends.
+-- Hold and return running runs whose lease has expired. Each is due again when its hold ends.
 local function expired()
   local ids, found, next_at = {}, {}, false
   for _, owner in ipairs(call('SMEMBERS', P .. 'owners')) do

@@ -1,5 +1,5 @@
 -- Find key-value entries of one kind by id, without expired ones.
--- KEYS[1]: prefix. ARGV: now or '', kind NUL, id to begin after or '', limit. Returns {name, row, …}.
+-- KEYS[1]: prefix. ARGV: now or '', kind and NUL in one text, id to begin after or '', limit. Returns {name, row, …}.
 local now, kind, limit = current_time(ARGV[1]), ARGV[2], tonumber(ARGV[4])
 local first = '[' .. kind
 if ARGV[3] ~= '' then first = '(' .. kind .. ARGV[3] end

@@ -1,10 +1,10 @@
 -- Find the ids of runs by state, from the indexes of these states.
 -- KEYS[1]: prefix. ARGV: maximum of ids, then indexes out of: waiting (and retrying), running, blocked, unhappy (ended
 -- unsuccessfully), dead
--- Returns the ids in no order, or nil if they are more than the maximum.
+-- Returns the ids in no order, or nil if there are more than the maximum.
 local max_ids, ids = tonumber(ARGV[1]), {}
 
--- Add the members of one sorted set, or forget all ids if they are then more than the maximum.
+-- Add the members of one sorted set to `ids`; set `ids` to nil if there would be more than the maximum.
 local function add(key)
   if ids and #ids + call('ZCARD', P .. key) <= max_ids then
     for _, id in ipairs(call('ZRANGE', P .. key, 0, -1)) do
@@ -15,7 +15,7 @@ local function add(key)
   end
 end
 
--- Add the members of every sorted set that a registry lists.
+-- Add the members of every sorted set `kind .. name` whose name a registry lists.
 local function add_all(registry, kind)
   for _, name in ipairs(call('SMEMBERS', P .. registry)) do
     add(kind .. name)

@@ -1,10 +1,10 @@
 -- Fast path of apply.lua: insert runs that only wait for a worker, and their payloads.
--- KEYS[1]: prefix. ARGV: now or '', {ids, queues, namespaces, payloads, unique keys, positions of the keys' runs}, then
--- for each run its header, its head and rest, and its event
--- A queue: {name, positions of its runs, their ready times}; a namespace: {name, positions}; a payload: {id, number of
--- runs that name it, text or nil}. A position is that of an id in `ids`, from 1.
--- Returns {now, 0} if all were written, {now, 1} if none was, because a run or the holder of a unique key exists.
--- Stands alone, without common.lua: a short script costs less per call than a long one.
+-- KEYS[1]: prefix. ARGV: now or '', {ids, queues, namespaces, payloads, unique keys, positions of the runs with these
+-- keys}, then for each run three values: its header, its head and rest, and its event
+-- A queue: {name, positions of its runs, their ready times}; a namespace: {name, positions of its runs}; a payload:
+-- {id, number of runs that use it, text or nil}. A run's position is the index of its id in `ids`, from 1.
+-- Returns {now, 0} if all runs were written; {now, 1}, with nothing written, if a run exists or a unique key is held.
+-- This script does not include common.lua, because a short script costs less per call than a long script.
 
 local P, call = KEYS[1], redis.call
 local batch = cmsgpack.unpack(ARGV[2])

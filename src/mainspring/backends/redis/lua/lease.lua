@@ -1,5 +1,5 @@
--- Acquire a named lease that is free or expired (epoch ''), or renew the term `epoch`. The row outlives its terms, so
--- no epoch is issued twice.
+-- Acquire a named lease that is free or expired (epoch ''), or renew the owner's term `epoch`. The row of a lease stays
+-- after a term, so no epoch is issued twice.
 -- KEYS[1]: prefix. ARGV: now or '', name, owner, ttl in ms, epoch or '', '1' if data follows, data
 -- A row: {owner, epoch, expires_at, renewed_at, data or false, live}. Returns the new row, or nil if refused.
 local now, name, owner = current_time(ARGV[1]), ARGV[2], ARGV[3]

@@ -1,6 +1,6 @@
 -- Second call of retention: remove the runs, spans and deleted schedules that tidy.lua returned. The events of a
--- schedule are replaced by one snapshot. A schedule whose row has changed since tidy.lua read it is left for the next
--- purge, with its runs and spans.
+-- schedule that stays are replaced by one snapshot. A schedule whose row has changed since tidy.lua read it is left for
+-- the next purge, with its runs and spans.
 -- KEYS[1]: prefix. ARGV: now or '', groups, deleted schedules {{schedule, row}…}, the encoded LogCompacted event up to
 -- its data
 -- A group: {schedule or '', its row or '', snapshot or '', {run id, ended_at, …}, {span…}}
@@ -12,7 +12,7 @@ local at = pack(now)
 local runs_gone, spans_gone, schedules_gone, changed_meanwhile = 0, 0, 0, 0
 local released_bodies = {}
 
--- Count one use less of a payload; it is removed below if none is left.
+-- Count one use less of a payload. At the end of the script, the payload is removed if no use is left.
 local function release_body(body)
   if body then
     add_uses(body, -1)

@@ -1,4 +1,4 @@
--- End a lease's term early, if owner and epoch are still its own.
+-- End a lease's term early, if the lease still has this owner and epoch.
 -- KEYS[1]: prefix. ARGV: name, owner, epoch. Returns 1 if the term was ended, else 0.
 local rows = KEYS[1] .. 'lease:rows'
 local packed = redis.call('HGET', rows, ARGV[1])

@@ -28,7 +28,7 @@ local function flush_removals()
   end
 end
 
--- Let `flush` list this schedule among those that have tallies ('' for runs without a schedule).
+-- Let `flush` list this schedule among the schedules with tallies. '' stands for runs without a schedule.
 local function register_tally(schedule)
   registries.tallied = registries.tallied or {}
   registries.tallied[schedule] = 'tally:' .. schedule

@@ -1,9 +1,9 @@
 -- Write one page of a copy of another store, if the log ends where the page begins.
 -- KEYS[1]: prefix. ARGV: number of the last event before the page, runs {{id, row, trail of the page's events}…},
--- schedules {{id, row, touch mark}…}, events {{number, event, run or '', schedule or '', 1 if a note, at}…}, spans
--- {{schedule, through, member}…}, payloads {{id, text}…}, gates {{name, max, held, closed_until}…}, tallies {{schedule
--- or '', day NUL outcome, count}…}, number of the newest LogCompacted event or ''
--- Returns 1, or 0 with nothing written if the log ends elsewhere.
+-- schedules {{id, row, count of touches}…}, events {{number, event, run or '', schedule or '', 1 if a note, at}…},
+-- spans {{schedule, through, member}…}, payloads {{id, text}…}, gates {{name, max, held, closed_until}…}, tallies
+-- {{schedule or '', day NUL outcome, count}…}, number of the newest LogCompacted event or ''
+-- Returns 1; or 0, with nothing written, if the last event of the log has another number than the first argument.
 
 if log_end() ~= tonumber(ARGV[1]) then
   return 0

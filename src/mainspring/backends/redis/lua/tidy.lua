@@ -1,7 +1,8 @@
--- First call of retention: remove old notes, leases and key-value entries, and return what else may be removed. Runs,
--- spans and schedules are only returned, because their schedule's snapshot is built in Python; purge.lua removes them.
--- KEYS[1]: prefix. ARGV: now or '', remove what ended before, limit of each kind, '1' to keep dead letters, maximum of
--- ended runs or '', prefix of removable leases, remove leases renewed before
+-- First call of retention: remove old notes (events that change no row), leases and key-value entries, and return runs,
+-- spans and schedules that may be removed. These are removed later by purge.lua, because their schedule's snapshot is
+-- built in Python.
+-- KEYS[1]: prefix. ARGV: now or '', instant before which rows must have ended, limit of each kind, '1' to keep dead
+-- letters, maximum of ended runs or '', prefix of removable leases, instant before which leases must have been renewed
 -- Returns {now, 1 if more may be removed, notes, leases and key-value entries removed, rows of runs, spans {{schedule,
 -- span…}…}, deleted schedules {{schedule, row}…}, schedules of these runs and spans {{schedule, row, number,
 -- event, …}…}}.
@@ -10,7 +11,7 @@ local now, ended_before, limit = current_time(ARGV[1]), tonumber(ARGV[2]), tonum
 local keep_dead, max_ended, prefix = ARGV[4] == '1', tonumber(ARGV[5]), ARGV[6]
 local more = false
 
--- Remove old events that are no moves of a run or schedule, except the newest LogCompacted; returns how many.
+-- Remove old notes, except the newest LogCompacted; return how many were removed.
 local function remove_notes()
   local last, done = call('GET', P .. 'compacted'), 0
   local through = '(' .. format('%d', ended_before)
@@ -33,7 +34,7 @@ local function remove_notes()
   return done
 end
 
--- Remove leases under the prefix that have ended and were not renewed since ARGV[7]; returns how many.
+-- Remove leases with the prefix that have ended and were last renewed before ARGV[7]; return how many were removed.
 local function remove_leases()
   local done = 0
   for _, name in ipairs(call('ZRANGEBYSCORE', P .. 'lease:renewed', '-inf', '(' .. ARGV[7])) do
@@ -54,7 +55,7 @@ local function remove_leases()
   return done
 end
 
--- Remove expired key-value entries; returns how many.
+-- Remove expired key-value entries; return how many were removed.
 local function remove_keyvalues()
   local names = call('ZRANGEBYSCORE', P .. 'kept:ends', '-inf', now, 'LIMIT', 0, limit + 1)
   for i = 1, math.min(#names, limit) do
@@ -66,8 +67,8 @@ local function remove_keyvalues()
   return math.min(#names, limit)
 end
 
--- Ids of removable runs, longest ended first: runs that ended before `ended_before`, and the surplus over the maximum
--- of ended runs. At most `limit` + 1 ids: the last one shows that there is more.
+-- Return ids of removable runs, longest ended first: runs that ended before `ended_before`, and the surplus over the
+-- maximum of ended runs. There are at most `limit` + 1 ids: the last id shows that there are more.
 local function find_ended_runs()
   local found, at, passed = {}, 0, 0
   local kept = max_ended and keep_dead and call('ZCARD', P .. 'dead') or 0
@@ -93,7 +94,7 @@ local function find_ended_runs()
   return found
 end
 
--- Members of up to `limit` spans that end before `ended_before`: {{schedule, span…}…}.
+-- Return up to `limit` spans that end before `ended_before`: {{schedule, span…}…}.
 local function find_spans()
   local found, left = {}, limit
   local through = '(' .. format('%d', ended_before)
@@ -114,7 +115,7 @@ local function find_spans()
   return found
 end
 
--- Up to `limit` schedules that were deleted before `ended_before` and have no runs and spans: {{schedule, row}…}.
+-- Return up to `limit` schedules that were deleted before `ended_before` and have no runs or spans: {{schedule, row}…}.
 local function find_deleted_schedules()
   local found = {}
   for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'gone', '-inf', '(' .. format('%d', ended_before))) do
@@ -129,7 +130,7 @@ local function find_deleted_schedules()
   return found
 end
 
--- {schedule, its row, number, event, …}: a schedule with its own events.
+-- Return a schedule with its own events: {schedule, its row, number, event, …}.
 local function schedule_with_events(id)
   local found = { id, hget('schedule', id) }
   for _, seq in ipairs(call('LRANGE', P .. 'moves:' .. id, 0, -1)) do

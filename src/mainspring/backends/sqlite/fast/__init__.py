@@ -1,1 +1,1 @@
-"""Fast paths of `apply`. Each writes one frequent kind of batch with few statements, else leaves it to `apply`."""
+"""Fast paths of `apply`. Each writes one frequent kind of batch with few statements, and leaves others to `apply`."""

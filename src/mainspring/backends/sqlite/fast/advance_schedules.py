@@ -1,4 +1,4 @@
-"""Fast path for planners: schedules advance or finish, and their fires become runs."""
+"""Fast path for plans: schedules advance or finish, and their fires become runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _ids = msgspec.json.Decoder(list[str])
 
 
 class Plans(NamedTuple):
-    """The rows of a batch of plans: new runs, schedules that advance, schedules that finish; ids of all schedules."""
+    """The rows of a batch of plans, and the ids of its schedules."""
 
+    #: New runs, as rows of `run_row`.
     runs: list[list[Any]]
+    #: Schedules that advance, as rows for `MOVE_SCHEDULES`.
     moved: list[tuple[Any, ...]]
+    #: Schedules that finish, as rows for `FINISH_SCHEDULES`.
     finished: list[tuple[Any, ...]]
     ids: set[str]
 
@@ -31,10 +34,11 @@ class Plans(NamedTuple):
 def advance_schedules(
     db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms
 ) -> IndexedChanges:
-    """Write a batch of plain plans (see `match_plans`) and set their results; return the changes that are not written.
+    """Write a batch of plain plans and set their `results`; return the changes that are not written.
 
-    These are the plans whose schedule is not as the planner saw it, or all changes if one is not a plain plan or if
-    one of the new runs exists already. `mark` is written into all rows of the batch.
+    All changes are returned if one is not a plain plan (as `match_plans` defines it) or if one of the new runs exists
+    already. Otherwise the plans whose schedule is not as the planner read it are returned. `mark`: the number to write
+    into the column `mark` of the batch's rows.
     """
     plans = match_plans(db, changes, mark)
     before_first = None if plans is None else insert_new_rows(db, plans.runs, mark, wall)
@@ -49,7 +53,7 @@ def advance_schedules(
         guard = change.guard
         assert isinstance(guard, ScheduleAt)
         rid, before_first = before_first, before_first + len(change.runs)
-        if guard.id not in ids:  # `apply` finds out why, the long way
+        if guard.id not in ids:  # `apply` finds out why, by its general statements
             db.run(sql.DELETE_NEW_RUNS, rid, before_first, mark)
             rest.append((index, change))
             continue
@@ -77,8 +81,8 @@ def advance_schedules(
 def match_plans(db: Database, changes: IndexedChanges, mark: int) -> Plans | None:
     """Return the rows of the batch if all changes are plain plans, each of a different schedule; else None.
 
-    A plain plan is a change of the kind "plan" whose runs are new (`is_new_row`); one that finishes a schedule with a
-    touch mark is not plain. The rows in the file are not read. `mark` is written into all rows of runs.
+    A plain plan is a change of the kind "plan" whose runs have only the values of new runs. A plan that finishes a
+    touched schedule is not plain. The file is not read. `mark`: the number for the column `mark` of runs.
     """
     plans = Plans([], [], [], set())
     for _, change in changes:
@@ -94,7 +98,7 @@ def match_plans(db: Database, changes: IndexedChanges, mark: int) -> Plans | Non
 
 
 def _move_schedules(db: Database, plans: Plans, mark: int, wall: Ms) -> set[str]:
-    """Update those schedules of the plans that are as the planner saw them; return their ids."""
+    """Update those schedules of the plans that are as the planner read them; return their ids."""
     written = db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) if plans.moved else 0
     if plans.finished:
         written += db.run_rows(sql.FINISH_SCHEDULES, plans.finished, mark, wall)
@@ -105,7 +109,7 @@ def _move_schedules(db: Database, plans: Plans, mark: int, wall: Ms) -> set[str]
 
 
 def scheduled_event_row(event: Event, change: Change, rid: int) -> tuple[Any, ...]:
-    """Return a row for `INSERT_SCHEDULED_EVENTS`: the first event of the run with this row number."""
+    """Return a row for `INSERT_SCHEDULED_EVENTS`: the first event of the run with the row number `rid`."""
     return event.ns, event.schedule_id, rid, event.run_id, *_event_values(event, change)
 
 
@@ -117,7 +121,8 @@ def _event_values(event: Event, change: Change) -> tuple[Any, ...]:
 def _read_plan(db: Database, change: Change, rows: list[list[Any]], mark: int) -> tuple[Any, ...] | None:
     """Return the schedule's row for `MOVE_SCHEDULES` or `FINISH_SCHEDULES` if the change is a plan, else None.
 
-    The rows of the plan's runs are added to `rows`. A schedule that finishes with a touch mark is left to `apply`.
+    Also return None if the plan finishes a touched schedule, which only `apply` can write. The rows of the plan's runs,
+    with `mark` in the column of that name, are added to `rows`.
     """
     guard, schedule = change.guard, change.schedule
     if change.kind != "plan" or not isinstance(guard, ScheduleAt) or schedule is None:

@@ -15,7 +15,7 @@ from mainspring.backends.sqlite.rows import pack
 from mainspring.model.change import Change, Result
 from mainspring.model.instant import Ms
 
-#: A change's place in the batch, the row number of its run, and the change.
+#: A change's index in the batch, the row number of its run, and the change.
 PlainSuccess = tuple[int, int, Change]
 _ACCEPTED = Result("accepted")
 #: Mean number of runs in a group from which one statement for each group is faster than binding every run's values.
@@ -26,11 +26,12 @@ _rids = msgspec.json.Decoder(list[int])
 def complete_runs(
     db: Database, changes: Sequence[Change], results: list[Result], mark: int, wall: Ms
 ) -> IndexedChanges:
-    """Write the plain successes of the batch and set their results; return the other changes in order.
+    """Write the plain successes of the batch and set their `results`; return the other changes in order.
 
-    A plain success is one of a run that this store object claimed (see `_find_claimed_row`). Plain successes of
-    another owner than the first one's, and those whose run is no longer as claimed, are returned as well: `apply`
-    writes or refuses them the long way. If the order of the changes may matter, all are returned. All rows get `mark`.
+    A plain success is the success of a run that this store object claimed, without a unique key. A plain success is
+    returned all the same if its owner is not the first one's, or if its run is not as it was claimed; `apply` writes or
+    refuses it by its general statements. If the order of the changes may matter, all are returned. `mark`: the number
+    to write into the column `mark`.
     """
     if not db.claimed_runs:
         return list(enumerate(changes))
@@ -58,7 +59,7 @@ def complete_runs(
 
 
 def _split_changes(db: Database, changes: Sequence[Change]) -> tuple[list[PlainSuccess], IndexedChanges]:
-    """Return the plain successes of the first success's owner, and the other changes."""
+    """Return the plain successes that have the same owner as the first of them, and the other changes."""
     plain: list[PlainSuccess] = []
     rest: IndexedChanges = []
     owner: str | None = None
@@ -73,9 +74,10 @@ def _split_changes(db: Database, changes: Sequence[Change]) -> tuple[list[PlainS
 
 
 def _write(db: Database, plain: list[PlainSuccess], mark: int, wall: Ms) -> int:
-    """Write the runs' rows as succeeded; return how many rows were still as claimed, and so were written.
+    """Write the runs of plain successes as succeeded; return how many were written.
 
-    Short runs of one batch often have equal epochs, times and results. These are written as a group.
+    A run that is no longer running under its claim's epoch is not written. Short runs of one batch often have equal
+    epochs, times and results; such runs are written by one statement for the group.
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for _, rid, change in plain:
@@ -91,8 +93,8 @@ def _write(db: Database, plain: list[PlainSuccess], mark: int, wall: Ms) -> int:
 def _find_claimed_row(db: Database, change: Change) -> int | None:
     """Return the run's row number if the change is a plain success, else None.
 
-    It is one if this store object claimed the run under the change's epoch, the run has no unique key, and its result
-    no U+0000. A success removes the claim from `claimed_runs` in any case: the claim is over.
+    A plain success is a success of a run that this store object claimed under the change's epoch and that has no unique
+    key. Its result must have no U+0000. Any success removes the run from `db.claimed_runs`, because the claim is over.
     """
     run = change.run
     if change.kind != "success" or run is None:

@@ -1,4 +1,4 @@
-"""Fast path for new runs: if a batch inserts runs only, their row numbers are known without reading them back."""
+"""Fast path for new runs: if a batch inserts runs only, their row numbers are known without a query."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from mainspring.model.events import RunScheduled
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 
-#: A new run, its event, and the id of its change.
+#: A new run, its first event, and the id of its change.
 NewRun = tuple[Run, RunScheduled, str]
 
 
 def insert_runs(db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms) -> bool:
-    """Write the changes, set their results and return True if all of them only insert runs that do not exist yet.
+    """Write the changes, set their `results` and return True if all of them only insert runs that do not exist yet.
 
-    Else (see also `_collect_new_runs`) write nothing and return False. `mark` is written into all rows of runs.
+    Else write nothing and return False. Also do so if a guard names a unique key, because `apply` must then look for
+    an open run with this key. `mark`: the number to write into the column `mark` of the runs.
     """
     found: list[NewRun] = []
     for _, change in changes:
@@ -65,7 +66,7 @@ def _write_bodies_and_gates(db: Database, changes: IndexedChanges) -> None:
 
 
 def _append_events(db: Database, found: list[NewRun], number: int, wall: Ms) -> None:
-    """Append the first event of each run; `number`: the row number before the first run's."""
+    """Append the first event of each run. The runs have consecutive row numbers, of which the first is `number` + 1."""
     event_rows = []
     data = BulkEventEncoder()
     for run, event, change_id in found:
@@ -76,9 +77,10 @@ def _append_events(db: Database, found: list[NewRun], number: int, wall: Ms) -> 
 
 
 def insert_new_rows(db: Database, rows: list[list[Any]], mark: int, wall: Ms) -> int | None:
-    """Insert all rows, under consecutive row numbers, and return the number before the first.
+    """Insert runs under consecutive row numbers and return the number before the first. `rows`: short `run_row` rows.
 
-    If a run exists, by id, fire or unique key, insert none and return None: `apply` finds out which, the long way.
+    If one of the runs exists already, insert none and return None. A run exists if its id or fire has a row, or if an
+    open run has its unique key.
     """
     count = db.run_rows(INSERT_NEW_RUNS, rows, wall)
     last: int = db.value("SELECT last_insert_rowid()") if count else 0
@@ -89,9 +91,10 @@ def insert_new_rows(db: Database, rows: list[list[Any]], mark: int, wall: Ms) ->
 
 
 def insert_run(db: Database, change: Change, mark: int, wall: Ms) -> Result | None:
-    """Write a change that only inserts one run, and return its result; else write nothing and return None.
+    """Write a change that only inserts one run, and return its result; for any other change return None.
 
-    Why: a caller of `enqueue` waits for this write, and one run needs fewer steps than a batch.
+    If the run exists already, nothing is written, and None is returned as well. Why this function: a caller of
+    `enqueue` waits for this write, and one run needs fewer steps than a batch.
     """
     found: list[NewRun] = []
     if change.gates or not _collect_new_runs(change, found) or len(found) != 1:
@@ -117,7 +120,7 @@ def insert_run(db: Database, change: Change, mark: int, wall: Ms) -> Result | No
 def _collect_new_runs(change: Change, found: list[NewRun]) -> bool:
     """Add to `found` the runs of a change that only inserts new runs, and return True; return False for another change.
 
-    A change whose guard names a unique key counts as another: `apply` looks for an open run with that key.
+    Also return False if the guard names a unique key, because `apply` must then look for an open run with that key.
     """
     if change.kind != "new_runs":
         return False

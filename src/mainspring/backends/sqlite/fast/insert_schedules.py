@@ -1,4 +1,4 @@
-"""Fast path for new schedules: their rows are bound value by value, and values that neighbouring rows share, once."""
+"""Fast path for new schedules: rows are bound value by value, and values that neighbouring rows share only once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _first, _second = itemgetter(0), itemgetter(1)
 
 
 def insert_schedules(db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms) -> bool:
-    """Write the changes, set their results and return True if all of them only create schedules that do not exist.
+    """Write the changes, set their `results` and return True if all of them only create schedules that do not exist.
 
-    Else (see also `_match_creation`) write nothing and return False. `mark` is written into all rows of schedules.
+    Else write nothing and return False. Also do so if a text of a schedule has U+0000, which `apply` replaces. `mark`:
+    the number to write into the column `mark` of the schedules.
     """
     rows: list[tuple[Any, Any]] = []
     events: list[tuple[Any, Any]] = []
@@ -45,7 +46,7 @@ def insert_schedules(db: Database, changes: IndexedChanges, results: list[Result
     written = 0
     for shared, group in groupby(rows, _first):
         written += db.run_rows(sql.INSERT_BOUND_SCHEDULES, list(map(_second, group)), wall, mark, *shared)
-    if written < len(rows):  # one exists, or is in the batch twice: `apply` finds out which, the long way
+    if written < len(rows):  # one exists, or is in the batch twice: `apply` finds out which
         db.run("DELETE FROM schedule WHERE sid > ?1", before)
         return False
     db.reach("apply:after_guard")
@@ -78,7 +79,7 @@ def _write_bodies_and_gates(db: Database, changes: IndexedChanges) -> None:
 
 
 def _encode_data(event: ScheduleCreated, spec: bytes) -> str | None:
-    """Return `encode_data(event)`, faster for the usual event. `spec`: its spec, which is encoded already."""
+    """Return the event's data as JSON, as `encode_data` does, but faster for usual events. `spec`: its encoded spec."""
     is_usual = event.revision == 1 and event.origin == "api" and not event.app and not event.version
     if not is_usual or event.next_at is None or not event.by or not event.digest:
         return encode_data(event)
@@ -95,7 +96,7 @@ def _encode_data(event: ScheduleCreated, spec: bytes) -> str | None:
 
 
 def _match_creation(change: Change) -> ScheduleCreated | None:
-    """Return the event of a change that only creates a schedule; None for another change, or if a text has a NUL."""
+    """Return the event of a change that only creates a schedule; None for other changes, or if a text has U+0000."""
     event, s = change.events[0] if change.events else None, change.schedule
     if change.kind != "new_schedule" or s is None or not isinstance(event, ScheduleCreated):
         return None

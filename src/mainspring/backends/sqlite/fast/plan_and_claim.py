@@ -20,7 +20,10 @@ from mainspring.ports.store import Claimed, ClaimRequest
 
 
 class FastPathMissed(Exception):
-    """A row is not as the planner read it. The transaction must be rolled back, and the batch written another way."""
+    """Raised if a row is not as the planner read it. Other rows of the transaction may be written already.
+
+    `apply` rolls the transaction back and writes the batch without this fast path.
+    """
 
 
 def plan_and_claim(
@@ -32,11 +35,13 @@ def plan_and_claim(
     lease_now: Ms,
     claim_request: ClaimRequest,
 ) -> Claimed | None:
-    """Write plain plans and claim their fires, if the fires are exactly what `claim` would take next.
+    """Write plain plans and claim the runs of their fires, if a claim would take just these runs next.
 
-    Sets the results and returns the claims. Returns None and writes nothing if a change is not a plain plan or
-    finishes its schedule, if other runs are due, if there are no fires or more than requested, or if a fire does not
-    fit the request or its gates. Raises: `FastPathMissed` if a row turns out to differ after others were written.
+    Set the `results` of the changes and return the claims. `mark`: the number to write into the column `mark`.
+
+    Write nothing and return None if a change is not a plain plan (as `match_plans` defines it) or finishes its
+    schedule, if other runs are due, if there are no fires or more than requested, or if a fire does not fit the request
+    or a gate refuses it. Raises: `FastPathMissed` if a row differs from what the planner read.
     """
     offer = claim_request.offer
     plans = match_plans(db, changes, mark)
@@ -69,7 +74,7 @@ def plan_and_claim(
 def _write_rows(db: Database, plans: Plans, mark: int, wall: Ms, owner: str, lease_until: Ms) -> int:
     """Advance the schedules and insert the runs as running; return the first run's row number.
 
-    Raises: `FastPathMissed` if a schedule is not as the planner saw it, or a run exists already.
+    Raises: `FastPathMissed` if a schedule is not as the planner read it, or if a run exists already.
     """
     if db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) < len(plans.moved):
         raise FastPathMissed
@@ -90,7 +95,7 @@ def _fits_request(run: Run, claim_request: ClaimRequest, wall: Ms) -> bool:
 
 
 def _scheduled_event_rows(changes: IndexedChanges, first: int) -> list[tuple[Any, ...]]:
-    """Return the rows of the runs' first events; `first`: the row number of the first run."""
+    """Return rows for `INSERT_SCHEDULED_EVENTS`, one for each run. `first`: the row number of the first run."""
     rows: list[tuple[Any, ...]] = []
     for _, change in changes:
         for event in change.events:
@@ -99,7 +104,7 @@ def _scheduled_event_rows(changes: IndexedChanges, first: int) -> list[tuple[Any
 
 
 def _as_running(run: Run, wall: Ms, lease_until: Ms, owner: str) -> Run:
-    """Return the run as `INSERT_RUNNING_RUNS` and `append_started` leave its row."""
+    """Return the new run with the values that its row has been given: running, under a lease until `lease_until`."""
     return replace(
         run,
         state=State.RUNNING,
