@@ -137,7 +137,7 @@ AGENT_MUTANTS = (
         "one slow schedule may take the slots reserved for others",
         S + "agents/fair_limiter.py",
         "return self._used < self._limit and mine < self._limit / len(self._by_schedule)",
-        "return self._used < add_reserve(self._most)",
+        "return self._used < add_reserve(self._limit)",
         (PARTS + "test_once_half_is_taken_nobody_has_more_than_a_share_and_newcomers_may",),
     ),
 )

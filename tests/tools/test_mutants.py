@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +21,21 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_each_mutant_fits_exactly_once(name: str) -> None:
-    """The text of a mutant occurs once in its file, and the changed file is Python."""
+    """The text of a mutant occurs once in its file; the changed file is Python and has no private name that is new."""
     mutant = BY_NAME[name]
     for file, changed in mutants.mutated_texts(mutant, ROOT).items():
-        assert changed != (ROOT / file).read_text(encoding="utf-8")
+        original = (ROOT / file).read_text(encoding="utf-8")
+        assert changed != original
         if file.endswith(".py"):
-            compile(changed, file, "exec")
+            assert private_names(changed) <= private_names(original)  # else it fails by a name, not by its mistake
+
+
+def private_names(code: str) -> set[str]:
+    """Return the names and attributes in Python code that begin with an underscore."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return {name for name in names if name.startswith("_")}
 
 
 def test_names_and_changes_are_unique() -> None:
