@@ -126,12 +126,14 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--contender", action="append", choices=list(CONTENDERS), default=[], help="this one; may be repeated"
     )
-    parser.add_argument("--runs", type=_positive, help="so many runs of each, instead of the scenario's number")
-    parser.add_argument("--n", type=_positive, help="so many items, instead of the scenario's number")
+    parser.add_argument("--runs", type=_positive, help="number of runs of each, instead of the scenario's")
+    parser.add_argument("--n", type=_positive, help="number of items, instead of the scenario's")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--no-gate", action="store_true", help="exit with 0 though a target is missed")
     parser.add_argument("--reuse", action="store_true", help="keep prepared files and use those of the last time")
-    parser.add_argument("--here", action="store_true", help="use this interpreter for everybody, make no environments")
+    parser.add_argument(
+        "--here", action="store_true", help="use this interpreter for all contenders, make no environments"
+    )
     parser.add_argument("--dir", help="where database files are made (default: .bench in the checkout)")
     parser.add_argument("--write", action="store_true", help="write results though this is not a whole run")
     parser.add_argument("--no-write", action="store_true", help="write nothing")

@@ -138,6 +138,6 @@ AGENT_MUTANTS = (
         S + "agents/fair_limiter.py",
         "return self._used < self._limit and mine < self._limit / len(self._by_schedule)",
         "return self._used < add_reserve(self._limit)",
-        (PARTS + "test_once_half_is_taken_nobody_has_more_than_a_share_and_newcomers_may",),
+        (PARTS + "test_once_half_is_taken_no_schedule_has_more_than_a_share_and_newcomers_may",),
     ),
 )

@@ -81,7 +81,7 @@ async def _drain(folder: str, n: int, store: str) -> Figures:
 async def _let_go(folder: str, kind: str, data: Any) -> None:
     """All have run; wait until the store holds none of them any more."""
     if kind == "memory":
-        while await data.get_jobs():  # noqa: ASYNC110 - nobody signals it
+        while await data.get_jobs():  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(0.001)
         return
     reader = sqlite3.connect(path_in(folder, "apscheduler.db"))

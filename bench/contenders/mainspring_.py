@@ -70,7 +70,7 @@ async def _drain(folder: str, n: int, store: str = "sqlite") -> Figures:
 async def _all_ended(ms: Mainspring, folder: str, store: str) -> None:
     """Every handler has returned; wait until the store says so too."""
     if store == "memory":
-        while await ms.find_by_status("running", limit=1):  # noqa: ASYNC110 - nobody signals it
+        while await ms.find_by_status("running", limit=1):  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(0.001)
         return
     await ended_in_file(folder, "nothing")

@@ -63,5 +63,5 @@ def open_reader(folder: str) -> sqlite3.Connection:
 async def until(is_so: Callable[[], bool], timeout: float) -> None:
     """Look every millisecond."""
     async with asyncio.timeout(timeout):
-        while not is_so():  # noqa: ASYNC110 - facts of other threads and files, nobody signals them
+        while not is_so():  # noqa: ASYNC110 - facts of other threads and files, which signal nothing
             await asyncio.sleep(0.001)

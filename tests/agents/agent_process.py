@@ -187,7 +187,7 @@ class AgentProcess:
         ]
 
     async def until(self, count: int, path: str | None = None, key: str | None = None) -> list[dict[str, Any]]:
-        """Wait until so many calls are written down."""
+        """Wait until this number of calls is written down."""
         async with asyncio.timeout(20):
             while len(found := self.calls(path, key)) < count:  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.02)

@@ -269,7 +269,7 @@ async def test_a_callback_that_cannot_be_read_changes_nothing(world: World) -> N
     assert (await world.say(handle.id, "complete"))[0] == 200
 
 
-async def test_a_run_nobody_knows_is_not_found(world: World) -> None:
+async def test_an_unknown_run_is_not_found(world: World) -> None:
     handle = await world.begin("/accept/complete")
     await handle.result(timeout=WAIT)
     url, headers = f"{world.url}/api/callbacks/nobody/complete", {"Authorization": "Bearer 1.2.3"}

@@ -68,7 +68,7 @@ async def test_the_body_is_the_payload_and_everything_of_ours_is_in_headers(
     assert sent["x-fire-time"].endswith("Z")
     assert sent["x-deadline"] > sent["x-fire-time"]
     assert re.fullmatch(rf"00-{run.id.replace('-', '')}-[0-9a-f]{{16}}-01", sent["traceparent"])
-    assert "x-callback-url" not in sent  # nobody said where we are reached
+    assert "x-callback-url" not in sent  # the service was not given its public URL
     secret = await ms.signing_secret("x")
     assert verify(secret, sent, call["body"].encode(), time.time())
     assert not verify(secret, sent, call["body"].encode() + b" ", time.time())
@@ -217,7 +217,7 @@ async def test_an_agent_that_repeats_our_secrets_is_not_believed(ms: Mainspring,
     assert "c4n4ry" not in f"{good} {bad}"
 
 
-# ── a slow agent delays nobody ─────────────────────────────────────────────
+# ── a slow agent delays no other schedule ──────────────────────────────────
 
 
 async def test_a_hundred_slow_agents_beside_a_fast_one_that_stays_on_time(there: AgentProcess) -> None:

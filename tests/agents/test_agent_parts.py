@@ -172,7 +172,7 @@ class Now:
         return self.at
 
 
-async def test_no_more_than_so_many_turns_and_the_longest_waiting_is_next() -> None:
+async def test_no_more_slots_than_the_limit_and_the_longest_waiting_is_next() -> None:
     turns = FairLimiter(2, Now())
     assert [await turns.acquire("a"), await turns.acquire("a")] == [True, True]
     waiting = [asyncio.create_task(turns.acquire("a")) for _ in range(2)]
@@ -194,7 +194,7 @@ async def test_a_turn_that_does_not_come_is_not_taken_and_none_is_lost() -> None
     waiting = asyncio.create_task(turns.acquire("a"))
     await asyncio.sleep(0)
     waiting.cancel()
-    turns.release("a")  # given to nobody who has gone
+    turns.release("a")  # not granted to a caller that has gone
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert turns.unused
@@ -223,7 +223,7 @@ async def test_a_call_waits_as_long_as_others_of_its_schedule_end(monkeypatch: p
     assert turns.unused
 
 
-async def test_nobody_waits_behind_calls_that_do_not_end() -> None:
+async def test_no_call_waits_behind_calls_that_do_not_end() -> None:
     now = Now()
     turns = FairLimiter(2, now)
     await turns.acquire("a")
@@ -233,7 +233,7 @@ async def test_nobody_waits_behind_calls_that_do_not_end() -> None:
         assert not await turns.acquire("a")
 
 
-async def test_once_half_is_taken_nobody_has_more_than_a_share_and_newcomers_may() -> None:
+async def test_once_half_is_taken_no_schedule_has_more_than_a_share_and_newcomers_may() -> None:
     now = Now()
     turns = FairLimiter(100, now)
     for _ in range(100):

@@ -161,7 +161,7 @@ async def test_a_name_that_changes_its_address_is_judged_as_it_is_dialled(wire: 
     assert wire.dialled == ["93.184.216.34"] * 100
 
 
-async def test_whoever_judges_first_and_asks_again_is_fooled(wire: Wire) -> None:
+async def test_a_check_before_a_second_lookup_is_fooled(wire: Wire) -> None:
     guard = AddressGuard(ABROAD)
     for _ in range(200):
         try:

@@ -35,7 +35,7 @@ class Client:
         self._news = asyncio.Event()
 
     async def connect(self, client: httpx.AsyncClient, *, until: int, query: str = "?since=beginning") -> None:
-        """Read until so many events were seen, then be cut off somewhere in the middle of what comes."""
+        """Read until this number of events was seen, then cut the connection in the middle of what follows."""
         headers = {} if self.last is None else {"Last-Event-ID": self.last}
         text = ""
         async with client.stream("GET", f"{self._url}/api/events/stream{query}", headers=headers) as response:

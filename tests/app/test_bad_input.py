@@ -348,7 +348,7 @@ async def test_stored_arguments_that_no_longer_fit_fail_the_run(tmp_path: Path) 
         assert "the stored arguments do not fit: missing a required argument: 'customer_id'" in (run.error or "")
 
 
-async def test_a_task_that_nobody_knows_is_kept_and_shown(ms: Mainspring, tmp_path: Path) -> None:
+async def test_an_unknown_task_is_kept_and_shown(ms: Mainspring, tmp_path: Path) -> None:
     ran: list[str] = []
     forgotten = [await ms.tasks["send"].enqueue(f"customer {n}") for n in range(3)]
     triggered = await ms.trigger("nightly")

@@ -286,7 +286,7 @@ async def test_another_apps_schedules_are_left_alone(app: Declare) -> None:
         await check_ledger(t)
 
 
-async def test_a_schedule_of_the_api_is_nobodys_to_declare(app: Declare) -> None:
+async def test_code_cannot_declare_a_schedule_of_the_api(app: Declare) -> None:
     async with travel(app(), START) as t:
         await t.app.schedule("by-hand", "nightly", every="1h")
     async with travel(app(), at(12)) as t:

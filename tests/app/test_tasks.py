@@ -216,7 +216,7 @@ async def test_waiting_too_long_for_a_result(ms: Mainspring) -> None:
     @ms.task
     async def never() -> None: ...
 
-    handle = await never.enqueue()  # nobody runs it
+    handle = await never.enqueue()  # no worker runs it
     with pytest.raises(ResultTimeout, match=f"run {handle.id} did not end within 30ms"):
         await handle.result(timeout="30ms")
     assert await handle.state() is State.WAITING

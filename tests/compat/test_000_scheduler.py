@@ -299,7 +299,7 @@ async def test_on_event_example_task_started_logging_handler_task_failed_alert_h
     assert [line.split(" worker_id")[0] for line in lines] == [f"TaskStarted {task_id} run_id={task_id}"] * 2
 
 
-async def test_many_subscribers_for_one_event_type_and_a_failing_one_harms_nobody(world: World) -> None:
+async def test_many_subscribers_for_one_event_type_and_a_failing_one_harms_no_other(world: World) -> None:
     async def bad(event: TaskCompleted) -> None:
         raise RuntimeError("subscriber")
 

@@ -137,7 +137,7 @@ async def test_a_leader_that_was_asleep_does_nothing_before_it_has_asked(ms: Mai
         other = await second(make, ms)
         async with beside(other, t):
             kept = _count_retention(ms)
-            t.clock.move_to(t.clock.monotonic() + 10 * TTL / 1000)  # everybody slept: a laptop's lid
+            t.clock.move_to(t.clock.monotonic() + 10 * TTL / 1000)  # all instances slept: a laptop's lid
             assert not leads(ms)
             await t.runtime.keeper.run_once()
             assert kept == []

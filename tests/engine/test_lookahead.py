@@ -35,7 +35,7 @@ def an_app(store: MemoryStore) -> tuple[Mainspring, list[tuple[str, int]]]:
 
 
 async def crowd(ms: Mainspring, t: Travel) -> None:
-    """So many schedules, spread over each second, that planning looks ahead."""
+    """Enough schedules, spread over each second, for planning to look ahead."""
     for number in range(MANY):
         anchor = t.now.replace(microsecond=number * 25_000)
         await ms.schedule(f"s{number}", ms.tasks["work"], every=Every("1s", anchor=anchor))

@@ -303,7 +303,7 @@ async def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_next_heartbea
 
 
 async def test_an_outcome_that_was_given_up_counts_if_the_lease_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else could take the run meanwhile: handing it back would only call it once more."""
+    """No other worker could take the run meanwhile: handing it back would only call it once more."""
     ms = Mainspring("memory://", lease_ttl="30s")
     calls: list[int] = []
 
@@ -323,7 +323,7 @@ async def test_an_outcome_that_was_given_up_counts_if_the_lease_still_holds(monk
         with monkeypatch.context() as patch:
             patch.setattr(t.runtime.store, "apply", fails)
             await worker.run_once()
-            await t.advance("60s")  # the lease has ended, and nobody has looked at it yet
+            await t.advance("60s")  # the lease has ended, and no instance has rescued the run yet
         await worker.heart.run_once()
         await t.runtime.recorder.drain()
         assert (await handle.state(), calls) == (State.SUCCEEDED, [1])
@@ -331,7 +331,7 @@ async def test_an_outcome_that_was_given_up_counts_if_the_lease_still_holds(monk
 
 
 async def test_a_run_that_lost_its_lease_is_no_stray_that_never_began() -> None:
-    """The lease has ended and nobody has looked at it yet: the next heartbeat finds the run in our name."""
+    """The lease has ended, and no instance has rescued the run yet: the next heartbeat finds it under our name."""
     ms = Mainspring("memory://", lease_ttl="30s")
     calls: list[int] = []
 
@@ -355,7 +355,7 @@ async def test_a_run_that_lost_its_lease_is_no_stray_that_never_began() -> None:
 
 
 async def test_a_claim_that_is_still_under_way_is_no_stray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handed back while its answer travels, a run would be given to somebody else and called twice."""
+    """Handed back while its answer travels, a run would be given to another worker and called twice."""
     ms = Mainspring("memory://")
     calls: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Overlap: what a fire does while an earlier run is open, who blocked it, and which gate a run waits at."""
+"""Overlap: what a fire does while an earlier run is open, which run blocked it, and which gate a run waits at."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def worker_of(t: Travel) -> Worker:
 
 
 async def slowly(t: Travel, verb: str, seconds: float) -> None:
-    """From here on the answer of a verb takes so long to come; what it did is done at once."""
+    """From here on the answer of a verb takes `seconds` to come; what it did is done at once."""
     store: Any = t.runtime.store
     original = getattr(store, verb)
 
@@ -165,7 +165,7 @@ async def test_a_renewal_that_was_answered_late_is_trusted_from_when_it_was_sent
         await t.advance("26s")
         notes = await ms.events(run=handle.id, types=[StaleResultRejected])
         assert len(notes) == 1
-        assert await handle.state() is State.RUNNING  # until somebody rescues it
+        assert await handle.state() is State.RUNNING  # until an instance rescues it
 
 
 async def test_past_the_trust_deadline_the_store_is_asked_before_a_result_is_recorded() -> None:

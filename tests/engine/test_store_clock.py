@@ -23,7 +23,7 @@ class Elsewhere(MemoryStore):
 
 
 class Apart:
-    """Another machine's clock: apart from ours by so much."""
+    """Another machine's clock, which differs from ours."""
 
     def __init__(self, clock: VirtualClock, by: Ms) -> None:
         self._clock = clock

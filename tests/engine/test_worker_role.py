@@ -56,7 +56,7 @@ async def test_a_worker_runs_what_was_enqueued_and_plans_nothing() -> None:
         assert ran == ["fired", "fired", "by hand"]
         book = await ledger(store, t.clock.now())
         assert (book.planned, book.unexplained) == (2, 0)
-        assert book.behind > 0  # said, not hidden: somebody should plan
+        assert book.behind > 0  # reported, not hidden: an instance should plan
     async with travel(planner, START + timedelta(minutes=20)) as t:
         await t.advance("1s")
         assert (await ledger(store, t.clock.now())).behind == 0

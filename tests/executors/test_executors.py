@@ -172,7 +172,7 @@ async def test_a_coroutine_past_its_time_out(ms: Mainspring) -> None:
 async def test_a_blocking_handler_on_the_loop_past_its_time_out(ms: Mainspring) -> None:
     @ms.task(executor="loop", timeout="20ms", retry=ONCE)
     def work() -> str:
-        time.sleep(0.06)  # the thing under test: nobody can interrupt this
+        time.sleep(0.06)  # the thing under test: nothing can interrupt this
         return "late"
 
     async with ms.running():

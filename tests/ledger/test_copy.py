@@ -163,7 +163,7 @@ async def test_runs_that_were_running_are_rescued_and_never_lost(tmp_path: Path)
         await copy(source, target)
         rows = await target.find(Runs(states=(State.RUNNING,)))
         assert {run.id: run.owner for run in rows} == {run.id: "worker-1" for run in before.values()}
-        # At once: nobody waits for a lease that was another store's.
+        # At once: no instance waits for a lease of another store.
         found = (await target.due(Agenda.EXPIRED, 99)).runs
         assert {run.id for run in found} == set(before)
         moved = Scenario(target)

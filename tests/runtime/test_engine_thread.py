@@ -1,4 +1,4 @@
-"""The engine's thread: begun by the first call, ended by `close`, never under anybody who still asks."""
+"""The engine's thread: begun by the first call, ended by `close`, and never while a caller still waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask: hosts, keys, cross-site requests, the rate limit; on every route."""
+"""Which requests may pass: hosts, keys, cross-site requests, the rate limit; on every route."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_roles_share_one_store(tmp_path: Path) -> None:
                 wait_for(
                     lambda: "running" not in _states(tmp_path) and "waiting" not in _states(tmp_path), "an empty queue"
                 )
-                assert _runs(tmp_path) == after  # nobody plans any more
+                assert _runs(tmp_path) == after  # no instance plans any more
 
 
 def _rows(folder: Path, sql: str) -> list[tuple[object, ...]]:

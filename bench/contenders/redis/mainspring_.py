@@ -51,7 +51,7 @@ async def _all_ended(look: Mainspring) -> None:
     """Every handler has returned; wait until the server says so too, on a connection of our own."""
     async with asyncio.timeout(60):
         for state in ("running", "waiting", "retrying"):
-            while await look.find_by_status(state, limit=1):  # noqa: ASYNC110 - nobody signals it
+            while await look.find_by_status(state, limit=1):  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(PAUSE)
 
 

@@ -48,7 +48,7 @@ async def _drain(url: str, broker: str, n: int, streams: bool, **_: Any) -> Figu
     await check_ended(look, n)
     told = await beside.count(TOLD)
     if streams and not told:
-        raise SystemExit("the broker told nobody of anything")
+        raise SystemExit("no instance received a message of the broker")
     await look.close()
     await beside.close()
     await ms.close()

@@ -246,7 +246,7 @@ def test_messages_that_come_late_twice_or_again_are_done_with() -> None:
     box = Box()
     box.inbox.stored("ended", ended=True)
     assert not box.inbox.add("ended", message(1), 0.0)
-    box.inbox.stored("ended", ended=False)  # somebody opened it again
+    box.inbox.stored("ended", ended=False)  # it was opened again
     assert box.inbox.add("ended", message(2), 0.0)
     assert box.inbox.add("ended", message(3), 0.0)
     box.running.add("under way")

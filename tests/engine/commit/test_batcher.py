@@ -201,7 +201,7 @@ async def test_a_failure_among_several_is_raised_when_the_others_are_stored() ->
 
 
 async def paced(store: Recording) -> Batcher:
-    """A batcher that has just made a commit, and would wait for hours before one that nobody waits for."""
+    """A batcher that has just made a commit, and waits for hours before a commit that no caller waits for."""
     batcher = await make(store, pace=3600.0)
     await batcher.apply(enqueue())
     store.batches.clear()

@@ -131,7 +131,7 @@ async def test_old_fires_are_forgotten_and_locks_never(make: Make) -> None:
 
 
 class _Cron:
-    """Somebody else's scheduler: it only wants a guard."""
+    """Another library's scheduler, which uses only the guard."""
 
     def __init__(self, guard: ExecutionGuard) -> None:
         self.guard = guard

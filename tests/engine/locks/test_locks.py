@@ -186,7 +186,7 @@ async def test_a_lock_outlives_a_run_inside_it(ms: Mainspring) -> None:
 
 
 async def test_a_lock_lost_inside_the_block(ms: Mainspring) -> None:
-    """Somebody takes it away: the block is stopped, the event set, the error clear, the task as before."""
+    """Another owner takes it: the block is stopped, the event set, the error clear, the task as before."""
     seen = []
     guard = None
     with pytest.raises(LockLost, match=r"the lock 'x' \(token 1\) was lost: ") as error:

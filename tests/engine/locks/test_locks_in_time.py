@@ -178,7 +178,7 @@ async def test_the_loss_of_the_outer_lock_stops_the_inner_block_and_says_which()
 
 
 async def test_a_lock_whose_answer_was_lost_is_given_back() -> None:
-    """The caller gets an error, and the name is not taken for a TTL by somebody who does not know it."""
+    """The caller gets an error, and no holder that does not know of it blocks the name for a TTL."""
     store = Faulty(MemoryStore())
     ms = Mainspring(store=store)  # type: ignore[arg-type]
     async with manual(ms, START) as t:

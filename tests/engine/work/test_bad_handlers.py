@@ -1,4 +1,4 @@
-"""Handlers that block, hang, print or do not stop: what they may delay, how they end, who is told.
+"""Handlers that block, hang, print or do not stop: what they may delay, how they end, and what is reported.
 
 Handlers that raise, exit or return what cannot be stored: `test_executors.py` and `test_processes.py`; that kill the
 worker: `system/test_handlers_that_kill.py`.
@@ -65,7 +65,7 @@ def until(fact: Callable[[], bool]) -> None:
 
 
 class Named(logging.Handler):
-    """Opens when the engine warns that the loop is blocked by whom the test says: a busy machine may starve it, too."""
+    """Opens when the engine warns that the expected handler blocks the loop: a busy machine may starve it, too."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -291,7 +291,7 @@ class Silence:
         return len(self.posted)
 
     def look(self, seconds: float, late: float = 0.0) -> float | None:
-        """The next look, so many seconds after the last, later than it should be."""
+        """The next check, `seconds` after the last, later than it should be."""
         self.clock.move_to(self.clock.monotonic() + seconds + late)
         self.dog._due = self.clock.monotonic() - late
         return self.dog._ping_or_judge(self.clock.monotonic())
