@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from mainspring.cli.main import mainspring
+from mainspring.config.environment import read_dotenv
 from mainspring.config.redaction import format_all
 from mainspring.config.resolve import Resolved, Sources, resolve, select_live
 from mainspring.config.schema import KEYS, get_value, variable_name
@@ -236,6 +237,24 @@ def test_a_wrong_variable_is_named(look: Look, variables: dict[str, str], said: 
     with pytest.raises(InvalidInput) as refused:
         look(variables=variables)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("NAME= # text", ""),
+        ("NAME=\t# text", ""),
+        ("NAME=", ""),
+        ("NAME = value  # text", "value"),
+        ("NAME=#value", "#value"),
+        ("NAME=a#b #c", "a#b"),
+        ("NAME= 'a #b' # text", "a #b"),
+        ('export NAME="# a"', "# a"),
+    ],
+)
+def test_a_comment_in_dotenv_starts_behind_white_space_outside_quotes(tmp_path: Path, line: str, value: str) -> None:
+    (tmp_path / ".env").write_text(f"{line}\n")
+    assert read_dotenv(tmp_path / ".env") == {"NAME": value}
 
 
 @pytest.mark.parametrize("line", ["PORT", "1PORT=3", "PORT='3", 'PORT="3" 4'])

@@ -1,6 +1,6 @@
 """Helper of the routes that act on one schedule or execution, such as pause and cancel.
 
-Their body may be left out, and a request repeated with its `Idempotency-Key` acts once.
+Requests to these routes may leave the body out. A request that is repeated with its `Idempotency-Key` acts only once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ T = TypeVar("T", bound=Struct)
 
 
 async def run_action(request: Request, kind: type[T], action: Callable[[Api, T], Awaitable[Response]]) -> Response:
-    """Parse the body of `request` as `kind`, call `action(api, body)` and return its answer. The body may be left out.
+    """Parse the body of `request` as a struct of type `kind`, call `action(api, body)` and return its answer.
 
-    If the request's idempotency key was used before, return the stored answer of the first request instead. Raises:
-    Refused for a wrong request, and what `action` raises.
+    A body that is left out counts as an empty object. If the request's idempotency key was used before, return the
+    stored answer to the first request and do not call `action`. Raises: Refused for a wrong request, and what `action`
+    raises.
     """
     api = api_of(request)
     parse_query(request, NoQuery)

@@ -1,4 +1,4 @@
-"""The REST API as an ASGI app."""
+"""The REST API as an ASGI app, made from the table of routes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 def build(ms: Mainspring, settings: ServeSettings | None = None) -> Starlette:
-    """Return the ASGI app that serves `ms`; the caller starts and stops its engine.
+    """Return the ASGI app that serves `ms`. The caller starts and stops the engine of `ms`.
 
-    `settings.role` decides the routes: a planner or a worker has its probes only. `settings` None: the app is embedded
-    in another program and has all routes. Set `app.state.api.closing` before the server is stopped: this ends the event
-    streams.
+    `settings.role` decides the routes: a planner or a worker has only the probes `/health` and `/ready`. `settings`
+    None: the app is embedded in another program and has all routes. Before the server stops, the caller must set
+    `app.state.api.closing`, which ends the open event streams.
     """
     has_api = settings is None or settings.role in ("all", "api")
     app = Starlette(routes=_routes((*ENDPOINTS, *PAGES) if has_api else PROBES))
@@ -49,9 +49,9 @@ PAGES: tuple[Endpoint, ...] = (
 
 
 def route_table(app: Starlette) -> list[tuple[str, str, bool]]:
-    """Return (method, path, open) for every route of an app; `open` is True if the route needs no API key.
+    """Return (method, path, open) for every route of an app. `open` is True if the route needs no API key.
 
-    A route that is in neither `ENDPOINTS` nor `PAGES` counts as one that needs a key.
+    A route that is in neither `ENDPOINTS` nor `PAGES` counts as one that needs a key. Used by tests of access rights.
     """
     open_routes = {(one.method, one.path) for one in (*ENDPOINTS, *PAGES) if one.public or one.callback}
     return [
@@ -65,7 +65,7 @@ def route_table(app: Starlette) -> list[tuple[str, str, bool]]:
 def _routes(endpoints: Iterable[Endpoint]) -> list[BaseRoute]:
     """Return one Starlette route for each path, which handles all methods of the path.
 
-    Why: the answer to a wrong method then lists all methods that the path has.
+    Why: with a route for each method, the answer to a wrong method would list the methods of one route only.
     """
     by_path: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
@@ -77,9 +77,9 @@ def _routes(endpoints: Iterable[Endpoint]) -> list[BaseRoute]:
 
 
 def _by_method(handlers: dict[str, Handler]) -> Handler:
-    """Return a handler that calls the handler in `handlers` for the request's method, and for HEAD the one for GET.
+    """Return a handler for one path, which calls the handler of the request's method. `handlers`: method → handler.
 
-    An exception is answered with a problem document.
+    HEAD is handled like GET. If the handler raises an exception, the answer is a problem document.
     """
 
     async def handle(request: Request) -> Response:

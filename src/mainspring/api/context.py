@@ -1,4 +1,4 @@
-"""What the route handlers share: the app that they serve, the settings in force, JSON answers, pages of a list."""
+"""What route handlers share: the state of the API (`Api`), and helpers for JSON answers and for pages of a list."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MAX_STREAMS = 100
 
 
 class Api:
-    """State behind the routes: the app, the settings in force, the health reporter, the open event streams.
+    """State behind the routes: the app `ms`, the settings in force, the health reporter, the open event streams.
 
-    `settings` is None in an app that embeds the API without `mainspring serve`; defaults apply then.
+    `settings` None: the API is embedded in a program without `mainspring serve`, and defaults apply.
     """
 
     def __init__(self, ms: Mainspring, settings: ServeSettings | None = None) -> None:
@@ -46,7 +46,7 @@ class Api:
         self.adopt(settings)
 
     def adopt(self, settings: ServeSettings | None) -> None:
-        """Use `settings` for later requests; None: the defaults."""
+        """Use `settings` for requests from now on. `settings` None: use the defaults."""
         self.settings = settings
         self.health.adopt(settings)
         #: The retry policy of schedules that call an HTTP agent and have no policy of their own.
@@ -65,13 +65,13 @@ class Api:
 
 
 def api_of(request: Request) -> Api:
-    """Return the state of the app that received the request."""
+    """Return the API state of the ASGI app that received the request."""
     api: Api = request.app.state.api
     return api
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return an answer with `value` as JSON, which caches must not store."""
+    """Return an answer with `value` as JSON. Its Cache-Control header forbids caches to store it."""
     return Response(
         _encoder.encode(value), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json"
     )
@@ -80,10 +80,10 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 def cut_page(
     request: Request, rows: Sequence[T], limit: int, key: Callable[[T], str]
 ) -> tuple[Sequence[T], dict[str, str]]:
-    """Return the first `limit` rows, and a `Link` header to the next page; no header if there is no next page.
+    """Return the first `limit` of `rows`, and the headers of the answer: `Link` to the next page, if there is one.
 
-    The caller has read up to `limit` + 1 rows: a row beyond `limit` means that there is a next page. `key` returns the
-    cursor of a row.
+    The caller has read up to `limit` + 1 rows: a row beyond `limit` means that there is a next page. `key(row)` returns
+    the value for the parameter `cursor` that lets a page begin after this row.
     """
     if len(rows) <= limit:
         return rows, {}

@@ -1,4 +1,4 @@
-"""Health of one instance: whether its engine's thread answers, whether it is ready for work, and each part's status."""
+"""Health of an instance: whether its engine's thread answers, whether it is ready for work, status of each part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REDIS_SCHEMES = ("redis", "valkey")
 
 
 class Liveness(Struct, frozen=True):
-    """Report behind `/health`: whether the engine's thread answers. The store is not asked."""
+    """Report behind `/health`: whether the engine's thread answers. `components` has one part, `engine`."""
 
     status: HealthStatus
     components: dict[str, ComponentView]
@@ -43,8 +43,8 @@ class Liveness(Struct, frozen=True):
 class Readiness(Struct, frozen=True):
     """Report behind `/ready` and `/api/health`: the status of each part of an instance, by the part's name.
 
-    `ready` is True if the instance should receive work. `status` is the worst status of a part, but "unhealthy" only if
-    the store is unhealthy. `last_updated` is an RFC 3339 time.
+    `ready` is True if the instance should receive work. `status` is the worst status of any part; but if that is
+    "unhealthy" and the store is healthy, it is "degraded". `last_updated` is the time of the report, in RFC 3339.
     """
 
     status: HealthStatus
@@ -56,7 +56,7 @@ class Readiness(Struct, frozen=True):
 
 
 class HealthReporter:
-    """Makes the reports behind `/health`, `/ready` and `/api/health`, each at most twice a second.
+    """Makes the reports behind `/health`, `/ready` and `/api/health`. Requests within half a second share a report.
 
     `settings` None: the app is embedded in another program. Its engine may run in another process or not at all, so a
     stopped engine is no fault. With `settings`, `mainspring serve` runs the engine, and a stopped engine is a fault.
@@ -77,23 +77,24 @@ class HealthReporter:
         self._max_lag: Ms = (SchedulerSettings() if settings is None else settings.scheduler).max_lag
 
     def mark_stopping(self) -> None:
-        """Report the instance as not ready from now on, because it is about to end."""
+        """Report this instance as not ready from now on. Called when the server begins to stop."""
         self._stopping = True
         self._readiness.drop()
 
     async def liveness(self) -> Liveness:
-        """Return the report whether the engine's thread answers; "unhealthy" means that a restart would help."""
+        """Return the report on the engine's thread: "unhealthy" if it does not answer, so that a restart would help."""
         return await self._liveness.get()
 
     async def readiness(self) -> Readiness:
-        """Return the report on every part of the instance, and whether the instance should receive work."""
+        """Return the report on every part of the instance, with the answer whether the instance should receive work."""
         return await self._readiness.get()
 
     async def dependencies(self) -> Readiness:
-        """Return the readiness report, but of its parts only those outside this process, under other names.
+        """Return the readiness report with other `components`: only the servers on which the instance depends.
 
-        `database` is the store. `broker` is the broker, if there is one. `redis` is the store or the broker, whichever
-        is a Redis or Valkey server; if both are, it has the worse status of the two.
+        `database` is the store. `broker` is the broker, left out if there is none. `redis` is the store or the broker,
+        whichever is a Redis or Valkey server; if both are, it has the worse status of the two. It is left out if
+        neither is.
         """
         report = await self.readiness()
         database, broker = report.components["store"], report.components.get("broker")
@@ -110,7 +111,7 @@ class HealthReporter:
     # ── liveness ───────────────────────────────────────────────────────────
 
     async def _probe_engine(self) -> Liveness:
-        """Have the engine's thread run an empty call, and return a report whether it did within the time-out."""
+        """Have the engine's thread run an empty call. Report it as healthy if it did so in time, else as unhealthy."""
         at = isoformat(self._ms.clock.now())
         engine = ComponentView("healthy", at)
         try:
@@ -123,7 +124,7 @@ class HealthReporter:
     # ── readiness ──────────────────────────────────────────────────────────
 
     async def _probe_all_parts(self) -> Readiness:
-        """Ask the store and the engine for their status, and return a new readiness report."""
+        """Make a new readiness report: ask the store, and read the status that the engine reports of its loops."""
         at = isoformat(self._ms.clock.now())
         store, lag = await self._probe_store(at)
         api = ComponentView("degraded", at, "stopping") if self._stopping else ComponentView("healthy", at)
@@ -137,7 +138,7 @@ class HealthReporter:
         return Readiness(status, ready, parts, at, self._role, version("mainspring"))
 
     async def _probe_store(self, at: str) -> tuple[ComponentView, Ms | None]:
-        """Ask the store for overdue schedules. Return the store's status, and how many milliseconds planning is late.
+        """Ask the store for overdue schedules. Return its status, and by how many milliseconds planning is late.
 
         The number is None if planning is not late, or if the store does not answer. `at` is the time of the report.
         """
@@ -151,11 +152,11 @@ class HealthReporter:
         return ComponentView("healthy", at, "; ".join(self._ms.health().warnings)), lag
 
     async def _planning_lag(self, runtime: Runtime) -> Ms | None:
-        """Return for how many milliseconds the oldest due schedule has waited to be planned.
+        """Return by how many milliseconds planning is late: how long the longest overdue schedule has been due.
 
-        Return None if no schedule has waited longer than the setting `max_lag`. A schedule that cannot be planned at
-        all does not count: it must not take the whole instance out of service. An instance that does not plan only
-        reads a schedule that does not exist, to find out whether the store answers.
+        Return None if no schedule has been due for longer than the setting `max_lag`. A schedule whose planning fails
+        does not count: it must not take the whole instance out of service. In a role that does not plan, return None
+        after an empty query, which shows that the store answers. Raises: StoreError.
         """
         if self._role not in ("all", "planner"):
             await runtime.store.find(Schedules(id="-", limit=1))
@@ -168,11 +169,11 @@ class HealthReporter:
         return max(waits, default=None)
 
     def _engine_parts(self, at: str, lag: Ms | None) -> dict[str, ComponentView]:
-        """Return the status of planner, worker and broker, as the engine reports it, by name.
+        """Return the status of "planner", "worker" and "broker", as the engine reports it: name → status.
 
-        Parts that this instance does not run are left out. `at` is the time of the report. `lag` is how many
-        milliseconds planning is late, or None. A stopped engine is reported as the part "engine", unless the app is
-        embedded in another program.
+        Parts that this instance does not run are left out. A stopped engine is reported as the unhealthy part "engine",
+        unless the app is embedded in another program. `at` is the time of the report. `lag` is by how many milliseconds
+        planning is late; None: it is not late.
         """
         if self._role == "api":
             return {}
@@ -196,10 +197,10 @@ class HealthReporter:
         return self._embedded and health.status == "stopped"
 
     def _planner_part(self, at: str, trouble: str, lag: Ms | None) -> ComponentView:
-        """Return the planner's status: unhealthy if planning is late, degraded if only its loop fails.
+        """Return the planner's status: unhealthy if planning is late; else degraded if its loop fails; else healthy.
 
-        `at` is the time of the report. `trouble` says why the loop fails; "" if it does not. `lag` is how many
-        milliseconds planning is late, or None.
+        `at` is the time of the report. `trouble` says why the loop fails; "" if it does not. `lag` is by how many
+        milliseconds planning is late; None: it is not late.
         """
         if lag is not None and lag > self._max_lag:
             behind = f"schedules have waited to be planned for {format_duration(lag - lag % 1_000)}"
@@ -208,7 +209,7 @@ class HealthReporter:
 
 
 class _SharedReport(Generic[T]):
-    """One report for all concurrent callers: `make_report` makes it, and it is reused for `REPORT_LIFETIME_SECONDS`."""
+    """A report that callers share. `make_report` makes it; for `REPORT_LIFETIME_SECONDS`, later callers get it, too."""
 
     def __init__(self, monotonic: Callable[[], float], make_report: Callable[[], Awaitable[T]]) -> None:
         self._monotonic = monotonic
@@ -217,11 +218,11 @@ class _SharedReport(Generic[T]):
         self._running: asyncio.Task[T] | None = None
 
     def drop(self) -> None:
-        """Discard the last report, and the report that is being made, so that the next caller gets a new report."""
+        """Discard the last report. The next caller gets a report that is begun after this call."""
         self._last = self._running = None
 
     async def get(self) -> T:
-        """Return the last report if it is recent, else a new report."""
+        """Return the last report if it is recent, else a new report, made once for all callers that wait for it."""
         if self._last is not None and self._monotonic() - self._last[0] < REPORT_LIFETIME_SECONDS:
             return self._last[1]
         if self._running is None or self._running.done():
@@ -229,7 +230,7 @@ class _SharedReport(Generic[T]):
         return await asyncio.shield(self._running)
 
     async def _renew(self) -> T:
-        """Make a new report, keep it for later callers, and return it."""
+        """Make a new report and return it. Keep it for later callers, unless `drop` was called meanwhile."""
         found = await self._make_report()
         if self._running is asyncio.current_task():  # else dropped meanwhile: this report is outdated already
             self._last = (self._monotonic(), found)
@@ -241,7 +242,7 @@ async def _do_nothing() -> None:
 
 
 def _part(at: str, trouble: str) -> ComponentView:
-    """Return the status of a part at the time `at`: degraded because of `trouble`, or healthy if `trouble` is ""."""
+    """Return the status of a part at the time `at`: degraded, with `trouble` as detail; healthy if `trouble` is ""."""
     return ComponentView("degraded" if trouble else "healthy", at, trouble)
 
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: for a day, every instance answers a repeated request with the stored answer of the first one."""
+"""Idempotency keys: for a day, every instance answers a repeated request with the stored answer to the first."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ IN_FLIGHT_TTL_MS = 60_000
 
 
 class Record(Struct, omit_defaults=True):
-    """What is stored for an idempotency key: the digest of the first request, and its answer.
+    """What is stored for an idempotency key: the first request with this key, and the answer to it.
 
-    `status` is 0 while there is no answer. `headers` holds only the headers of the answer that a repeated request gets
-    again. `body` is the answer's body in base64.
+    `request` is a digest of method, URL and body of the request. `status` is the status of the answer; 0 while there is
+    no answer. `headers` holds those headers of the answer that a repeated request gets again. `body` is the answer's
+    body in base64.
     """
 
     request: str
@@ -46,12 +47,12 @@ class Record(Struct, omit_defaults=True):
 async def with_idempotency_key(
     host: EngineHost, request: Request, data: bytes, answer: Callable[[], Awaitable[Response]]
 ) -> Response:
-    """Return `answer()`, or the stored answer if the request's idempotency key was used before.
+    """Return `answer()` and store it; if the request's idempotency key was used before, return the stored answer.
 
-    `data` is the raw body. If `answer` raises, no answer is stored, and the key can be used again at once. Only after
-    `OutcomeUnknown` it stays taken for `IN_FLIGHT_TTL_MS`, as after the death of an instance, because the change may be
-    stored. Raises: Refused, with 422 for a malformed key or for the key of a different request, and with 409 while the
-    first request with this key has no stored answer.
+    A request without a key always gets `answer()`. `data` is the raw body. If `answer` raises, no answer is stored, and
+    the key can be used again at once. But after `OutcomeUnknown` the key stays taken for `IN_FLIGHT_TTL_MS`, as after
+    the death of an instance, because the change may be stored. Raises: Refused, with 422 for a malformed key or the key
+    of a different request, and with 409 while the first request with this key has no stored answer.
     """
     given = request.headers.get(IDEMPOTENCY_HEADER)
     if given is None:
@@ -81,7 +82,7 @@ async def with_idempotency_key(
 
 
 async def _claim(host: EngineHost, name: str, record: Record) -> bool:
-    """Store `record`, which has no answer yet, under `name`, and return True. Return False if `name` has a record.
+    """Store `record`, which has no answer yet, under `name`. Return False, and store nothing, if `name` has a record.
 
     `name` is the digest of an idempotency key. The record expires after `IN_FLIGHT_TTL_MS`.
     """
@@ -95,9 +96,9 @@ async def _find(host: EngineHost, name: str) -> Record | None:
 
 
 async def _store(host: EngineHost, name: str, digest: str, response: Response) -> None:
-    """Replace the record under `name` by one that holds the answer and expires after `ANSWER_TTL_MS`.
+    """Store the answer `response` in the record under `name`, which then expires after `ANSWER_TTL_MS`.
 
-    `digest` is the digest of the request.
+    `name` is the digest of an idempotency key, `digest` that of the request.
     """
     headers = {key: response.headers[key] for key in ("content-type", "location", "etag") if key in response.headers}
     body = base64.b64encode(bytes(response.body)).decode()
@@ -107,9 +108,9 @@ async def _store(host: EngineHost, name: str, digest: str, response: Response) -
 
 
 def _replay(stored: Record, mine: Record) -> Response:
-    """Return the answer in the record `stored`. `mine` is the record of the present request.
+    """Return the answer in `stored`, the record of the first request. `mine` is the record of the repeated request.
 
-    Raises: Refused if the two records are of different requests, or if `stored` has no answer yet.
+    Raises: Refused, with 422 if the two requests differ, and with 409 if `stored` has no answer yet.
     """
     if stored.request != mine.request:
         fault = Fault(
@@ -122,7 +123,7 @@ def _replay(stored: Record, mine: Record) -> Response:
 
 
 def _in_flight() -> Refused:
-    """Return the refusal of a request whose idempotency key belongs to a request that has no stored answer yet."""
+    """Return the refusal (409) of a request while the first request with its idempotency key has no stored answer."""
     return Refused(
         409, "idempotency-in-flight", "The first request with this key has no answer yet", headers={"Retry-After": "1"}
     )
@@ -133,7 +134,7 @@ def _text(record: Record) -> str:
 
 
 def _digest(*parts: bytes) -> str:
-    """Return the SHA-256 of all parts, in hexadecimal.
+    """Return one SHA-256 of all parts together, in hexadecimal.
 
     The length of each part is hashed before the part, so that ("ab", "c") and ("a", "bc") give different digests.
     """

@@ -112,12 +112,12 @@ def document() -> dict[str, Any]:
 
 
 def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the schema that requires exactly one of these fields."""
+    """Return the JSON schema of an object that has exactly one of the fields `names`."""
     return {"oneOf": [{"required": [name]} for name in names]}
 
 
 def _body_types() -> list[Any]:
-    """Return `Problem` and the type of every request body and answer in the table of routes, each type once."""
+    """Return the types that need a JSON schema: `Problem`, and each type of a request body or answer once."""
     found: dict[str, Any] = {str(Problem): Problem}
     for endpoint in ENDPOINTS:
         for kind in (endpoint.body, endpoint.answer):
@@ -127,9 +127,9 @@ def _body_types() -> list[Any]:
 
 
 def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of a route, which includes its handler's docstring.
+    """Describe a route for OpenAPI. The docstring of its handler becomes the description.
 
-    `schemas` holds the schemas of bodies and answers, by the type as text.
+    `schemas`: `str` of the type of a body or answer → its JSON schema.
     """
     operation: dict[str, Any] = {
         "operationId": endpoint.operation_id,
@@ -158,7 +158,7 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """Return the OpenAPI description of each parameter in a route's path."""
+    """Describe each parameter in the path of a route for OpenAPI."""
     return [
         {
             "name": name,
@@ -171,7 +171,7 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
-    """Return the OpenAPI description of each query parameter; the fields of the struct `kind` are the parameters."""
+    """Describe each query parameter of a route for OpenAPI. `kind` is the struct whose fields are the parameters."""
     found: list[dict[str, Any]] = []
     for field in msgspec.structs.fields(kind):
         schema = msgspec.json.schema(field.type)
@@ -187,7 +187,7 @@ def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
 
 
 def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """Return the OpenAPI description of each request header that the flags of a route (`idempotent` …) announce."""
+    """Describe the request headers of a route for OpenAPI, by its flags `idempotent`, `if_match` and `resumes`."""
     found: list[tuple[str, str, dict[str, Any]]] = []
     if endpoint.idempotent:
         text = "For a day, the same request with the same key gets the first answer again"
@@ -203,9 +203,9 @@ def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of each answer of a route, by status: success first, then problem documents.
+    """Describe each answer of a route for OpenAPI, by status: success first, then problem documents.
 
-    `schemas` holds the schemas of bodies and answers, by the type as text.
+    `schemas`: `str` of the type of a body or answer → its JSON schema. `/api/health` has its own body with 503, too.
     """
     good: dict[str, Any] = {"description": endpoint.summary}
     if endpoint.answer is not None:
@@ -226,7 +226,7 @@ def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer_headers(endpoint: Endpoint) -> dict[str, str]:
-    """Return the descriptions of the headers in a successful answer of a route, by name."""
+    """Return the headers that a successful answer of a route may have: name → description."""
     found: dict[str, str] = {}
     if endpoint.status == 201:
         found["Location"] = "Path of the new schedule or execution"

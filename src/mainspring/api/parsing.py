@@ -1,6 +1,6 @@
 """Parser of requests: size and content type of the body, JSON, names and types of fields and query parameters.
 
-One mistake of each field or parameter is reported, as a `Fault` with its place, not only the first of all.
+An answer to a wrong request names every wrong field or parameter, each with its first mistake, as a `Fault`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the raw body of a request. Raises: Refused as soon as it exceeds `limit` bytes, or if it ends early."""
+    """Return the raw body of a request. Raises: Refused if it has more than `limit` bytes, or if it ends early."""
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit:
         raise _too_large(limit)
@@ -57,10 +57,10 @@ def _too_large(limit: int) -> Refused:
 def parse_json_object(
     request: Request, data: bytes, *, optional: bool = False, from_agent: bool = False
 ) -> dict[str, Any]:
-    """Parse `data`, the body of a request, as a JSON object. Raises: Refused.
+    """Parse `data`, the body of a request, as a JSON object: name → value. Raises: Refused if it is anything else.
 
-    `optional`: an empty body counts as an empty object. `from_agent`: accept any Content-Type, and NUL characters in
-    texts, which are replaced before they are stored.
+    `optional`: an empty body counts as an empty object. `from_agent`: the body is a callback of an agent; accept any
+    Content-Type, and NUL characters in texts, which are replaced before they are stored.
     """
     if optional and not data:
         return {}
@@ -87,7 +87,7 @@ def _check_media_type(request: Request) -> None:
 
 
 def _decode_json(data: bytes) -> Any:
-    """Decode JSON. Raises: Refused, with 400, and with the line and column of the mistake if msgspec names the byte."""
+    """Decode JSON. Raises: Refused with 400, and with line and column of the mistake if msgspec reports its byte."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as error:
@@ -109,15 +109,15 @@ def _format_position(data: bytes, message: str) -> str:
 
 
 def _is_deeper(value: Any, left: int) -> bool:
-    """Return True if objects and arrays are nested more than `left` levels deep inside `value`."""
+    """Return True if `value` contains objects or arrays in more than `left` levels, not counting `value` itself."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return any(left == 0 or _is_deeper(item, left - 1) for item in items if isinstance(item, dict | list))
 
 
 def _check_text(value: Mapping[str, Any]) -> None:
-    """Raise Refused if a name or text in a body, outside the field `payload`, contains a NUL character.
+    """Raise Refused if a field name or text in a body contains a NUL character, except inside the field `payload`.
 
-    Why: not every store can hold one. The payload is stored as JSON text, in which the character is escaped.
+    Why: PostgreSQL cannot store a NUL character. The payload is stored as JSON text, in which it is escaped.
     """
     for path, text in _iter_texts({key: item for key, item in value.items() if key != "payload"}, "#"):
         if "\0" in text:
@@ -125,7 +125,7 @@ def _check_text(value: Mapping[str, Any]) -> None:
 
 
 def _iter_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the JSON pointer and text of every text in a JSON value; names of fields count as texts.
+    """Yield (JSON pointer, text) for every text in a JSON value. The name of a field is a text, too.
 
     `path` is the JSON pointer of `value` itself.
     """
@@ -141,9 +141,10 @@ def _iter_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozenset[str] = frozenset()) -> T:
-    """Convert a JSON object to a struct of type `kind`. Names in `read_only` are left out: the caller checks them.
+    """Convert `given`, the JSON object in a request's body, to a struct of type `kind`.
 
-    Raises: Refused, with a fault for every unknown name, missing field and field of a wrong type.
+    Fields whose JSON names are in `read_only` are accepted and ignored; the caller checks their values. Raises:
+    Refused, with a fault for every unknown field, missing field and field of a wrong type.
     """
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     faults: list[Fault] = []
@@ -166,7 +167,7 @@ def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozen
 
 
 def parse_query(request: Request, kind: type[T]) -> T:
-    """Parse the query parameters into a struct of type `kind`.
+    """Parse the query parameters of a request into a struct of type `kind`, which has one field per parameter.
 
     Raises: Refused, with a fault for every unknown, repeated or wrong parameter.
     """
@@ -191,7 +192,7 @@ def parse_query(request: Request, kind: type[T]) -> T:
 
 
 def _convert_parameter(value: str, kind: Any) -> Any:
-    """Convert the text of a query parameter to type `kind`. Raises: Refused, with a fault that names no place."""
+    """Convert the text of a query parameter to type `kind`. Raises: Refused; the caller adds the parameter's name."""
     if "\0" in value:
         raise invalid_request([Fault("holds a NUL character")])
     try:
@@ -202,9 +203,9 @@ def _convert_parameter(value: str, kind: Any) -> Any:
 
 @functools.cache
 def _without_none(kind: Any) -> Any:
-    """Return the type of a query parameter without None.
+    """Return the type `kind` of a query parameter without None, for example `str` for `str | None`.
 
-    Why: None only means that the parameter was left out, and the value `null` of a parameter must stay a text.
+    Why: None stands for a parameter that was left out. Without this, msgspec would read the text "null" as None.
     """
     if not isinstance(kind, types.UnionType) and typing.get_origin(kind) is not typing.Union:
         return kind
@@ -212,15 +213,16 @@ def _without_none(kind: Any) -> Any:
 
 
 def _block_loose_match(value: str) -> str:
-    """Return the value of a query parameter; if it has white space around it, make it one that msgspec refuses.
+    """Return the value of a query parameter; if white space surrounds it, append the character U+2028.
 
-    Why: msgspec would read " 5 " as the number 5.
+    Why: msgspec would read " 5 " as the number 5. With U+2028 it refuses the value for a number or a list of words. A
+    parameter that is a free text is not refused: the appended character stays in it.
     """
     return value if value == value.strip() else f"{value}\u2028"
 
 
 def suggest_name(value: str, known: Iterator[str] | Any) -> str:
-    """Return "Did you mean …?" with the name in `known` that is nearest to `value`, or "" if none is near.
+    """Return the hint "Did you mean …?" with the name in `known` that is most like `value`; "" if none is like it.
 
     Case and punctuation do not count, so `cron_expression` finds `cronExpression`.
     """
@@ -231,9 +233,10 @@ def suggest_name(value: str, known: Iterator[str] | Any) -> str:
 
 
 def describe_type_error(error: msgspec.ValidationError, kind: Any, base: str, value: Any) -> Fault:
-    """Translate a type error of msgspec into a `Fault`.
+    """Translate a type error of msgspec into a `Fault` that names the place of the mistake.
 
-    `value` is the value that msgspec could not convert to the type `kind`; `base` is the JSON pointer to this value.
+    `value` is the value that msgspec could not convert to the type `kind`. `base` is the JSON pointer to this value; ""
+    for a query parameter.
     """
     found = _MSGSPEC_ERROR.match(str(error))
     assert found is not None
@@ -253,13 +256,13 @@ def describe_type_error(error: msgspec.ValidationError, kind: Any, base: str, va
 
 
 def _fault_for_word(value: Any, words: tuple[str, ...], pointer: str) -> Fault:
-    """Return the fault of a value that is none of the allowed words; its suggestion is the nearest word, if any."""
+    """Return the fault of a value outside the allowed `words`; it suggests the word most like it, if any."""
     hint = suggest_nearest(value, words) if isinstance(value, str) else ""
     return Fault(f"{value!r} is not one of {', '.join(words)}", pointer=pointer, suggestion=hint or UNSET)
 
 
 def _iter_types(kind: Any) -> Iterator[Any]:
-    """Yield the member types of a union, also of one inside `Annotated`. If `kind` is no union, yield `kind` itself."""
+    """Yield the types that `kind` joins, if it is a union or an `Annotated`, at any depth; else yield `kind` itself."""
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) in (typing.Union, typing.Annotated):
         for part in typing.get_args(kind):
             yield from _iter_types(part)
@@ -268,7 +271,7 @@ def _iter_types(kind: Any) -> Iterator[Any]:
 
 
 def _field_names(kind: Any) -> list[str]:
-    """Return the JSON names of the fields of a struct type, or of the first one in a union; empty without a struct."""
+    """Return the JSON field names of the struct type `kind`, or of the first struct in a union; else an empty list."""
     for part in _iter_types(kind):
         if isinstance(part, type) and issubclass(part, Struct):
             return [field.encode_name for field in msgspec.structs.fields(part)]
@@ -276,7 +279,7 @@ def _field_names(kind: Any) -> list[str]:
 
 
 def _literals(kind: Any) -> tuple[str, ...]:
-    """Return the words that a `Literal` type allows, or the first `Literal` in a union; empty without a `Literal`."""
+    """Return the values of the `Literal` type `kind`, or of the first `Literal` in a union; else an empty tuple."""
     for part in _iter_types(kind):
         if typing.get_origin(part) is typing.Literal:
             return typing.get_args(part)
@@ -289,5 +292,5 @@ def escape_pointer(name: str) -> str:
 
 
 def _type_name(value: Any) -> str:
-    """Return the JSON type of a value that is no object, with its article, for example "an array"."""
+    """Return the JSON type of a value that is not an object, with an article, for an error text: "an array"."""
     return {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")

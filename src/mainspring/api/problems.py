@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): every error answer says what is wrong, in which field, and what would be accepted."""
+"""Problem documents (RFC 9457), the bodies of error answers: what is wrong, in which field, and what would be right."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Fault(Struct, omit_defaults=True):
 
 
 class Problem(Struct, kw_only=True, rename="camel"):
-    """Body of an error answer, as RFC 9457 defines it."""
+    """Body of an error answer: a problem document (RFC 9457), with the extensions `requestId` and `errors`."""
 
     type: str
     title: str
@@ -119,9 +119,10 @@ class Problem(Struct, kw_only=True, rename="camel"):
 
 
 class Refused(Exception):
-    """Raised to answer a request with a problem document, which holds `detail` and `errors`.
+    """Raised to answer a request with an error: a problem document with `detail` and `errors`.
 
-    `status` is the HTTP status, `kind` is a key of `TITLES`, and `headers` are headers of the answer.
+    `status` is the HTTP status. `kind` is a key of `TITLES`, which gives the title and the end of `type`. `headers` are
+    additional headers of the answer: name → value.
     """
 
     def __init__(
@@ -141,17 +142,17 @@ class Refused(Exception):
 
 
 def invalid_field(pointer: str, detail: str, suggestion: str = "") -> Refused:
-    """Return the refusal (422) of a request with one wrong value, at the place `pointer` ("#/name") in its body."""
+    """Return the refusal (422) of a request with a wrong value at `pointer`, a place in the body such as "#/name"."""
     return invalid_request([Fault(detail, pointer=pointer, suggestion=suggestion or UNSET)])
 
 
 def invalid_request(faults: list[Fault]) -> Refused:
-    """Return the refusal (422) of a request that has these mistakes, at least one."""
+    """Return the refusal (422) of a request with the mistakes `faults`, of which there is at least one."""
     return Refused(422, "invalid", describe_faults(faults), faults)
 
 
 def describe_faults(faults: list[Fault]) -> str:
-    """Describe the first of these mistakes in a sentence, and count the further ones. `faults` is not empty."""
+    """Return a text with the first mistake and the number of further ones: "name: is missing (and 2 more)"."""
     first = faults[0]
     where = first.pointer.removeprefix("#/") if first.pointer else first.parameter or "body"
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -162,7 +163,7 @@ def describe_faults(faults: list[Fault]) -> str:
 def request_id(request: Request) -> str:
     """Return the id of a request for answers and log lines: its X-Request-Id if that is a plain word, else a new id.
 
-    The id is kept in the request's state, so that every call for one request returns one id.
+    The id is stored in the request's state, so that each call for this request returns it.
     """
     known: str | None = request.scope.setdefault("state", {}).get("request_id")
     if known is None:
@@ -191,9 +192,9 @@ def problem_response(request: Request, refused: Refused) -> Response:
 
 
 def refusal_for(request: Request, error: Exception) -> Refused:
-    """Translate an exception that `request` raised into a refusal, by its type; an unexpected exception becomes a 500.
+    """Return the refusal to answer with after a route's handler raised `error`. Its type decides the status.
 
-    A failure of the store (503) and an unexpected exception (500) are logged; the answer reveals nothing of them.
+    A failure of the store (503) and an unexpected exception (500) are logged; the answer does not contain their texts.
     """
     match error:
         case Refused():
@@ -224,12 +225,12 @@ def refusal_for(request: Request, error: Exception) -> Refused:
 
 
 def _describe_request(request: Request) -> str:
-    """Return method, path and id of a request for a log line. The path is escaped, so that it cannot forge a line."""
+    """Return method, path and id of a request for a log line, with control characters of the path escaped."""
     return f"{request.method} {request.url.path!r} ({request_id(request)})"
 
 
 def _refusal_for_http(error: HTTPException) -> Refused:
-    """Translate an error of Starlette's router into a refusal."""
+    """Return the refusal for an error of Starlette's router: 404 for an unknown path, 405 for a wrong method."""
     kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
     details = {404: "There is no route with this path", 405: "The Allow header names the methods of this path"}
     detail = details.get(error.status_code, error.detail)
@@ -237,7 +238,7 @@ def _refusal_for_http(error: HTTPException) -> Refused:
 
 
 def _refusal_for_input(error: InvalidInput) -> Refused:
-    """Translate an `InvalidInput`, which names a field and the fix, into a refusal."""
+    """Return the refusal for an `InvalidInput`: 409 for a name that exists, 413 for too large a payload, else 422."""
     fault = _fault_from(error)
     match error:
         case ScheduleConflict():
@@ -254,9 +255,10 @@ def _refusal_for_input(error: InvalidInput) -> Refused:
 
 
 def _fault_from(error: InvalidInput) -> Fault:
-    """Translate an `InvalidInput` into a `Fault`, with its fix as the suggestion.
+    """Return the `Fault` for an `InvalidInput`, with its fix as the suggestion.
 
-    `_POINTERS` has the pointer of some fields. Any other field's pointer is made from its name: "#/a/b/0" for "a.b[0]".
+    `_POINTERS` has the pointers of some fields. For any other field, the pointer is made from its name: "#/a/b/0" for
+    "a.b[0]".
     """
     name = error.field
     wire = _POINTERS.get(name) or name.replace(".", "/").replace("[", "/").replace("]", "")
@@ -264,5 +266,5 @@ def _fault_from(error: InvalidInput) -> Fault:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Return the answer to a request that raised `error`. The app calls this for every exception of a route."""
+    """Return the problem document for an exception. The app calls this when the handler of a route raises `error`."""
     return problem_response(request, refusal_for(request, error))

@@ -1,4 +1,4 @@
-"""Compare the body of a PUT with the schedule as a GET shows it: a field sent back unchanged counts as left out."""
+"""Compare the body of a PUT with the schedule as a GET shows it. A field with an equal value counts as left out."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _ADVANCING = ("nextRun", "updatedAt", "fired", "revision")
 
 
 def changed_fields(view: ScheduleView, wanted: ScheduleUpdate) -> ScheduleUpdate:
-    """Return `wanted`, the body of a PUT, without the fields whose value equals that in `view`.
+    """Return `wanted`, the body of a PUT, without the fields whose values equal those in `view`, the present schedule.
 
-    If `wanted` has more than one of the fields that say when to fire, all of these stay: the caller refuses them.
+    If `wanted` has several of the fields cronExpression, intervalMs, at and delayMs, all of them stay, so that the
+    caller refuses the request.
     """
     found: dict[str, Any] = {}
     when = [name for name in ("cron_expression", "interval_ms", "at", "delay_ms") if getattr(wanted, name) is not UNSET]
@@ -47,7 +48,7 @@ def changed_fields(view: ScheduleView, wanted: ScheduleUpdate) -> ScheduleUpdate
 
 
 def _is_same(name: str, value: Any, shown: Any) -> bool:
-    """Return True if `value`, which a request gives to the field `name`, is equivalent to `shown` in the view."""
+    """Return True if a request's `value` for the field `name` is equivalent to `shown`, the value that a GET shows."""
     try:
         plain = _normalize(name, value)
     except InvalidInput:
@@ -60,9 +61,9 @@ def _is_same(name: str, value: Any, shown: Any) -> bool:
 
 
 def _normalize(name: str, value: Any) -> Any:
-    """Return `value`, which a request gives to the field `name`, in the form in which a GET shows this field.
+    """Return the value that a request gives to the field `name`, as JSON types in the form in which a GET shows it.
 
-    Raises: InvalidInput for a value that cannot be parsed.
+    Example: the duration "30s" becomes 30000. Raises: InvalidInput for a value that cannot be parsed.
     """
     if value is None:
         return None
@@ -78,7 +79,7 @@ def _normalize(name: str, value: Any) -> Any:
 
 
 def _normalize_retry(body: RetryBody) -> dict[str, Any]:
-    """Return the fields that a request's retry policy has, by name, with durations in milliseconds."""
+    """Return the fields that a request's retry policy sets: attribute → value, with durations in milliseconds."""
     fields = {name: getattr(body, name) for name in body.__struct_fields__}
     return {
         name: duration_ms(item) if isinstance(item, str) and name.endswith("_ms") else item
@@ -88,17 +89,17 @@ def _normalize_retry(body: RetryBody) -> dict[str, Any]:
 
 
 def to_plain(shown: Any) -> Any:
-    """Return a value of a view as JSON types."""
+    """Return the value of a field of a view as JSON types; a payload in `msgspec.Raw` is decoded."""
     if isinstance(shown, msgspec.Raw):
         return msgspec.json.decode(shown)
     return msgspec.to_builtins(shown) if isinstance(shown, Struct) else shown
 
 
 def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozenset[str]) -> None:
-    """Raise Refused if a read-only field in a request has another value than the view.
+    """Raise Refused if a read-only field in the body `given` of a PUT has another value than in `view`.
 
-    `given` is the request's body, `names` are the read-only fields. A field in `_ADVANCING` may also have an earlier
-    value.
+    `names` are the JSON names of the read-only fields. A field in `_ADVANCING`, such as `fired`, may also have an
+    earlier value, which the caller may have read before.
     """
     shown = msgspec.json.decode(msgspec.json.encode(view))
     faults: list[Fault] = []
@@ -113,9 +114,10 @@ def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozens
 
 
 def _is_earlier(value: Any, present: Any) -> bool:
-    """Return True if `value`, a number or an instant as text, is not greater than `present`.
+    """Return True if `value`, from a request, is not greater or later than `present`, the value of the field now.
 
-    If `present` is None, return True for any text. A text that is no instant, and any other type, gives False.
+    Both are numbers, or instants as text. `present` None, for a schedule without a next run: True for any text. A text
+    that is no instant, and any other type, gives False.
     """
     if isinstance(value, bool):
         return False

@@ -1,4 +1,4 @@
-"""Table of routes, from which the app, the OpenAPI document and the access tests are made."""
+"""Table of routes. The app and the OpenAPI document are made from it, and tests of access rights read it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """One method of one path: its handler, and all that the OpenAPI document says about it."""
+    """One method of one path: its handler, the access that it needs, and what the OpenAPI document says about it."""
 
     method: str
     path: str
@@ -69,7 +69,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def operation_id(self) -> str:
-        """The handler's name in camelCase."""
+        """The name of the route in the OpenAPI document: its handler's name in camelCase, such as createSchedule."""
         first, *rest = self.handler.__name__.split("_")
         return first + "".join(word.capitalize() for word in rest)
 

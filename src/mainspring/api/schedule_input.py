@@ -68,7 +68,7 @@ MEASURED_FIRES = 100
 
 
 class ScheduleInput(Struct, frozen=True, kw_only=True):
-    """The definition that a request asks for, and the header values of its agent, which a definition does not hold."""
+    """A definition made from a request. Header values of an HTTP agent are apart: they must not get into the log."""
 
     want: ScheduleRequest
     #: New header values by name; None leaves all headers as they are.
@@ -77,9 +77,10 @@ class ScheduleInput(Struct, frozen=True, kw_only=True):
     kept_headers: tuple[str, ...] = ()
 
     def with_headers(self, stored: Mapping[str, str]) -> ScheduleRequest:
-        """Return `want` with the header values of its agent. `stored` holds header values of the schedule, by name.
+        """Return `want` with the header values of its agent: those of the request, and the kept ones from `stored`.
 
-        Values in `stored` are used for the names in `kept_headers` only.
+        `stored` maps header names to the values stored for the schedule; names outside `kept_headers` are ignored. If
+        the request has no headers, return `want` unchanged.
         """
         options = self.want.spec.options
         if self.headers is None or options is None or options.http is None:
@@ -90,9 +91,10 @@ class ScheduleInput(Struct, frozen=True, kw_only=True):
 
 
 class _Call(Struct, frozen=True, kw_only=True):
-    """What a schedule calls: a task, or an HTTP agent (`target`).
+    """What a schedule calls: the task `task`, or the HTTP agent `target`; `task` is then `HTTP_TASK`.
 
-    `headers` and `kept_headers` have the meaning of these attributes of `ScheduleInput`.
+    `headers` are new header values by name; None leaves all headers as they are. `kept_headers` are the names of the
+    headers whose stored values stay.
     """
 
     task: str
@@ -110,11 +112,12 @@ def parse_schedule(
     *,
     http_retry: RetryPolicy | None = None,
 ) -> ScheduleInput:
-    """Return the definition of the new schedule `name`, or of the stored schedule `current` with the fields of `given`.
+    """Return the definition that a request asks for. `given` holds the fields of its body.
 
-    `payload` is the exact JSON text of the payload, None if the request has none. `http_retry` is the retry policy of a
-    schedule that calls an HTTP agent and has no policy of its own. Raises: InvalidInput and Refused, with the field at
-    fault; UnknownTask.
+    `current` None: the request creates the schedule `name`. Else it edits the stored schedule `current`, whose other
+    fields stay. `payload` is the exact JSON text of the payload, None if the request has none. `http_retry` is the
+    retry policy of a schedule that calls an HTTP agent and names no policy. Raises: InvalidInput and Refused, with the
+    field at fault; UnknownTask.
     """
     old = None if current is None else current.spec
     full_name, now = registry_of(ms).full_name(name), host_of(ms).now()
@@ -144,10 +147,10 @@ def parse_schedule(
 def _resolve_target(
     ms: Mainspring, call: _Call, given: ScheduleUpdate, payload: bytes | None, old: ScheduleSpec | None
 ) -> tuple[SpecTarget, tuple[Body, ...], tuple[Gate, ...]]:
-    """Return what the definition calls, and the payload and gates to store with it. An HTTP agent has no gates.
+    """Return what the definition calls, the payloads to store with it (one or none), and the gates to store with it.
 
-    `old` is the definition that is edited; None for a new schedule. An edit that keeps the task also keeps the gates,
-    and keeps the payload unless the request has one.
+    `old` is the definition that is edited; None for a new schedule. An edit that keeps the task also keeps its gates,
+    and keeps the payload unless the request has one. An HTTP agent has no gates.
     """
     keeps_task = old is not None and call.task == old.task
     gates: tuple[Gate, ...] = ()
@@ -167,10 +170,11 @@ def _resolve_target(
 
 
 def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | None, default_tz: str) -> dict[str, Any]:
-    """Return the options that say when the schedule fires, if the request changes them: `trigger`, `delay`, `tz`.
+    """Return those of the options `trigger`, `delay` and `tz` that the request sets: name → value.
 
-    `old` is the definition that is edited; None for a new schedule. A field of the trigger that the request leaves out
-    has the value in `old`, if the trigger there is of the same kind.
+    A new schedule always gets `tz`. `full_name` is the schedule's name with its namespace. `old` is the definition that
+    is edited; None for a new schedule. A field of the trigger that the request leaves out has the value in `old`, if
+    the trigger there is of the same kind. `default_tz` is the zone of a new schedule that names none.
     """
     before = None if old is None else old.trigger
     tz = _or_default(given.timezone, default_tz if old is None else old.tz)
@@ -194,7 +198,7 @@ def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | No
 
 
 def _named_kind(given: ScheduleUpdate) -> str | None:
-    """Return the attribute of `given` that says when the schedule fires; None without one. Raises: Refused for two."""
+    """Return the name of the field in `given` that says when to fire, None without one. Raises: Refused for several."""
     named = [field for field in _TRIGGER_FIELDS if getattr(given, field) is not UNSET]
     if len(named) > 1:
         fields = " and ".join(_TRIGGER_FIELDS[field] for field in named)
@@ -203,9 +207,9 @@ def _named_kind(given: ScheduleUpdate) -> str | None:
 
 
 def _parse_cron(given: ScheduleUpdate, old: TriggerSpec | None, full_name: str, tz: str) -> Cron:
-    """Return the cron trigger of a request. If `old` is one, it gives the fields that the request leaves out.
+    """Return the cron trigger of a request. A cron trigger `old` gives the fields that the request omits.
 
-    `full_name`, the schedule's name with its namespace, is the hash id of a new cron trigger.
+    `full_name` is the schedule's name with its namespace: the text from which a new trigger derives the values of `H`.
     """
     before = old if isinstance(old, CronSpec) else CronSpec("", hash_id=full_name)
     return Cron(
@@ -218,7 +222,7 @@ def _parse_cron(given: ScheduleUpdate, old: TriggerSpec | None, full_name: str, 
 
 
 def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
-    """Return the interval trigger of a request. If `old` is one, it gives the fields that the request leaves out."""
+    """Return the interval trigger of a request. An interval trigger `old` gives the fields that the request omits."""
     before = old if isinstance(old, EverySpec) else EverySpec(0)
     kept = timedelta(milliseconds=before.interval)
     interval = kept if given.interval_ms is UNSET else _parse_duration(given.interval_ms)
@@ -229,7 +233,7 @@ def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
 
 
 def _kind_of(trigger: TriggerSpec | None) -> str:
-    """Return the attribute of `ScheduleUpdate` that sets a trigger of this kind. Raises: Refused for None."""
+    """Return the name of the field in `ScheduleUpdate` that sets a trigger of this kind. Raises: Refused for None."""
     match trigger:
         case None:
             fields = ", ".join(_TRIGGER_FIELDS.values())
@@ -244,10 +248,10 @@ def _kind_of(trigger: TriggerSpec | None) -> str:
 
 
 def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str], kind: str) -> None:
-    """Raise Refused if the request has one of `fields` and `fits` is False.
+    """Raise Refused if the request has one of `fields`, but the schedule does not have the kind of trigger they need.
 
-    `fields` maps attributes to their JSON names. These fields are valid only beside the field with the JSON name
-    `kind`; `fits` says whether the schedule has that kind of trigger.
+    `fits` is True if it has. `fields` maps attributes of `given` to their JSON names. `kind` is the JSON name of the
+    field that sets this kind of trigger, for the error text.
     """
     for field, wire in fields.items():
         if getattr(given, field) is not UNSET and not fits:
@@ -258,9 +262,10 @@ def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str],
 
 
 def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
-    """Return what the schedule calls: the task or agent that the request names, else the one in `old`.
+    """Return what the schedule calls: the task or HTTP agent that the request names, else that of `old`.
 
-    `old` is the definition that is edited; None for a new schedule. Raises: Refused, InvalidInput.
+    `old` is the definition that is edited; None for a new schedule. Raises: Refused, also if the request names both or
+    a new schedule has neither; InvalidInput.
     """
     before = old.options.http if old is not None and old.options is not None else None
     if given.task is not UNSET and given.agent_url is not UNSET:
@@ -273,9 +278,10 @@ def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
 
 
 def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None) -> _Call:
-    """Return the call of an HTTP agent; `before` gives the fields that the request leaves out.
+    """Return the call of the HTTP agent that the request names. `before` is the agent before the edit, if any.
 
-    The stored header values are not kept if the request changes scheme, host or port of the URL.
+    `before` gives the fields that the request leaves out. But the stored header values are dropped if the request
+    changes scheme, host or port of the URL. Raises: Refused, InvalidInput.
     """
     target = before or HttpTarget("")
     url = check_url(_or_default(given.agent_url, target.url), field="agentUrl")
@@ -311,10 +317,10 @@ def _parse_task(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
 
 
 def _parse_headers(given: dict[str, str], target: HttpTarget, *, moved: bool) -> _Call:
-    """Return the call of the agent `target` with new headers. *** in place of a header's value keeps the stored value.
+    """Return the call of the agent `target` with the headers `given`: name → value, or *** to keep the stored value.
 
-    `moved`: the URL has a new host. *** is then refused, because stored values are never sent to another host. Raises:
-    Refused, InvalidInput.
+    `moved`: the edit changes scheme, host or port of the URL. *** is then refused, because stored values are never sent
+    to another place. Raises: Refused, also for *** without a stored value; InvalidInput.
     """
     headers = check_headers(given, field="headers")
     kept = tuple(name for name, value in headers.items() if value == MASK)
@@ -331,9 +337,9 @@ def _parse_headers(given: dict[str, str], target: HttpTarget, *, moved: bool) ->
 
 
 def _parse_body(ms: Mainspring, task: str, given: ScheduleUpdate, payload: bytes | None) -> Body | None:
-    """Return the payload of a request in its stored form, which differs for an HTTP agent and a task; None without one.
+    """Return the payload of a request as it is stored; None if the request has none.
 
-    `payload` is its exact JSON text.
+    For an HTTP agent, it is the exact JSON text `payload`. For a task, it is the encoded arguments in `given.payload`.
     """
     if task == HTTP_TASK:
         return http_body(ms, payload)
@@ -354,9 +360,10 @@ def http_body(ms: Mainspring, payload: bytes | None) -> Body | None:
 
 
 def task_body(ms: Mainspring, task: str, payload: Any) -> Body | None:
-    """Return the encoded arguments of a task; None if there are none. Raises: Refused, InvalidInput, UnknownTask.
+    """Return the arguments of a call of the task named `task`, encoded for storage; None if there are none.
 
     `payload` is a JSON object with arguments by name, an array with arguments by position, or None for no arguments.
+    Raises: Refused for any other type; InvalidInput if they do not fit the task; PayloadTooLarge; UnknownTask.
     """
     if payload is not None and not isinstance(payload, dict | list):
         raise invalid_field("#/payload", "is neither an object nor an array", "Give arguments by name or by place")
@@ -374,7 +381,7 @@ def task_body(ms: Mainspring, task: str, payload: Any) -> Body | None:
 
 
 def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
-    """Return the policies in the request as options of `rules.definition`. A null in the request becomes None."""
+    """Return the policies in the request: name of an option of `rules.definition` → value; None for a JSON null."""
     options = {field: getattr(given, field) for field in _PLAIN_OPTIONS if getattr(given, field) is not UNSET}
     for field, option in _DURATION_OPTIONS.items():
         value = getattr(given, field)
@@ -392,10 +399,10 @@ def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
 def _parse_retry(
     ms: Mainspring, given: ScheduleUpdate, old: ScheduleSpec | None, task: str, http_retry: RetryPolicy | None
 ) -> dict[str, Any]:
-    """Return the option `retry`, or no option if the policy of `old` stays as it is.
+    """Return {"retry": policy} for a new schedule, or if the request changes the policy; else {}: that of `old` stays.
 
-    A schedule that calls an HTTP agent and names no policy gets `http_retry`. A schedule that calls a task and names no
-    policy gets None: its runs then follow the task's policy.
+    A policy in the request changes the fields that it has. A null, or no policy for a new schedule, sets the default:
+    `http_retry` if the schedule calls an HTTP agent, else None, and its runs then follow the task's policy.
     """
     default = http_retry if task == HTTP_TASK else None
     if given.retry_policy is UNSET:
@@ -408,13 +415,13 @@ def _parse_retry(
 
 
 def default_retry(ms: Mainspring, task: str) -> RetryPolicy | None:
-    """Return a task's own retry policy, which applies to a schedule that has none; None for a task unknown to `ms`."""
+    """Return the retry policy of a task, which a schedule without a policy follows; None if the task has none."""
     known = ms.tasks.get(task)
     return None if known is None else known.options.retry
 
 
 def amend_retry(base: RetryPolicy, body: RetryBody) -> RetryPolicy:
-    """Return `base` with the fields of `body`, the retry policy in a request, in place of its own.
+    """Return the policy `base` changed by `body`, the retry policy in a request. Fields that `body` omits stay.
 
     `backoffMultiplier` in a request is the policy's `multiplier` for linear backoff, else its `base`.
     """
@@ -432,12 +439,12 @@ def amend_retry(base: RetryPolicy, body: RetryBody) -> RetryPolicy:
 
 
 def parse_window(body: WindowBody) -> WindowSpec:
-    """Return the time window that a request describes."""
+    """Return the time window that a request describes. Raises: InvalidInput."""
     return Window(*body.segments, weekdays=tuple(body.weekdays), tz=body.timezone)
 
 
 def check_min_interval(api: Api, spec: ScheduleSpec) -> None:
-    """Raise Refused if the next fires of a schedule are closer together than the setting `limits.min_interval`."""
+    """Raise Refused if two of the next `MEASURED_FIRES` fires are closer together than `limits.min_interval` allows."""
     if api.min_interval is None:
         return
     now = api.host.now()
@@ -451,7 +458,7 @@ def check_min_interval(api: Api, spec: ScheduleSpec) -> None:
 
 
 def exact_payload(data: bytes) -> bytes | None:
-    """Return the JSON text of the field `payload` in `data`, a body that is valid JSON; None without this field."""
+    """Return the exact text of the field `payload` in `data`, a body that is valid JSON; None without this field."""
     raw = msgspec.json.decode(data, type=_WithPayload).payload
     return None if raw is UNSET else bytes(raw).strip()
 
@@ -461,7 +468,7 @@ class _WithPayload(Struct):
 
 
 def _origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port of a URL; stored header values are sent only while these stay the same."""
+    """Return (scheme, host, port) of a URL. Stored header values are kept only while an edit leaves all three alone."""
     return url.partition(":")[0].lower(), *host_and_port(url)
 
 

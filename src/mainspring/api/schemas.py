@@ -54,7 +54,7 @@ STATUSES: tuple[Status, ...] = ("pending", "running", "retrying", "success", "fa
 class RetryBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Retry policy in a request: how often an execution is attempted, and the delays between the attempts.
 
-    A field that is left out keeps its value.
+    A field that is left out keeps its value; in a new schedule, it has the default.
     """
 
     max_attempts: Annotated[int, Meta(ge=1, le=1_000, description="executions in all, 1 = no retry")] | UnsetType = (
@@ -127,7 +127,7 @@ class ScheduleCreate(ScheduleUpdate, kw_only=True, rename="camel", forbid_unknow
 
 
 class PauseBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Reason of a pause, and the instant at which the pause ends; without `until`, it lasts until a resume."""
+    """Reason of a pause, and the instant `until` at which it ends. Without `until`, it lasts until a resume."""
 
     reason: Text = "paused"
     until: Instant | None = None
@@ -175,11 +175,11 @@ IdText = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class NoQuery(Struct, rename="camel"):
-    """Query parameters of a route that has none."""
+    """No query parameters: a route with this type refuses every parameter."""
 
 
 class ScheduleQuery(Struct, kw_only=True, rename="camel"):
-    """Query parameters of GET /api/schedules."""
+    """Query parameters of GET /api/schedules. `enabled` "true": only active ones; "false": only paused and finished."""
 
     limit: Limit = 100
     cursor: Cursor | None = None
@@ -187,7 +187,7 @@ class ScheduleQuery(Struct, kw_only=True, rename="camel"):
 
 
 class OfScheduleQuery(Struct, kw_only=True, rename="camel"):
-    """Query parameters of GET /api/schedules/{id}/executions."""
+    """Query parameters of GET /api/schedules/{id}/executions. `status`: only executions in this status."""
 
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -195,7 +195,7 @@ class OfScheduleQuery(Struct, kw_only=True, rename="camel"):
 
 
 class ExecutionQuery(OfScheduleQuery, kw_only=True, rename="camel"):
-    """Query parameters of GET /api/executions."""
+    """Query parameters of GET /api/executions. `scheduleId`: only executions of the schedule with this id."""
 
     schedule_id: IdText | None = None
 
@@ -203,8 +203,8 @@ class ExecutionQuery(OfScheduleQuery, kw_only=True, rename="camel"):
 class StreamQuery(Struct, kw_only=True, rename="camel"):
     """Query parameters of GET /api/events/stream.
 
-    `types` are names of event types, separated by commas. `schedule` is the id or name of the only schedule whose
-    events are sent. `since` "beginning": send the stored events first.
+    `types`: send only events of these types, separated by commas. `schedule`: send only events of the schedule with
+    this id or name. `since` "now": send only later events; "beginning": send the stored events first.
     """
 
     types: Annotated[str, Meta(max_length=1_000)] | None = None
@@ -216,7 +216,7 @@ class StreamQuery(Struct, kw_only=True, rename="camel"):
 
 
 class RetryView(Struct, kw_only=True, rename="camel"):
-    """Retry policy in an answer."""
+    """Retry policy in an answer: the one that the executions of a schedule follow."""
 
     max_attempts: int
     backoff_multiplier: float
@@ -227,7 +227,7 @@ class RetryView(Struct, kw_only=True, rename="camel"):
 
 
 class WindowView(Struct, kw_only=True, rename="camel"):
-    """Window in an answer."""
+    """Window in an answer: the weekdays and times of day at which an execution may start."""
 
     timezone: str
     weekdays: list[str]
@@ -235,7 +235,7 @@ class WindowView(Struct, kw_only=True, rename="camel"):
 
 
 class ScheduleView(Struct, kw_only=True, rename="camel"):
-    """Schedule in an answer. Values of headers are never shown."""
+    """Schedule in an answer. `headers` shows *** in place of each header's value."""
 
     id: str
     name: str
@@ -288,7 +288,7 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
 
 
 class AttemptView(Struct, kw_only=True, rename="camel"):
-    """One attempt of an execution, with its outcome."""
+    """One attempt of an execution, with its outcome; `status` "running" if it has none yet."""
 
     attempt: int
     started_at: Instant
@@ -301,7 +301,7 @@ class AttemptView(Struct, kw_only=True, rename="camel"):
 
 
 class ExecutionView(Struct, kw_only=True, rename="camel"):
-    """Execution in an answer. `payload` and `attemptDetails` are left out in lists and in the answer to a trigger."""
+    """Execution in an answer. Lists, and the answer to a trigger, leave out `payload` and `attemptDetails`."""
 
     id: str
     schedule_id: str | None
@@ -333,7 +333,7 @@ class SecretView(Struct, kw_only=True, rename="camel"):
 
 
 class ComponentView(Struct):
-    """Status of one part of an instance, and when it was checked. `detail` says what is wrong; "" if nothing is."""
+    """Status of one part of an instance, and when it was checked. `detail`: a problem or warning, or ""."""
 
     status: HealthStatus
     last_updated: Instant
@@ -341,7 +341,7 @@ class ComponentView(Struct):
 
 
 class HealthView(Struct, kw_only=True):
-    """Status of the service. A caller with an API key, or on loopback, also gets the status of its parts, by name."""
+    """Status of the service. A caller with an API key, or on loopback, also gets `components`: name → status."""
 
     status: HealthStatus
     components: dict[str, ComponentView] | UnsetType = UNSET

@@ -58,8 +58,8 @@ def states_for(status: Status) -> tuple[State, ...]:
 def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | None = None) -> ScheduleView:
     """Return the view of a schedule. `payload` is the stored text of its payload; None if it has none.
 
-    `retry` is the retry policy of its task. A schedule without a policy of its own shows `retry`, or the default policy
-    if `retry` is None.
+    `retry` is the retry policy of its task, None if it is not known. A schedule without a policy of its own shows
+    `retry`, or the default policy if `retry` is None.
     """
     spec = schedule.spec
     options = spec.options or RunOptions()
@@ -105,7 +105,7 @@ def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | 
 
 
 def _add_trigger(view: ScheduleView, trigger: TriggerSpec) -> None:
-    """Set the fields of `view` that say when the schedule fires."""
+    """Set the fields of `view` that say when the schedule fires, for example `cron_expression`."""
     match trigger:
         case CronSpec(expr=expression, gap=gap, overlap=overlap):
             view.cron_expression, view.dst_gap, view.dst_overlap = expression, gap, overlap
@@ -116,7 +116,7 @@ def _add_trigger(view: ScheduleView, trigger: TriggerSpec) -> None:
 
 
 def _add_target(view: ScheduleView, task: str, target: HttpTarget | None) -> None:
-    """Set the fields of `view` that say what the schedule calls: an HTTP agent, or the task if `target` is None."""
+    """Set the fields of `view` that say what the schedule calls: the HTTP agent `target`, or `task` if that is None."""
     if target is None:
         view.task = task
     else:
@@ -125,10 +125,10 @@ def _add_target(view: ScheduleView, task: str, target: HttpTarget | None) -> Non
 
 
 def decode_payload(task: str, text: str | None) -> Any:
-    """Return a payload as JSON types, from its stored `text`; None if `text` is None.
+    """Return the payload of a schedule or run in the form of the API, from its stored `text`; None if `text` is None.
 
-    The payload of an HTTP agent is the body of its calls. The payload of a task is an object with the arguments by
-    name; if there are arguments by position, it is an array of only these.
+    For an HTTP agent, it is `text` itself, the body of the calls, as `msgspec.Raw`. For a task, it is an array of the
+    arguments by position, or an object with the arguments by name if there are none by position.
     """
     if text is None:
         return None
@@ -139,10 +139,10 @@ def decode_payload(task: str, text: str | None) -> Any:
 
 
 def _describe(trigger: TriggerSpec) -> str:
-    """Describe a trigger in words.
+    """Return the description of a trigger in words.
 
-    The hash id is removed unless the cron expression contains an H: schedules with equal triggers then share one cached
-    description.
+    The hash id, from which the values of `H` are derived, differs between schedules. It is removed from a cron trigger
+    without `H`, so that schedules with equal expressions share one cached description.
     """
     if isinstance(trigger, CronSpec) and "h" not in trigger.expr.lower():
         trigger = replace(trigger, hash_id=None)
@@ -155,7 +155,7 @@ def _describe_cached(trigger: TriggerSpec) -> str:
 
 
 def retry_view(policy: RetryPolicy) -> RetryView:
-    """Return the view of a retry policy; `backoffMultiplier` is its `multiplier` for linear backoff, else `base`."""
+    """Return the view of a retry policy. `backoffMultiplier` is `multiplier` if the backoff is linear, else `base`."""
     return RetryView(
         max_attempts=policy.max_attempts,
         backoff_multiplier=policy.multiplier if policy.backoff == "linear" else policy.base,
@@ -176,7 +176,7 @@ def window_view(window: WindowSpec) -> WindowView:
 
 
 def _format_time(seconds: int) -> str:
-    """Return a time of day as `HH:MM`, or as `HH:MM:SS` if it has seconds."""
+    """Return a time of day, in seconds after midnight, as `HH:MM`; as `HH:MM:SS` if it is no full minute."""
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}"
     return f"{text}:{seconds % 60:02}" if seconds % 60 else text
 
@@ -208,7 +208,7 @@ def execution_view(run: Run) -> ExecutionView:
 
 
 def decode_result(text: str) -> Any:
-    """Return a stored result for an answer: a text that is JSON unchanged, any other text as a JSON string."""
+    """Return a run's stored result for an answer: `text` itself if it is JSON, any other text as a JSON string."""
     with contextlib.suppress(msgspec.DecodeError):
         msgspec.json.decode(text)
         return msgspec.Raw(text.encode())
@@ -216,7 +216,7 @@ def decode_result(text: str) -> Any:
 
 
 def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
-    """Return the views of a run's attempts. `events` are the run's events in the order of the log."""
+    """Return the views of a run's attempts, oldest first. `events` are the run's events in the order of the log."""
     found: list[AttemptView] = []
     for event in events:
         if isinstance(event, RunStarted):
@@ -234,7 +234,7 @@ def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
 
 
 def _end_attempt(attempt: AttemptView, event: Event) -> None:
-    """Set the outcome in the view of a running attempt if `event` ends the attempt."""
+    """Set outcome and end in the view of a running attempt if `event` ends the attempt; else change nothing."""
     match event:
         case RunSucceeded():
             attempt.status, attempt.duration_ms = "success", event.ms
@@ -259,5 +259,5 @@ def _end_attempt(attempt: AttemptView, event: Event) -> None:
 
 
 def format_instant(at: Ms | None) -> str | None:
-    """Return an instant in RFC 3339 (UTC), or None for None."""
+    """Return an instant as RFC 3339 text in UTC; None for None."""
     return None if at is None else isoformat(at)

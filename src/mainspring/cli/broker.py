@@ -30,10 +30,9 @@ def broker_option(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def broker() -> None:
-    """Inspect a broker and its dead letters: messages that no consumer could read, or that failed too often.
+    """Inspect a broker and its dead letters: messages that could not be read, or that were delivered too often.
 
-    A message is only a hint that there is a run. The run is in the store, where a worker finds it even if the message
-    is lost.
+    A message only announces a run. The run itself is in the store, where a worker finds it even if the message is lost.
     """
 
 
@@ -51,8 +50,8 @@ def broker() -> None:
 def status(url: str | None, queues: tuple[str, ...], namespace: str, as_json: bool) -> None:
     """Count the messages in the queues given by --queue, else in the queue `default`.
 
-    Messages that wait are counted, and messages that were delivered but not acknowledged by a worker. Exit with 1 if
-    the broker cannot be reached.
+    Two numbers are printed for each queue: messages that wait, and messages that were delivered but not acknowledged by
+    a worker. Exit with 1 if the broker cannot be reached.
     """
     from mainspring.engine.broker.consumer import WORKER_GROUP
     from mainspring.engine.broker.dispatcher import work_topic
@@ -76,7 +75,7 @@ def status(url: str | None, queues: tuple[str, ...], namespace: str, as_json: bo
 @click.option("--after", metavar="ID", help="List only dead letters after the one with this ID.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def dead(url: str | None, limit: int, after: str | None, as_json: bool) -> None:
-    """List the broker's dead letters, oldest first, each with the reason why it was given up."""
+    """List the broker's dead letters, oldest first, each with the reason why it became one."""
     letters = _with_broker(url, lambda found: found.dead_letters(limit, after))
     if as_json:
         print_json([msgspec.structs.asdict(letter) | {"at": isoformat(letter.at)} for letter in letters])
@@ -91,9 +90,9 @@ def dead(url: str | None, limit: int, after: str | None, as_json: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="All dead letters.")
 @broker_option
 def replay(ids: tuple[str, ...], every: bool, url: str | None) -> None:
-    """Publish the broker's dead letters, which are messages, not runs, to their topics again.
+    """Publish dead letters of the broker to their topics again. They are messages; no run is changed.
 
-    Exit with 1 if an ID is unknown. Give either IDs or --all.
+    Give either IDs or --all. Exit with 1 if an ID is unknown.
     """
     _move(ids, every, url, lambda found, some: found.replay(some), "replayed")
 
@@ -105,7 +104,7 @@ def replay(ids: tuple[str, ...], every: bool, url: str | None) -> None:
 def discard(ids: tuple[str, ...], every: bool, url: str | None) -> None:
     """Remove dead letters from the broker. Their runs stay in the store.
 
-    Exit with 1 if an ID is unknown. Give either IDs or --all.
+    Give either IDs or --all. Exit with 1 if an ID is unknown.
     """
     _move(ids, every, url, lambda found, some: found.discard(some), "discarded")
 
@@ -113,11 +112,11 @@ def discard(ids: tuple[str, ...], every: bool, url: str | None) -> None:
 def _move(
     ids: tuple[str, ...], every: bool, url: str | None, move: Callable[[Broker, list[str]], Awaitable[int]], done: str
 ) -> None:
-    """Replay or discard the dead letters with these ids, or all if `every`, and print their number.
+    """Replay or discard the dead letters `ids`, or all if `every` is True, and print how many there were.
 
-    `move(broker, ids)` replays or discards them, and returns how many of the ids existed. `done` is the verb in the
-    output, such as "replayed". The process exits with 1 if an id did not exist. Raises: InvalidInput if both ids and
-    `every` are given, or neither.
+    `move(broker, ids)` does it, and returns how many of the ids existed. `done` is the word for the output: "replayed"
+    or "discarded". If an id did not exist, the process exits with 1. Raises: InvalidInput if both `ids` and `every` are
+    given, or neither.
     """
     if every == bool(ids):
         raise InvalidInput(
@@ -141,8 +140,8 @@ def _move(
 def _with_broker(url: str | None, work: Callable[[Broker], Awaitable[T]]) -> T:
     """Open the broker at `url`, return what `work(broker)` returns, and close the broker.
 
-    `url` None stands for $MAINSPRING_BROKER. Raises: InvalidInput if there is no URL, or if it names a memory broker:
-    this process would have one of its own, and not see that of the running instances.
+    `url` None stands for $MAINSPRING_BROKER. Raises: InvalidInput if there is no URL, or if it names a memory broker,
+    because such a broker is visible only inside the process that made it.
     """
     given = url or os.environ.get("MAINSPRING_BROKER")
     if not given:

@@ -1,4 +1,4 @@
-"""Helpers of the commands that read a store: their options, opening the store, parsing times, printing JSON."""
+"""Helpers of commands that read a store: their options, opening a store, times, finding a schedule, printing JSON."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) 
     """Open the store at `url`, return what `question(store, now)` returns, and close the store.
 
     `url` None stands for $MAINSPRING_URL, else `DEFAULT_STORE_URL`. `now` is the time of this machine. Raises:
-    StoreUnavailable for a SQLite file that does not exist, because reading must create nothing; StoreCorrupt if a row
-    cannot be decoded.
+    InvalidInput for a memory store; StoreUnavailable for a SQLite file that does not exist, because opening it would
+    create it; StoreCorrupt if a row cannot be decoded.
     """
     url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
     check_exists(url)
@@ -70,7 +70,7 @@ def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) 
 
 
 def check_exists(url: str, fix: str = "Give the store's URL with --store or MAINSPRING_URL") -> None:
-    """Raise an error if `url` names a memory store, or a SQLite file that does not exist or is empty.
+    """Raise a MainspringError if `url` names a memory store, or a SQLite file that does not exist or is empty.
 
     Why: opening such a file would create a store in it, and a memory store of this process is always empty. Any other
     wrong URL is reported when the store is opened. `fix` is the advice in the error text about a missing file.
@@ -92,10 +92,10 @@ def check_exists(url: str, fix: str = "Give the store's URL with --store or MAIN
 
 
 def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
-    """Return the instant that a time option names; None if the option was not given.
+    """Return the instant that `text`, the value of a time option, names; None if the option was not given.
 
-    "7d" means seven days before `now`; any other text must be an ISO 8601 time with an offset. Raises: InvalidInput
-    with the field `field`, the option's name.
+    A duration such as "7d" means seven days before `now`. Any other text must be an ISO 8601 time with an offset.
+    Raises: InvalidInput, which names `field`: the option, such as "--since".
     """
     if text is None:
         return None
@@ -105,10 +105,10 @@ def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
 
 
 async def find_schedule_id(store: Store, given: str) -> str:
-    """Return the id of the schedule whose id or name is `given`.
+    """Return the id of the schedule whose id or name is `given`, in any namespace.
 
-    If several schedules have this name, a schedule that is not deleted comes first, then the newest. Raises:
-    UnknownSchedule, with the nearest name, if there is none.
+    If several schedules have this name, those that are not deleted go before deleted ones, and then the newest is
+    taken. Raises: UnknownSchedule, with the nearest name, if there is none.
     """
     states: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
     for query in (Schedules(id=given, states=states), Schedules(name=given, states=states)):

@@ -1,4 +1,4 @@
-"""`mainspring config`: show the settings of the service and their origins, and check a configuration file."""
+"""`mainspring config`: show the settings of the service and where each comes from, and check a configuration file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def config() -> None:
 def show(path: Path | None, origin: bool, as_json: bool) -> None:
     """Show every setting with its value; passwords in URLs are replaced by ***.
 
-    A setting is taken from the first of these that has it: flag of `serve`, environment variable, .env, file, default.
+    `mainspring serve` takes a setting from the first of these that has it: its flag, environment variable, .env,
+    configuration file, default. Flags are not known here.
     """
     from mainspring.config.redaction import format_all
 
@@ -53,7 +54,7 @@ def show(path: Path | None, origin: bool, as_json: bool) -> None:
 def check(path: Path | None) -> None:
     """Check the configuration file PATH, by default the one in this directory; exit with 2 if it is wrong.
 
-    The environment and the file .env are read, too, as `mainspring serve` would read them.
+    Environment variables and the file .env are read and checked, too, as by `mainspring serve`.
     """
     resolved = _resolve(path)
     _print_notes(resolved)
@@ -62,7 +63,10 @@ def check(path: Path | None) -> None:
 
 
 def _resolve(path: Path | None) -> Resolved:
-    """Return the settings that `serve` without flags would use. `path` None: the file in this directory, if any."""
+    """Return the settings that `serve` without flags would use, with their origins. `path`: the configuration file.
+
+    `path` None: the file that $MAINSPRING_CONFIG names, else the one in this directory, if there is one.
+    """
     from mainspring.config.resolve import Sources, resolve
 
     return resolve(Sources(variables=dict(os.environ), folder=Path(), config=path))

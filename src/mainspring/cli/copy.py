@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 def copy(context: click.Context, source: str, target: str, force: bool, page: int, as_json: bool) -> None:
     """Copy schedules, runs and history from the store at URL SOURCE to the one at URL TARGET, and compare the two.
 
-    Exit with 1 if they differ in the end. Stop every instance on SOURCE first; TARGET must be empty. If the copy is
-    interrupted, repeat the command to resume it. The first instance on TARGET handles a run that was running as after a
-    crash.
+    Stop every instance on SOURCE first; TARGET must be empty. Exit with 1 if the stores differ after the copy. To
+    resume an interrupted copy, repeat the command. If a run was running on SOURCE, the first instance on TARGET treats
+    it as after a crash of its worker.
 
     Example: mainspring copy sqlite:///mainspring.db postgresql://user@host/app
     """
@@ -54,8 +54,9 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
 async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet: bool) -> tuple[Copied, Comparison]:
     """Open both stores, copy the source to the target, and return what was copied and the comparison of the stores.
 
-    `force`: copy even if an instance seems to run on the source. `page`: events copied in one transaction. `quiet`: no
-    progress bar. Raises: InvalidInput if both URLs name one store.
+    `force`: copy even if an instance seems to run on the source. `page`: number of events in one transaction. `quiet`:
+    show no progress bar. Raises: InvalidInput if both URLs name one store; StoreUnavailable if the source does not
+    exist; CopyRefused.
     """
     from mainspring.ledger.compare import compare
     from mainspring.ledger.copy import check_source
@@ -93,7 +94,7 @@ def _store(argument: str, url: str, clock: SystemClock) -> Store:
 
 
 def _describe_place(store: Store) -> str:
-    """Return the place of a store as text without its password: an equal text for two URLs that name one store."""
+    """Return where a store is, as text without a password. Two URLs of one store give equal texts."""
     if isinstance(path := getattr(store, "path", None), str):
         return os.path.realpath(path)
     settings: Any = getattr(store, "settings", None)
@@ -104,13 +105,13 @@ def _describe_place(store: Store) -> str:
 
 
 async def _check_source_exists(store: Store) -> None:
-    """Raise StoreUnavailable if a store on a server does not exist yet. Why: opening it would create it."""
+    """Raise StoreUnavailable if `store` is on a server and does not exist yet. Why: opening it would create it."""
     if isinstance(store, ServerStore) and not await store.exists():
         raise StoreUnavailable(f"{_describe_place(store)} does not exist. Give the URL of the store to copy from")
 
 
 class _ProgressBar:
-    """Progress bar of a copy, on standard error. It shows nothing if `quiet`, or if standard error is no terminal."""
+    """Progress bar of a copy, on standard error. `quiet`, or a standard error that is no terminal: show nothing."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -129,11 +130,11 @@ class _ProgressBar:
         self._progress.stop()
 
     def step(self, step: Step) -> None:
-        """Show what is being copied, the number of the last event copied, and the number of the last event to copy."""
+        """Show a step of the copy: what is copied, and the numbers of the last event copied and of the last to copy."""
         self._progress.update(self._task, description=step.what, completed=step.seq, total=step.end)
 
     def describe(self, text: str) -> None:
-        """Show `text` before the bar."""
+        """Show `text` before the bar, for example "comparing"."""
         self._progress.update(self._task, description=text)
 
 
@@ -178,5 +179,5 @@ def _print(copied: Copied, comparison: Comparison) -> None:
 
 
 def _short(value: int | str) -> str:
-    """Return a number, or the first 12 characters of a hash, as text for the table."""
+    """Return a value for the table of the comparison: a number as text, or the first 12 characters of a hash."""
     return value[:12] if isinstance(value, str) else str(value)

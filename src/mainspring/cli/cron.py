@@ -1,4 +1,4 @@
-"""`mainspring cron`: explain a cron expression, list its next fires, report likely mistakes. No store is opened."""
+"""`mainspring cron`: explain a cron expression, list its next fires, report likely mistakes. Needs no store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USAGE_EXIT_CODE = 2
 
 
 def now_ms() -> Ms:
-    """Return the time of this machine, from which fires are listed without the option `--from`."""
+    """Return the present time of this machine: fires are listed from it, unless the option `--from` is given."""
     from mainspring.ports.clock import SystemClock
 
     return SystemClock().now()
@@ -32,7 +32,7 @@ def cron() -> None:
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options `--json`, `--name` and `--tz` to a command."""
+    """Add the options `--json`, `--name` and `--tz` to a command, which receives them as `as_json`, `name` and `tz`."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--name", help="Name of the schedule, from which H is derived."),
@@ -141,9 +141,10 @@ def lint(context: click.Context, expressions: tuple[str, ...], tz: str | None, n
 
 
 def _parse(expression: str, tz: str | None, name: str | None) -> Cron:
-    """Return the trigger of a cron expression; print the error and exit if it is wrong.
+    """Return the trigger of a cron expression in the time zone `tz`; None: UTC.
 
-    `name`: the values that replace H are derived from it; None: an expression with H is wrong.
+    If the expression or the zone is wrong, print the error and exit with 2. `name` is the name from which the values of
+    `H` are derived; None: an expression with `H` is wrong.
     """
     try:
         return Cron(expression, tz, hash_id=name)
@@ -152,9 +153,9 @@ def _parse(expression: str, tz: str | None, name: str | None) -> Cron:
 
 
 def _parse_from(start: str | None) -> Ms:
-    """Return the instant that the option `--from` gives, or the present time for None.
+    """Return the instant in `start`, the value of the option `--from`; None: the present time.
 
-    Print the error and exit if the text is wrong.
+    If the text is not an instant, print the error and exit with 2.
     """
     if start is None:
         return now_ms()
@@ -165,7 +166,7 @@ def _parse_from(start: str | None) -> Ms:
 
 
 def _refuse(error: InvalidInput) -> NoReturn:
-    """Print an error, with a mark below the wrong character of a cron expression, and exit with 2."""
+    """Print an error and exit with 2. Below a wrong cron expression, ^ points to the wrong character."""
     click.echo(f"error: {error}", err=True)
     if isinstance(error, InvalidCron):
         shown = "".join(char if char.isprintable() else "?" for char in error.expression)
@@ -174,7 +175,7 @@ def _refuse(error: InvalidInput) -> NoReturn:
 
 
 def _local_time(ms: Ms, trigger: Cron) -> str:
-    """Return an instant as ISO 8601 text in the trigger's zone."""
+    """Return the instant `ms` as ISO 8601 text in the time zone of a trigger."""
     return to_datetime(ms, load_zone(trigger.spec.tz)).isoformat(timespec="seconds")
 
 
@@ -188,8 +189,8 @@ def _print_findings(findings: list[Finding]) -> None:
 
 
 def _print_json(value: Any) -> None:
-    """Print a value as indented JSON.
+    """Print a value to standard output as indented JSON.
 
-    Why not `cli.common.print_json`: importing that module would slow down the start of `cron`.
+    Why not `cli.common.print_json`: importing that module would slow down the start of `mainspring cron`.
     """
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))

@@ -108,7 +108,7 @@ def list_events(
 
 
 def _as_dict(event: Event) -> dict[str, Any]:
-    """Return an event as JSON types: its type, the fields that every event has, and its other fields under `data`."""
+    """Return an event as JSON types: its type, the fields that every event has, and under `data` its other fields."""
     import msgspec
 
     values: dict[str, Any] = msgspec.to_builtins(event)
@@ -118,9 +118,9 @@ def _as_dict(event: Event) -> dict[str, Any]:
 
 
 def _format_data(event: Event) -> str:
-    """Return the fields that only this type of event has as `name=value …`, cut to 160 characters.
+    """Return an event's fields beyond those that every event has as `name=value …`, cut to 160 characters.
 
-    Fields that are neither text nor numbers are left out.
+    Only texts, numbers and booleans are shown.
     """
     data = _as_dict(event)["data"]
     text = " ".join(f"{name}={value}" for name, value in data.items() if isinstance(value, str | int | float))

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @click.group()
 def key() -> None:
-    """Create, list and revoke API keys. A key is shown once: the store holds only its hash."""
+    """Create, list and revoke API keys. A key is shown only when it is created: the store holds a hash of it."""
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,7 +41,7 @@ def _store_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
 def create(name: str, expires: str | None, as_json: bool, url: str | None, path: Path | None) -> None:
-    """Create an API key called NAME and print it. It is not shown again."""
+    """Create an API key called NAME and print it. No command shows it again."""
     from mainspring.service.api_keys import create_key
 
     lasts = None if expires is None else duration_ms(expires, field="--expires", minimum=1_000)
@@ -106,8 +106,9 @@ def _format_time(at: Ms | None) -> str | None:
 def _on_store(url: str | None, path: Path | None, work: Callable[[Store, Ms], Awaitable[T]]) -> T:
     """Open the store of the service, return what `work(store, now)` returns, and close the store.
 
-    `url` None: the store that the configuration names. `path` is the configuration file; None: the one in this
-    directory, if any. `now` is the time of this machine. Raises: InvalidInput for a memory store.
+    `url` None: the store that the configuration names. `path` is the configuration file; None: the file that
+    $MAINSPRING_CONFIG names, else the one in this directory, if there is one. `now` is the time of this machine.
+    Raises: InvalidInput for a memory store.
     """
     from mainspring.config.resolve import Sources, resolve
     from mainspring.model.errors import InvalidInput

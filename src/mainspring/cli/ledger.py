@@ -1,4 +1,4 @@
-"""`mainspring ledger`: account for every planned fire. Planned = ended + open + skipped + missed."""
+"""`mainspring ledger`: account for every planned fire. Planned = ended + open + skipped + missed, if all is well."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def ledger(
 ) -> None:
     """Account for every planned fire; exit with 1 if one is unexplained.
 
-    The planned fires are computed from the schedules' definitions. Each must be a run that ended or is open, or a fire
-    that was skipped or missed, with a reason. Fires that are due and not settled yet are counted as behind.
+    The planned fires are computed from the schedules' definitions. Each must have become a run that has ended or is
+    open, or must be recorded as skipped, with a reason, or as missed. Fires that are due, but that no instance has
+    turned into runs yet, are counted as behind.
 
     Example: mainspring ledger --since 7d
     """
@@ -48,7 +49,7 @@ def ledger(
 
 
 def as_dict(book: Ledger) -> dict[str, Any]:
-    """Return the ledger as JSON types. The columns of the printed table come first; instants are ISO 8601 texts."""
+    """Return a ledger as JSON types, for `--json`. The columns of the table come first; instants are ISO 8601 texts."""
     import msgspec
 
     values: dict[str, Any] = msgspec.to_builtins(book)
@@ -58,7 +59,7 @@ def as_dict(book: Ledger) -> dict[str, Any]:
 
 
 def _print(book: Ledger, every: bool) -> None:
-    """Print the ledger: a table with the total, and notes below it. With `every`, the table has a line per schedule."""
+    """Print the ledger: a table with the total, and lines below it. With `every`, the table has a line per schedule."""
     from rich.console import Console
     from rich.table import Table
 
@@ -77,7 +78,7 @@ def _print(book: Ledger, every: bool) -> None:
 
 
 def _print_notes(console: Console, book: Ledger) -> None:
-    """Print what follows the table: skips by reason, ad hoc runs, the start of the period, and the differences."""
+    """Print the lines below the table: skips by reason, ad-hoc runs, start of the period (if any), differences."""
     for reason, count in book.skipped.items():
         console.print(f"  skipped {reason}: {count}")
     work = book.ad_hoc
@@ -93,9 +94,10 @@ def _print_notes(console: Console, book: Ledger) -> None:
 
 
 def _cells(line: Any, less: int = 0) -> list[str]:
-    """Return the numbers of a `Ledger` or `ScheduleAccount` as the cells of one table line.
+    """Return the cells of one line of the table, from `line`: a `Ledger`, for the total, or a `ScheduleAccount`.
 
-    `less` is subtracted from the unexplained: the unexplained ad hoc runs, which have a line below the table.
+    `less` is subtracted from the number of unexplained: in the total, the unexplained ad-hoc runs, because these are
+    printed below the table.
     """
     numbers = (line.planned, line.ended, line.open, sum(line.skipped.values()), line.missed, line.behind)
     return [str(number) for number in (*numbers, line.unexplained - less)]

@@ -30,13 +30,13 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Group that imports a sub-command when it is called, and prints a `MainspringError` of it as one line.
+    """Group of sub-commands. It imports a sub-command when it is called, and prints a `MainspringError` as one line.
 
     The exit code is 2 after an `InvalidInput`, which means a wrong value, and 1 after any other `MainspringError`.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all sub-commands."""
+        """Return the names of all sub-commands, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of sub-commands for `--help`. It is made from `COMMANDS`, so that nothing is imported."""
+        """Write the list of sub-commands for `--help`, from `COMMANDS`, so that no sub-command is imported."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
 
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
 
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """Print the installed version and exit, if `--version` was given."""
+    """Print the installed version and exit if `asked`, which is True if `--version` was given. click calls this."""
     if asked and not ctx.resilient_parsing:
         from importlib.metadata import version
 
@@ -91,7 +91,7 @@ def mainspring() -> None:
 
 
 def main() -> None:
-    """Run the command line: the entry point of the installed script `mainspring`."""
+    """Run the command line. This is the entry point of the installed script `mainspring`."""
     mainspring(prog_name="mainspring")
 
 

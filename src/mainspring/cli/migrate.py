@@ -19,7 +19,7 @@ from mainspring.model.settings import DEFAULT_STORE_URL
 def migrate(url: str | None, only_print: bool) -> None:
     """Bring the schema of a PostgreSQL store up to date and print the SQL that was run.
 
-    Other stores need no migration: a SQLite file is brought up to date when it is opened.
+    Other stores need no migration: a SQLite file is brought up to date when it is opened, and Redis has no schema.
 
     Example: mainspring migrate --store postgresql://me@db/app --sql
     """

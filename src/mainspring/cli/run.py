@@ -36,8 +36,8 @@ def broker_option(command: Callable[..., None]) -> Callable[..., None]:
 def run(target: str, broker: str | None, until_idle: bool, log_level: str) -> None:
     """Plan schedules and run tasks of MODULE:APP until SIGTERM or Ctrl-C.
 
-    After the first signal, no more runs are claimed, and running ones may finish. After the second signal, running ones
-    are handed back at once.
+    At the first signal, the process claims no more runs and ends when its running ones have finished or its shutdown
+    time-out is over. A second signal makes it hand its running ones back at once.
     """
     configure_log(log_level)
     app = load_app(target)
@@ -50,9 +50,9 @@ def run(target: str, broker: str | None, until_idle: bool, log_level: str) -> No
 
 
 def configure_log(log_level: str, line_format: str = "%(asctime)s %(levelname)-7s %(name)s: %(message)s") -> None:
-    """Send log lines of level `log_level` and above to standard error.
+    """Send log lines of level `log_level` and above to standard error, in the `logging` format `line_format`.
 
-    `line_format` is a format of the `logging` module. Raises: click.UsageError for an unknown level.
+    `log_level` is a name such as "info". Raises: click.UsageError for an unknown level.
     """
     level = logging.getLevelName(log_level.upper())
     if not isinstance(level, int):
@@ -61,10 +61,10 @@ def configure_log(log_level: str, line_format: str = "%(asctime)s %(levelname)-7
 
 
 def load_app(target: str) -> Mainspring:
-    """Import the module in `target`, which is MODULE:APP, and return its `Mainspring` object APP.
+    """Import a module and return its `Mainspring` object. `target` is MODULE:APP; APP is the name of the object.
 
-    `:APP` may be left out if the module holds one such object only. The working directory is put first on the Python
-    path. Raises: click.UsageError, with the objects that the module does hold.
+    `:APP` may be left out if the module holds only one such object. The working directory is put first on the Python
+    path. Raises: click.UsageError if there is no such module or object.
     """
     from mainspring.app.mainspring import Mainspring
     from mainspring.model.errors import suggest_nearest
@@ -91,7 +91,8 @@ def load_app(target: str) -> Mainspring:
 def _import(module_name: str) -> ModuleType:
     """Import the module of a program without starting its app. Raises: click.UsageError if there is no such module.
 
-    Why: a program may end with `ms.run()`. It returns at once while `LOADING_VARIABLE` is in the environment.
+    A program may end with `ms.run()`, which would start the app during the import. `LOADING_VARIABLE` is set in the
+    environment meanwhile, and makes `ms.run()` return at once.
     """
     from mainspring.ports.executor import LOADING_VARIABLE
 

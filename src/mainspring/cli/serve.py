@@ -49,7 +49,8 @@ def serve(
 
     On 127.0.0.1 callers on this machine need no API key. On any other address every caller needs one: `mainspring key
     create NAME`.
-    The configuration is read again at SIGHUP and when its file changes.
+
+    The configuration is read again at SIGHUP, and when its file changes.
     """
     from mainspring.config.resolve import Sources, resolve
     from mainspring.telemetry.log_format import configure_logging

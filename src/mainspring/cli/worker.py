@@ -62,9 +62,10 @@ def worker(
 ) -> None:
     """Execute runs of MODULE:APP that other instances planned or enqueued, until SIGTERM or Ctrl-C.
 
-    A worker plans no schedules; at least one `mainspring run` must do that. After the first signal, no more runs are
-    claimed, and running ones may finish. After the second signal, running ones are handed back at once. The third
-    signal kills the processes of a pool. A process of a pool that dies is replaced.
+    A worker plans no schedules; at least one `mainspring run` must do that. At the first signal, the worker claims no
+    more runs and ends when its running ones have finished or its shutdown time-out is over. A second signal makes it
+    hand its running ones back at once. A third signal kills the processes of a pool. A process of a pool that dies is
+    replaced.
 
     Example: mainspring worker app:ms --min-processes 1 --max-processes 8 --concurrency 20
     """
@@ -96,7 +97,8 @@ def worker(
 def _run_one(app: Mainspring, *, supervised: bool) -> None:
     """Execute runs in this process until SIGTERM or SIGINT.
 
-    A `supervised` process is one of a pool. It also stops when its standard input closes: its supervisor has ended.
+    `supervised`: the process belongs to a pool. It then also stops when its standard input closes, which shows that its
+    supervisor has ended.
     """
     if supervised:
         threading.Thread(target=_end_with_parent, name="mainspring-parent", daemon=True).start()
@@ -107,7 +109,7 @@ def _run_one(app: Mainspring, *, supervised: bool) -> None:
 
 
 async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int:
-    """Run a pool of worker processes until SIGTERM or SIGINT, and return the exit code of this process.
+    """Run a pool of worker processes until SIGTERM or SIGINT. Return the exit code: 0 if no worker had to be killed.
 
     `command` starts one worker, and `bounds` limit the size of the pool. This process executes no runs; it opens the
     store of `app` only to count the waiting runs.
@@ -142,7 +144,7 @@ async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int
 
 
 def _parse_label(text: str) -> tuple[str, str]:
-    """Return name and value of a label given as NAME=VALUE. Raises: InvalidInput for any other text."""
+    """Return (name, value) of a label given as NAME=VALUE. Raises: InvalidInput for any other text."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise InvalidInput("--label", f"{text!r} is not a label", "Write NAME=VALUE, for example zone=eu")
@@ -150,9 +152,10 @@ def _parse_label(text: str) -> tuple[str, str]:
 
 
 def _end_with_parent() -> None:
-    """Wait until standard input closes, then send this process SIGTERM. Thread: one of its own.
+    """Block until standard input closes, then send SIGTERM to this process. Thread: one of its own.
 
-    Standard input is a pipe from the supervisor. The system closes it when the supervisor ends, even by SIGKILL.
+    Why: a worker must not outlive its supervisor. Its standard input is a pipe from the supervisor, which the system
+    closes when the supervisor ends, even by SIGKILL.
     """
     with contextlib.suppress(OSError):
         while os.read(0, 1):

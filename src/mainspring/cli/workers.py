@@ -22,7 +22,7 @@ RECENT_MS: Ms = 3_600_000
 def workers(url: str | None, as_json: bool, every: bool) -> None:
     """List the instances that plan schedules or execute runs, live ones first.
 
-    An instance is live while its heartbeats arrive in time.
+    An instance is live while its lease lasts. Each heartbeat renews the lease, and a clean stop ends it.
     """
 
     async def read(store: Store, now: Ms) -> tuple[Ms, list[tuple[Lease, Instance]]]:
@@ -41,7 +41,7 @@ def workers(url: str | None, as_json: bool, every: bool) -> None:
 
 
 def _as_dict(lease: Lease, one: Instance) -> dict[str, Any]:
-    """Return an instance as JSON types. `load` in the result is the fraction of its slots that is in use."""
+    """Return an instance as JSON types, for `--json`. `load` is the fraction of its slots that are in use."""
     return {
         "id": lease.owner,
         "live": lease.live,

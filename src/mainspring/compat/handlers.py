@@ -82,7 +82,7 @@ class TaskHandler(ABC, Generic[P_contra]):
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
-    """Selection of tasks for `list_tasks`. A field that is None selects all tasks."""
+    """Selection of tasks for `list_tasks`. A field that is None restricts nothing. Deleted tasks are never listed."""
 
     #: True: only enabled tasks; False: only those that are disabled or finished.
     enabled: bool | None = None
@@ -127,8 +127,8 @@ class Scheduler:
     """The scheduler of Azoth Scheduler, on a `Mainspring`: `Scheduler(ms, [EmailHandler()])`.
 
     Poll interval and concurrency are settings of the `Mainspring`. `default_max_retries` counts all executions of a
-    run, the first included. It and `default_timeout_secs`, the seconds or duration that one execution may take, apply
-    to tasks that set none. Raises: InvalidInput for a wrong default or handler; DuplicateTask.
+    run, the first included. This number and `default_timeout_secs`, the seconds or duration that one execution may
+    take, apply to tasks that set none. Raises: InvalidInput for a wrong default or handler; DuplicateTask.
     """
 
     def __init__(
@@ -194,13 +194,14 @@ class Scheduler:
         timeout_secs: Duration | None = None,
         on_conflict: Literal["replace", "keep", "error"] = "error",
     ) -> ScheduledTask:
-        """Store a task with exactly one of cron (6 fields), interval (seconds), one_time (unix time) and immediate.
+        """Store a task, with exactly one of `cron`, `interval`, `one_time` and `immediate` to say when it runs.
 
-        `task_type` names the handler. `max_retries` counts all executions of a run, the first included; it and
-        `timeout_secs` are the scheduler's defaults if None. If the id exists with an equal task, nothing changes. If it
-        exists with another one, `on_conflict` "replace" edits it, "keep" returns it, and "error" raises
-        ScheduleConflict. Also raises: InvalidTask if `validate` refuses the payload; InvalidInput for any other wrong
-        argument; UnknownTask.
+        `cron` has 5 or 6 fields. A number as `interval` means seconds, as `one_time` a unix time. `task_type` names the
+        handler. `max_retries` counts all executions of a run, the first included. If `max_retries` or `timeout_secs` is
+        None, the scheduler's default applies. If the id exists with an equal task, nothing changes. If it exists with a
+        different task, `on_conflict` "replace" edits that task, "keep" returns it, and "error" raises ScheduleConflict.
+        Also raises: InvalidTask if `validate` refuses the payload; InvalidInput for any other wrong argument;
+        UnknownTask.
         """
         check_name(task_id, field="task_id")
         task = self.app.tasks.get(task_type)

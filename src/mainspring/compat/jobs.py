@@ -183,9 +183,9 @@ class Scheduler:
     async def run(self, job: Job[Any]) -> SchedulerReport:
         """Run a job until its schedule ends, the handle stops this scheduler, or the app stops; return a report of it.
 
-        If the store has a job of this id, its state and count of fires continue, and a different definition replaces
-        its own. An engine of the app that runs already is used. Otherwise `run` starts the engine, and at the end stops
-        it and closes the app. Raises: InvalidInput; DuplicateTask if the id is the name of another task.
+        If the store has a job of this id, its state and count of fires continue, and the definition of `job` replaces a
+        different one. An engine of the app that runs already is used. Otherwise `run` starts the engine, and at the end
+        stops it and closes the app. Raises: InvalidInput; DuplicateTask if the id is the name of another task.
         """
         slot = self._slot(job)
         async with contextlib.AsyncExitStack() as stack:
@@ -205,7 +205,7 @@ class Scheduler:
     # ── the job's schedule ─────────────────────────────────────────────────
 
     def _slot(self, job: Job[Any]) -> _Slot:
-        """Make `job` the one that the runs of its id call, and return the id's slot. A new id is registered as a task.
+        """Have later runs of the job's id call `job`, and return the slot of the id. A new id is registered as a task.
 
         Raises: InvalidInput if the id was used here for a job of kind "blocking" and `job` is of another kind, or the
         reverse; DuplicateTask if another task of the app has the id as its name.
@@ -249,7 +249,7 @@ class Scheduler:
         """Stop a job on an engine that other code uses, too: pause its schedule and cancel its waiting runs.
 
         Then wait until the job's runs in this process have ended. An engine that only this job uses needs none of this:
-        it drains when `run` stops it.
+        when `run` stops that engine, the runs may end.
         """
         if (await self.app.get(schedule.id)).state == "active":
             await self.app.pause(schedule.id, reason=STOPPED_REASON)
@@ -259,7 +259,10 @@ class Scheduler:
         await self._until(lambda: self._is_quiet(slot, seen), stoppable=False)
 
     async def _cancel_on_request(self, slot: _Slot) -> None:
-        """Once the handle's `cancel` was called, cancel the job's runs in this process. Return only if cancelled."""
+        """Once the handle's `cancel` was called, cancel the job's runs in this process.
+
+        The coroutine does not end by itself: `run` cancels it.
+        """
         cancelled: set[str] = set()
         with self._handle.waker() as woken:
             while True:
@@ -288,8 +291,8 @@ class Scheduler:
     async def _until(self, done: Callable[[], Awaitable[bool]], *, stoppable: bool = True) -> None:
         """Wait until `done` returns True, the app stops or, if `stoppable`, the handle stops the scheduler.
 
-        `done` is called after each event of the scheduler's jobs that this process commits, and every poll interval.
-        Why: other processes commit events of the jobs, too.
+        `done` is called after each event of the scheduler's jobs that this process commits, and every poll interval,
+        because other processes commit events of the jobs, too.
         """
         with self._handle.waker() as woken:
             while self.app.is_running and not (stoppable and self._handle.stopping) and not await done():

@@ -117,7 +117,10 @@ def _completed(event: RunSucceeded, head: dict[str, Any]) -> TaskEvent:
 
 
 def _failed(event: RunFailed | RunRetrying, head: dict[str, Any]) -> TaskEvent:
-    """Return the event of a failed attempt. `will_retry` is True if `event` is a `RunRetrying`."""
+    """Make the event of a failed attempt. `head`: its `task_id` and `run_id`.
+
+    `will_retry` is True if `event` is a `RunRetrying`.
+    """
     return TaskFailed(
         **head,
         worker_id=event.owner or "",
@@ -133,7 +136,10 @@ def _retrying(event: RunRetrying, head: dict[str, Any]) -> TaskEvent:
 
 
 def _cancelled(event: RunCancelled | ScheduleDeleted, head: dict[str, Any]) -> TaskEvent | None:
-    """Return the event of a cancellation; None for a schedule that was deleted because it had finished."""
+    """Make the event of a cancellation; None for a schedule that was deleted because it had finished.
+
+    `head`: its `task_id` and `run_id`.
+    """
     if isinstance(event, ScheduleDeleted) and event.reason == "finished":
         return None
     return TaskCancelled(**head, cancelled_at=to_datetime(event.at), reason=event.reason)

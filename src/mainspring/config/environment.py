@@ -17,13 +17,13 @@ from mainspring.model.errors import InvalidInput, suggest_nearest
 
 MAX_DOTENV_BYTES = 64 * 1024
 #: A line of a `.env` file: the name, and everything after `=`.
-_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)", re.DOTALL)
+_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
 #: Variables of source 002 that have no effect here: source 002 needs Redis, this service does not.
 _WITHOUT_EFFECT = ("REDIS_HOST", "REDIS_PORT")
 
 
 class VariableValues:
-    """Settings that were read from variables, by key, and notes for the user."""
+    """Settings that were read from variables. `notes`: sentences for the user, as about a variable without effect."""
 
     def __init__(self) -> None:
         #: Configuration key → value.
@@ -39,7 +39,7 @@ class VariableValues:
 
 
 def read_variables(variables: Mapping[str, str], where: str = "") -> VariableValues:
-    """Return the settings in `variables`. Other variables are ignored.
+    """Return the settings in `variables` (name → value). Variables that set nothing are ignored.
 
     A variable whose name ends in _FILE holds the path of a file with the value. Raises: InvalidInput for a wrong value,
     and for a name that starts with MAINSPRING_ and contains `__` but is no setting. Its text begins with `where`, such
@@ -77,10 +77,11 @@ def _read_source_002(given: VariableValues, variables: Mapping[str, str], where:
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
-    """Return the values of the NAME=value lines of a `.env` file, by name; nothing if there is no file.
+    """Return name → value for the NAME=value lines of a `.env` file; an empty dict if there is no file.
 
-    `#` at the start of a line or behind white space starts a comment, quotes around a value are removed, and nothing is
-    executed or expanded. Raises: InvalidInput, with the number of the line if one is wrong.
+    Outside quotes, `#` at the start of a line or behind white space starts a comment. Quotes around a value are
+    removed. Nothing is executed or expanded. Raises: InvalidInput if the file cannot be read or is too large, or, with
+    the number of the line, if a line is wrong.
     """
     try:
         if not path.is_file():
@@ -102,21 +103,23 @@ def read_dotenv(path: Path) -> dict[str, str]:
         parts = _LINE.fullmatch(line)
         if parts is None:
             raise InvalidInput(f"{path}: line {number}", "is not NAME=value", "Write for example PORT=3000")
-        found[parts[1]] = _unquoted(parts[2].strip(), f"{path}: line {number}")
+        found[parts[1]] = _unquoted(parts[2], f"{path}: line {number}")
     return found
 
 
 def _unquoted(value: str, where: str) -> str:
-    """Return `value`, the text after `=`, without the quotes around it and the comment after it.
+    """Return `value`, the text after `=`, without the quotes around it, the comment after it, and white space.
 
-    Raises: InvalidInput, at the place `where`, if the quotes do not match.
+    A comment starts with `#` behind white space. So the value is "" if only a comment follows `= `. Raises:
+    InvalidInput, whose text begins with `where`, if the quotes do not match.
     """
-    if value[:1] in ("'", '"'):
-        end = value.find(value[0], 1)
-        rest = value[end + 1 :].strip()
+    quoted = value.strip()
+    if quoted[:1] in ("'", '"'):
+        end = quoted.find(quoted[0], 1)
+        rest = quoted[end + 1 :].strip()
         if end < 0 or (rest and not rest.startswith("#")):
             raise InvalidInput(where, "its quotes do not match", "End the value with the quote that it starts with")
-        return value[1:end]
+        return quoted[1:end]
     return re.split(r"\s#", value, maxsplit=1)[0].strip()
 
 

@@ -39,7 +39,7 @@ _FOREIGN_KEYS = (
 
 
 class ConfigFile:
-    """The checked content of a configuration file: values by key, and notes for the user."""
+    """The checked content of a configuration file: key → value, and sentences for the user (`notes`)."""
 
     def __init__(self, values: dict[str, Any], notes: list[str]) -> None:
         self.values = values
@@ -93,7 +93,10 @@ def _read_text(path: Path) -> str:
 
 
 def _parse(path: Path, text: str) -> Any:
-    """Return the data in `text`, the content of `path`; the file's suffix decides between YAML and TOML."""
+    """Return the data in `text`, the content of `path`; the file's suffix decides between YAML and TOML.
+
+    Raises: InvalidInput if the text cannot be parsed or the suffix is another; MissingExtra if PyYAML is missing.
+    """
     if path.suffix.lower() in (".yaml", ".yml"):
         return _yaml(text)
     if path.suffix.lower() == ".toml":
@@ -155,7 +158,7 @@ def _yaml(text: str) -> Any:
 def _flatten(data: Any, variables: Mapping[str, str]) -> ConfigFile:
     """Return the checked content of a file from `data`, its parsed content, which is None for an empty file.
 
-    `variables` are the values of `${NAME}` in texts.
+    `variables`: NAME → value of `${NAME}` in texts. Raises: InvalidInput for the first wrong key or value.
     """
     if data is None:
         return ConfigFile({}, [])
@@ -176,7 +179,7 @@ def _is_foreign(key: str) -> bool:
 
 
 def _read_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the raw values in `given`, by key or other name of a key, and return the values by key.
+    """Check the raw values in `given` (key, or another name of a key → raw value), and return key → checked value.
 
     Raises: InvalidInput for a wrong value, or if two names in `given` mean one key.
     """
@@ -193,11 +196,10 @@ def _read_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield full key and value of each setting in `data`, also in its sections.
+    """Yield (full key, value) for each setting in `data`, the content of a file or section, sections in it included.
 
-    A full key is `prefix`, such as "server.", and the name in `data`.
-
-    Raises: InvalidInput for an unknown key, with the nearest known one.
+    A full key is `prefix`, such as "server.", and the name in `data`. Raises: InvalidInput for an unknown key, with the
+    nearest known one.
     """
     for name, value in data.items():
         if not isinstance(name, str):
@@ -214,7 +216,7 @@ def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _section_leaves(section: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield full key and value of each setting in `value`, the content of a section, which is None if it is empty.
+    """Yield (full key, value) for each setting in `value`, the content of a section, which is None if it is empty.
 
     Raises: InvalidInput if `value` is neither a mapping nor None.
     """
@@ -226,7 +228,7 @@ def _section_leaves(section: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _store_leaves(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the key `store` with the URL in a section `store: {url: …}`. Raises: InvalidInput for any other key."""
+    """Yield ("store", URL) for a section `store: {url: URL}`. Raises: InvalidInput for any other key in the section."""
     for name, value in section.items():
         if name != "url":
             _refuse(f"store.{name}")
@@ -308,8 +310,8 @@ def _expand(value: Any, key: str, variables: Mapping[str, str]) -> Any:
 def _adopt_foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list[str]) -> None:
     """Set `store` and `broker` in `values` from the sections `storage` and `broker` of a scheduler-rs file, if given.
 
-    `given` holds the raw values of the whole file by key. Notes for the user are added to `notes`. Raises: InvalidInput
-    for a wrong value, or if `values` has a store already.
+    `given`: key → raw value, of the whole file. Sentences for the user are added to `notes`. Raises: InvalidInput for
+    a wrong value, or if `values` has a store already.
     """
     broker = given.get("broker.type", "in_memory")
     readers.word_reader("in_memory", "redis", "sqs")(broker, "broker.type")
@@ -330,7 +332,7 @@ def _adopt_foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list
 def _redis_broker(given: Mapping[str, Any]) -> str:
     """Return the URL of the broker from the keys `broker.redis.url` and `broker.redis.stream_name`.
 
-    `given` holds the raw values of a scheduler-rs file by key. Raises: InvalidInput.
+    `given`: key → raw value of a scheduler-rs file. Raises: InvalidInput if the URL is missing or a value is wrong.
     """
     if "broker.redis.url" not in given:
         raise InvalidInput("broker.redis.url", "is missing", "Write redis://HOST:6379")
@@ -345,8 +347,8 @@ def _redis_broker(given: Mapping[str, Any]) -> str:
 def _json_file(given: Mapping[str, Any], notes: list[str]) -> str:
     """Return the URL of the SQLite store that replaces a JSON file of scheduler-rs: the file's path with suffix .db.
 
-    `given` holds the raw values of the configuration file by key. A note for the user is added to `notes`. The save
-    interval in `given` is only checked: SQLite saves every change at once.
+    `given`: key → raw value of the configuration file. A sentence for the user is added to `notes`. The save interval
+    in `given` is only checked: SQLite saves every change at once.
     """
     path = Path(readers.read_text(given.get("storage.json_file.path", "./data/tasks.json"), "storage.json_file.path"))
     if "storage.json_file.auto_save_interval_secs" in given:

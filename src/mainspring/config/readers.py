@@ -1,7 +1,8 @@
 """Readers: functions that check the raw value of one configuration key, and return it as the settings hold it.
 
 A raw value from a file may be a number, a boolean or a list; one from a variable is always text. A reader accepts both.
-Functions called `read_…` are readers; functions called `…_reader` return one.
+Functions called `read_…` are readers; functions called `…_reader` return one. `field` is the name of the key or
+variable. For a wrong value, a reader raises InvalidInput with this name.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _DURATION_SUFFIXES = ("timeout", "interval", "ttl", "history", "delay", "max_lag
 
 
 def redact_url(url: str) -> str:
-    """Return a URL with *** in place of its passwords: the one before the host, and those in the query.
+    """Return a URL with *** in place of its passwords: the password before the host, and passwords in the query.
 
     Why not `urlsplit`: the store on Redis takes everything up to the last @ before the query as user and password,
     raw @, / and # included.
@@ -52,5 +52,5 @@ def format_value(key: str, value: Any) -> str:
 
 
 def format_all(settings: ServeSettings) -> dict[str, str]:
-    """Return the value of every configuration key as text, by key, with *** in place of passwords in URLs."""
+    """Return configuration key → its value as text, for every key, with *** in place of passwords in URLs."""
     return {key: format_value(key, get_value(settings, key)) for key in KEYS}

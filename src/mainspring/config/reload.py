@@ -73,7 +73,8 @@ class Reloader:
     def _log_changes(self, before: ServeSettings, new: ServeSettings, live: list[str], later: list[str]) -> None:
         """Log the changes of a reload: old and new value of each key in `live`, and the names of the keys in `later`.
 
-        `later` are changed keys that need a restart.
+        `live` are changed keys that take effect now, `later` changed keys that need a restart. If both are empty, log
+        that nothing changed.
         """
         from mainspring.config.schema import get_value
 
@@ -142,7 +143,7 @@ class Reloader:
         yield self._sources.folder / ".env"
 
     def _fingerprint(self) -> tuple[object, ...]:
-        """Return the state of each watched file, which differs after a change; a swapped symlink changes the inode."""
+        """Return the state of each watched file: two results differ if a file was changed, or a symlink swapped."""
         return tuple(_file_state(path) for path in self._files())
 
 

@@ -82,7 +82,10 @@ def resolve(sources: Sources) -> Resolved:
 
 
 def _named_file(sources: Sources, dotenv: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that `--config`, else $MAINSPRING_CONFIG, names; None if neither does."""
+    """Return the configuration file that `--config`, else $MAINSPRING_CONFIG, names; None if neither does.
+
+    `dotenv`: name → value of the variables in the `.env` file. A variable of the process has priority over them.
+    """
     name = sources.variables.get(CONFIG_VARIABLE) or dotenv.get(CONFIG_VARIABLE)
     if sources.config is not None or not name:
         return sources.config
@@ -90,7 +93,10 @@ def _named_file(sources: Sources, dotenv: Mapping[str, str]) -> Path | None:
 
 
 def _check_together(settings: ServeSettings, origins: Mapping[str, str]) -> None:
-    """Raise InvalidInput if settings are valid alone but contradict each other. `origins`: the origin of each key."""
+    """Raise InvalidInput if settings that are valid alone contradict each other.
+
+    `origins`: key → the source of its value. Why: an error about retry delays names a key that a source gives.
+    """
     _check_lease(settings.scheduler)
     _check_retry(settings.retry, origins)
     if settings.agents.keep_response > settings.agents.max_response:
@@ -115,7 +121,7 @@ def _check_lease(scheduler: SchedulerSettings) -> None:
 def _check_retry(retry: RetryPolicy, origins: Mapping[str, str]) -> None:
     """Raise InvalidInput if the first delay is longer than `max_delay`. The error names a key that a source gives.
 
-    `origins` holds the origin of each key.
+    `origins`: key → the source of its value; `DEFAULT_ORIGIN` if no source gives it.
     """
     if retry.initial > retry.max_delay:
         given = [key for key in ("retry.initial_delay", "retry.max_delay") if origins[key] != DEFAULT_ORIGIN]
@@ -127,7 +133,7 @@ def _check_retry(retry: RetryPolicy, origins: Mapping[str, str]) -> None:
 
 
 def compare(old: ServeSettings, new: ServeSettings) -> dict[str, tuple[Any, Any]]:
-    """Return each key whose value differs, with its old and its new value."""
+    """Return key → (old value, new value) for each key whose values in `old` and `new` differ."""
     pairs = {key: (get_value(old, key), get_value(new, key)) for key in KEYS}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -135,7 +141,8 @@ def compare(old: ServeSettings, new: ServeSettings) -> dict[str, tuple[Any, Any]
 def select_live(old: ServeSettings, new: ServeSettings) -> tuple[ServeSettings, list[str], list[str]]:
     """Return the settings after a reload, the changed keys that are live, and the changed keys that need a restart.
 
-    The settings have the values of live keys from `new`, and all other values from `old`.
+    A live key takes effect in the running service. The settings have the values of live keys from `new`, and all other
+    values from `old`.
     """
     differences = compare(old, new)
     live = [key for key in differences if KEYS[key].live]

@@ -127,10 +127,10 @@ def get_value(settings: ServeSettings, key: str) -> Any:
 
 
 def build_settings(values: Mapping[str, Any]) -> ServeSettings:
-    """Return settings with `values`, by configuration key; a key without a value has its default.
+    """Return settings with `values` (configuration key → value); a key without a value has its default.
 
-    The caller has passed each value through its key's reader. `server.public_url` is also set in the settings for
-    agents.
+    The caller has passed each value through its key's reader. A `server.public_url` is also set in the settings for
+    agents, whose callbacks use it.
     """
     changes: dict[str, dict[str, Any]] = {}
     top: dict[str, Any] = {}

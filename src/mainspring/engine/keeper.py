@@ -33,7 +33,7 @@ UNDECLARED_PAGE_ROWS = 100
 class Keeper(Loop):
     """Does the housekeeping of the app while this instance is its leader. Thread: engine loop.
 
-    Only one instance does it, to save work: every write is guarded, so that several could.
+    Why only the leader: to save work. Several instances could do it at once, because every write is guarded.
     """
 
     name = "keeper"
@@ -47,7 +47,10 @@ class Keeper(Loop):
         pause: Callable[[Schedule, str], Awaitable[object]],
         touch: Callable[[Sequence[str]], Awaitable[object]],
     ) -> None:
-        """`pause(schedule, reason)` pauses a schedule. `touch(ids)` touches schedules, for the settler to handle."""
+        """Do housekeeping while `leader` leads. `pause(schedule, reason)` pauses a schedule and stores the reason.
+
+        `touch(ids)` touches the schedules with these ids, so that the settler settles them again.
+        """
         super().__init__(max(settings.poll / 1000, settings.lease_ttl / 3000))
         self._store = store
         self._clock = clock
@@ -86,10 +89,11 @@ class Keeper(Loop):
         return 0.0 if more else self.poll
 
     async def retain(self) -> bool:
-        """Remove a batch of ended runs, events and leases that are past the retention period.
+        """Remove a batch of what is past the retention period: ended runs, events, presence rows and execution leases.
 
-        Without a configured period (`Settings.history`), the store's own period and its limit of ended runs apply.
-        Return True if more remain to be removed. Raises: StoreError.
+        Presence rows stay for `Settings.undeclared_after` at least. Without a configured period (`Settings.history`),
+        the store's own period and its limit of ended runs apply. Return True if more remain to be removed. Raises:
+        StoreError.
         """
         now = self._clock.now()
         history, max_ended_runs = self._settings.history, None

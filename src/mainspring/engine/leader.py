@@ -78,7 +78,10 @@ class Leader(Loop):
     def __init__(
         self, store: Store, clock: Clock, settings: Settings, owner: str, append_event: Callable[[Event], None]
     ) -> None:
-        """`owner` names this instance; `append_event` appends an event to the event log soon."""
+        """Make the loop by which the instance `owner` can become the leader of the app of `settings`.
+
+        `append_event` appends an event to the event log soon.
+        """
         super().__init__(settings.lease_ttl / 3000)
         self._term = LeaseTerm(LeaseRows(store), clock, lease_name(settings), owner, settings.lease_ttl)
         self._owner = owner
@@ -100,7 +103,7 @@ class Leader(Loop):
 
     @property
     def epoch(self) -> int | None:
-        """Number of this instance's present term; None if it does not lead."""
+        """Number of this instance's term; None if it has none. Ask `leads` whether the term can still be trusted."""
         return self._term.token
 
     async def run_once(self) -> float:

@@ -41,7 +41,7 @@ class Lookahead:
             self._since, self._count = self._since + seconds, 0
 
     def next_query_at(self, now: Ms, next_at: Ms) -> Ms:
-        """Return when to query the store for the next fire, at `next_at`: up to `ms` ahead of the fire, never after it.
+        """Return when to query the store for the next fire: up to `ms` before its time `next_at`, never after it.
 
         `now`: the store time of the present query. At least 80 % of `ms` lie between two queries ahead of time, so that
         one query finds many fires.

@@ -26,7 +26,7 @@ class Loop(ABC):
     name = "loop"
 
     def __init__(self, poll: float) -> None:
-        """`poll`: the longest wait between two calls of `run_once`, in seconds."""
+        """Make a loop that does not run yet. `poll`: the longest wait between two calls of `run_once`, in seconds."""
         self.poll = poll
         #: Number of calls of `run_once` that failed since the last call that succeeded.
         self.failures = 0

@@ -44,7 +44,7 @@ class Presence(Loop):
     name = "presence"
 
     def __init__(self, store: Store, settings: Settings, owner: str, describe: Callable[[], Instance]) -> None:
-        """`owner` names this instance; `describe` returns the present content of the row."""
+        """Keep the presence row of the instance `owner` in `store`. `describe` returns its present content."""
         super().__init__(settings.heartbeat / 1000)
         self._store = store
         self._ttl: Ms = settings.lease_ttl
@@ -65,7 +65,7 @@ class Presence(Loop):
         return self.poll
 
     async def leave(self) -> None:
-        """Release the row, because this instance stops in order. Raises: StoreError.
+        """Release the row, because this instance stops properly. Raises: StoreError.
 
         The row is not removed at once, so that other instances still see what this instance declared.
         """

@@ -72,12 +72,13 @@ class Settler(Loop):
         drain_outcomes: Callable[[], None] = lambda: None,
         ending: Container[str] = (),
     ) -> None:
-        """`cancel_older` cancels the open runs that a draft replaces. `on_unparked` is called after runs were unparked.
+        """Work on the agendas of `store`, and commit through `batcher`. `change_id` returns a new id for a change.
 
-        `change_id` returns a new id for a change. `handlers` tell crash budget and recovery of the tasks known here.
-        `poll`: the poll interval in seconds. `observe_store_time` receives the store's time whenever schedules or
-        expired leases were read. `drain_outcomes` records the outcomes that wait in the workers' inboxes, so that they
-        share the commit that plans. `ending`: ids of runs that ended here and whose end is queued for a commit.
+        `handlers`: task name → handler; it tells crash budget and recovery of a task known here. `poll`: the poll
+        interval in seconds. `cancel_older` cancels the open runs that a draft replaces. `on_unparked` is called after
+        runs were unparked. `observe_store_time` receives the store's time whenever schedules or expired leases were
+        read. `drain_outcomes` records the outcomes that wait in the workers' inboxes, so that they share the commit
+        that plans. `ending`: ids of runs that ended here and whose end is queued for a commit.
         """
         super().__init__(poll)
         self._cancel_older = cancel_older
@@ -118,7 +119,7 @@ class Settler(Loop):
         self.plans = enabled
 
     def wake(self, *agendas: Agenda) -> None:
-        """Do a step of each named agenda now, or of all four if none is named, because something changed."""
+        """Have a step of each named agenda done now, or of all four if none is named, because something changed."""
         for agenda in agendas or self._steps:
             self._next[agenda] = 0.0
         super().wake()
@@ -277,7 +278,8 @@ class Settler(Loop):
     async def update_touched(self) -> float:
         """Commit what touched schedules need: the next fire of a fixed delay, a pause, a deletion, or nothing.
 
-        Each commit clears the touch that was read. Return the seconds until the next call. Raises: StoreError.
+        Each commit clears the touch that was read. A schedule that must wait for its open runs keeps its touch. Return
+        the seconds until the next call. Raises: StoreError.
         """
         due = await self._store.due(Agenda.TOUCHED, DUE_BATCH_ROWS)
         for row in due.schedules:
@@ -290,10 +292,10 @@ class Settler(Loop):
         return 0.0 if len(due.schedules) >= DUE_BATCH_ROWS else self.poll
 
     async def _must_wait_for_open_runs(self, row: DueSchedule) -> bool:
-        """Return True if a finished schedule must be deleted after its open runs, and no end of these will touch it.
+        """Return True if the touch of a finished schedule must stay, because the ends of its runs will not touch it.
 
-        Its present touch must then stay. The reason: if only the present revision of a schedule asks for the deletion,
-        the end of a run of an earlier revision does not touch the schedule.
+        That is so if the schedule is to be deleted after its open runs (`terminal="delete"`), and none of these runs
+        touches it at its end. Such a run is of an earlier revision, which did not ask for the deletion.
         """
         schedule = row.schedule
         if row.open == 0 or schedule.spec.terminal != "delete" or schedule.state != "finished":

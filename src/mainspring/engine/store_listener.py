@@ -29,7 +29,7 @@ class StoreListener(Loop):
         self._on_hint = on_hint
 
     async def run_once(self) -> float:
-        """Wait for a hint, and wake the loops if one came. Return 0: wait for the next hint at once."""
+        """Wait for a hint, and wake the loops if one came. Return 0: the loop waits for the next hint at once."""
         if await self._store.wait(max(MAX_WAIT_SECONDS, self.poll)):
             self._on_hint()
             await asyncio.sleep(DEBOUNCE_SECONDS)

@@ -78,7 +78,7 @@ class CoroutineExecutor:
             execution.handle.cancel()
 
     async def _run(self, held: HeldRun) -> None:
-        """Execute an attempt and pass its outcome to `done`. If it got no slot, pass it to `on_no_slot` instead."""
+        """Execute an attempt and pass its run and outcome to `done`. Without a slot, pass the run to `on_no_slot`."""
         CURRENT.set(held.attempt)
         outcome: Outcome | None
         try:
@@ -108,7 +108,8 @@ class CoroutineExecutor:
     async def _outcome(self, held: HeldRun) -> Outcome | None:
         """Call the handler and return the outcome; None if the attempt has to take a slot and none is free.
 
-        Raises: CancelledError if the task is cancelled, unless its time-out is the only reason.
+        The handler is not called if the attempt should stop already, or if its trust deadline has passed. Raises:
+        CancelledError if the task is cancelled, unless its time-out is the only reason.
         """
         if held.starts_at is not None and not await self._take_slot_at(held.starts_at, held):
             return None

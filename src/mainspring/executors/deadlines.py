@@ -28,7 +28,7 @@ class Deadlines:
             self._arm(until)
 
     def leave(self, held: HeldRun) -> bool:
-        """Remove the deadline of a run. Return False if it has passed, so that `on_expired` was called."""
+        """Remove the deadline of a run. Return False if it had passed: `on_expired` was called for it then."""
         return self._until.pop(held, None) is not None
 
     def _arm(self, until: float) -> None:

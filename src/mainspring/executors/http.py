@@ -45,7 +45,10 @@ _HOST: ContextVar[str] = ContextVar("mainspring_agent_host", default="")
 
 
 def http_handler(settings: AgentSettings) -> Handler:
-    """Return the handler of the built-in task, without functions: `make_agent_client` sets `call` afterwards."""
+    """Return the handler of the built-in task, with functions that must not be called.
+
+    `make_agent_client` makes a copy of it whose `call` calls the agent.
+    """
     return Handler(
         name="http",
         kind="http",
@@ -73,7 +76,7 @@ class HttpClient:
         look_up_secrets: Callable[[Run], Awaitable[CallSecrets]],
         rng: random.Random | None = None,
     ) -> None:
-        """`guard` checks the addresses that are called.
+        """Make a client without connections yet. `guard` checks the addresses that are called.
 
         `look_up_secrets` returns the headers and signing secrets for the call of a run; it may raise StoreError. `rng`
         makes the random part of the delays after which calls without a slot are tried again.
@@ -92,7 +95,7 @@ class HttpClient:
         self.under_way = 0
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Use new settings from now on, for the calls at once to a host, the sizes of responses and the callback URL.
+        """Use new settings from now on, for the most calls at once to one host, response sizes and the callback URL.
 
         The address guard, the limit of all calls and the time-outs stay as they are.
         """
@@ -132,9 +135,9 @@ class HttpClient:
                 del self._calls_of_host[host]
 
     def _snooze(self, run: Run) -> Snoozed:
-        """Return the outcome of a call that got no slot: the run is tried again later, with a longer delay each time.
+        """Return the outcome of a call that got no slot: the run is tried again later, after a growing delay.
 
-        Why not wait: while no call of its schedule ends, free slots belong to other schedules.
+        Why the call does not wait on: while no call of its schedule ends, slots that become free go to other schedules.
         """
         return Snoozed(int(RETRY_BASE_MS * min(run.attempt, MAX_RETRY_FACTOR) * (1 + self._rng.random())))
 
@@ -174,8 +177,8 @@ class HttpClient:
     ) -> Outcome:
         """Send the request and return the outcome of its response, in which the texts in `redacted` are replaced.
 
-        `accepts`: the agent can call back, so a response 202 leaves the run open. Raises: Forbidden if an address may
-        not be called; Unresolved if the host has no address; the errors of aiohttp.
+        `headers`: name → value, to be sent. `accepts`: the agent can call back, so a response 202 leaves the run open.
+        Raises: Forbidden if an address may not be called; Unresolved if the host has no address; the errors of aiohttp.
         """
         async with self._opened().request(
             target.method, target.url, data=body or None, headers=headers, allow_redirects=False

@@ -77,7 +77,8 @@ def error_outcome(error: BaseException) -> Failed:
 def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
     """Return the outcome of a handler that took longer than its time-out.
 
-    `abandoned`: the handler was asked to stop, did not stop within its overrun, and is not waited for any more.
+    `abandoned`: the handler was asked to stop, still ran after its overrun (`handler.overrun`, the time that it has to
+    stop), and is not waited for any more.
     """
     seconds = (attempt.timeout or 0) / 1000
     if not abandoned:

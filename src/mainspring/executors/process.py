@@ -1,6 +1,7 @@
 """The process executor: runs CPU-bound handlers in child processes. Requests and responses are JSON on pipes.
 
-A child is stopped with SIGTERM, and killed if it still runs `CHILD_KILL_GRACE_SECONDS` later.
+To stop an attempt, its child gets SIGTERM, and SIGKILL if it still executes the attempt `CHILD_KILL_GRACE_SECONDS`
+later; `close` kills at once.
 """
 
 from __future__ import annotations
@@ -127,7 +128,11 @@ class ProcessExecutor:
                 self._done(held, Snoozed(NO_THREAD_RETRY_MS))
 
     def stop(self, held: HeldRun) -> None:
-        """Send SIGTERM to the child of an attempt now, and SIGKILL after a grace if it still executes the attempt."""
+        """Send SIGTERM to the child of an attempt now, and SIGKILL after a grace if it still executes the attempt.
+
+        The grace is `CHILD_KILL_GRACE_SECONDS`. If the attempt has no child yet, do nothing: its thread checks
+        `held.stop`.
+        """
         child = held.execution.handle
         if isinstance(child, _Child):
             child.kill(signal.SIGTERM)
@@ -145,13 +150,19 @@ class ProcessExecutor:
             self._idle.get().reap()
 
     def _expire(self, held: HeldRun) -> None:
-        """Stop an attempt because its time-out is over, and have it end as timed out. Its timer calls this."""
+        """Stop an attempt, because its time-out is over; it ends as timed out.
+
+        Do nothing if the attempt has ended or was asked to stop before. The timer that `start` sets calls this.
+        """
         if not held.is_done and held.stop is None:
             held.request_stop(timeout_outcome(held.attempt))
             self.stop(held)
 
     def _serve(self, held: HeldRun) -> None:
-        """Execute an attempt and pass its outcome to `done`. Thread: the one that `start` started for it."""
+        """Execute an attempt and pass its outcome to `done`. Thread: the one that `start` started for it.
+
+        If no child can be started, the outcome is `Snoozed`, or the one with which the attempt should stop.
+        """
         try:
             outcome = self._outcome(held)
         except OSError as error:  # the system has no more processes or pipes
@@ -164,8 +175,8 @@ class ProcessExecutor:
     def _outcome(self, held: HeldRun) -> Outcome:
         """Have an idle or a new child call the handler, and return the outcome; block until then.
 
-        The handler is not called if it should stop already, or if its lease is over. Raises: OSError if no child can be
-        started.
+        The handler is not called if the attempt should stop already, or if its trust deadline has passed. Raises:
+        OSError if no child can be started.
         """
         if held.stop is not None:
             return held.stop
@@ -239,9 +250,9 @@ def response_outcome(answer: Response) -> Outcome:
 
 
 def main_program() -> tuple[str | None, str | None]:
-    """Return the file and the package of the program's main module; None for what it does not have.
+    """Return file and package of the program's main module, in this order; None for what it does not have.
 
-    A child process needs both to import functions that are defined there.
+    A child process needs both to import functions that are defined there. The file is an absolute path.
     """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)

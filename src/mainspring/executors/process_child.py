@@ -133,7 +133,8 @@ def _answer(request: Request) -> Response:
 def _find(request: Request) -> Any:
     """Return the handler of the task that a request names, after importing its module.
 
-    Raises: LookupError if there is no task under that name, and any error of the import.
+    Before the import, replace `sys.path` by the request's path. Raises: LookupError if there is no task under that
+    name, or if a task in `__main__` comes from a program without a file; any error of the import.
     """
     import importlib
 

@@ -1,6 +1,7 @@
 """The thread executor: runs blocking handlers in threads.
 
-A thread cannot be killed. After its time-out, a handler is asked to stop, waited for, and at last abandoned.
+A thread cannot be killed. After its time-out, a handler is asked to stop. It then has its overrun, `handler.overrun`
+milliseconds, to end; after that it is abandoned.
 """
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ class ThreadExecutor:
             self._idle.pop().put(None)
 
     def _expire(self, held: HeldRun) -> None:
-        """Ask the handler to stop, because its time-out is over, and have it abandoned after its overrun.
+        """Ask the handler to stop, because its time-out is over. If it still runs after its overrun, abandon it.
 
-        The timer that `start` sets calls this.
+        The overrun is the time that it then has to end: `handler.overrun` milliseconds. Do nothing if the attempt has
+        ended or was asked to stop before. The timer that `start` sets calls this.
         """
         if held.is_done or held.stop is not None:
             return
@@ -92,7 +94,7 @@ class ThreadExecutor:
         held.execution.timer = loop.call_later(held.attempt.handler.overrun / 1000, self._abandon, held)
 
     def _abandon(self, held: HeldRun) -> None:
-        """End the attempt as timed out if the handler still runs. The timer that `_expire` sets calls this.
+        """End the attempt as timed out if the handler still runs after its overrun. The timer of `_expire` calls this.
 
         The thread goes on until the handler ends; what the handler returns is ignored.
         """
@@ -124,7 +126,10 @@ class ThreadExecutor:
                 return
 
     def _outcome(self, held: HeldRun) -> Outcome:
-        """Call the handler and return the outcome. If it should stop already, or its lease is over, do not call it."""
+        """Call the handler and return the outcome.
+
+        The handler is not called if the attempt should stop already, or if its trust deadline has passed.
+        """
         if held.stop is not None:
             return held.stop
         if self._clock.boot() >= held.lease_trusted_until:

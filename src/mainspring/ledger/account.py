@@ -1,10 +1,11 @@
 """Ledger: account for every planned fire of a store once, and name the differences.
 
-`planned` is computed from definitions in the log, never from rows. Rows, spans and tallies must cover each planned fire
-once, and no other. `unexplained` counts differences: a missing row and a surplus row are two.
+`planned` is computed from definitions in the log, never from rows. Rows, spans and tallies (counts of removed rows)
+must cover each planned fire once, and no other. `unexplained` counts differences: a missing row and a surplus row are
+two.
 
-In this file, `births` are the fires whose first event is in the log, and only fires after the instant `low` are
-accounted for.
+In this file, `births` (run id → fire time) are the fires whose first event is in the log, and only fires after the
+instant `low` are accounted for.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class Ledger(Struct):
 async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None = None) -> Ledger:
     """Return the account of a store: of its fires, and of the runs that no schedule planned.
 
-    `since`: leave out fires before this instant and ad-hoc runs created before it; None: leave out nothing. `ns`: leave
+    `since`: leave out fires before this instant and ad-hoc runs created before it; None: leave out nothing. If rows
+    were removed, `since` is set back to the start of its day, because removed rows are counted by the day. `ns`: leave
     out other namespaces; None: include all. `now` decides which fires are due, for `behind`.
     """
     rounded = since is not None and since % DAY_MS != 0 and bool(await store.find(Tallies(limit=1)))
@@ -149,7 +151,10 @@ async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None 
 
 
 def _add(book: Ledger, line: ScheduleAccount) -> None:
-    """Add the account of a schedule to the sums of the ledger, and list it if `MAX_ACCOUNTS` allows."""
+    """Add the account `line` of a schedule to the sums of the ledger `book`.
+
+    List the account, too, if it has a difference or if fewer than `MAX_ACCOUNTS` are listed.
+    """
     book.schedules_total += 1
     book.planned += line.planned
     book.ended += line.ended
@@ -170,11 +175,11 @@ def _add(book: Ledger, line: ScheduleAccount) -> None:
 async def _account_for(
     store: Store, row: Schedule, now: Ms, low: Ms, births: dict[str, Ms] | None
 ) -> ScheduleAccount | None:
-    """Return the account of one schedule's fires after `low`; None if it needs `births` and `births` is None.
+    """Return the account of one schedule's fires after `low`; None if `births` is None and is needed.
 
-    `births`: run id → fire time, for the schedule's fires in the log. They are needed for a schedule with a fixed
-    delay, and for one whose tallies do not equal its uncovered fires. Why the caller tries without them first: it
-    must read the whole log to find them, and does so once for all schedules that need them.
+    `births`: run id → fire time, from the log. Needed for a fixed delay, or if tallies (counts of removed rows) exist
+    and do not equal the uncovered fires. Why the caller tries without them first: reading the log is dear, and one
+    reading serves all schedules. `now` decides which fires are due.
     """
     line = ScheduleAccount(row.id, row.name, row.ns, row.state)
     periods = await _find_periods(store, row, low)
@@ -213,7 +218,10 @@ def _check_revision(cover: Cover, row: Schedule) -> None:
 
 
 async def _find_periods(store: Store, row: Schedule, low: Ms) -> list[Period]:
-    """Return the schedule's definitions in the log, oldest first, each with the part after `low` of its interval."""
+    """Return the schedule's definitions in the log, oldest first, each with the interval in which it owes fires.
+
+    The part of an interval up to `low` is left out.
+    """
     stream = [
         e async for e in iterate_rows(store, Events(schedule_id=row.id, types=_DEFINING_TYPES, limit=20_000), _seq)
     ]
@@ -232,14 +240,15 @@ async def _find_periods(store: Store, row: Schedule, low: Ms) -> list[Period]:
 def _definition_ends(row: Schedule, found: tuple[Definition, ...]) -> list[Ms]:
     """Return, for each of the definitions `found`, the last instant at which it owes fires.
 
-    That is the start of the next definition or, for the last one, the schedule's cursor; but at most `until`.
+    That is the start of the next definition or, for the last one, the schedule's cursor. If the definition's `until` is
+    earlier, it is `until`.
     """
     ends = [definition.since for definition in found[1:]] + ([row.cursor] if found else [])
     return [end if d.until is None else min(end, d.until) for end, d in zip(ends, found, strict=True)]
 
 
 async def _count_rows(store: Store, row: Schedule, cover: Cover, low: Ms) -> Counter[tuple[str, str | None]]:
-    """Add the row of each fire after `low` to `cover`, and return the number of these rows by state and reason.
+    """Add the row of each fire after `low` to `cover`; return (state, reason) → number of these rows.
 
     The reason is None unless the state is skipped.
     """
@@ -269,10 +278,11 @@ async def _find_births(store: Store, schedules: Collection[str], low: Ms) -> dic
 def _compare_tallies(
     cover: Cover, uncovered: int, tallies: list[Tally], births: dict[str, Ms], *, windowed: bool
 ) -> int:
-    """Compare the tallies with the fires that have no row and no span, and report in `cover` what differs.
+    """Compare tallies (counts of removed rows) with the uncovered fires, and report in `cover` what differs.
 
-    `uncovered` is the number of these fires. `windowed`: True if the account leaves out fires before an instant.
-    `births` (run id → fire time of the fires in the log) shows which fires are missing for certain.
+    `uncovered` is the number of fires that have no row and no span. `births`: run id → fire time, from the log; these
+    fires were not removed, so one of them without a row is missing for certain. `windowed`: True if the account leaves
+    out fires before an instant.
 
     Return how many tallied fires belong to triggers whose fires can be computed. The other tallied fires belong to
     fixed delays or, if the account is `windowed`, lie before that instant.
@@ -305,8 +315,8 @@ def _fill_outcomes(
 ) -> None:
     """Fill `ended`, `open`, `skipped` and `missed` of the account `line` from rows, spans and tallies.
 
-    `outcomes` is the number of rows by state and reason, `spans` the number of fires in spans by reason. `excess`: the
-    number of fires that the tallies of spans contain although they lie before the account begins; they are left out.
+    `outcomes`: (state, reason) → number of rows. `spans`: reason → number of fires in spans. `tallies`: counts of
+    removed rows. `excess`: how many fires of removed spans are left out, because they lie before the account begins.
     """
     skipped: Counter[str] = Counter()
     for (state, reason), count in outcomes.items():
@@ -342,7 +352,10 @@ def _count_behind(row: Schedule, now: Ms) -> int:
 
 
 def _is_in_window(tally: Tally, low: Ms) -> bool:
-    """Return True if a tally counts planned fires, not ad-hoc runs, of a day that begins after `low`."""
+    """Return True if a tally (count of removed rows) is of planned fires and of a day that begins after `low`.
+
+    A tally of ad-hoc runs is left out.
+    """
     kind = tally.outcome.partition("/")[0]
     return kind in ("fire", "span") and tally.day * DAY_MS > low
 
@@ -353,8 +366,8 @@ def _is_in_window(tally: Tally, low: Ms) -> bool:
 async def _find_orphans(store: Store, book: Ledger, known: set[str], low: Ms, ns: str | None) -> None:
     """Report in `book` schedules of the log that have no row, and runs of planned fires whose schedule has no row.
 
-    `known` are the ids of the schedules that have a row. Runs of fires up to `low` and of namespaces other than `ns`
-    (None: no other) are left out.
+    `known`: ids of the schedules that have a row. Runs of fires up to `low` are left out. `ns`: leave out other
+    namespaces; None: include all.
     """
     gone: dict[str, str] = {}
     query = Events(types=("ScheduleCreated", "ScheduleSnapshot"), limit=1_000)
@@ -386,7 +399,7 @@ def _false_row(run: Run, why: str) -> Difference:
 async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
     """Return the account of the runs of namespace `ns` that were created after `low` and that no schedule planned.
 
-    `ns` None: of all namespaces. Only then tallies are counted, because they have no namespace.
+    `ns` None: of all namespaces. Removed runs are included only then, because their counts (tallies) have no namespace.
     """
     account = AdHoc()
     since = None if low == _BEGINNING else low + 1
@@ -413,7 +426,8 @@ async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
 async def _match_ad_hoc_births(store: Store, account: AdHoc, since: Ms | None, ns: str | None) -> int:
     """Count in `account` the ad-hoc runs whose RunScheduled event is in the log, and report those that have no row.
 
-    `since`: leave out older events; None: take all. Return how many of these runs have a row.
+    `since`: leave out older events; None: take all. `ns`: leave out other namespaces; None: take all. Return how many
+    of these runs have a row.
     """
     matched = 0
     page: list[str] = []
@@ -434,7 +448,7 @@ async def _match_ad_hoc_births(store: Store, account: AdHoc, since: Ms | None, n
 
 
 async def _match_rows(store: Store, account: AdHoc, run_ids: list[str]) -> int:
-    """Report in `account` the ad-hoc runs of these ids that have no row, and return how many have one."""
+    """Report in `account` the ad-hoc runs with these ids that have no row; return how many have a row."""
     rows = await store.find(Runs(ids=tuple(run_ids), limit=len(run_ids)))
     found = {run.id for run in rows if run.origin != "fire"}
     for run_id in run_ids:
@@ -447,7 +461,7 @@ async def _match_rows(store: Store, account: AdHoc, run_ids: list[str]) -> int:
 async def _report_runs_without_event(store: Store, account: AdHoc, query: Runs) -> None:
     """Report in `account` those ad-hoc runs that `query` finds and whose first event is not in the log.
 
-    This takes one more query for each row. So it is called only if the numbers of rows and events differ.
+    One more query is needed for each row. So this is called only if the numbers of rows and of matched events differ.
     """
     for origin in _AD_HOC:
         async for run in iterate_rows(store, replace(query, origin=origin), _run_id):
@@ -458,7 +472,7 @@ async def _report_runs_without_event(store: Store, account: AdHoc, query: Runs) 
 
 
 def _add_difference(account: AdHoc, difference: Difference) -> None:
-    """Count a difference, and keep it if it is one of the first `MAX_NAMED_DIFFERENCES`."""
+    """Count a difference in `account`, and keep it there if it is one of the first `MAX_NAMED_DIFFERENCES`."""
     account.unexplained += 1
     if len(account.differences) < MAX_NAMED_DIFFERENCES:
         account.differences.append(difference)

@@ -25,24 +25,24 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 class Comparison(Struct, frozen=True):
-    """The sums of two stores. If the sums are equal, so are the contents, apart from leases."""
+    """The sums of two stores (name → number or hash). If all are equal, so are the contents, apart from leases."""
 
     source: Sums
     target: Sums
 
     @property
     def differences(self) -> list[str]:
-        """The names of the sums that differ."""
+        """The names of the sums that are not equal in both stores."""
         return [name for name in self.source if self.source[name] != self.target[name]]
 
     @property
     def ok(self) -> bool:
-        """True if no sum differs and the target's rows are the fold of its log."""
+        """True if no sum differs and the target's rows agree with its event log."""
         return not self.differences and self.target["unproven"] == 0
 
 
 async def compare(source: Store, target: Store, now: Ms) -> Comparison:
-    """Return the sums of two stores, both as of `now`: numbers of rows, of the ledger, and a hash of the content."""
+    """Return the sums of two stores as of `now`: numbers of rows and of the ledger, and a hash of the content."""
     return Comparison(await sum_store(source, now), await sum_store(target, now))
 
 

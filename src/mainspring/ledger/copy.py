@@ -100,11 +100,11 @@ async def copy(
     progress: Callable[[Step], None] = lambda step: None,
     now: Ms | None = None,
 ) -> Copied:
-    """Copy a store into an empty one, or resume such a copy; both stores must be open. Return what was copied.
+    """Copy a store into an empty one, or resume such a copy. Return what this call has written.
 
-    `name` is the source's name, for messages of later copies. `force` copies although an instance works on the source.
-    `page` is the number of events in one transaction. `progress` is called after each of these transactions, and before
-    the rows are written. `now` overrides the source's clock, for tests.
+    Both stores must be open. `name` is the source's name, for messages of later copies. `force` copies although an
+    instance works on the source. `page` is the number of events in one transaction. `progress` is called after each of
+    these transactions, and before the rows are written. `now` overrides the source's clock, for tests.
 
     Raises: CopyRefused if a live instance works on a store, if the target holds anything but the beginning of this
     copy, or if something else changes the target or removes events of the source meanwhile. The message tells whether
@@ -131,7 +131,10 @@ async def copy(
 
 
 async def check_source(source: Store, *, force: bool = False) -> None:
-    """Raise `CopyRefused` if a live instance works on the source: its writes would be copied in part."""
+    """Raise `CopyRefused` if a live instance works on the source: its writes would be copied in part.
+
+    With `force`, do nothing.
+    """
     if not force and (instances := await _find_live_instances(source)):
         raise CopyRefused(
             f"instance {instances} works on the source. Stop it first; if it is dead, wait until its lease ends or "
@@ -155,10 +158,10 @@ async def _find_live_instances(store: Store) -> str:
 
 
 async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark:
-    """Return the `Mark` in the target: `mine`, written now, if the target's log is empty, else the mark found there.
+    """Return the `Mark` of this copy: if the target's log is empty, write `mine` there, else return the stored one.
 
-    `at` is the number of the last event in the target's log, 0 for an empty log. Raises: CopyRefused if the target
-    holds anything but the beginning of a copy of `source`.
+    `mine`: what a new copy of this source would store. `at`: the number of the last event in the target's log, 0 for an
+    empty log. Raises: CopyRefused if the target holds anything but the beginning of a copy of `source`.
     """
     known = await _read_mark(target)
     if at == 0:
@@ -203,7 +206,7 @@ async def _read_mark(target: Store) -> Mark | None:
 
 
 async def _write_mark(target: Store, mark: Mark) -> None:
-    """Store the mark as data of the lease `copy`, and release the lease, so that a killed copy does not block the next.
+    """Store `mark` as data of the lease `copy`. Release the lease at once: a killed copy must not block the next.
 
     Raises: CopyRefused if another copy acquires the lease meanwhile.
     """
@@ -217,7 +220,10 @@ async def _write_mark(target: Store, mark: Mark) -> None:
 
 
 def _check_not_compacted(events: Sequence[Event], mark: Mark) -> None:
-    """Raise `CopyRefused` if one of the events records that retention removed others after the copy began."""
+    """Raise `CopyRefused` if one of these events shows that retention removed events after the copy began.
+
+    `mark`: tells when the copy began.
+    """
     for event in events:
         if isinstance(event, LogCompacted) and event.seq > mark.began:
             raise CopyRefused(
@@ -278,7 +284,7 @@ class _Writer:
         self.at = events[-1].seq
 
     async def write_rows(self, now: Ms | None) -> int:
-        """Write all but the log: schedules, open runs, gates, tallies and key-value entries.
+        """Write all but the log: schedules, open runs, gates, tallies (counts of removed rows) and key-value entries.
 
         Return how many runs are running in the target. `now`: the instant at which the source is asked for touched
         schedules; None: the source's clock decides.
@@ -358,7 +364,7 @@ def _with_ended_lease(run: Run) -> Run:
 def _body_ids(events: Iterable[Event]) -> Iterable[str | None]:
     """Yield the ids of the payloads that the events name, also of payloads that no row names any more.
 
-    For an event without a payload, None is yielded.
+    Yield None for an event without a payload.
     """
     for event in events:
         yield getattr(event, "body", None)

@@ -69,7 +69,8 @@ class Period(Struct):
 class Cover:
     """Collects the rows and spans of one schedule, and their differences from the fires that its definitions owe.
 
-    Call `add_row` and `add_span` for each row and span, then `check_overlaps`, then the methods about uncovered fires.
+    Call `add_row` and `add_span` for each row and span, then `check_overlaps`, then the methods about uncovered fires,
+    which are owed fires with neither a row nor a span.
     """
 
     def __init__(self, schedule_id: str, name: str, periods: list[Period]) -> None:
@@ -146,7 +147,7 @@ class Cover:
         self.add_difference("false", f"run {run.id} {why}", count=1, run_id=run.id, fire=run.fire_time)
 
     def _find_period(self, fire: Ms) -> Period | None:
-        """Return the period whose definition was in force at the time `fire`; None before the first definition."""
+        """Return the period whose definition was in force at the instant `fire`; None before the first definition."""
         index = bisect_left(self._sinces, fire) - 1
         return self.periods[index] if index >= 0 else None
 
@@ -155,7 +156,7 @@ class Cover:
     def add_span(self, span: Span, low: Ms) -> int:
         """Add a span, which covers the fires of its range, and return how many of its fires lie after `low`.
 
-        For a fixed delay or an unknown revision, all its fires are taken to lie there. Report an unknown revision, a
+        For a fixed delay or an unknown revision, all its fires count as later than `low`. Report an unknown revision, a
         wrong count, and fires outside the time in which the definition was in force.
         """
         shown = f"span {span.reason} after {isoformat(span.after)} through {isoformat(span.through)}"
@@ -186,7 +187,10 @@ class Cover:
         return span.count - cut
 
     def check_overlaps(self) -> None:
-        """Report fires that are covered twice: by two spans, or by a span and a row."""
+        """Report fires that are covered twice: by two spans, or by a span and a row.
+
+        Also sort the rows, and sort and merge the ranges of spans, for `count_uncovered`, `_find_gaps` and `owes`.
+        """
         self._sorted = sorted(self.times)
         for period in self.periods:
             ranges = self._ranges.get(id(period), [])
@@ -208,7 +212,10 @@ class Cover:
     # ── uncovered fires ────────────────────────────────────────────────────
 
     def count_uncovered(self) -> int:
-        """Return how many owed fires have neither a row nor a span. Triggers count them: there may be millions."""
+        """Return how many owed fires have neither a row nor a span. Fires of fixed delays are not counted.
+
+        Why triggers count fires instead of listing them: there may be millions. Call `check_overlaps` first.
+        """
         total = 0
         for period in self.periods:
             if period.trigger is not None:
@@ -217,7 +224,10 @@ class Cover:
         return total
 
     def owes(self, fire: Ms) -> bool:
-        """Return True if a definition owes this fire and no span covers it. Rows are not considered."""
+        """Return True if a definition owes this fire and no span covers it. Rows are not considered.
+
+        Return False for a fixed delay, and for a fire that a clock change dropped.
+        """
         period = self._find_period(fire)
         if period is None or not period.first < fire <= period.last or not period.count_fires(fire - 1, fire):
             return False
@@ -226,8 +236,9 @@ class Cover:
     def name_missing(self, count: int, certain: list[Ms], tallied: dict[int, int]) -> None:
         """Report `count` uncovered fires as missing, and name up to `MAX_NAMED_DIFFERENCES` of them.
 
-        `certain`: fires that are missing for certain; they are named first. `tallied`: day → number of fires in
-        tallies; then fires are named of days on which more fires are uncovered than tallied.
+        `certain`: fires that are missing for certain; they are named first. `tallied`: day (days since 1970) → number
+        of removed fires. Then fires are named that a clock change dropped, and fires of days on which more are
+        uncovered than were removed.
         """
         room = min(count, MAX_NAMED_DIFFERENCES)
         found = certain[:room]
@@ -248,9 +259,9 @@ class Cover:
             )
 
     def _find_missing(self, period: Period, room: int, known: set[Ms], tallied: dict[int, int]) -> list[Ms]:
-        """Return up to `room` uncovered fires of a period, of days on which fewer fires are `tallied` than uncovered.
+        """Return up to `room` uncovered fires of a period, of days on which more fires are uncovered than were removed.
 
-        Fires in `known` are left out.
+        `known`: fires to leave out. `tallied`: day (days since 1970) → number of removed fires.
         """
         found: list[Ms] = []
         for gap in self._find_gaps(period):
@@ -266,7 +277,10 @@ class Cover:
         return found
 
     def _list_uncovered(self, period: Period, after: Ms, through: Ms, limit: int, known: set[Ms]) -> list[Ms]:
-        """Return those of the first `limit` fires in (after, through] that have no row and are not in `known`."""
+        """Return the uncovered fires among the first `limit` fires in (after, through], which no span covers.
+
+        `known`: fires to leave out.
+        """
         assert period.trigger is not None
         low, high = clip_to_schedule(period.definition.spec, after, through)
         fires = period.trigger.fires_ms(low, high, limit)
@@ -286,7 +300,10 @@ class Cover:
         return bisect_right(self._sorted, through) - bisect_right(self._sorted, after)
 
     def _find_gaps(self, period: Period) -> list[tuple[Ms, Ms]]:
-        """Return the parts (after, through] of a period that no span covers."""
+        """Return the parts (after, through] of a period that no span covers. Call `check_overlaps` first.
+
+        Spans "dst", which cover dropped fires only, do not count: their ranges are returned as gaps.
+        """
         gaps: list[tuple[Ms, Ms]] = []
         at = period.first
         for after, through in self._ranges.get(id(period), []):
@@ -296,13 +313,13 @@ class Cover:
         return [*gaps, (at, period.last)] if period.last > at else gaps
 
     def _find_uncovered_dropped(self, period: Period) -> list[Ms]:
-        """Return the fires of a period that a clock change dropped and no span covers."""
+        """Return the fires of a period that a clock change dropped and that no span covers."""
         return [at for at in period.find_dropped(period.first, period.last) if at not in self._dropped]
 
     # ── fixed delay ────────────────────────────────────────────────────────
 
     def check_fixed(self, births: dict[str, Ms]) -> int:
-        """Compare the fires that the log has under a fixed delay with their rows; report those without row or event.
+        """Report fires of fixed delays that have an event and no row, or a row and no event.
 
         `births`: run id → fire time, for all fires of the schedule in the log. Return how many fires were planned under
         fixed delays, with the fires in spans. Only the log has these fires: each follows from the end of a run.
@@ -324,7 +341,7 @@ class Cover:
 
 
 def _merge(ranges: list[tuple[Ms, Ms]]) -> list[tuple[Ms, Ms]]:
-    """Return the ranges in order, with each group of overlapping ranges as one."""
+    """Return the ranges (after, through] in order, with each group of overlapping ranges as one."""
     merged: list[tuple[Ms, Ms]] = []
     for after, through in sorted(ranges):
         if merged and after < merged[-1][1]:

@@ -54,16 +54,17 @@ _UNREADABLE = (StoreError, msgspec.MsgspecError, LookupError, ValueError, TypeEr
 
 
 class Mismatch(Struct, frozen=True):
-    """One difference between a row and the log: its kind, the id of the row or event, and the difference in words."""
+    """One difference between a row and the log, or a row or event that cannot be read, or an event not allowed."""
 
     #: The kind of row (run, schedule, span, body, gate, tally), event, or transition (an event that is not allowed).
     kind: str
+    #: Id or name of the row, event, run or schedule; "-" for an unreadable page of rows, and for tallies.
     id: str
     what: str
 
 
 class Report(Struct):
-    """Result of `verify`: how many rows and events it compared, how many differences it found, and the first ones."""
+    """Result of `verify`: the numbers of compared rows and events, the number of differences, and the first of them."""
 
     events: int = 0
     runs: int = 0
@@ -77,7 +78,7 @@ class Report(Struct):
 
     @property
     def ok(self) -> bool:
-        """True if no difference was found: the rows are the fold of the log."""
+        """True if no difference was found: the rows are what the events of the log add up to."""
         return self.found == 0
 
     def add(self, kind: str, row_id: str, what: str) -> None:
@@ -169,7 +170,7 @@ async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
 async def _skip_bad_event(store: Store, after: int) -> int:
     """Return the number of the last of the consecutive events after `after` that cannot be read.
 
-    Reading can go on behind that number. Raises the store's error if no event of the log can be read.
+    Reading can go on behind that number. Raises the store's error if reading fails behind every number.
     """
     step = 1
     low = high = after
@@ -193,7 +194,7 @@ async def _skip_bad_event(store: Store, after: int) -> int:
 
 
 async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncIterator[Run]:
-    """Yield all run rows. If a page cannot be read, report that; then read the other runs of the log one by one."""
+    """Yield all run rows. If a page cannot be read, report it and read the log's other runs one by one."""
     try:
         async for run in iterate_rows(store, Runs(oldest_first=True, limit=1_000), lambda run: run.id):
             yield run
@@ -208,7 +209,7 @@ async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncItera
 
 
 async def _read_schedules(store: Store, report: Report, replay: Replay) -> AsyncIterator[Schedule]:
-    """Yield all schedule rows. If a page cannot be read, report that; then read the log's others one by one."""
+    """Yield all schedule rows. If a page cannot be read, report it and read the log's other schedules one by one."""
     query = Schedules(states=("active", "paused", "finished", "deleted"), limit=500)
     try:
         async for schedule in iterate_rows(store, query, lambda s: s.id):
@@ -271,7 +272,7 @@ class Replay:
         self.seen: set[str] = set()
 
     def take(self, event: Event) -> None:
-        """Fold one event into its run or schedule. Report an event whose run is unknown, because the row is gone."""
+        """Fold an event into its run or schedule. Report an event whose run's id is lost, because the row is gone."""
         if isinstance(event, RunEvent):
             if event.run_id is not None:
                 self._fold_run(event)
@@ -336,7 +337,7 @@ class Replay:
         return True
 
     def _fold_schedule(self, event: ScheduleEvent) -> None:
-        """Fold an event into its schedule, and keep its span for `compare_span`. A snapshot replaces older events."""
+        """Fold an event into its schedule and keep its span; report a wrong `n`. A snapshot replaces older events."""
         sid = event.schedule_id or ""
         schedule = self.schedules.get(sid)
         if isinstance(event, ScheduleSnapshot):
@@ -477,7 +478,7 @@ async def _check_gates(store: Store, report: Report, holders: Counter[str]) -> N
 
 
 async def _check_tallies(store: Store, report: Report, replay: Replay) -> None:
-    """Report tallies if no event of the log is a compaction, and a compaction of runs if there are no tallies."""
+    """Report tallies (counts of removed rows) if the log was never compacted, or no tallies if runs were removed."""
     report.tallies = len(await store.find(Tallies(limit=1_000_000)))
     if report.tallies and not replay.compactions:
         report.add("tally", "-", f"{report.tallies} tallies, and the log was never compacted")

@@ -100,7 +100,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One write, all of it or nothing: a guard on one row, and the effects that follow if the guard holds.
 
     - `id`: a caller may send a change again. If a change with this id was applied before, the answer is `repeated`.
-    - `guard`: the condition. None: there is no guarded row, only inserts and notes.
+    - `guard`: the condition. None: there is no guarded row, only inserts, gates, touches and notes.
     - `run` or `schedule`: the new values of the guarded row, or the row to insert.
     - `runs`, `spans`, `bodies`: rows to insert. A run or payload that exists already stays as it is, without an event.
     - `gates`: gates to create. A gate that exists gets the new `max` and keeps its other values.

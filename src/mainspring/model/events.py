@@ -418,7 +418,7 @@ class LoopBlocked(Note, frozen=True, kw_only=True):
 
 
 class LogCompacted(Note, frozen=True, kw_only=True):
-    """Retention removed events from the log, and wrote snapshots and tallies in their place.
+    """Retention removed events from the log, and wrote snapshots and tallies (counts of removed rows) in their place.
 
     `through` is the highest number (`seq`) of a removed event. `events` is the number of removed events, `streams` that
     of the runs whose events were removed, `tallies` that of the tallies that grew. `digest` is a hash of the removed

@@ -46,7 +46,7 @@ class Admission(Struct, frozen=True):
     """The result of `admit`: which runs may start, and which must be parked.
 
     `taken` are the runs that pass all their gates. `parked` are the runs that do not, each with the name of the first
-    gate that refuses it. `slots` is the number of slots that the taken runs take, by gate.
+    gate that refuses it. `slots`: gate name → number of slots that the taken runs take there.
     """
 
     taken: list[Run]
@@ -63,10 +63,11 @@ def admit(
 ) -> Admission:
     """Return which of the candidate runs may start at `now`, at most `limit` in the given order, and which to park.
 
-    A run takes a slot of each of its gates, or none at all. A gate that is not in `gates` restricts nothing. A run that
-    crashed before is taken alone, so that few other runs are charged with a crash if it kills its worker (ADR 9).
+    A run takes a slot of each of its gates, or none at all. `gates`: name → gate; a gate that is not in it restricts
+    nothing. A run that crashed before is taken alone, so that few other runs are charged with a crash if it kills its
+    worker (ADR 9).
 
-    `first` holds the place of the first run that is parked at each gate. A candidate behind that place is parked, too.
+    `first`: gate name → place of the first run that is parked there. A candidate behind that place is parked, too.
     Why: a claim can come after a slot is released and before the parked runs are unparked. The candidate would then
     overtake them, and replayed fires would run out of order (ADR 8).
     """
@@ -89,7 +90,7 @@ def admit(
 
 
 def _read_room(run: Run, gates: Mapping[str, Gate], now: Ms, room: dict[str, int]) -> None:
-    """Add to `room` (gate name → free slots) the run's gates that are not in it yet."""
+    """Add to `room` (gate name → free slots at `now`) the run's gates that are in `gates` and not in `room` yet."""
     for name in run.gates:
         if name not in room and name in gates:
             room[name] = gates[name].room(now)
@@ -98,7 +99,7 @@ def _read_room(run: Run, gates: Mapping[str, Gate], now: Ms, room: dict[str, int
 def _find_refusing_gate(run: Run, room: Mapping[str, int], first: Mapping[str, Place]) -> str | None:
     """Return the run's first gate that has no room, or where a run that comes before it is parked; None: it may pass.
 
-    `room` holds the free slots of each gate, `first` the place of the first run that is parked at each gate.
+    `room`: gate name → free slots. `first`: gate name → place of the first run that is parked there.
     """
     for name in run.gates:
         if room.get(name, 1) <= 0 or (name in first and first[name] < (run.priority, run.ready_at, run.id)):

@@ -66,7 +66,7 @@ class IdFactory:
 
 
 def _uuid(ms: Ms, version: int, tail: int) -> str:
-    """Return a UUID as text, made of the time `ms`, the version, and the lower 74 bits of `tail`, which are random.
+    """Return a UUID as text, made of the time `ms`, the version, and the lower 74 bits of `tail` (random or a hash).
 
     In order: 48 bits of time, the version, the upper 12 bits of `tail`, the variant, the lower 62 bits of `tail`.
     """
@@ -91,7 +91,7 @@ def unshared_body_id(shared_id: str, run_id: RunId) -> str:
 
 
 def is_body_id_of(name: str, data: bytes) -> bool:
-    """Return True if `name` is an id of the payload `data`, as `body_id` or `unshared_body_id` makes it."""
+    """Return True if the id `name` belongs to the payload `data`, as `body_id` or `unshared_body_id` makes it."""
     return name.partition("~")[0] == body_id(data)
 
 

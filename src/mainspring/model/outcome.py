@@ -1,6 +1,6 @@
 """Outcomes: what became of an attempt, as values. The recorder turns most of them into changes.
 
-Also `Snooze` and `Cancel`, which handlers return.
+The module also has `Snooze` and `Cancel`, the values that a handler returns to ask for these outcomes.
 """
 
 from __future__ import annotations

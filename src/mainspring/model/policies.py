@@ -162,7 +162,10 @@ class WindowSpec(Struct, frozen=True, omit_defaults=True):
 
 
 class RunOptions(Struct, frozen=True, omit_defaults=True):
-    """Options that are stored with a run. If a task has a setting with the name of a field, None means that setting."""
+    """Options that are stored with a run.
+
+    In `timeout`, `retry`, `recovery` and `max_crashes`, None means the setting of the run's task.
+    """
 
     #: The longest time that one attempt may take.
     timeout: Ms | None = None

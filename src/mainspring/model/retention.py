@@ -1,4 +1,4 @@
-"""Retention as values: what a purge may remove, what it removed, and the tallies that replace removed rows."""
+"""Retention as values: what a purge may remove, what it removed, and the tallies (counts) that replace removed rows."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="k
 
 
 class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field="kind", gc=False):
-    """Fires at anchor + n × interval for n ≥ 1. `anchor` None: the anchor in the schedule's row is used.
+    """Fires at anchor + n × interval for n ≥ 1. `anchor` None: the instant `anchor` in the schedule's row is used.
 
     With `fixed_delay`, each fire comes one interval after the end of the last run instead.
     """

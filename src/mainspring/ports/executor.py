@@ -121,8 +121,9 @@ class Attempt(Struct, frozen=True, eq=False):
 class Execution(Struct, eq=False):
     """What an executor records about an attempt: when it began, how long it took, and how to stop it.
 
-    Only the executor writes it. `started`, `began_at` and `ms` are written on the thread that runs the handler and read
-    on any thread. The other fields are used by the executor alone; its docstring names the threads that write them.
+    Only the executor writes it. `started`, `began_at` and `ms` are written on the thread that runs the handler or waits
+    for its child process, and read on any thread. The other fields are used by the executor alone; the docstring of the
+    executor's class names the threads that write them.
     """
 
     #: When the handler began, in monotonic seconds. Written before `began_at`.
@@ -186,7 +187,8 @@ CURRENT: ContextVar[Attempt | None] = ContextVar("mainspring_attempt", default=N
 class Executor(Protocol):
     """Executes attempts. For each attempt it calls `done` exactly once, with the outcome; its constructor takes `done`.
 
-    One exception: a `CoroutineExecutor` returns an attempt that was handed over early if no slot is free at its time.
+    One exception: a `CoroutineExecutor` got an attempt before its time, and at its time no slot is free. Then the
+    attempt does not begin, and `on_no_slot` is called instead of `done`.
     """
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:

@@ -150,7 +150,7 @@ class Applied(Struct, frozen=True):
 class Renewed(Struct, frozen=True):
     """The answer of `renew`: the runs whose leases were extended (`kept`), and those whose leases are `lost`.
 
-    `now` is the store's time. `cancel` maps each run that should stop to the reason. `strays` are runs that this owner
+    `now` is the store's time. `cancel`: id of each run that should stop → the reason. `strays` are runs that this owner
     holds by the store's rows, but whose leases it did not name in the call.
     """
 
@@ -187,7 +187,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class LaneCount(Struct, frozen=True):
-    """The number of claimable runs of one lane and priority."""
+    """The number of runs of one lane and priority that wait for a worker and are not parked at a gate, due or not."""
 
     lane: str
     priority: int
@@ -276,7 +276,10 @@ class Gates(Query[Gate], frozen=True, kw_only=True):
 
 
 class Lanes(Query[LaneCount], frozen=True, kw_only=True):
-    """Selects the number of claimable runs for each lane and priority that has some."""
+    """Selects the number of runs that wait for a worker, due or not, for each lane and priority that has such runs.
+
+    Runs that are parked at a gate do not count.
+    """
 
 
 class Leases(Query[Lease], frozen=True, kw_only=True):
@@ -286,7 +289,7 @@ class Leases(Query[Lease], frozen=True, kw_only=True):
 
 
 class Tallies(Query[Tally], frozen=True, kw_only=True):
-    """Selects tallies: the numbers of runs, and of fires in spans, that `purge` removed."""
+    """Selects tallies: how many runs, and fires in spans, `purge` removed, for each schedule, day and outcome."""
 
     schedule_id: ScheduleId | None = None
 
@@ -301,8 +304,8 @@ class KeyValues(Query[KeyValue], frozen=True, kw_only=True):
 class Store(Protocol):
     """The only way to the stored state. Its methods raise `StoreError` if they cannot do their work.
 
-    `now` None: the store's own time. Optional abilities, such as advisory locks, are Protocols of their own in
-    `ports/store_extras.py`.
+    A method that takes `now` uses the store's own clock if it is None. Optional abilities, such as advisory locks, are
+    Protocols of their own in `ports/store_extras.py`.
     """
 
     @property
@@ -321,6 +324,8 @@ class Store(Protocol):
 
     async def due(self, agenda: Agenda, limit: int, *, hold: Ms = 1_000, ahead: Ms = 0, now: Ms | None = None) -> Due:
         """Return up to `limit` due rows of an agenda and hold them for `hold` milliseconds.
+
+        For the agenda `GATES`, unpark up to `limit` runs instead, and return their number (`Due.unparked`).
 
         The hold keeps other instances from doing the same work at the same time. It guards nothing: correctness comes
         from the guards of the changes that follow.
@@ -409,14 +414,15 @@ class Store(Protocol):
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         """Remove up to `limit` runs, and the other rows, that the policy no longer keeps. Return what was removed.
 
-        Tallies and snapshots of schedules take the place of removed events, so that the ledger still adds up.
+        Tallies (counts of removed rows) and snapshots of schedules take the place of removed events, so that the ledger
+        still adds up.
         """
         ...
 
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
-        """Insert key-value entries in one transaction. Return for each of them whether it was written.
+        """Insert key-value entries in one transaction. Return one value for each, in order: True if it was written.
 
-        Without `replace`, an existing entry that has not expired stays as it is, and the answer for it is False.
+        Without `replace`, an existing entry that has not expired stays as it is, and the value for it is False.
         """
         ...
 

@@ -76,7 +76,10 @@ def _is_new_runs(change: Change) -> bool:
 
 
 def _is_plan(change: Change) -> bool:
-    """Return True if the change only plans or finishes a schedule under its revision, and every fire becomes a run."""
+    """Return True if the change only plans a schedule, without a new revision, and every fire becomes a run.
+
+    It may also finish the schedule.
+    """
     guard, schedule, events = change.guard, change.schedule, change.events
     if not isinstance(guard, ScheduleAt) or schedule is None or change.run is not None:
         return False

@@ -91,7 +91,7 @@ def next_state(run_id: str, state: State | None, event: type[RunEvent]) -> State
 
 
 class Complete(Struct, frozen=True, gc=False):
-    """Command: end the run as succeeded. Its handler took `ms` milliseconds and returned `result`, as JSON text."""
+    """Command: end the run as succeeded. Its handler began at `began_at`, took `ms` ms and returned `result` (JSON)."""
 
     began_at: Ms
     ms: int
@@ -186,7 +186,10 @@ def decide(run: Run, command: Command, now: Ms) -> tuple[RunEvent, ...]:
 
 
 def complete(run: Run, began_at: Ms, ms: int, result: str | None) -> tuple[Run, RunSucceeded]:
-    """Return the row of a running run after its success, and the event. Faster than `decide` with `Complete`."""
+    """Return the row of a running run after its success, and the event. Faster than `decide` with `Complete`.
+
+    The handler began at `began_at`, took `ms` ms, returned `result` (JSON). Raises: IllegalTransition if not running.
+    """
     state = next_state(run.id, run.state, RunSucceeded)
     event = _succeeded(run, began_at, ms, result)
     return _after_success(run, state, event), event
@@ -295,10 +298,7 @@ _DECISIONS: Mapping[type[Command], Callable[[Run, Any, Ms], RunEvent]] = {
 
 
 def run_from_event(event: RunEvent) -> Run:
-    """Return the row of the run that a RunScheduled or RunSkipped creates.
-
-    Raises `IllegalTransition` for any other event.
-    """
+    """Return the row of the run that a RunScheduled or RunSkipped creates. Other events raise `IllegalTransition`."""
     state = next_state(event.run_id or "", None, type(event))
     if isinstance(event, RunScheduled):
         return Run(
@@ -426,7 +426,7 @@ def _fold_snoozed(run: Run, event: RunSnoozed) -> dict[str, Any]:
 
 
 def _fold_handed_back(run: Run, event: RunHandedBack) -> dict[str, Any]:
-    """Return a reason if the handler had begun, else no column. Why: a worker never skips a run that has a reason."""
+    """Return the column `reason` if the handler had begun, else none: a worker never skips a run that has a reason."""
     return {"reason": "handed_back"} if event.began else {}
 
 

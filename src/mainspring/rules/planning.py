@@ -233,8 +233,9 @@ def _apply_missed_policy(
 ) -> list[_Fire | _Elision]:
     """Return the plan items of the `total` fires in (low, high], by the schedule's policy `missed`.
 
-    A fire is missed if it lies more than `grace` before `now`. Of the fires that are not missed, the newest
-    `replay_max` become runs; with the policy "skip", only the newest one. All other fires go into spans.
+    A fire is missed if it lies more than `grace` before `now`. With "skip", the newest fire becomes a run if it is not
+    missed, and a span covers all other fires. With the other policies, `_catch_up` makes the items of missed fires; of
+    the fires that are not missed, the newest `replay_max` become runs, and a span covers the older ones.
     """
     edge = min(high, now - spec.grace - 1)  # fires at or before this instant are missed
     if spec.missed == "skip":
@@ -322,7 +323,8 @@ def _emit(draft: ScheduleDraft, items: list[_Fire | _Elision], open_runs: OpenRu
     """Add the events of plan items to a draft: a span, or a run that is scheduled or, by the overlap policy, skipped.
 
     `open_runs` are the runs that were open before this draft; the runs of earlier items count as open, too. `next_at`
-    is the instant of the next planning after all items, which every event carries.
+    is the instant of the next planning after all items, which every event carries. For a fixed delay, the row's
+    `next_at` is set afterwards, because no event carries it.
     """
     schedule = draft.schedule
     overlap = schedule.spec.overlap
@@ -428,7 +430,7 @@ def _finish(draft: ScheduleDraft, left: int | None, *, done: bool) -> None:
 
 
 def _end_reason(schedule: Schedule) -> str | None:
-    """Return why no fire is left: "ended" by the schedule's end, or "exhausted" by its trigger. None: one is left."""
+    """Return why no fire is left: "ended" by the schedule's end, or "exhausted" by its trigger. None: one may come."""
     if is_fixed_delay(schedule.spec):
         past_end = schedule.spec.end is not None and (schedule.next_at or 0) > schedule.spec.end
         return "ended" if past_end else None

@@ -53,7 +53,10 @@ def judge_declaration(
 
 
 def _judge_unchanged(existing: Schedule, on_drift: Literal["keep", "code"]) -> Verdict:
-    """Return the verdict for a declaration that equals the declaration applied last."""
+    """Return the verdict for a declaration that equals the declaration applied last.
+
+    `on_drift`: a person's edit since then stays ("keep"), or the declaration replaces it ("code").
+    """
     if existing.drifted and on_drift == "code":
         return "update"
     return "resume" if existing.state == "paused" and existing.reason == "not_declared" else "nothing"

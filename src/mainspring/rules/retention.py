@@ -1,4 +1,6 @@
-"""Retention: which rows a purge may remove, and the tallies, snapshots and note that it writes in place of them.
+"""Retention: which rows a purge may remove, and what it writes in place of them.
+
+It writes tallies (counts of removed rows), a snapshot of each schedule concerned, and a note about removed events.
 
 The stores for memory, SQLite and PostgreSQL write what these functions return. The memory store also selects its rows
 by the `is_…` functions. The SQL stores repeat these conditions in their statements, so that they need not read rows
@@ -58,7 +60,7 @@ def is_keyvalue_expired(entry: KeyValue, now: Ms) -> bool:
 
 
 def removable_notes(notes: Iterable[Event], policy: Retention) -> list[Event]:
-    """Return the notes older than `policy.ended_before`, except the newest LogCompacted, which explains the tallies."""
+    """Return the notes older than `policy.ended_before`, except the newest LogCompacted: it tells of removed events."""
     found = list(notes)
     newest = max((note.seq for note in found if isinstance(note, LogCompacted)), default=0)
     return [note for note in found if note.at < policy.ended_before and note.seq != newest]
@@ -67,7 +69,7 @@ def removable_notes(notes: Iterable[Event], policy: Retention) -> list[Event]:
 class Removable(NamedTuple):
     """The rows of each kind that a purge may remove. A store puts in what it needs to delete a row: the row, id or key.
 
-    It searches for one row more than its limit, so that `exceeds` shows whether a further purge is needed.
+    The store searches for one row more than its limit, so that `exceeds` shows whether a further purge is needed.
     """
 
     runs: list[Any]
@@ -135,7 +137,7 @@ class RemovedSpan(NamedTuple):
 
 
 def count_tallies(runs: Iterable[RemovedRun], spans: Iterable[RemovedSpan]) -> Counter[TallyKey]:
-    """Return what to add to the stored tallies for removed rows: 1 for each run, and the number of fires of each span.
+    """Return tally key → number to add to that tally: 1 for each removed run, and the fires of each removed span.
 
     Outcomes are "fire/<state>" for planned fires, "adhoc/<state>" for all other runs, "span/<reason>" for spans.
     """
@@ -180,8 +182,8 @@ def compaction_note(removed: Collection[int], *, runs: int, tallies: int) -> Log
     """Return the note that a purge adds to the log to explain why events are missing.
 
     `removed` are the numbers (`seq`) of the removed events, `runs` is the number of runs whose events were removed, and
-    `tallies` the number of tallies that grew. The note's digest is a hash of the sorted numbers, so that two copies of
-    a log can be compared.
+    `tallies` the number of tallies (counts of removed rows) that grew. The note's digest is a hash of the sorted
+    numbers, so that two copies of a log can be compared.
     """
     numbers = ",".join(map(str, sorted(removed)))
     return LogCompacted(

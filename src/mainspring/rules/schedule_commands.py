@@ -195,8 +195,9 @@ def manual_run(schedule: Schedule, run_id: str, now: Ms, *, body: str | None, ac
 def rearm(schedule: Schedule, ended_at: Ms) -> ScheduleDraft:
     """Return the draft that sets `next_at` of a fixed-delay schedule to one interval after `ended_at`.
 
-    `ended_at` is the end of the schedule's last run. A later `next_at` stays. If the new one lies after the schedule's
-    end, the draft finishes the schedule. No event carries `next_at`, because it can be computed from the run (ADR 2).
+    `ended_at` is the end of the schedule's last run. The draft is empty if the schedule is not active, or if its
+    `next_at` is not earlier. If the new `next_at` lies after the schedule's end, the draft finishes the schedule. No
+    event carries `next_at`, because it can be computed from the run (ADR 2).
     """
     draft = ScheduleDraft(schedule)
     assert isinstance(schedule.spec.trigger, EverySpec)
@@ -273,7 +274,10 @@ def _add_gate(draft: ScheduleDraft) -> None:
 
 
 def _finish_if_nothing_owed(draft: ScheduleDraft) -> None:
-    """Finish the draft's schedule if `max_runs` is reached or no fire is left after its cursor."""
+    """Finish the draft's schedule if `max_runs` is reached or no fire is left after its cursor.
+
+    For a fixed delay, only `max_runs` is examined, because the next fire is not known before a run ends.
+    """
     schedule = draft.schedule
     reason = None
     if schedule.spec.max_runs is not None and schedule.fired >= schedule.spec.max_runs:

@@ -225,8 +225,9 @@ class ScheduleDraft:
         )
 
     def _kind(self) -> ChangeKind:
-        """Return the kind of the change: "new_schedule" if it only creates the schedule, "plan" if all its fires become
-        runs, else "other".
+        """Return the kind of the change: "new_schedule" if it only creates the schedule, else "plan" or "other".
+
+        "plan": each event is the first event of an open run, but the last event may finish the schedule.
         """
         if self.before is None:
             return "new_schedule" if len(self.events) == 1 else "other"

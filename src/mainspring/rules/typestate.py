@@ -131,7 +131,7 @@ class Retrying(RunState):
     allowed = frozenset({State.RETRYING})
 
     def reschedule(self, at: Ms) -> Moved[Waiting]:
-        """Set the time of the next attempt to `at`."""
+        """Set the time of the next attempt to `at`. The run then counts as waiting, no longer as retrying."""
         run, event = self._apply(SnoozeUntil(at), at)
         return Moved(Waiting(run), event)
 
@@ -197,7 +197,10 @@ class Running(RunState):
         return Moved(Running(run), event)
 
     def expire(self, rule: Expire, now: Ms) -> Moved[Waiting | Ended]:
-        """Count a crash, because the lease ended without an outcome. By `rule`, the run waits again or ends."""
+        """End the attempt, because its lease ended without an outcome. By `rule`, the run waits again or ends.
+
+        This counts as a crash, unless a cancellation was requested: then the run ends as cancelled.
+        """
         run, event = self._apply(rule, now)
         return Moved(Waiting(run) if run.state is State.WAITING else Ended(run), event)
 

@@ -72,9 +72,9 @@ def _parse_time(text: str) -> int:
 
 
 def is_open(window: WindowSpec, at: Ms) -> bool:
-    """Return True if a run may begin at `at`: the instant lies in a segment of an allowed weekday, in the zone.
+    """Return True if a run may begin at `at`: in the window's zone, it lies in a segment of an allowed weekday.
 
-    A segment that crosses midnight belongs to the weekday on which it begins.
+    Without segments, the whole day counts. A segment that crosses midnight belongs to the weekday on which it begins.
     """
     local = to_datetime(at, load_zone(window.tz))
     second = local.hour * 3600 + local.minute * 60 + local.second

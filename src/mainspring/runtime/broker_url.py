@@ -86,7 +86,7 @@ def _redis(url: str, clock: Clock) -> Broker:
 
 
 def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the options in a URL's query, by name. Raises: InvalidInput for a name that is not among `known`."""
+    """Return the options in a URL's query, as name → text. Raises: InvalidInput for a name that is not in `known`."""
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
@@ -100,9 +100,9 @@ def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _read_name(options: Mapping[str, str], name: str) -> str | None:
-    """Return the value of the option `name`, which is a name; None if it is not given.
+    """Return the value of the option `name`, which must be a name itself; None if the option is not given.
 
-    Raises: InvalidInput if the value is empty, too long or not printable.
+    `options`: the options of a URL, name → text. Raises: InvalidInput if the value is empty, too long or not printable.
     """
     value = options.get(name)
     if value is not None and not (1 <= len(value) <= MAX_BROKER_NAME_CHARS and value.isprintable()):
@@ -113,7 +113,7 @@ def _read_name(options: Mapping[str, str], name: str) -> str | None:
 
 
 def _read_limits(options: Mapping[str, str]) -> BrokerLimits:
-    """Return limits with the values that the options give, else with defaults.
+    """Return limits with the values that the options give, else with defaults. `options`: name → text.
 
     Raises: InvalidInput if a value is not a number or duration, or out of range.
     """

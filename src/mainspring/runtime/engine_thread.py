@@ -153,7 +153,7 @@ class ThreadLoop:
         has_ended: concurrent.futures.Future[bool],
         turns: int,
     ) -> None:
-        """Stop `loop` if no task or call is under way, else check again in the next turn of the loop.
+        """Stop `loop` if it is unused and no task or call is under way; else check again in the next turn of the loop.
 
         `stop_when_idle` posts this and waits for the result of `has_ended`: True once the loop is stopped, else False.
         If `is_unused()` returns False, the result is False and the checks end. If tasks or calls are left after `turns`

@@ -65,14 +65,20 @@ SHORT_LEASE_MS: Ms = 5_000
 
 
 def open_store(url: str, clock: Clock) -> Store:
-    """Return the store that a URL names, not yet opened. Why: only the call imports the backend of the store."""
+    """Make the store that `url` names; the caller opens it. Raises: InvalidInput; MissingExtra.
+
+    Its backend is imported only in this call, so that a program loads no backend that it does not use.
+    """
     from mainspring.runtime.store_url import open_store as named
 
     return named(url, clock)
 
 
 def open_broker(url: str, clock: Clock) -> Broker:
-    """Return the broker that a URL names, not yet opened. Why: only the call imports the backend of the broker."""
+    """Make the broker that `url` names; the caller opens it. Raises: InvalidInput; MissingExtra.
+
+    Its backend is imported only in this call, so that a program loads no backend that it does not use.
+    """
     from mainspring.runtime.broker_url import open_broker as named
 
     return named(url, clock)
@@ -100,10 +106,10 @@ class Runtime:
     ) -> None:
         """Make the parts of an instance on `store` and connect them; open and start nothing.
 
-        `broker` None: no broker. `open_another` makes a further store object for the URL of `store`, so that a caller's
-        own event loop can have connections; None: there is no URL. `is_sole_process`: no other process uses the store,
-        as in a test that drives the engine itself. While a caller waits for the end of a run, the store is then queried
-        less often: with pauses that grow to the poll interval.
+        `handlers`: task name → handler. `broker` None: no broker. `open_another` makes a further store object for the
+        URL of `store`, so that a caller's own event loop can have connections; None: there is no URL.
+        `is_sole_process`: no other process uses the store, as in a test that drives the engine itself. While a caller
+        waits for the end of a run, the store is then queried less often: with pauses that grow to the poll interval.
 
         Where two parts need each other, the part made later is registered with the part made before: workers with
         `workers.claims`, the wake-ups with the batcher.
@@ -335,7 +341,10 @@ class Runtime:
         await self.workers.close()
 
     async def stop_now(self) -> None:
-        """Hand back every run at once, after a second signal. A `stop` that waits for attempts then goes on at once."""
+        """Give up every attempt now and hand back its run. A `stop` under way then no longer waits for attempts.
+
+        A begun run with `recovery="fail"` ends as lost instead. Called on a second stop signal and by test harnesses.
+        """
         await self.workers.abort()
 
     def _start_loops(self, *loops: Loop) -> None:
@@ -370,8 +379,8 @@ class Runtime:
     def writer(self) -> Writer:
         """Return the quickest writer for a caller outside the engine loop. Thread: any.
 
-        If this process has a worker, a subscriber or a broker, the writer commits through the engine loop. Why: a claim
-        may then share the commit, and the events and hints of the commit are published.
+        If this process has a worker, a subscriber to its own events, or a broker, the writer commits through the engine
+        loop. Why: a claim may then share the commit, and the events and hints of the commit are published.
         """
         if self.caller_writer is None or self.worker is not None:
             return self.submitter
@@ -408,9 +417,10 @@ class Runtime:
         return Health("degraded" if failing else "ok", failing, warnings)
 
     def _silent_loops(self, now: float) -> list[tuple[Loop, float]]:
-        """Return the loops whose call to the store takes too long by `now`, each with the seconds since the call began.
+        """Return the loops whose call to the store takes too long, each with the seconds since the call began.
 
-        Only loops whose work is a single call are checked: presence, workers and heartbeats.
+        `now`: the event loop's time. Only loops whose work is a single call are checked: presence, workers and
+        heartbeats.
         """
         one_call_each = [loop for worker in self.workers for loop in (worker, worker.heart)]
         waiting = [(loop, now - since) for loop in (self.presence, *one_call_each) if (since := loop.since) is not None]
@@ -435,7 +445,10 @@ class Runtime:
     # ── what the loops use ─────────────────────────────────────────────────
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
-        """Have a function called on the engine loop soon; do nothing if that loop is closed. Thread: any."""
+        """Have `callback` called with `args` on the engine loop soon. Thread: any.
+
+        Do nothing if there is no engine loop yet, or if it is closed.
+        """
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(callback, *args)
@@ -460,7 +473,7 @@ class Runtime:
         )
 
     async def _find_ended(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        """Return those of the runs with these ids that have ended."""
+        """Return those of the runs with these ids that have ended, read from the store. Raises: StoreError."""
         return await self.store.find(Runs(ids=tuple(run_ids), states=tuple(ENDED), limit=len(run_ids)))
 
     async def _touch(self, schedules: Sequence[str]) -> None:
@@ -468,5 +481,5 @@ class Runtime:
         await self.batcher.apply(Change(id=self.change_id(), touches=tuple(schedules)))
 
     async def _pause_undeclared(self, schedule: Schedule, reason: str) -> None:
-        """Pause a schedule that no program declares any more. The keeper calls this."""
+        """Pause a schedule that no program declares any more, for `reason`. The keeper calls this."""
         await self.commands.pause(schedule, reason=reason)

@@ -42,7 +42,7 @@ def open_store(url: str, clock: Clock) -> Store:
 
 
 def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the options in a URL's query, by name. Raises: InvalidInput for a name that is not among `known`."""
+    """Return the options in a URL's query, as name → text. Raises: InvalidInput for a name that is not in `known`."""
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:

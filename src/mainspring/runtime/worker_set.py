@@ -47,7 +47,10 @@ class WorkerSet:
         threads: Threads,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`owner` is the name under which runs are claimed. `post` has a function called on the engine loop soon."""
+        """Make the set, without a worker yet. `owner` is the name under which the workers claim runs.
+
+        `handlers`: task name → handler. `post` has a function called on the engine loop soon, from any thread.
+        """
         self._store = store
         self._clock = clock
         self._settings = settings
@@ -106,7 +109,10 @@ class WorkerSet:
     def _make_executors(
         self, worker: Worker, handler_loop: asyncio.AbstractEventLoop, note: Callable[[Event], None], *, inline: bool
     ) -> dict[Kind, Executor]:
-        """Return the executors by kind of handler. A watchdog checks `handler_loop` unless it is the engine loop."""
+        """Return kind of handler → executor. A watchdog checks `handler_loop` unless it is the engine loop.
+
+        `note` appends an event to the log soon. With `inline`, handlers of every kind run on `handler_loop`.
+        """
         done = worker.outcomes.put
         on_loop: Executor = CoroutineExecutor(
             handler_loop,
@@ -175,7 +181,10 @@ class WorkerSet:
         await asyncio.gather(*(worker.drain(timeout) for worker in self))
 
     async def abort(self) -> None:
-        """Hand back every run at once. A `drain` that waits for attempts then ends. `close` may be called meanwhile."""
+        """Hand back every run at once. A `drain` that waits for attempts then ends.
+
+        The caller of that `drain` may call `close` before this has ended.
+        """
         for worker in self:
             await worker.abort("shutdown")
 
@@ -211,7 +220,8 @@ class WorkerSet:
     def has_backlog(self) -> bool:
         """True while the worker of Python handlers holds as many runs as it has slots, or more.
 
-        Why: outcomes need not be committed at once then, because the next run is here already. They may linger.
+        Outcomes may linger then: to commit them at once would bring no run sooner, because the next run is here
+        already.
         """
         return self.worker is not None and len(self.worker.running) >= self._settings.concurrency
 
@@ -227,5 +237,5 @@ class WorkerSet:
 
     @property
     def abandoned(self) -> int:
-        """Number of attempts since the start that did not stop after their time-out."""
+        """Number of attempts that did not stop after their time-out and were abandoned, since the start."""
         return sum(getattr(executor, "abandoned", 0) for executor in set(self.executors.values()))

@@ -1,7 +1,8 @@
 """Access control: passes or refuses each request before any route, by its Host header, API key, origin and rate.
 
-While the service is bound to loopback, a request needs no key if its Host header names this machine and no proxy sent
-the request. All other requests need a key, except on the routes of `PUBLIC` and `OWN_TOKEN`.
+While the service is bound to loopback, and `require_key` is not set, a request needs no key if its Host header names
+this machine and no proxy sent the request. All other requests need a key, except on the routes of `PUBLIC` and
+`OWN_TOKEN`. With the setting `insecure_no_auth`, no request needs a key.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ UNAUTHORIZED = Refusal(
 class Access:
     """ASGI middleware that passes a request on to `app`, or answers it with a refusal.
 
-    It adds `request_id` to the state of every request, and `caller` to the state of a request that passes: the name of
-    its key, "local" if it needs no key, or "" without a key on a route of `PUBLIC` or `OWN_TOKEN`.
+    It adds `request_id` to the state of every request, and `caller` to the state of a request that passes. `caller` is
+    the name of its valid key; "local" without a key, if it was sent on this machine or the service needs no keys; ""
+    for any other request on a route of `PUBLIC`, and for all requests on `OWN_TOKEN`.
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, keys: KeyRing, monotonic: Callable[[], float]) -> None:
@@ -146,8 +148,9 @@ class Access:
     async def _check(self, scope: Scope, headers: Mapping[str, str]) -> str | Refusal:
         """Return the caller of a request that may pass, else the refusal.
 
-        The caller is the name of the key, "local", or "" on a route of `PUBLIC` or `OWN_TOKEN`. This checks the Host
-        header, the key, the origin and the rate limit.
+        The caller is the name of a valid key; "local" for a request without a key that needs none; "" for any other
+        request on a route of `PUBLIC`, and for all on `OWN_TOKEN`. Checked are the Host header, the key, the
+        origin and the rate limit.
         """
         host_header = _host_header(scope)
         if host_header is None:
@@ -168,15 +171,15 @@ class Access:
         return self._check_rate(_address(scope), path) or "local"
 
     def _admit_without_key(self, scope: Scope, path: str) -> str | Refusal:
-        """Return "" if the route `path` needs no key, else the refusal of a request without a valid key."""
+        """Return "" if the route `path` needs no key, else a refusal: 429 over the rate limit, 401 otherwise."""
         return "" if path in PUBLIC else self._check_rate(_address(scope), path) or UNAUTHORIZED
 
     def _is_served(self, host: str) -> bool:
         """Return True if the service answers requests whose Host header has this name or address.
 
         Why: a web page can have its own domain name resolved to this machine's address (DNS rebinding). On loopback,
-        requests of that page would need no key. So a service on loopback answers only to its own names, to loopback
-        names, and to those in `allow_hosts`.
+        requests of that page would need no key. So a service on loopback, or with `allow_hosts`, answers only to its
+        own names, to loopback names, and to those in `allow_hosts`. Any other service answers to every name.
         """
         server = self.settings.server
         named = server.allow_hosts
@@ -272,7 +275,7 @@ def _request_id(headers: Mapping[str, str]) -> str:
 
 
 def _is_cross_site(headers: Mapping[str, str], host: str) -> bool:
-    """Return True if a page of another site sent the request, as the headers Sec-Fetch-Site or Origin say.
+    """Return True if a page of another origin sent the request, as the headers Sec-Fetch-Site or Origin say.
 
     Browsers set these headers, other programs send neither. `host` is the Host header, with the port.
     """

@@ -49,7 +49,7 @@ class HttpService:
         self._api: Api = self._inner.state.api
 
         def with_store(question: Callable[[Store], Awaitable[Any]]) -> Awaitable[Any]:
-            """Call `question` with the store, on the engine's loop, and return its result."""
+            """Return an awaitable that calls `question` with the store, on the engine's loop, and gives its result."""
 
             async def ask(runtime: Any) -> Any:
                 return await question(runtime.store)

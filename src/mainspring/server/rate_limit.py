@@ -11,7 +11,8 @@ _MAX_BUCKETS = 10_000
 class RateLimit:
     """Token buckets, one for each caller. A caller without a bucket gets a full one.
 
-    At most `_MAX_BUCKETS` are kept. Beyond that, full buckets are removed, which changes nothing for their callers.
+    At most `_MAX_BUCKETS` are kept. Beyond that, full buckets are removed, which changes nothing for their callers. If
+    no bucket is full, the oldest tenth is removed, and their callers get full buckets again.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -36,8 +36,8 @@ INSECURE_WARNING_SECONDS = 60.0
 def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
     """Return the app to serve: `program` with the settings of the service, or a new app without tasks if it is None.
 
-    A setting of the service that has its default leaves that of `program` unchanged. The shutdown time-out is the
-    shorter one of the service's and that of `program`.
+    Only the store, the broker and the concurrency of the service replace those of `program`, if a source gives them.
+    The shutdown time-out is the shorter one of the service's and that of `program`.
     """
     settings, origins = resolved.settings, resolved.origins
     scheduler = settings.scheduler
@@ -118,7 +118,7 @@ async def _serve(
 ) -> None:
     """Open the store, check that the service has a key if it needs one, start the engine, serve until a signal, stop.
 
-    The parameters are those of `run`, with the bound `sockets`.
+    The parameters are those of `run`, and `sockets`: the listening sockets. In the role "api", no engine is started.
     """
     settings = resolved.settings
     stopper = Stopper()
@@ -147,10 +147,9 @@ async def _serve(
 
 
 async def _check_keys(service: HttpService, settings: ServeSettings) -> None:
-    """Raise InvalidInput if the API would require a key of every caller, but the store has no key.
+    """Refuse to start if this process serves the API, every caller needs a key, and there is no key: InvalidInput.
 
-    In every role, this makes the first query of the store. A store that cannot be used thus ends the start. Raises:
-    StoreError.
+    In every role this queries the store, so that a store that cannot be used ends the start with StoreError.
     """
     server = settings.server
     any_key = await service.keys.has_keys()
@@ -178,8 +177,8 @@ async def _until_stopped(
 ) -> None:
     """Serve until the first signal or the end of the server; then stop the event streams, the server and the engine.
 
-    The engine drains: attempts may finish. After a second signal it hands back its runs at once. Raises: the error of
-    the server or the engine.
+    The engine lets attempts finish; if a second signal comes, it hands back its runs at once. Raises: the error of the
+    server or the engine.
     """
     settings = reloader.settings
     stop = asyncio.Event()

@@ -73,7 +73,7 @@ class WorkerPlace:
         return f"worker {process.pid} has ended" if code == 0 else f"worker {process.pid} died ({_format_exit(code)})"
 
     def close(self) -> None:
-        """Send the worker SIGTERM, so that it drains and ends, and do not replace it.
+        """Send the worker SIGTERM, so that it lets its runs end and exits, and do not replace it.
 
         A second call sends a second SIGTERM: the worker then hands back its runs at once.
         """
@@ -100,9 +100,10 @@ class WorkerPlace:
 class Supervisor:
     """A pool of worker processes. Dead workers are restarted. The number of workers follows the backlog, in `bounds`.
 
-    `command` starts one worker, which executes up to `slots` runs at a time and drains within `shutdown_timeout`
-    seconds. `demand(pids, enough)` returns the backlog, counted up to `enough` runs, and the number of runs that the
-    workers with these process ids hold. It is called every `poll` seconds, if `bounds` allow more than one size.
+    `command` starts one worker, which executes up to `slots` runs at a time, and lets them end within
+    `shutdown_timeout` seconds when it stops. `demand(pids, enough)` returns the backlog, counted up to `enough` runs,
+    and the number of runs that the workers with these process ids hold. It is called every `poll` seconds, if `bounds`
+    allow more than one size.
     """
 
     def __init__(
@@ -130,8 +131,8 @@ class Supervisor:
     async def run(self) -> int:
         """Run the pool until SIGTERM or SIGINT, stop it, and return the exit code: 1 if a worker was killed, else 0.
 
-        After the first signal the workers drain. After a second signal they hand back their runs at once. A third
-        signal kills them.
+        After the first signal the workers let their runs end. If a second signal comes, they hand back their runs at
+        once. If a third comes, they are killed.
         """
         stopper = Stopper()
         with stopper.on_signals(signal.SIGTERM, signal.SIGINT):

@@ -43,7 +43,7 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     digest: str
     #: Reserved for roles: today every key may do everything.
     scope: str = "all"
-    #: 0 in a key that was not read from the store.
+    #: Set by the store: 0 in a key that was not read from it.
     created_at: Ms = 0
     #: None: the key never expires.
     expires_at: Ms | None = None
@@ -52,7 +52,7 @@ class ApiKey(Struct, frozen=True, kw_only=True):
 
 
 class _Data(Struct):
-    """The data of a key's key-value entry, as JSON."""
+    """What the key-value entry of an API key holds as JSON. Id and expiry of the key are columns of the entry."""
 
     name: str
     digest: str
@@ -65,7 +65,7 @@ def _digest(secret: str) -> str:
 
 
 async def create_key(store: Store, name: str, expires_at: Ms | None = None) -> tuple[ApiKey, str]:
-    """Store a new key and return it, with its token, which cannot be read again.
+    """Make and store a new API key. Return the key, and its token, which is not stored and cannot be read again.
 
     `expires_at` None: the key never expires. Raises: InvalidInput for a name that is not valid, or is taken.
     """
@@ -81,7 +81,7 @@ async def create_key(store: Store, name: str, expires_at: Ms | None = None) -> t
 
 
 async def list_keys(store: Store) -> list[ApiKey]:
-    """Return every key that has not expired, with its last use, oldest key first."""
+    """Return every key that has neither expired nor been revoked, with the time of its last use, oldest key first."""
     keys = [
         _decode_key(row)
         async for row in iterate_rows(store, KeyValues(kind=API_KEY_KIND, limit=500), lambda row: row.id)
@@ -94,7 +94,7 @@ async def list_keys(store: Store) -> list[ApiKey]:
 
 
 async def revoke_key(store: Store, name_or_id: str) -> ApiKey:
-    """Delete the key with this id or name, and return it. Raises: InvalidInput if there is none."""
+    """Delete the key with this id or name from the store, and return the key. Raises: InvalidInput if there is none."""
     from mainspring.model.errors import suggest_nearest
 
     keys = await list_keys(store)
@@ -110,7 +110,7 @@ async def revoke_key(store: Store, name_or_id: str) -> ApiKey:
 
 
 def _decode_key(row: KeyValue) -> ApiKey:
-    """Return the key in a key-value entry. Its last use is in another entry, and is None here."""
+    """Return the API key that a key-value entry holds. `last_used` is None: that time is in an entry of its own."""
     data = msgspec.json.decode(row.data, type=_Data)
     return ApiKey(
         id=row.id,
@@ -123,9 +123,9 @@ def _decode_key(row: KeyValue) -> ApiKey:
 
 
 class KeyRing:
-    """Checks the tokens of requests against the stored keys, which it caches for `KEY_CACHE_MS`.
+    """Checks the tokens of requests against the stored keys. It caches each key for `KEY_CACHE_MS`.
 
-    `ask(question)` awaits `question(store)` on the engine's loop, where the store may be used, and returns its result.
+    `ask(question)` awaits `question(store)` on the engine's loop, where the store may be used, and returns the answer.
     `now` returns the present time.
     """
 
@@ -140,9 +140,10 @@ class KeyRing:
         self._used: dict[str, Ms] = {}
 
     async def check_token(self, token: str) -> ApiKey | None:
-        """Return the key of a token, and store that it was used. Return None if there is no such key.
+        """Return the API key of a valid token; None if the token is invalid.
 
-        A revoked or expired key counts as none. Raises: StoreError if the store cannot be reached.
+        It is invalid if it is malformed, if its secret is wrong, or if its key is unknown, revoked or expired. The time
+        of the use is stored, at most once in `USE_INTERVAL_MS`. Raises: StoreError if the store cannot be reached.
         """
         parts = _TOKEN.fullmatch(token)
         if parts is None:
@@ -161,7 +162,7 @@ class KeyRing:
         return bool(await self._ask(lambda store: store.find(KeyValues(kind=API_KEY_KIND, limit=1))))
 
     async def _known(self, key_id: str) -> ApiKey | None:
-        """Return the key with this id, from the cache or the store; None if there is none."""
+        """Return the stored key with this id, as it was at most `KEY_CACHE_MS` ago; None if there was none."""
         now = self._now()
         at, key = self._seen.get(key_id, (-KEY_CACHE_MS, None))
         if not 0 <= now - at < KEY_CACHE_MS:
@@ -173,7 +174,7 @@ class KeyRing:
         return key
 
     async def _note_use(self, key: ApiKey, now: Ms) -> None:
-        """Store that a key was used at `now`, unless this instance stored a use within the last `USE_INTERVAL_MS`."""
+        """Store `now` as the last use of a key, unless this instance stored a use of it within `USE_INTERVAL_MS`."""
         if now - self._used.get(key.id, -USE_INTERVAL_MS) >= USE_INTERVAL_MS:
             self._used[key.id] = now
             use = KeyValue(kind=KEY_USE_KIND, id=key.id, data="{}", created_at=now)

@@ -1,4 +1,4 @@
-"""Commands and queries on schedules and runs, called by the Python API and the REST API. Thread: engine loop."""
+"""Commands and queries on schedules, runs and events, for the Python API and the REST API. Thread: engine loop."""
 
 from __future__ import annotations
 
@@ -53,13 +53,9 @@ if TYPE_CHECKING:
     from mainspring.agents.vault import Vault
 
 log = logging.getLogger("mainspring")
-
-#: The most attempts of a command: if the row has changed before it is written, the command is decided on the new row.
-MAX_WRITE_ATTEMPTS = 20
-#: An event may be committed after events with greater numbers, but after at most this number of them.
-MAX_LATE_EVENTS = 1_000
-#: The most runs or schedules in one commit.
-MAX_ROWS_PER_COMMIT = 1_000
+MAX_WRITE_ATTEMPTS = 20  # of one command: if the row has changed before it is written, decide again on the new row
+MAX_LATE_EVENTS = 1_000  # an event may be committed after this number of events with greater numbers, not after more
+MAX_ROWS_PER_COMMIT = 1_000  # runs or schedules
 
 
 class RevisionConflict(Exception):
@@ -75,7 +71,7 @@ class NewRun(Struct, frozen=True, gc=False):
 
 
 class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """A schedule that a caller wants to have: name, definition, origin, and the payload and gates to store with it."""
+    """A schedule to create, or to replace an existing one: name, definition, origin, and payload and gates to store."""
 
     ns: str
     name: str
@@ -84,7 +80,7 @@ class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
     bodies: tuple[Body, ...] = ()
     gates: tuple[Gate, ...] = ()
     origin: Origin = "api"
-    by: str = ""
+    by: str = ""  # person, program or API key behind the request
     app: str = ""  # application whose code declares the schedule; "" if no code does
     version: str = ""  # version of that code
     delay: Ms | None = None  # time from the creation to the only fire; replaces the trigger
@@ -99,7 +95,7 @@ class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Commands:
-    """Queries and commands on a store. A command reads a row, applies the rules, and writes unless the row changed."""
+    """Queries and commands on a store. If another write changes the row first, a command is decided on the new row."""
 
     def __init__(
         self,
@@ -133,7 +129,7 @@ class Commands:
         return found[0]
 
     async def schedules(self, query: Schedules) -> list[Schedule]:
-        """Return one page of the schedules that a query selects."""
+        """Return the schedules that `query` selects, oldest first, at most `query.limit` of them."""
         return await self._store.find(query)
 
     async def run(self, run_id: str) -> Run:
@@ -144,52 +140,51 @@ class Commands:
         return found[0]
 
     async def runs(self, query: Runs) -> list[Run]:
-        """Return one page of the runs that a query selects."""
+        """Return the runs that `query` selects, newest first by default, at most `query.limit` of them."""
         return await self._store.find(query)
 
     async def events(self, query: Events) -> list[Event]:
-        """Return one page of the events that a query selects."""
+        """Return the events that `query` selects, oldest first, at most `query.limit` of them."""
         return await self._store.find(query)
 
     async def open_cursor(self, place: str | None) -> LogCursor:
-        """Return a cursor on the event log after the position `place`; None: after the present end of the log."""
+        """Return a cursor that reads the event log after the position `place`; None: only events from now on."""
         if place is not None:
             return open_cursor(self._store, place)
-        # The cursor starts before the end and reads over the last events: it then also finds those that commit late.
         found = open_cursor(self._store, str(max(0, await find_log_end(self._store) - MAX_LATE_EVENTS)))
         while len(await found.read(MAX_LATE_EVENTS)) >= MAX_LATE_EVENTS:
-            pass
+            pass  # it starts before the log's end and skips what is there, so that it finds events that commit late
         return found
 
     async def bodies(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Return payloads as JSON text, by id. A None in `ids` is ignored; ids without a payload are left out."""
+        """Return payloads: id → JSON text. A None in `ids` is ignored; ids without a stored payload are left out."""
         wanted = tuple({name for name in ids if name is not None})
         found = await self._store.find(Bodies(ids=wanted, limit=len(wanted))) if wanted else []
         return {body.id: body.data for body in found}
 
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False) -> list[bool]:
-        """Store key-value entries. Return for each whether it was written: not if it exists and `replace` is False."""
+        """Store key-value entries. Return for each True if written, False if it exists and `replace` is False."""
         return await self._store.put(items, replace=replace)
 
     async def find_values(self, kind: str, ids: Iterable[str]) -> dict[str, KeyValue]:
-        """Return the key-value entries of a kind with these ids, by id; ids without an entry are left out."""
+        """Return the key-value entries of a kind with these ids: id → entry; ids without an entry are left out."""
         wanted = tuple(dict.fromkeys(ids))
         found = await self._store.find(KeyValues(kind=kind, ids=wanted, limit=len(wanted))) if wanted else []
         return {one.id: one for one in found}
 
     async def remove(self, kind: str, ids: Sequence[str]) -> int:
-        """Remove the key-value entries of a kind with these ids, and return how many of them existed."""
+        """Remove the key-value entries of this kind with these ids, and return the number of entries removed."""
         return await self._store.remove(kind, ids)
 
     async def _count_open(self, schedule_id: str) -> OpenRuns:
-        """Return how many runs of a schedule are open (at most 10,000), how many of these wait, and the oldest."""
+        """Count a schedule's open runs, at most 10,000, and those of them that are not running; find the oldest one."""
         query = Runs(schedule_id=schedule_id, states=tuple(OPEN), limit=10_000, oldest_first=True)
         runs = await self._store.find(query)
         waiting = sum(run.state is not State.RUNNING for run in runs)
         return OpenRuns(len(runs), waiting, runs[0].id if runs else None)
 
     async def with_stored_headers(self, want: ScheduleRequest) -> ScheduleRequest:
-        """Store the header values of the agent in `want`, if any; return `want` with a reference in place of them."""
+        """Store the header values in `want.agent`, if any. Return `want` with a reference to them in its definition."""
         agent, options = want.agent, want.spec.options
         if agent is None or agent.headers is None or options is None or options.http is None:
             return want
@@ -237,7 +232,11 @@ class Commands:
         )
 
     async def create_many(self, wants: list[ScheduleRequest], on_conflict: OnConflict = "error") -> int:
-        """Create schedules in one commit and return how many are new; for each name that exists, call `create`."""
+        """Create schedules in one commit, and return how many schedules this commit created.
+
+        After the commit, `on_conflict` decides about each name that exists with another definition: "keep" it,
+        "replace" it, or raise ScheduleConflict ("error"). The created schedules stay in any case.
+        """
         wants = [want if want.agent is None else await self.with_stored_headers(want) for want in wants]
         now = self._time.now()
         changes = [self._change(self._new_schedule(want, now), want.bodies, want.gates) for want in wants]
@@ -267,7 +266,7 @@ class Commands:
     async def replace(self, schedule: Schedule, want: ScheduleRequest, *, exactly: bool = False) -> Schedule:
         """Write `want` as a new revision of a schedule and return the schedule.
 
-        If another edit came first, this edit is written after it; with `exactly`, RevisionConflict is raised instead.
+        If it was edited after `schedule` was read, this edit comes on top; with `exactly`, raise RevisionConflict.
         """
         want = await self.with_stored_headers(want)
 
@@ -293,10 +292,11 @@ class Commands:
     async def declare(
         self, want: ScheduleRequest, live: tuple[LiveDeclaration, ...], on_drift: Literal["keep", "code"] = "keep"
     ) -> str:
-        """Create or update a schedule that code declares, as `judge_declaration` decides, and return its verdict.
+        """Create, update or resume a schedule as code declares it, and return the verdict of `judge_declaration`.
 
-        `live`: declarations by other live instances. If newer code declares another definition, the schedule stays as
-        it is, and an event records the conflict. `on_drift`: "keep" a person's edit, or replace it by the "code".
+        `live`: declarations of this schedule by other live instances. `on_drift`: "keep" an edit that a person made, or
+        overwrite it with the "code". On the verdict "conflict" (a live instance of newer code declares the schedule
+        differently), the schedule stays as it is, and an event records the conflict.
         """
         want = await self.with_stored_headers(want)
         found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
@@ -321,7 +321,7 @@ class Commands:
         return verdict
 
     async def pause(self, schedule: Schedule, *, reason: str = "paused", until: Ms | None = None) -> Schedule:
-        """Pause a schedule until `until` (None: until a resume); return it. Raises: InvalidInput if it has finished."""
+        """Pause a schedule until `until`; None: until resumed. Raises: InvalidInput if finished, or `until` is past."""
         if until is not None and until <= self._time.now():
             raise InvalidInput("until", "lies in the past", "Give an instant in the future, or none")
         if schedule.state == "finished":
@@ -331,13 +331,13 @@ class Commands:
         return await self._edit(schedule, lambda row, runs, now: pause(row, runs, now, reason=text, until=until))
 
     async def resume(self, schedule: Schedule, *, reason: str = "") -> Schedule:
-        """Resume a schedule and return it, unchanged if it is not paused. Raises: UnknownSchedule if it was deleted."""
+        """Resume a schedule if it is paused; return it in any case. Raises: UnknownSchedule if it was deleted."""
         return await self._edit(schedule, lambda row, _, now: resume(row, now, reason=reason))
 
     async def delete(self, schedule: Schedule, *, reason: str = "user", exactly: bool = False) -> Schedule:
         """Delete a schedule, cancel its waiting runs, let its running ones end, and return the schedule.
 
-        If another edit came first, it is deleted all the same; with `exactly`, RevisionConflict is raised instead.
+        If it was edited after `schedule` was read, it is deleted all the same; with `exactly`, raise RevisionConflict.
         """
 
         def decide_on(row: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
@@ -355,7 +355,7 @@ class Commands:
         return row
 
     async def trigger(self, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
-        """Enqueue one run of a schedule for now, outside its plan; return it. `body` replaces the stored payload."""
+        """Enqueue a run of a schedule for now, beside its planned runs. `body`: payload in place of the schedule's."""
         if schedule.state == "deleted":
             raise UnknownSchedule(f"the schedule {schedule.name!r} was deleted")
         now = self._time.now()
@@ -368,11 +368,11 @@ class Commands:
     async def _edit(
         self,
         schedule: Schedule,
-        decide_on: Callable[[Schedule, OpenRuns, Ms], ScheduleDraft],
-        bodies: tuple[Body, ...] = (),
-        gates: tuple[Gate, ...] = (),
+        decide_on: Callable[[Schedule, OpenRuns, Ms], ScheduleDraft],  # (row, open runs, present time) → the edit
+        bodies: tuple[Body, ...] = (),  # payloads that the new definition refers to
+        gates: tuple[Gate, ...] = (),  # gates that it refers to
     ) -> Schedule:
-        """Write the draft of `decide_on(row, open_runs, now)`, again if the row changed, and return the new row."""
+        """Write the draft that `decide_on` returns, and return the new row; write nothing if the draft is empty."""
         row = schedule
         for _ in range(MAX_WRITE_ATTEMPTS):
             if row.state == "deleted":
@@ -389,12 +389,16 @@ class Commands:
         raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
 
     async def _stored(self, schedule: Schedule) -> Schedule:
-        """Read a row again after its write, because the store sets columns; if it changed since, return `schedule`."""
+        """Return `schedule`, just written, with the store's times, or as it is if its row changed again or is gone."""
         found = await self._store.find(Schedules(id=schedule.id, limit=1))
         return found[0] if found and found[0].n == schedule.n else schedule
 
     async def cancel_older(self, draft: ScheduleDraft) -> None:
-        """Cancel a schedule's open runs that `draft` has not planned; a run planned by `draft` waits for their end."""
+        """Cancel the open runs that a new fire replaces (overlap "cancel_running"): all but those that `draft` planned.
+
+        Waiting runs end at once, running ones are asked to stop. This method does not wait for their end: the new run
+        does. Of more than 1,000 open runs, only the newest 1,000 are handled.
+        """
         new = {run.id for run in draft.runs}
         for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
             if run.cancel is None and run.id not in new:
@@ -409,7 +413,7 @@ class Commands:
         return draft.change(self._change_id())
 
     async def enqueue(self, new: NewRun) -> tuple[Run, bool]:
-        """Store a run and return it, with True. If an open run has the unique key, return the open run, with False."""
+        """Store a run and return it, with True. If an open run has its unique key, return the open run, with False."""
         run, change = self.make_run_and_change(new)
         return stored_run(run, await self._apply(change))
 
@@ -428,12 +432,9 @@ class Commands:
         return run, change
 
     def make_insert_change(self, chunk: list[NewRun]) -> Change:
-        """Return one change that inserts these runs. Thread: any.
-
-        The caller passes at most `MAX_ROWS_PER_COMMIT` runs, none with a unique key: no guard would check the key.
-        """
+        """Return one change that inserts up to `MAX_ROWS_PER_COMMIT` runs, none with a unique key. Thread: any."""
         return Change(
-            id=self._change_id(),
+            id=self._change_id(),  # without a guard, which alone would check unique keys
             runs=tuple(runs_from_events([new.event for new in chunk])),
             bodies=tuple({body.id: body for new in chunk for body in new.bodies}.values()),
             gates=tuple({gate.name: gate for new in chunk for gate in new.gates}.values()),
@@ -449,15 +450,15 @@ class Commands:
         return await self._command(run, RequestCancel(storable_text(reason), by))
 
     async def reopen(self, run_id: str, *, by: str = "") -> Run:
-        """Make a failed, lost or cancelled run wait again, with its fire time and full retry budgets, and return it."""
+        """Make a failed, lost or cancelled run wait again, with its id, fire time and full retry budgets; return it."""
         return await self._command(await self.run(run_id), Reopen(by))
 
     async def discard(self, run_id: str, *, by: str = "") -> Run:
-        """Mark the dead letter with this run id as dismissed, so that it is listed no longer, and return its run."""
+        """Dismiss a dead letter and return its run, which stays failed or lost but is no longer a dead letter."""
         return await self._command(await self.run(run_id), Discard(by))
 
     async def _command(self, run: Run, command: Command) -> Run:
-        """Apply a command to a run and return the new row. If the row has changed meanwhile, decide again on it."""
+        """Apply a command to a run and return the new row. Cancelling a run that has ended meanwhile does nothing."""
         for _ in range(MAX_WRITE_ATTEMPTS):
             events: tuple[RunEvent, ...] = decide(run, command, self._time.now())
             after = evolve(run, events[0])
@@ -487,12 +488,12 @@ def _headers_ref(schedule: Schedule) -> str | None:
 
 
 def _is_undeclared(schedule: Schedule) -> bool:
-    """Return True for a schedule that is paused because no running code declared it."""
+    """Return True if a schedule was paused automatically, because no live instance declared it any more."""
     return schedule.state == "paused" and schedule.reason == "not_declared"
 
 
 def stored_run(run: Run, result: Result) -> tuple[Run, bool]:
-    """Return `run` and True if `result` says that it was stored, else the open run with its unique key, and False."""
+    """Return `run` and True if `result`, of its insert, is ok; else the open run that has its unique key, and False."""
     if result.ok:
         return run, True
     assert isinstance(result.current, Run)

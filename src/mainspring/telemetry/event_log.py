@@ -14,9 +14,9 @@ _ERRORS = (RunFailed, RunLost)
 class LoggingHandler:
     """Logs each event as one line.
 
-    The log record has the attributes `action` (the event's type), `run_id` and `schedule_id`. Failed and lost runs have
-    the level ERROR. Retries, cancellations, expired leases and notes about a failure, such as `SubscriberFailed`, have
-    the level WARNING. All other events have the level INFO.
+    The log record has the attributes `action` (the event's type), `run_id` and `schedule_id`. `RunFailed` and `RunLost`
+    have the level ERROR. `RunRetrying`, `LeaseExpired`, `RunCancelled` and `SubscriberFailed` have the level WARNING.
+    All other events, also `CancelRequested`, have the level INFO.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:

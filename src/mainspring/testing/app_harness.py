@@ -74,7 +74,10 @@ class AppHarness:
     # ── taking over ────────────────────────────────────────────────────────
 
     def enter(self) -> None:
-        """Save the app's parts, then give it the memory store, the virtual clock and this harness as its engine."""
+        """Save the app's parts, then give it the memory store, the virtual clock and this harness as its engine.
+
+        Raises: MainspringError if the app is in use.
+        """
         host, registry = self._host, registry_of(self.app)
         if host.runtime is not None:
             raise MainspringError("this Mainspring is in use already: close() it before a test takes it over")
@@ -116,7 +119,7 @@ class AppHarness:
                 loop.close()
 
     def _shut(self) -> None:
-        """Stop the engine if its loop can still be driven."""
+        """Stop the engine if its loop can still be driven: it is open, and not running."""
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running():
             return  # the engine ended with its loop, which cancelled all of its tasks
@@ -157,7 +160,7 @@ class AppHarness:
         return await work
 
     def post(self, callback: Any, *args: Any) -> None:
-        """Call a function on the engine's loop soon, if it is open. Thread: any."""
+        """Call `callback(*args)` soon on the engine's loop; do nothing if there is no open loop. Thread: any."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *args)
 
@@ -165,7 +168,10 @@ class AppHarness:
         """Do nothing: an idle engine keeps its loop, which is the test's, or is closed by `leave`."""
 
     async def _ready(self) -> None:
-        """Start the engine on the running loop, unless it runs there; first end it on another loop. The store stays."""
+        """Start the engine on the running loop, unless it is there already. The store stays.
+
+        If the engine is on another loop, it is stopped there first.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             before, self._loop = self._loop, loop
@@ -203,7 +209,8 @@ class AppHarness:
     async def _step(self) -> AsyncIterator[VirtualTime]:
         """Run the worker inside the block, and yield the virtual time, for the block to move.
 
-        Between two steps no run can begin. Raises: MainspringError if a handler begins a step.
+        Schedules that were declared since the last step are stored first. Between two steps no run can begin. Raises:
+        MainspringError if a handler begins a step.
         """
         if _stepping.get() or self._in_blocking_call:
             raise MainspringError("a handler cannot move the clock of its test: call this method in the test instead")
@@ -232,7 +239,7 @@ class AppHarness:
             await time.settle()
 
     async def drain(self, within: Ms) -> None:
-        """Move time forward until no run is open. Raises: AssertionError if some run is after `within` milliseconds."""
+        """Move time forward until no run is open. Raises: AssertionError if one is open after `within` milliseconds."""
         limit = self.clock.now() + within
         async with self._step() as time:
             while True:
@@ -323,9 +330,10 @@ class AppHarness:
         return self._block_on(work, instead)
 
     def queue_for_driver(self, blocking: BlockingExecutor, held: HeldRun) -> bool:
-        """Queue a blocking handler for the plain test code that drives the loop; time stands still until it returns.
+        """Queue a blocking handler for the plain test that drives the loop, and return True.
 
-        Return False, with nothing queued, if no plain code drives the loop: the test is an async one.
+        Time stands still until the handler has returned. In an async test, queue nothing and return False: no code
+        outside the loop drives the loop.
         """
         if self._is_driven:
             self._time.hold()

@@ -31,8 +31,9 @@ class ExpectedRun:
     """A run that a test expects. Pass every run to `see`; then `matching` returns those that fit the expectation.
 
     `now`: the time of the assertion. `args` and `kwargs`: the whole call; None for both: any call. `payload`: some of
-    the arguments by name. `at`: when the run is due; `within`: how far off it may be, or without `at`, how soon it is
-    due. `queue` None: any. Raises: InvalidInput or WrongArguments for arguments that the task does not have.
+    the arguments by name. With `at`, the run is due at that time, at most `within` earlier or later. With `within`
+    alone, it is due at most that long after `now`. `queue` None: any queue. Raises: InvalidInput or WrongArguments for
+    arguments that the task does not have.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class ExpectedRun:
                 raise InvalidInput("payload", f"{self.task.name!r} has no argument {name!r}", fix)
 
     def see(self, run: Run, body: str | None) -> None:
-        """Compare a run with the expectation, and keep it with its differences; of another task, only count it.
+        """Compare a run with the expectation, and keep it with its differences. A run of another task is only counted.
 
         `body`: the run's payload as JSON text, None if it has none.
         """
@@ -89,11 +90,11 @@ class ExpectedRun:
         return [(run, values) for run, values, differences in self._candidates if not differences]
 
     def _whole(self, body: Any) -> dict[str, Any]:
-        """Return the arguments by name, given a stored payload; `body` None: a call without arguments."""
+        """Return argument name → value, defaults included, given an encoded payload; `body` None: no arguments."""
         return self._values(None if body is None else body.data)
 
     def _values(self, body: str | None) -> dict[str, Any]:
-        """Return the arguments by name, with defaults, given a payload as JSON text; None: no arguments."""
+        """Return argument name → value, defaults included, given a payload as JSON text; None: no arguments."""
         signature = self.task.signature._payload
         bound = signature.bind_partial()
         bound.arguments.update(self.task.signature.decode(body))
@@ -105,7 +106,7 @@ class ExpectedRun:
         return values
 
     def _differences(self, run: Run, values: dict[str, Any]) -> list[str]:
-        """Describe how a run differs from the expectation; an empty list: it fits. `values`: its arguments by name."""
+        """Describe how a run differs from the expectation; an empty list: it fits. `values`: argument name → value."""
         found = self._argument_differences(values)
         if self._at is not None and abs(run.due_at - self._at) > (self._within or 0):
             found.append(f"due {_time(run.due_at)}, expected {_time(self._at)}{self._tolerance()}")
@@ -142,9 +143,10 @@ class ExpectedRun:
 
 
 def format_mismatch(wanted: ExpectedRun, count: str, found: int) -> str:
-    """Return the text of a failed assertion: expectation, the task's runs, and, if none fits, how the closest differs.
+    """Return the text of a failed assertion: the expectation, and the first `MAX_LISTED` runs of the task.
 
-    `count`: how many runs were expected, as text ('no', '3', 'one or more'). `found`: how many fit.
+    If no run fits and the one with the fewest differences is listed, its differences are shown. `count`: how many runs
+    were expected, as text ('no', '3', 'one or more'). `found`: how many fit.
     """
     noun = "run" if count in ("1", "no") else "runs"
     lines = [f"expected {count} {noun} of {wanted}, found {found}"]
@@ -161,9 +163,9 @@ def format_mismatch(wanted: ExpectedRun, count: str, found: int) -> str:
 
 
 def _candidate_lines(wanted: ExpectedRun, *, show_nearest: bool) -> list[str]:
-    """Return lines that list the runs of the expected task.
+    """Return lines that list the first `MAX_LISTED` runs of the expected task.
 
-    `show_nearest`: add how the run with the fewest differences differs.
+    `show_nearest`: if the run with the fewest differences, of all runs, is listed, add its differences.
     """
     seen = wanted._candidates
     lines = [f"enqueued of {wanted.task.name!r}, at {_time(wanted._now)}:"]
@@ -183,7 +185,8 @@ class FireSource:
     """The fires of one schedule or trigger, for `assert_fires`.
 
     `name` and `tz` are for messages. `spec`: the definition of the schedule; None for a trigger. `left`: the number of
-    fires that `max_runs` still allows.
+    fires that `max_runs` still allows. It is 0 for a schedule that is not active, and `MAX_EXAMINED_FIRES` for a
+    trigger and without `max_runs`.
     """
 
     def __init__(self, name: str, trigger: Trigger, tz: ZoneInfo, spec: ScheduleSpec | None, left: int) -> None:
@@ -194,9 +197,10 @@ class FireSource:
         self._left = left
 
     def fires(self, after: Ms, through: Ms, limit: int) -> list[Ms]:
-        """Return the first fires after `after` and up to `through` that would run, at most `limit`.
+        """Return the first fires after `after` and up to `through`, at most `limit`.
 
-        Start, end, window and `max_runs` of the schedule are applied.
+        Fires that the start, end, window or `max_runs` of the schedule exclude are left out. With a window, at most
+        `MAX_EXAMINED_FIRES` fires are examined.
         """
         if self._spec is None:
             return self._trigger.fires_ms(after, through, limit)
@@ -215,7 +219,7 @@ class FireSource:
         return found
 
     def describe_difference(self, expected: list[Ms], found: list[Ms]) -> str:
-        """Return a failure message that lists expected and actual fires in the order of time."""
+        """Return a failure message that lists expected and actual fires by time, and marks those in only one list."""
         lines = [f"{self.name} does not fire as expected ({self.zone.key})"]
         for at in sorted({*expected, *found}):
             mark = "  " if at in expected and at in found else "- " if at in expected else "+ "
@@ -242,10 +246,11 @@ def fire_source(
     schedule: str | BaseTask[Any, Any] | Trigger,
     found: Callable[[Query[Any]], list[Any]],
 ) -> FireSource:
-    """Return the fires of `schedule`: a name, the task on which one schedule is declared, or a trigger.
+    """Return the source of fires of `schedule`: a name, the task on which one schedule is declared, or a trigger.
 
-    `found` returns the rows of a query of the store. Raises: UnknownSchedule for a name without a schedule;
-    InvalidInput for a fixed delay, whose fire times cannot be computed.
+    `found`: a function that returns the rows of a query of the store. Raises: UnknownSchedule for a name without a
+    schedule; InvalidInput for a fixed delay, whose fire times cannot be computed, or a task without exactly one
+    schedule.
     """
     if isinstance(schedule, Trigger):
         return FireSource(repr(schedule), schedule, schedule._zone() or load_zone("UTC"), None, MAX_EXAMINED_FIRES)
@@ -263,10 +268,11 @@ def fire_source(
 def _named_schedule(
     app: Mainspring, name: str, found: Callable[[Query[Any]], list[Any]]
 ) -> tuple[ScheduleSpec, Ms, int]:
-    """Return the definition, the anchor and the number of fires left of a schedule: as stored, else as declared.
+    """Return three values of a schedule, as stored or, if it is not stored, as declared.
 
-    `found` returns the rows of a query of the store. A schedule that is not active has no fires left. Raises:
-    UnknownSchedule.
+    They are its definition, its anchor (the instant from which intervals are counted), and the number of fires left:
+    0 if it is not active, `MAX_EXAMINED_FIRES` without `max_runs`. `found`: a function that returns the rows of a query
+    of the store. Raises: UnknownSchedule if it is neither stored nor declared.
     """
     stored = found(Schedules(ns=app.settings.namespace, name=name))
     if stored:
@@ -295,12 +301,12 @@ def _schedule_declared_on(app: Mainspring, task: Any) -> str:
 
 
 def next_fires(source: FireSource, after: Ms, count: int) -> list[Ms]:
-    """Return the first `count` fires after the instant `after`."""
+    """Return the first `count` fires after the instant `after`, or fewer if there are no more."""
     return source.fires(after, LAST_MS, count)
 
 
 def fires_between(source: FireSource, low: Ms, high: Ms) -> list[Ms]:
-    """Return every fire from `low` to `high`, both included. Raises: InvalidInput if there are too many to examine."""
+    """Return every fire from `low` to `high`, both included. Raises: InvalidInput for `MAX_EXAMINED_FIRES` or more."""
     found = source.fires(low - 1, high, MAX_EXAMINED_FIRES)
     if len(found) == MAX_EXAMINED_FIRES:
         raise InvalidInput(
@@ -310,7 +316,7 @@ def fires_between(source: FireSource, low: Ms, high: Ms) -> list[Ms]:
 
 
 def parse_times(times: Iterable[datetime | str]) -> list[Ms]:
-    """Return a list of instants, parsed and sorted. Raises: InvalidInput, also for one instant in place of a list."""
+    """Return instants, parsed and sorted. Raises: InvalidInput for a wrong text, or one instant in place of a list."""
     if isinstance(times, str | datetime):
         raise InvalidInput("times", f"{times!r} is one instant, not a list", f"Write times=[{times!r}]")
     return sorted(instant_ms(when, field=f"times[{index}]") for index, when in enumerate(times))

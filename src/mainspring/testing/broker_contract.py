@@ -99,7 +99,7 @@ class BrokerBench:
         consumer: str = "c1",
         limit: int = 100,
     ) -> Reader:
-        """Return a new consumer of a topic; `limit` is the most messages in one list."""
+        """Return a new consumer of a topic, named `consumer`; `limit` is the most messages in one list."""
         reader = Reader(broker, topic, group, consumer, limit)
         self._readers.append(reader)
         return reader

@@ -61,7 +61,7 @@ class Step(Awaitable[None]):
             yield from work.__await__()
 
     def close_if_unawaited(self) -> bool:
-        """Return True if the step still has work, which was never awaited; the work is closed and will not be done."""
+        """Return True if the step has work that was not awaited; the work is closed and never done. Else False."""
         if self._work is None:
             return False
         self._work.close()
@@ -200,7 +200,8 @@ class Kit:
 
         `args` and `kwargs`: the whole call. `payload`: some of its arguments by name. `at`: when the run must be due;
         `within`: how far off it may be. Without `at`: the run must be due within this time from now. `count` None: one
-        or more. Raises: AssertionError, whose text lists the runs and how the closest one differs.
+        or more. Runs of planned fires do not count. Raises: AssertionError, whose text lists the first runs of the task
+        and, if none fits, how the closest one differs.
         """
         __tracebackhide__ = True
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
@@ -260,7 +261,8 @@ class Kit:
 
         `schedule`: a name, the task on which it is declared, or a trigger. Without `between`, the next fires must be
         `times`. With `between`, a start and an end (both included), the fires in that period must be exactly `times`,
-        or their number `count`. The fires are computed; nothing is planned. Raises: AssertionError.
+        or their number `count`. The fires are computed; nothing is planned. Raises: AssertionError; InvalidInput if the
+        arguments do not say what to expect.
         """
         __tracebackhide__ = True
         self._check_awaited()
@@ -282,7 +284,7 @@ class Kit:
     # ── making things go wrong ─────────────────────────────────────────────
 
     def fail_next(self, task: TaskLike, error: BaseException | type[BaseException], *, times: int = 1) -> None:
-        """Let the next `times` attempts of a task fail with `error`, an exception or its class, without a handler."""
+        """Let the next `times` attempts of a task raise `error` (an exception or its class) instead of its handler."""
         target = self._task(task)
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not is_class and not isinstance(error, BaseException):
@@ -316,7 +318,7 @@ class Kit:
 
 
 def _fires_in(source: FireSource, between: tuple[When, When]) -> list[Ms]:
-    """Return the fires from the first instant of `between` to the second. Raises: InvalidInput if that is earlier."""
+    """Return the fires from the first to the second instant in `between`. Raises: InvalidInput for a wrong order."""
     low, high = (instant_ms(when, field="between") for when in between)
     if high < low:
         raise InvalidInput("between", "the second instant is before the first", "Give the earlier instant first")
@@ -324,7 +326,7 @@ def _fires_in(source: FireSource, between: tuple[When, When]) -> list[Ms]:
 
 
 def failing_handler(handler: Handler, error: BaseException | type[BaseException], times: int) -> Handler:
-    """Return a copy of the handler whose next `times` calls raise `error`."""
+    """Return a copy of the handler whose first `times` calls raise `error`; later calls reach the handler."""
     left = times
 
     def fails() -> bool:

@@ -116,7 +116,8 @@ async def _take_over(app: Mainspring, start: datetime | str | None) -> AsyncIter
 async def travel(app: Mainspring, start: datetime | str | None = None, *, role: Role = "all") -> AsyncIterator[Travel]:
     """Run `app` in virtual time: `async with travel(ms, "2026-03-28T22:00Z") as t: await t.advance("6h")`.
 
-    `start` None: time begins at the app's present time. Inside the block it moves only by methods of `t`.
+    `start` None: time begins at the app's present time. Inside the block it moves only by methods of `t`. `role`:
+    whether the app plans fires, carries out runs, or both.
     """
     async with _take_over(app, start) as machine:
         await runner_of(app).start(role)

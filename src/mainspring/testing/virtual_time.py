@@ -47,7 +47,7 @@ class VirtualClock:
 class VirtualTime:
     """Replaces `loop.time()` of a running asyncio loop, so that every sleep and time-out on it is virtual.
 
-    Time moves only inside `advance` and `step`, and only while no callback is ready and no thread works for the loop.
+    Time moves only inside `advance` and `step`, and only while no callback is ready and no blocking call is under way.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -59,7 +59,10 @@ class VirtualTime:
         self._free = asyncio.Event()
 
     def attach(self) -> None:
-        """Replace the time of the running loop. Raises: MainspringError for uvloop, whose time cannot be replaced."""
+        """Replace the time of the running loop, and its `run_in_executor`, during whose calls time must stand still.
+
+        Raises: MainspringError for uvloop, whose time cannot be replaced.
+        """
         loop = asyncio.get_running_loop()
         if not isinstance(loop, asyncio.BaseEventLoop):
             raise MainspringError("virtual time needs asyncio's own event loop; run this test without uvloop")
@@ -71,7 +74,7 @@ class VirtualTime:
         self._loop.run_in_executor = self._run_in_executor
 
     def detach(self) -> None:
-        """Give the loop its own time back."""
+        """Give the loop its own time and `run_in_executor` back; do nothing if `attach` was not called."""
         if self._loop is not None:
             del self._loop.time, self._loop.run_in_executor
             self._loop._clock_resolution = self._resolution
@@ -81,12 +84,12 @@ class VirtualTime:
         return self._origin + self.clock.monotonic()
 
     def hold(self) -> None:
-        """Stop time until `release` was called once for each `hold`: another thread works for the loop meanwhile."""
+        """Stop time until `release` was called once for each `hold`: a blocking call is under way outside the loop."""
         self._held += 1
         self._free.clear()
 
     def release(self) -> None:
-        """End one `hold`. Thread: that of the loop, whether the loop is running or not."""
+        """End one `hold`; after the last one, time may move again. Thread: that of the loop, which may be stopped."""
         self._held -= 1
         if not self._held:
             self._free.set()
@@ -99,7 +102,7 @@ class VirtualTime:
         return future
 
     async def settle(self) -> None:
-        """Run the loop, without moving time, until no callback is ready, no timer is due and no thread works for it."""
+        """Run the loop, without moving time, until no callback is ready, no timer is due and no `hold` is open."""
         await self._run_ready()
         while self._pass_timer(self._time()):
             await self._run_ready()
@@ -113,15 +116,16 @@ class VirtualTime:
         await self.settle()
 
     async def step(self, target: float | None = None) -> bool:
-        """Settle, then move time to the next timer and return True; its callback runs when the loop runs on.
+        """Carry out what is due now, then move time to the next timer and return True.
 
-        Return False, without moving time, if there is no timer, or none that is due by `target` (seconds of the loop).
+        The timer's callback runs when the loop runs again. If no timer is due by `target`, do not move time, and return
+        False. `target`: in seconds of the loop; None: any time.
         """
         await self.settle()
         return self._pass_timer(math.inf if target is None else target + SAME_TIME_SECONDS)
 
     async def _run_ready(self) -> None:
-        """Return when no callback is ready, no thread works for the loop, and its next timer is not a cancelled one."""
+        """Run the loop until no callback is ready, no `hold` is open, and its next timer is not a cancelled one."""
         while True:
             await asyncio.sleep(0)  # the loop drops cancelled timers from the head of its heap here
             timers = self._loop._scheduled
@@ -132,7 +136,7 @@ class VirtualTime:
             await self._free.wait()
 
     def _pass_timer(self, until: float) -> bool:
-        """Move time just past the next timer and return True; return False if none is due by `until`."""
+        """Move time just past the next timer and return True; False if none is due by `until` (seconds of the loop)."""
         timers = self._loop._scheduled
         if not timers or timers[0]._when > until:
             return False

@@ -1,6 +1,6 @@
 """Callbacks of agents that answered 202: `POST /api/callbacks/{run_id}/{heartbeat|progress|complete|fail}`.
 
-The callback token of the attempt authorizes them. They need no API key, and an API key does not replace the token.
+A callback is authorized by the callback token of its attempt. It needs no API key, and no key replaces the token.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MAX_CONTENT_TYPE_CHARS = 100
 
 
 async def callback_heartbeat(request: Request) -> Response:
-    """Renew the lease of the attempt: the agent is alive and still works."""
+    """Renew the lease of the attempt, because the agent is alive and still works."""
     run_id, token, _ = await _read(request)
     reply = await api_of(request).host.call(lambda runtime: runtime.callbacks.heartbeat(run_id, token))
     return json_response(reply)
 
 
 async def callback_progress(request: Request) -> Response:
-    """Renew the lease of the attempt, and store how far the work is."""
+    """Renew the lease of the attempt, and store how far the work is, in place of any earlier progress."""
     run_id, token, data = await _read(request)
     body = convert_object(parse_json_object(request, data, optional=True, from_agent=True), ProgressBody)
     text = body.message if body.fraction is None else f"{body.fraction:.0%} {body.message}".strip()
@@ -37,7 +37,7 @@ async def callback_progress(request: Request) -> Response:
 
 
 async def callback_complete(request: Request) -> Response:
-    """End the execution as a success; the body, of any type, is its response."""
+    """End the execution as a success. The body, of any content type, becomes its response."""
     run_id, token, data = await _read(request)
     content_type = request.headers.get("content-type", "")[:MAX_CONTENT_TYPE_CHARS]
     reply = await api_of(request).host.call(
@@ -47,7 +47,7 @@ async def callback_complete(request: Request) -> Response:
 
 
 async def callback_fail(request: Request) -> Response:
-    """End the attempt as a failure; the retry policy decides, unless `retry` is false."""
+    """End the attempt as a failure. The retry policy decides about another attempt; `retry: false` rules it out."""
     run_id, token, data = await _read(request)
     body = convert_object(parse_json_object(request, data, optional=True, from_agent=True), FailureBody)
     wait = None if body.retry_after is None else int(min(MAX_RETRY_AFTER_MS, max(0, body.retry_after * 1000)))
@@ -58,7 +58,7 @@ async def callback_fail(request: Request) -> Response:
 
 
 async def _read(request: Request) -> tuple[str, str, bytes]:
-    """Return the id of the run, the callback token and the raw body.
+    """Return (id of the run, callback token, raw body) of a callback.
 
     Raises: CallbackDenied without a token; UnknownRun for an id that cannot exist; Refused for too large a body.
     """

@@ -1,4 +1,4 @@
-"""Event stream: the event log as server-sent events. A client that was cut off continues after its last event."""
+"""Route of the event stream: the event log as server-sent events. After a disconnection, a client can continue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ MAX_POSITION_CHARS = 16_384
 
 
 async def stream_events(request: Request) -> Response:
-    """Stream the event log from now on, from its beginning, or after `Last-Event-ID`; each event is sent once."""
+    """Stream the events of the namespace, each once: from now on, or all with `since=beginning`.
+
+    With `Last-Event-ID`, the stream continues after that event. `types` and `schedule` restrict what is sent.
+    """
     api = api_of(request)
     query = parse_query(request, StreamQuery)
     types = None if query.types is None else _parse_types(query.types)
@@ -65,7 +68,7 @@ def _invalid_position(detail: str) -> Refused:
 
 
 def _parse_types(text: str) -> frozenset[str]:
-    """Return the names of event types in the query parameter `types`. Raises: Refused for an unknown name."""
+    """Return the event types named in `text`, the query parameter `types`. Raises: Refused for an unknown name."""
     try:
         return frozenset(resolve_type_names([name.strip() for name in text.split(",") if name.strip()]))
     except InvalidInput as error:
@@ -79,7 +82,7 @@ async def _stream(
 ) -> AsyncIterator[bytes]:
     """Yield the events after the cursor as server-sent events, until the client leaves or the app closes its streams.
 
-    `types` and `schedule_id` are filters; None: no filter.
+    `types`: only events of these types. `schedule_id`: only events of this schedule and its runs. None: all.
     """
     api.streams += 1
     loop = asyncio.get_running_loop()
@@ -108,7 +111,7 @@ async def _stream(
 
 
 async def _pause(api: Api, seconds: float) -> None:
-    """Wait for this number of seconds, or until the app closes its event streams."""
+    """Wait for `seconds`, but at most until the app closes its event streams."""
     try:
         async with asyncio.timeout(seconds):
             await api.closing.wait()
@@ -117,9 +120,9 @@ async def _pause(api: Api, seconds: float) -> None:
 
 
 def _matches(api: Api, event: Event, types: frozenset[str] | None, schedule_id: str | None) -> bool:
-    """Return True if an event is in the app's namespace and passes the filters `types` and `schedule_id`.
+    """Return True if an event is to be sent: it is in the app's namespace, of one of `types`, and of the schedule.
 
-    A filter that is None lets every event pass.
+    `types` None: of any type. `schedule_id` None: of any schedule.
     """
     return (
         event.ns == api.ms.settings.namespace
@@ -129,7 +132,7 @@ def _matches(api: Api, event: Event, types: frozenset[str] | None, schedule_id: 
 
 
 def _encode(position: str, event: Event) -> bytes:
-    """Return an event as a server-sent event with the id `position`."""
+    """Return an event as a server-sent event. `position`, its id, is where a client continues after the event."""
     kind = type(event).__name__
     return b"".join(
         (f"id: {position}\nevent: {kind}\ndata: ".encode(), msgspec.json.encode(event_view(event)), b"\n\n")
@@ -137,7 +140,7 @@ def _encode(position: str, event: Event) -> bytes:
 
 
 def event_view(event: Event) -> dict[str, Any]:
-    """Return an event as JSON types. In the result, `data` holds the fields that only this type of event has.
+    """Return an event as JSON types: the fields that every event has, and under `data` those of its type.
 
     Instants in `data` are milliseconds since 1970.
     """
@@ -156,7 +159,7 @@ def event_view(event: Event) -> dict[str, Any]:
 
 
 def _camel(value: Any) -> Any:
-    """Return a JSON value with the names in its objects in camelCase."""
+    """Return a JSON value in which all names in objects, at any depth, are in camelCase instead of snake_case."""
     if isinstance(value, dict):
         return {re.sub(r"_(\w)", lambda found: found[1].upper(), key): _camel(item) for key, item in value.items()}
     return [_camel(item) for item in value] if isinstance(value, list) else value

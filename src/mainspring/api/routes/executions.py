@@ -1,4 +1,4 @@
-"""Executions over HTTP: list, read, cancel and retry."""
+"""Routes of executions, which the code calls runs: list, read, cancel and retry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MAX_EVENTS = 10_000
 
 
 async def executions_of_schedule(request: Request) -> Response:
-    """List the executions of one schedule, newest first."""
+    """List the executions of one schedule, newest first, in pages of `limit`.
+
+    `status`: only executions in this status. `cursor`: taken from the Link of the previous page.
+    """
     api = api_of(request)
     query = parse_query(request, OfScheduleQuery)
     schedule = await find_schedule(api, request.path_params["id"])
@@ -29,14 +32,18 @@ async def executions_of_schedule(request: Request) -> Response:
 
 
 async def list_executions(request: Request) -> Response:
-    """List executions, newest first, those of deleted schedules included."""
+    """List executions, also those of deleted schedules, newest first, in pages of `limit`.
+
+    `scheduleId`: only executions of the schedule with this id. `status`: only executions in this status. `cursor`:
+    taken from the Link of the previous page.
+    """
     api = api_of(request)
     query = parse_query(request, ExecutionQuery)
     return await _list(api, request, query, query.schedule_id)
 
 
 async def _list(api: Api, request: Request, query: OfScheduleQuery, schedule_id: str | None) -> Response:
-    """Answer with a page of the executions of one schedule, or of all schedules if `schedule_id` is None."""
+    """Answer with a page of the executions of a schedule; `schedule_id` None: of all executions in the namespace."""
     query_runs = Runs(
         ns=api.ms.settings.namespace,
         schedule_id=schedule_id,
@@ -50,14 +57,14 @@ async def _list(api: Api, request: Request, query: OfScheduleQuery, schedule_id:
 
 
 async def get_execution(request: Request) -> Response:
-    """Read an execution with its payload and attempts."""
+    """Read an execution by its id, with its payload and attempts."""
     api = api_of(request)
     parse_query(request, NoQuery)
     return json_response(await _detailed_view(api, await _find(api, request)))
 
 
 async def cancel_execution(request: Request) -> Response:
-    """Cancel a waiting execution at once; ask a running one to stop."""
+    """Cancel a waiting execution at once; ask a running one to stop. The answer is 409 if the execution has ended."""
 
     async def action(api: Api, body: CancelBody) -> Response:
         run = await _find(api, request)
@@ -71,7 +78,10 @@ async def cancel_execution(request: Request) -> Response:
 
 
 async def retry_execution(request: Request) -> Response:
-    """Run a failed or cancelled execution again, with its own id and fire time and its full number of attempts."""
+    """Run a failed or cancelled execution again, with its own id and fire time and its full number of attempts.
+
+    The answer is 409 if it is in another status.
+    """
 
     async def action(api: Api, _: EmptyBody) -> Response:
         run = await _find(api, request)
@@ -82,7 +92,7 @@ async def retry_execution(request: Request) -> Response:
 
 
 async def _find(api: Api, request: Request) -> Run:
-    """Return the run whose id is in the path of the request. Raises: UnknownRun."""
+    """Return the run whose id is in the path of the request. Raises: UnknownRun if there is none."""
     run_id: str = request.path_params["id"]
     if not run_id.isprintable():
         raise UnknownRun("no execution has this id")

@@ -17,9 +17,9 @@ async def liveness(request: Request) -> Response:
 
 
 async def readiness(request: Request) -> Response:
-    """Answer 200 if the instance should receive work, else 503.
+    """Answer 200 if the instance should receive work, else 503, with its status in a word.
 
-    A caller with an API key, or on loopback, also gets the components.
+    A caller with an API key, or on loopback, also gets the role, the version, and the status of each part.
     """
     report = await api_of(request).health.readiness()
     shown: dict[str, object] = {"status": _readiness_word(report)}
@@ -37,7 +37,7 @@ async def readiness(request: Request) -> Response:
 async def api_health(request: Request) -> Response:
     """Answer 200 if the store answers, else 503.
 
-    A caller with an API key, or on loopback, also gets the components: `database`, and `broker` and `redis` where used.
+    A caller with an API key, or on loopback, also gets `components`: `database`, and `broker` and `redis` where used.
     """
     report = await api_of(request).health.dependencies()
     view = HealthView(status=report.status)
@@ -47,16 +47,16 @@ async def api_health(request: Request) -> Response:
 
 
 def _readiness_word(report: Readiness) -> str:
-    """Return the status that `/ready` shows: "not ready", "ready", or "degraded": ready, but a part is broken."""
+    """Return the status that `/ready` shows: "not ready", "ready", or "degraded" (ready, but a part is not healthy)."""
     if not report.ready:
         return "not ready"
     return "ready" if report.status == "healthy" else "degraded"
 
 
 def _is_known(request: Request) -> bool:
-    """Return True if the caller has an API key or needs none, as on loopback.
+    """Return True if the caller may see details: it sent a valid API key, or needs none, as on loopback.
 
-    An app without access control, such as an embedded one, knows every caller.
+    In an app without access control, such as an embedded one, return True for every caller.
     """
     caller: str | None = request.scope.get("state", {}).get("caller")
     return caller != ""

@@ -1,6 +1,6 @@
-"""HTML pages: the status of the service, and the documentation of its API.
+"""HTML pages: the status of the service, and the documentation of its API. Also the OpenAPI document.
 
-The pages run no script and load nothing from other hosts.
+The pages contain no script and load nothing from other hosts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _STATE_CLASSES = {
 
 
 async def status_page(request: Request) -> Response:
-    """Show the status of this instance, the first 50 schedules and the latest 20 executions of its namespace."""
+    """Answer with the status page: this instance, the 50 oldest schedules and the 20 latest executions."""
     api = api_of(request)
     parse_query(request, NoQuery)
     ns = api.ms.settings.namespace
@@ -86,14 +86,14 @@ async def status_page(request: Request) -> Response:
 
 
 def _insecure(settings: ServeSettings | None) -> str:
-    """Return an HTML warning if the service needs no API key and listens on more than loopback, else ""."""
+    """Return an HTML warning if other machines can reach the service without an API key; else ""."""
     if settings is None or not settings.server.insecure_no_auth or settings.server.on_loopback:
         return ""
     return "<p role=alert class=bad>Any caller that reaches this address can do anything: it runs without keys.</p>"
 
 
 def _schedule_row(view: ScheduleView) -> str:
-    """Return a schedule as the HTML content of a list item."""
+    """Return the HTML content of a list item for a schedule: name, trigger, task or URL, state, next fire or reason."""
     where = view.agent_url or view.task
     then = f"next {view.next_run}" if view.next_run else view.pause_reason or view.finish_reason or ""
     return (
@@ -104,9 +104,9 @@ def _schedule_row(view: ScheduleView) -> str:
 
 
 def _execution_row(view: ExecutionView, names: dict[str, str]) -> str:
-    """Return an execution as the HTML content of a list item.
+    """Return the HTML content of a list item for an execution: name, status, time, error or reason.
 
-    `names` holds names of schedules by their ids; for any other schedule, the name of the task is shown.
+    The name is that of its schedule in `names`, which maps schedule ids to names; else that of its task.
     """
     name = names.get(view.schedule_id or "", view.task)
     return (
@@ -117,7 +117,7 @@ def _execution_row(view: ExecutionView, names: dict[str, str]) -> str:
 
 
 def _colored(text: str, kind: str = "") -> str:
-    """Return a text as HTML in the color of the CSS class `kind`; "": the color for the status or state `text`."""
+    """Return `text` as HTML with the CSS class `kind`, for its color; "": the class for the status or state `text`."""
     return f'<span class="{kind or _STATE_CLASSES.get(text, "dim")}">{escape(text)}</span>'
 
 
@@ -126,7 +126,7 @@ def _rows(items: Sequence[str]) -> str:
 
 
 async def api_docs(request: Request) -> Response:
-    """Show the documentation of the API, made from its OpenAPI document."""
+    """Answer with an HTML page that documents the API; it is made from the OpenAPI document."""
     parse_query(request, NoQuery)
     found = document()
     parts = [
@@ -155,7 +155,7 @@ async def openapi_json(request: Request) -> Response:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    """Return the HTML section of the API page about one route; `operation` is its entry in the OpenAPI document."""
+    """Return the HTML section about one route; `operation` is the description of the route in the OpenAPI document."""
     parts = [f"<section><h3><code>{method} {escape(path)}</code></h3><p>{escape(operation['summary'])}.</p>"]
     named = [one for one in operation["parameters"] if one["in"] != "path"]
     if named:
@@ -173,7 +173,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 
 
 def _schema(schema: dict[str, Any]) -> str:
-    """Return the description and the fields of a structure in the OpenAPI document, as HTML."""
+    """Return the description and the fields of a JSON schema of the OpenAPI document, as HTML."""
     required = schema.get("required", [])
     items = "".join(
         f"<dt>{escape(name)}{' (required)' if name in required else ''}</dt><dd>{_type_words(one)}</dd>"
@@ -183,7 +183,7 @@ def _schema(schema: dict[str, Any]) -> str:
 
 
 def _type_words(schema: dict[str, Any]) -> str:
-    """Describe the type of a JSON schema in a few words of HTML."""
+    """Return the type of a JSON schema in HTML, such as "array of string". A reference to a schema becomes a link."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#{escape(name)}">{escape(name)}</a>'
@@ -198,7 +198,7 @@ def _type_words(schema: dict[str, Any]) -> str:
 
 
 def _bounds(schema: dict[str, Any]) -> Iterable[str]:
-    """Yield the limits and the default value in a JSON schema, in words."""
+    """Yield each limit of a JSON schema, and its default value, in words, such as "≥ 1" or "(default 100)"."""
     if "minimum" in schema:
         yield f"≥ {schema['minimum']}"
     if "maximum" in schema:
@@ -210,7 +210,7 @@ def _bounds(schema: dict[str, Any]) -> Iterable[str]:
 
 
 def _page(title: str, body: str) -> Response:
-    """Return an HTML page around `body`, with headers that let the browser run and load nothing else."""
+    """Return an HTML page with `body`, and with headers that forbid the browser to run scripts or load anything."""
     html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: create, list, read, edit, delete, trigger, pause and resume."""
+"""Routes of schedules: create, list, read, edit, delete, trigger, pause, resume, and rotate the signing secret."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ DISABLED = "disabled"
 
 
 async def create_schedule(request: Request) -> Response:
-    """Create a schedule; answer 409 if its name is taken."""
+    """Create a schedule. The answer is 409 if its name is taken.
+
+    If the schedule calls an HTTP agent, the answer holds the signing secret of the calls. No later GET shows it.
+    """
     api = api_of(request)
     parse_query(request, NoQuery)
     data = await api.body(request)
@@ -74,7 +77,11 @@ async def create_schedule(request: Request) -> Response:
 
 
 async def list_schedules(request: Request) -> Response:
-    """List schedules in the order of their creation, without deleted ones."""
+    """List the namespace's schedules that are not deleted, oldest first, in pages of `limit`.
+
+    `enabled=true`: only active ones; `enabled=false`: only paused and finished ones. `cursor`: taken from the Link of
+    the previous page.
+    """
     api = api_of(request)
     query = parse_query(request, ScheduleQuery)
     states: tuple[ScheduleState, ...] = ("active", "paused", "finished")
@@ -87,7 +94,7 @@ async def list_schedules(request: Request) -> Response:
 
 
 async def get_schedule(request: Request) -> Response:
-    """Read a schedule by its id or name."""
+    """Read a schedule by its id or name. The answer is 404 if there is none, or if it was deleted."""
     api = api_of(request)
     parse_query(request, NoQuery)
     schedule = await find_schedule(api, request.path_params["id"])
@@ -95,7 +102,11 @@ async def get_schedule(request: Request) -> Response:
 
 
 async def update_schedule(request: Request) -> Response:
-    """Change the fields that the request has, and no others. Fires that are due already are not affected."""
+    """Change the fields that the request has; other fields stay. Fires that are due already are not affected.
+
+    A read-only field may be sent back unchanged. With `If-Match`, the answer is 412 if the schedule has another
+    revision.
+    """
     api = api_of(request)
     parse_query(request, NoQuery)
     data = await api.body(request)
@@ -118,7 +129,7 @@ async def update_schedule(request: Request) -> Response:
 
 
 async def delete_schedule(request: Request) -> Response:
-    """Delete a schedule. Its waiting executions are cancelled, its running ones are left to end, and history stays."""
+    """Delete a schedule. Its waiting executions are cancelled, its running ones go on, and its history stays."""
     api = api_of(request)
     parse_query(request, NoQuery)
     for _ in range(MAX_WRITE_ATTEMPTS):
@@ -130,7 +141,7 @@ async def delete_schedule(request: Request) -> Response:
 
 
 async def trigger_schedule(request: Request) -> Response:
-    """Execute a schedule now, in addition to its plan."""
+    """Execute a schedule now, in addition to its plan. `payload` replaces its payload for this execution."""
     api = api_of(request)
     parse_query(request, NoQuery)
     data = await api.body(request)
@@ -151,7 +162,7 @@ async def trigger_schedule(request: Request) -> Response:
 
 
 async def pause_schedule(request: Request) -> Response:
-    """Stop planning a schedule until it is resumed, or until the given instant."""
+    """Pause a schedule until it is resumed, or until the instant `until`. Its fires meanwhile do not run."""
 
     async def action(api: Api, body: PauseBody) -> Response:
         until = None if body.until is None else instant_ms(body.until, field="until")
@@ -164,7 +175,7 @@ async def pause_schedule(request: Request) -> Response:
 
 
 async def resume_schedule(request: Request) -> Response:
-    """Plan a paused schedule again."""
+    """Resume a paused schedule. A schedule that is not paused stays as it is."""
 
     async def action(api: Api, _: EmptyBody) -> Response:
         schedule = await find_schedule(api, request.path_params["id"])
@@ -175,7 +186,7 @@ async def resume_schedule(request: Request) -> Response:
 
 
 async def rotate_secret(request: Request) -> Response:
-    """Make a new signing secret and show it once. For a day, calls are signed with the old secret, too."""
+    """Make a new signing secret and show it once. For a day, calls are signed with the old secret as well."""
 
     async def action(api: Api, _: EmptyBody) -> Response:
         schedule = await find_schedule(api, request.path_params["id"])
@@ -215,7 +226,8 @@ async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
 async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return `given`, the fields of a PUT, without `warnings`, and without `signingSecret` if that secret is in force.
 
-    Why: a client may send the answer to its POST back as a PUT, and only answers to a POST have these two fields.
+    Why: a client may edit the answer to its POST and send it as a PUT. A GET does not show these two fields, so they
+    would be refused as read-only fields with wrong values.
     """
     left = {name: value for name, value in given.items() if name != "warnings"}
     if "signingSecret" in left and schedule.spec.task == HTTP_TASK:
@@ -226,7 +238,7 @@ async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, 
 
 
 async def _check_address(api: Api, want: ScheduleRequest, before: Schedule | None = None) -> list[str]:
-    """Check the URL of the agent in `want`. Return a warning if its host has no address at present, else no warning.
+    """Check the URL of the HTTP agent in `want`. Return warnings: one if its host has no address at present, or none.
 
     `before` is the schedule that is edited; None for a new one. An edit that keeps the URL is not checked. Raises:
     InvalidInput for a URL that this instance's settings forbid.
@@ -247,9 +259,9 @@ async def _edit(
 ) -> tuple[Schedule, list[str]]:
     """Write the fields of `wanted` that differ from `view`; return the edited schedule, and warnings about its URL.
 
-    `view` is the view of `schedule`, `payload` the exact JSON text of the payload. A pause is written before the new
-    definition and a resume after it, so that no fire happens with half of the edit. Raises: RevisionConflict if another
-    edit came first.
+    `view` is the view of `schedule`. `payload` is the exact JSON text of the payload, None if the request has none. A
+    pause is written before the new definition, and a resume after it, so that no fire happens with half of the edit.
+    Raises: RevisionConflict if another caller has edited the definition since `schedule` was read.
     """
     changed = changed_fields(view, wanted)
     enabled: bool | UnsetType = changed.enabled
@@ -275,9 +287,9 @@ async def _edit(
 
 
 async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedule:
-    """Write the new definition in `draft` and return the schedule. Stored header values are read if `draft` keeps some.
+    """Write the new definition in `draft`, with the stored header values that it keeps, and return the schedule.
 
-    Raises: RevisionConflict if another edit came first.
+    Raises: RevisionConflict if another caller has edited the schedule since it was read.
     """
     before = _target_of(schedule.spec)
     ref = None if before is None or not draft.kept_headers else before.headers_ref
@@ -289,7 +301,7 @@ async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedu
 async def _delete(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
     """Delete a schedule and return True.
 
-    With `exactly`, return False and delete nothing if the schedule has another revision by now.
+    With `exactly`, delete nothing and return False if the schedule no longer has the revision that was read.
     """
     try:
         await api.host.call(lambda runtime: runtime.commands.delete(schedule, exactly=exactly))
@@ -299,7 +311,7 @@ async def _delete(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
 
 
 def _etag(schedule: Schedule) -> dict[str, str]:
-    """Return the header `ETag` of a schedule, which is its revision."""
+    """Return the header `ETag` for an answer about a schedule, made from its revision: {"ETag": '"r3"'}."""
     return {"ETag": f'"r{schedule.revision}"'}
 
 

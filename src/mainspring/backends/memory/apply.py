@@ -50,7 +50,7 @@ class MemoryApply(MemoryClaim):
         """Write a success that releases no gate and return True; write nothing and return False for any other change.
 
         Also return False if the run is not running under the change's epoch any more. Why this fast path: this is by
-        far the most frequent change, and it needs none of the general steps.
+        far the most frequent change, and it needs none of the general steps. `wall`: the present time.
         """
         run = change.run
         if change.kind != "success" or change.releases or run is None:
@@ -80,7 +80,10 @@ class MemoryApply(MemoryClaim):
         return True
 
     def _apply_one(self, change: Change, wall: Ms) -> Result:
-        """Write all of the change, or nothing if its guard does not hold; return the result to answer `apply` with."""
+        """Write all of the change, or nothing if its guard does not hold; return the change's result.
+
+        `wall`: the present time.
+        """
         if self._write_success(change, wall):
             return _ACCEPTED
         refused = self._check_guard(change)
@@ -102,7 +105,7 @@ class MemoryApply(MemoryClaim):
     def _insert_runs(self, change: Change, wall: Ms) -> dict[str, int]:
         """Insert the change's new runs; return run id → `n`, the number of the run's events, for each inserted run.
 
-        A run of `change.runs` whose id or fire has a row already is skipped.
+        A run of `change.runs` whose id or fire has a row already is skipped. `wall`: the present time.
         """
         new: dict[str, Run] = {}
         if isinstance(change.guard, RunAbsent):
@@ -148,7 +151,11 @@ class MemoryApply(MemoryClaim):
         return Result("refused", current.n if current is not None else 0, current)
 
     def _judge_guard(self, change: Change) -> _Verdict:
-        """Return whether the change's guard holds, and the row that decided it; (True, None) without a guard."""
+        """Return (whether the change's guard holds, the row that decided it); (True, None) without a guard.
+
+        The row is the guarded row, or the row that has the unique key or the name already. It is None if there is no
+        such row.
+        """
         guard = change.guard
         if isinstance(guard, RunLease):
             return self._judge_run_lease(guard)
@@ -191,7 +198,10 @@ class MemoryApply(MemoryClaim):
         return False, self._schedules.get(guard.id) or self._schedules[other or ""]
 
     def _is_unique_key_taken(self, new: Run | None, old: Run) -> bool:
-        """Return True if `new` opens the ended run `old` again, but another open run has the unique key by now."""
+        """Return True if the change re-opens the ended run `old`, and another open run has its unique key by now.
+
+        `new`: the run as the change writes it.
+        """
         if new is None or new.unique_key is None or new.state not in OPEN or old.state in OPEN:
             return False
         return (new.ns, new.unique_key) in self._unique
@@ -208,7 +218,7 @@ class MemoryApply(MemoryClaim):
     # ── rows and events ────────────────────────────────────────────────────
 
     def _update_run(self, change: Change, wall: Ms) -> int:
-        """Write the change's values into the row of the guarded run; return its new `n`."""
+        """Write the change's values into the row of the guarded run; return its new `n`. `wall`: the present time."""
         assert change.run is not None
         old = self._runs[change.run.id]
         event_count = sum(e.run_id == old.id and isinstance(e, RunEvent) for e in change.events)
@@ -225,7 +235,7 @@ class MemoryApply(MemoryClaim):
         return old.n + event_count
 
     def _write_schedule(self, change: Change, wall: Ms) -> int:
-        """Insert or replace the guarded schedule and end its hold; return its new `n`.
+        """Insert or replace the guarded schedule and end its hold; return its new `n`. `wall`: the present time.
 
         If the schedule has the number of touches that the guard names, it is no longer touched.
         """
@@ -252,8 +262,9 @@ class MemoryApply(MemoryClaim):
     def _append_events(self, change: Change, n: int, inserted: dict[str, int], wall: Ms) -> None:
         """Append the change's events to the log, numbered run by run and schedule by schedule.
 
-        `n`: that of the guarded row after the events. `inserted`: ids of the runs that the change has inserted; events
-        of new runs that existed already are left out. An event that belongs to no run and no schedule gets no number.
+        `n`: that of the guarded row after the events. `inserted`: ids of the runs that the change has inserted, as
+        keys; events of new runs that existed already are left out. An event that belongs to no run and no schedule gets
+        no number. `wall`: the present time.
         """
         guarded = getattr(change.guard, "id", None)
         own = sum(_is_event_of(event, guarded) for event in change.events)
@@ -273,7 +284,7 @@ class MemoryApply(MemoryClaim):
 
 
 def _is_event_of(event: Event, row_id: str | None) -> bool:
-    """Return True if the event changes the run or schedule with this id."""
+    """Return True if the event belongs to the run or schedule with this id."""
     return (isinstance(event, RunEvent) and event.run_id == row_id) or (
         isinstance(event, ScheduleEvent) and event.schedule_id == row_id
     )

@@ -96,7 +96,7 @@ class Hub:
             return self._topics.setdefault(name, _Topic())
 
     def put(self, name: str, bodies: Sequence[str], limits: BrokerLimits) -> int:
-        """Add messages with these bodies to the topic `name`, while it has room; return how many were added.
+        """Add messages with these bodies to the topic `name` while it has room; return how many were added.
 
         A topic that no group reads is never full: it forgets its oldest messages. Waiting consumers are woken.
         """
@@ -127,7 +127,7 @@ class Hub:
             queue.append(Message(name, number, body))
 
     def join(self, name: str, group: str) -> None:
-        """Create the group of the topic `name` if it is new. Its first messages are those that the topic holds."""
+        """Create the group of the topic `name`, if it is new. Its first messages are those that the topic holds."""
         topic = self.topic(name)
         with self.lock:
             if group not in topic.groups:
@@ -138,11 +138,11 @@ class Hub:
     def deliver(
         self, name: str, group: str, limit: int, now: float, wall: Ms, limits: BrokerLimits
     ) -> tuple[list[Message], float | None]:
-        """Return up to `limit` messages for one consumer of the group, and when the next redelivery is due.
+        """Return (up to `limit` messages for one consumer of the group, when the next redelivery is due).
 
-        Redeliveries come first; a message that had all its deliveries becomes a dead letter instead. The second value
-        is in monotonic seconds like `now`, or None if no message is waiting for its acknowledgement. `name`: the
-        topic's. `wall`: the time to write into dead letters.
+        Redeliveries come first; a message that was delivered as often as `limits` allow becomes a dead letter instead.
+        The second value is in monotonic seconds like `now`, or None if no message is waiting for its acknowledgement.
+        `name`: the topic's. `wall`: the present time, for dead letters.
         """
         topic = self.topic(name)
         found: list[Message] = []
@@ -180,7 +180,7 @@ class Hub:
     def _settle(self, topic: _Topic, group: _Group, number: str) -> None:
         """Remove a pending message from the group, and from the topic if no other group needs it.
 
-        Does nothing if the message is not pending in the group. The caller holds the lock.
+        Do nothing if the message is not pending in the group. The caller holds the lock.
         """
         if group.pending.pop(number, None) is None:
             return
@@ -191,9 +191,10 @@ class Hub:
                 del topic.held[number]
 
     def refuse(self, message: Message, group: str, due: float, wall: Ms, limits: BrokerLimits) -> None:
-        """Redeliver a message to the group at `due` (monotonic seconds), or bury it if it had all its deliveries.
+        """Let a message be redelivered to the group at `due` (monotonic seconds).
 
-        Does nothing if the group has acknowledged or buried the message already. `wall`: the time for a dead letter.
+        If it was delivered as often as `limits` allow, make it a dead letter instead. Do nothing if the group has
+        acknowledged the message or made it a dead letter already. `wall`: the present time, for a dead letter.
         """
         topic = self.topic(message.topic)
         with self.lock:
@@ -210,7 +211,7 @@ class Hub:
     def bury(self, message: Message, group: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
         """Make a message of the group a dead letter, unless the group has acknowledged or buried it already.
 
-        `reason` and `wall`, the time, are kept with the dead letter.
+        `reason` and `wall`, the present time, are kept with the dead letter. `limits`: the most dead letters to keep.
         """
         topic = self.topic(message.topic)
         with self.lock:
@@ -220,9 +221,10 @@ class Hub:
         topic.wakeup.notify()
 
     def _bury(self, name: str, group: _Group, number: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
-        """Make a pending message of the group a dead letter; remove the oldest dead letter if there are too many.
+        """Make a pending message of the group a dead letter; remove the oldest one if `limits` allow no more.
 
-        `name`: the topic's. `wall`: the time to write into the dead letter. The caller holds the lock.
+        `name`: the topic's. `number`: the message's. `wall`: the present time, for the dead letter. The caller holds
+        the lock.
         """
         one = group.pending[number]
         dead = f"{next(self._numbers):016d}"
@@ -232,23 +234,26 @@ class Hub:
         self._settle(self._topics[name], group, number)
 
     def depth(self, name: str, group: str) -> Depth:
-        """Count the group's messages: not delivered yet, and pending. If there is no such group, count the topic's."""
+        """Return how many messages the group has: not delivered yet, and delivered but not acknowledged.
+
+        If there is no such group, return how many messages the topic `name` has.
+        """
         topic = self.topic(name)
         with self.lock:
             mine = topic.groups.get(group)
             return Depth(len(topic.held)) if mine is None else Depth(len(mine.fresh), len(mine.pending))
 
     def follow(self, name: str, consumer: str, limits: BrokerLimits) -> deque[Message]:
-        """Return the queue of the topic's follower `consumer`, which gets every new message; create it if it is new.
+        """Return the queue of the follower `consumer` of the topic `name`; create the queue if the follower is new.
 
-        If the follower reads too slowly, the oldest messages in its queue are lost.
+        A follower gets every new message. If it reads too slowly, the oldest messages in its queue are lost.
         """
         topic = self.topic(name)
         with self.lock:
             return topic.followers.setdefault(consumer, deque(maxlen=limits.kept))
 
     def drain(self, queue: deque[Message], limit: int) -> list[Message]:
-        """Take up to `limit` messages off a follower's queue."""
+        """Remove up to `limit` messages from the head of a follower's queue, and return them."""
         with self.lock:
             return [queue.popleft() for _ in range(min(limit, len(queue)))]
 
@@ -264,7 +269,7 @@ class Hub:
             return [letter for number, letter in self._dead.items() if number > after][:limit]
 
     def remove_dead_letters(self, ids: Sequence[str]) -> list[DeadLetter]:
-        """Remove dead letters; return those that existed."""
+        """Remove the dead letters with these ids; return those that existed."""
         with self.lock:
             return [self._dead.pop(number) for number in dict.fromkeys(ids) if number in self._dead]
 

@@ -27,7 +27,7 @@ class MemoryClaim(MemoryTables):
         """Lease up to `limit` due runs to the offer's owner; return their claims, and when the next run can be claimed.
 
         Only runs that the offer covers are claimed, and only those of `ids` unless it is empty. Runs that a gate
-        refuses are parked.
+        refuses are parked. `wall`: the present time. `lease_now`: the present time by the clock of leases.
         """
         taken = self._admit(offer, limit, set(ids), wall)
         claims = [self._start(run, offer, wall, lease_now) for run in taken]
@@ -37,7 +37,7 @@ class MemoryClaim(MemoryTables):
         """Take due runs off the queues, return up to `limit` that pass their gates, and take their slots.
 
         Runs that a gate refuses are parked; runs beyond the limit go back to their queues. `ids`: consider only these
-        runs; empty: all.
+        runs; empty: all. `wall`: the present time.
         """
         candidates, unfit = self._candidates(offer, limit, ids, wall)
         if len(candidates) >= limit and any(run.gates or run.crashes for run in candidates):
@@ -56,7 +56,10 @@ class MemoryClaim(MemoryTables):
         return verdict.taken
 
     def _start(self, run: Run, offer: Offer, wall: Ms, lease_now: Ms) -> Claim:
-        """Write the run as running under a new lease, with its RunStarted event; return its claim."""
+        """Write the run as running under a new lease, with its RunStarted event; return its claim.
+
+        `wall`: the present time. `lease_now`: the present time by the clock of leases.
+        """
         started_at = max(wall, run.ready_at)
         started = replace(
             run,
@@ -86,11 +89,11 @@ class MemoryClaim(MemoryTables):
             heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
 
     def _candidates(self, offer: Offer, enough: int, ids: set[str], wall: Ms) -> tuple[list[Run], list[Run]]:
-        """Take due runs off the offer's queues; return those that fit, in the order of claims, and those that do not.
+        """Take due runs off the offer's queues; return (runs that fit, in the order of claims, runs that do not fit).
 
         A run fits if its task is offered, it is in `ids` (empty: any run), and it is due or may be claimed ahead. The
         caller puts the runs that do not fit back. Priorities are read from the most urgent on, until `enough` fitting
-        runs are found. Each queue gives up to `enough` fitting runs.
+        runs are found. Each queue gives up to `enough` fitting runs. `wall`: the present time.
         """
         found: list[Run] = []
         unfit: list[Run] = []
@@ -117,7 +120,7 @@ class MemoryClaim(MemoryTables):
         """Take due runs off one queue into the lists of `into`, until `enough` of them fit; remove stale entries.
 
         `into`: runs that fit, runs that do not fit, ids of all runs seen so far. A run fits if its task is offered, it
-        is in `ids` (empty: any run), and it is due or may be claimed ahead.
+        is in `ids` (empty: any run), and it is due or may be claimed ahead. `wall`: the present time.
         """
         due, unfit, seen = into
         heap = self._queues[lane, priority].heap
@@ -135,22 +138,25 @@ class MemoryClaim(MemoryTables):
                 unfit.append(run)
 
     def _first_parked(self, candidates: list[Run]) -> dict[str, tuple[int, Ms, str]]:
-        """Return gate name → `claim_order` of the first run parked there, for gates of candidates with parked runs."""
+        """Return gate name → place in the order of claims (`claim_order`) of the first run that is parked at the gate.
+
+        Only gates of the candidates at which runs are parked are included.
+        """
         names = {name for run in candidates for name in run.gates if self._parked.get(name)}
         return {name: min(claim_order(self._runs[rid]) for rid in self._parked[name]) for name in names}
 
     def _next_ready(self, offer: Offer, wall: Ms) -> Ms | None:
         """Return when the first run of the offer's lanes and tasks becomes claimable; None: there is no such run.
 
-        It is a past instant if a run is due already.
+        It is a past instant if a run is due already. `wall` is not used.
         """
         times = [self._first_ready(lane, priority, offer) for lane in offer.lanes for priority in _PRIORITIES]
         return min((at for at in times if at is not None), default=None)
 
     def _first_ready(self, lane: str, priority: int, offer: Offer) -> Ms | None:
-        """Return the earliest `ready_at` of a run with an offered task in this queue, None if there is no such run.
+        """Return the earliest `ready_at` of a run with an offered task in the queue of this lane and priority.
 
-        Stale entries at the head of the queue are removed.
+        None if there is no such run. Stale entries at the head of the queue are removed.
         """
         heap = self._queues[lane, priority].heap
         while heap and not self._is_queued(heap[0]):
@@ -182,7 +188,10 @@ class MemoryClaim(MemoryTables):
         return Renewed(wall, frozenset(kept), frozenset(named - kept), cancel, strays)
 
     def _leased_run(self, rid: str, owner: str, epoch: int, lease_now: Ms) -> Run | None:
-        """Return the run if the owner's lease of this epoch still holds, else None."""
+        """Return the run `rid` if the owner's lease of this epoch still holds, else None.
+
+        `lease_now`: the present time by the clock of leases.
+        """
         run = self._runs.get(rid)
         if run is None or run.state is not State.RUNNING or (run.owner, run.epoch) != (owner, epoch):
             return None

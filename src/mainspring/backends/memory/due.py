@@ -31,7 +31,8 @@ class MemoryDue(MemoryTables):
     def _due_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> Due:
         """Hold up to `limit` schedules whose next fire is at `through` or earlier; return them in the order of fires.
 
-        `next_at` in the answer is when a further schedule falls due or a hold ends, whichever is first.
+        `next_at` in the answer is when a further schedule falls due or a hold ends, whichever is first. `hold`: how
+        long to hold a schedule. `wall`: the present time.
         """
         ids, early = self._hold_schedules(limit, hold, wall, through)
         while self._agenda and not self._is_current(self._agenda[0], wall):
@@ -44,10 +45,11 @@ class MemoryDue(MemoryTables):
         return Due(wall, next_at, tuple(self._due_schedule(sid) for sid in ids))
 
     def _hold_schedules(self, limit: int, hold: Ms, wall: Ms, through: Ms) -> tuple[list[str], list[tuple[Ms, str]]]:
-        """Hold up to `limit` schedules whose next fire is at `through` or earlier; return their ids, and heap entries.
+        """Hold up to `limit` schedules whose next fire is at `through` or earlier; return (their ids, heap entries).
 
-        A schedule that is due by `wall` is held for `hold` ms. A schedule that is due later is held until its fire, and
-        its entry is taken off the heap of fire times: these entries are returned, and the caller puts them back.
+        A schedule that is due at the present time `wall` is held for `hold` ms. A schedule that is due later is held
+        until its fire, and its entry (fire time, id) is taken off the heap of fire times: these entries are returned,
+        and the caller puts them back.
         """
         ids: list[str] = []
         later: list[tuple[Ms, str]] = []
@@ -78,7 +80,7 @@ class MemoryDue(MemoryTables):
         """Return True if an entry (time, schedule id) of the heap is current, False if a later write made it stale.
 
         A current entry is of a schedule that has a `next_at`, and its time is past, or is this `next_at`, or is the end
-        of the schedule's hold.
+        of the schedule's hold. `wall`: the present time.
         """
         next_at = self._next_fire(entry[1])
         return next_at is not None and (entry[0] in (next_at, self._held.get(entry[1], 0)) or entry[0] <= wall)
@@ -91,7 +93,8 @@ class MemoryDue(MemoryTables):
     def _due_expired(self, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
         """Hold up to `limit` running runs whose lease ended, for `hold` ms, and return them.
 
-        `next_at` in the answer is the next instant at which the lease or hold of a further running run ends.
+        `next_at` in the answer is the next instant at which the lease or hold of a further running run ends. `wall`:
+        the present time. `lease_now`: the present time by the clock of leases.
         """
         found: list[Run] = []
         next_in: Ms | None = None
@@ -110,7 +113,8 @@ class MemoryDue(MemoryTables):
     def _unpark(self, limit: int, wall: Ms) -> int:
         """Make up to `limit` parked runs claimable where their gate has room; return how many, and wake `wait` if any.
 
-        The runs of one gate are taken in the order of claims. A gate that does not exist has room for all.
+        The runs of one gate are taken in the order of claims. A gate that does not exist has room for all. `wall`: the
+        present time.
         """
         done = 0
         for name in list(self._parked):

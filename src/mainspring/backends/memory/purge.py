@@ -58,7 +58,10 @@ class MemoryPurge(MemoryTables):
         return rows.report(events=len(removed), spans=len(spans), bodies=bodies, more=found.exceeds(limit))
 
     def _find_removable(self, policy: Retention, most: int, wall: Ms, lease_now: Ms) -> Removable:
-        """Return the removable rows of all kinds but spans: at most `most` runs, and all rows of each other kind."""
+        """Return the removable rows of all kinds but spans: at most `most` runs, and all rows of each other kind.
+
+        `wall`: the present time. `lease_now`: the present time by the clock of leases.
+        """
         with_spans = {span.schedule_id for span in self._spans}
         return Removable(
             runs=list(self._removable_runs(policy, most)),
@@ -78,7 +81,7 @@ class MemoryPurge(MemoryTables):
         """Yield at most `most` removable runs.
 
         If no run ended early enough, the head of the heap of ended runs shows it, and the table need not be read.
-        Entries of the heap whose run is gone or has another `ended_at` are removed.
+        Entries at the head whose run is gone or has another `ended_at` are removed before.
         """
         while self._ended and getattr(self._runs.get(self._ended[0][1]), "ended_at", None) != self._ended[0][0]:
             heapq.heappop(self._ended)
@@ -102,8 +105,8 @@ class MemoryPurge(MemoryTables):
     def _remove_schedules(self, schedules: list[Schedule]) -> set[int]:
         """Delete schedules, their lists of events and their own gates; return the numbers of these events.
 
-        The log still has these events. A gate that a run holds stays. The schedules' tallies are added to those of no
-        schedule (None).
+        The log still has these events. A gate that a run holds stays. The schedules' tallies (counts of removed rows)
+        are added to those of no schedule (None).
         """
         removed: set[int] = set()
         for row in schedules:
@@ -129,7 +132,7 @@ class MemoryPurge(MemoryTables):
     def _compact_streams(self, schedules: Iterable[ScheduleId], wall: Ms) -> set[int]:
         """Replace the events of each schedule that exists by one snapshot; return the numbers of the old events.
 
-        The snapshot is appended to the log, which still has the old events.
+        The snapshot is appended to the log, which still has the old events. `wall`: the present time.
         """
         removed: set[int] = set()
         for schedule_id in schedules:

@@ -21,7 +21,7 @@ from mainspring.rules.retention import TallyKey
 
 
 class _Queue:
-    """Claimable runs of one lane and priority, as a heap of (ready_at, run id).
+    """Claimable runs of one lane and priority, as a heap of (ready_at, run id). Runs that are not due yet are included.
 
     An entry is stale if its run cannot be claimed any more or has another `ready_at` now. A stale entry is removed when
     it reaches the head of the heap.
@@ -92,7 +92,7 @@ class MemoryTables:
         self._add_event(replace(event, seq=self._seq, at=at, n=n, change=change))
 
     def _add_event(self, event: Event) -> None:
-        """Append an event, which has its number already, to the log and to the lists of its run and its schedule."""
+        """Append an event that has its number already to the log and to the lists of its run and its schedule."""
         self._log.append(event)
         if event.n is None:
             self._notes.append(event)
@@ -102,7 +102,10 @@ class MemoryTables:
             self._schedule_events[event.schedule_id].append(event)
 
     def _put_run(self, run: Run) -> None:
-        """Insert or replace a run's row and update every index over runs. A run that is not running loses its hold."""
+        """Insert or replace a run's row, and update every index of runs.
+
+        If the run is not running, end the hold that `due` has put on it.
+        """
         before = self._runs.get(run.id)
         if run.ended_at is not None and (before is None or before.ended_at != run.ended_at):
             heapq.heappush(self._ended, (run.ended_at, run.id))
@@ -174,7 +177,7 @@ class MemoryTables:
 
 
 def is_claimable(run: Run) -> bool:
-    """Return True if the run waits for a worker and is not parked at a gate."""
+    """Return True if a worker may claim the run once it is due: waiting or retrying, and not parked at a gate."""
     return run.state in CLAIMABLE and run.parked_on is None
 
 

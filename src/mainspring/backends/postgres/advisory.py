@@ -41,7 +41,11 @@ class AdvisoryLocks:
     """Acquires an advisory lock of the server and keeps the connection that holds it. One object holds at most one."""
 
     def __init__(self, db: Database) -> None:
-        """Raises: `InvalidInput` behind a pooler if the URL's option `listen` allows no direct connection."""
+        """Remember the database and the address for direct connections; nothing is opened.
+
+        Raises: `InvalidInput` if the URL names a pooler and its option `listen` is 'no' or missing, because a lock
+        needs a direct connection.
+        """
         settings = db.settings
         if settings.pooler and settings.listen == "no":
             raise InvalidInput(
@@ -91,7 +95,8 @@ class AdvisoryLocks:
     async def _looks_free(self, name: str) -> bool:
         """Return True if the lock is free: try to take it on a pooled connection, for one statement only.
 
-        Why: a caller that polls a lock held by another session then opens no connection of its own.
+        Why: a caller that polls a lock held by another session then opens no connection of its own. Raises:
+        `StoreError`.
         """
         try:
             async with self._db.single_statement("lease") as session:
@@ -100,7 +105,7 @@ class AdvisoryLocks:
             raise error.store_error from error
 
     async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
-        """Return True if the lock's connection is alive, and with it the lock; if not, cut the connection.
+        """Return True if the lock's connection is alive, and with it the lock; if not, cut it and return False.
 
         `ttl` limits the wait for the server's answer, in milliseconds. `name`, `owner`, `token` and `data` are not
         used: nothing is written, so `find_holder` still returns the data of `acquire`.
@@ -117,7 +122,8 @@ class AdvisoryLocks:
     async def release(self, name: str, owner: str, token: int) -> bool:
         """Release the lock, cut its connection and end the term `token`; return False if this object did not hold it.
 
-        The end of the term is written to the lock's row. A failure to write it is ignored.
+        The term is the number that `acquire` returned. Its end is written to the lock's row. A failure to write it is
+        ignored.
         """
         held = False
         if self._connection is not None and not self._connection.is_closed():
@@ -130,9 +136,10 @@ class AdvisoryLocks:
         return held
 
     async def find_holder(self, name: str) -> LockHolder | None:
-        """Return the last holder that the lock's row names; None if the lock was never held. Raises: `StoreError`.
+        """Return the present or last holder of the lock; None if the lock was never held. Raises: `StoreError`.
 
-        The holder's `live` is False after a release, but stays True if the holder lost the lock with its connection.
+        The holder is read from the lock's row. Its `live` is False after a release, but stays True if the holder lost
+        the lock with its connection.
         """
         try:
             async with self._db.single_statement("lease") as session:

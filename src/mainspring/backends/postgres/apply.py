@@ -25,11 +25,14 @@ _RESEND_LOOKBACK_MS = 600_000
 async def apply(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None, resent: bool
 ) -> Applied:
-    """Write a batch of changes, each all or nothing, then claim if requested; return the results in their order.
+    """Write a batch of changes, each all or nothing, then claim if requested; return a result for each change.
 
-    The batch is one transaction, or two if it mixes plain successes with new runs or schedule advances: first the
-    successes, then the other changes. The claim shares the last commit or follows it. With `resent` the changes were
-    sent before, without an answer. The result of a change that is stored already is then `repeated`.
+    The batch is one transaction, except a batch that mixes plain successes (of runs that this store object claimed)
+    with new runs, or with changes that plan fires of schedules. It takes two: first the successes, then the other
+    changes. The claim shares the last commit or follows it.
+
+    With `resent` the changes were sent before, without an answer. The result of a change that is stored already is then
+    `repeated`. `now`: the instant of a test, else None.
     """
     if not changes:
         return await _claim_only(db, claim_request, now)
@@ -79,8 +82,9 @@ async def _apply_split(
 ) -> Applied | None:
     """Write a mixed batch as two batches, each by its fast path, then claim if requested; return the results of both.
 
-    A mixed batch has plain successes, and either new runs or schedule advances. Return None, with nothing written, for
-    any other batch.
+    A mixed batch has plain successes (of runs that this store object claimed), and besides them only changes that
+    insert new runs, or only changes that plan fires of schedules. Return None, with nothing written, for any other
+    batch.
     """
     parts = split_successes(db, changes)
     if parts is None:
@@ -104,7 +108,8 @@ async def _write_changes(
 ) -> Ms:
     """Write changes of any kind in the session's transaction; return the instant stamped on their events.
 
-    `results`: one for each change, to be set. `resent`: the changes were sent before, so some may be stored already.
+    `results`: one for each change, to be set. `now`: the instant of a test, else None. `resent`: True if the changes
+    were sent before, so some may be stored already.
     """
     wall: Ms = (await session.row(sql.BEGIN, db.now(now)))["now"]
     rest: IndexedChanges = list(enumerate(changes))

@@ -78,8 +78,9 @@ SUCCESS_COLUMN_COUNT = TEXT_COLUMN_COUNT + 2
 def complete_runs_ctes(first: int) -> str:
     """Return SQL of CTEs that complete runs of one owner and append their events.
 
-    Parameters from number `first` on: owner, then SUCCESS_COLUMN_COUNT columns. The statement must begin with a CTE `t`
-    that has the instant. The CTE `s` returns the runs that were completed: those whose lease held.
+    Parameters from number `first` on: owner, then the SUCCESS_COLUMN_COUNT columns of plain successes. The statement
+    must begin with a CTE `t` that has the instant. The CTE `s` returns the runs that were completed: those whose lease
+    held.
     """
     results = first + TEXT_COLUMN_COUNT + 1
     return f"""
@@ -132,8 +133,9 @@ def insert_bodies_ctes(first: int, where: str) -> str:
 
     The BODY_COLUMNS are the parameters from number `first` on. `where`: a WHERE clause on the payloads `i`, or ''.
 
-    Payloads that exist are locked first. Retention locks a payload, too, before it searches for runs that use it. So
-    retention either finds the new run, or waits for its commit, and never removes the payload in between.
+    Payloads that exist are locked first. Retention locks a payload, too, before it searches for runs that use it, and
+    skips a payload that others have locked. So it never removes a payload between this statement and the commit. If
+    retention was first, this statement waits for its commit, and inserts the payload again if it is gone.
     """
     return f"""k AS MATERIALIZED (
     SELECT b.id FROM §body b WHERE b.id = ANY (${first}::text[]) ORDER BY b.id FOR KEY SHARE),

@@ -35,7 +35,7 @@ class _GuardedRows:
     """Rows to write for the runs and schedules that changes guard, in one list for each statement that writes them."""
 
     def __init__(self, wall: Ms) -> None:
-        """`wall`: the transaction's instant, stamped on new runs."""
+        """Begin without rows. `wall`: the transaction's instant, stamped on new runs."""
         self._wall = wall
         self.moved_runs: list[list[Any]] = []
         self.new_runs: list[list[Any]] = []
@@ -45,9 +45,9 @@ class _GuardedRows:
         self.inserted_by: dict[str, int] = {}
 
     def add(self, index: int, change: Change) -> bool:
-        """Add a row with the new values of the run or schedule that the change guards; return False without a guard.
+        """Add a row with the new values of the run or schedule that the change guards, and return True.
 
-        `index`: the index of the change in the batch.
+        If the change has no guard, add nothing and return False. `index`: the index of the change in the batch.
         """
         guard = change.guard
         if isinstance(guard, RunLease | RunAt):
@@ -72,9 +72,9 @@ class ChangeWriter:
     """Writes changes that do not depend on each other, inside one transaction, and sets their results."""
 
     def __init__(self, db: Database, session: Session, wall: Ms, results: list[Result]) -> None:
-        """`wall`: the transaction's instant, stamped on rows and events.
+        """Begin without accepted changes. `wall`: the transaction's instant, stamped on rows and events.
 
-        `results`: a result for each change of the whole batch, which `write` sets.
+        `results`: a result for each change of the whole batch, by index. `write` sets them.
         """
         self._db = db
         self._session = session
@@ -85,9 +85,10 @@ class ChangeWriter:
         self._accepted: dict[int, int] = {}
 
     async def write(self, part: IndexedChanges) -> None:
-        """Write each change whose guard holds, and refuse the others, which write nothing; set the results of all.
+        """Write each change whose guard holds or that has no guard, and set the results of all changes of `part`.
 
-        `part`: changes that do not depend on each other, each with its index in the batch.
+        A change whose guard does not hold writes nothing and is refused. `part`: changes that do not depend on each
+        other, each with its index in the batch.
         """
         await self._check_guards(part)
         self._db.reach("apply:after_guard")
@@ -122,7 +123,7 @@ class ChangeWriter:
     async def _move_guarded(self, statement: str, rows: list[list[Any]], width: int) -> None:
         """Update guarded rows by `statement`, and record the changes whose guard held as accepted.
 
-        `width`: the number of columns in each of `rows`; the second column is the id.
+        `rows`: values for the statement, whose second column is the id. `width`: the number of columns.
         """
         if rows:
             rows.sort(key=lambda row: row[1])  # rows are locked in the order of ids
@@ -130,9 +131,9 @@ class ChangeWriter:
             self._accepted.update((record["idx"], record["n"]) for record in records)
 
     async def _insert_guarded(self, rows: _GuardedRows, changes: dict[int, Change]) -> None:
-        """Insert the guarded schedules and runs that are absent, and record their changes as accepted.
+        """Insert the guarded schedules and runs that do not exist, and record their changes as accepted.
 
-        `changes`: by index, the changes that `rows` come from.
+        `changes`: the changes that `rows` come from, by index in the batch.
         """
         session, accepted = self._session, self._accepted
         if rows.new_schedules:
@@ -146,7 +147,10 @@ class ChangeWriter:
                 accepted[index] = _count_run_events(changes[index].events, record["id"])
 
     async def _insert_bodies_and_gates(self, holding: IndexedChanges) -> None:
-        """Insert the payloads and gates of the accepted changes; a gate that exists takes the new maximum."""
+        """Insert the payloads and gates of the accepted changes (`holding`).
+
+        A payload that exists is skipped. A gate that exists takes the new maximum.
+        """
         bodies = body_rows(body for _, change in holding for body in change.bodies)
         if bodies:
             await self._session.fetch(sql.INSERT_BODIES, *column_arrays(bodies, 2))
@@ -160,7 +164,10 @@ class ChangeWriter:
             await self._session.fetch(sql.UPSERT_GATES, *column_arrays([gates[name] for name in sorted(gates)], 4))
 
     async def _insert_runs(self, holding: IndexedChanges) -> set[str]:
-        """Insert the runs that changes have besides their guarded row; return the ids of runs that did not exist."""
+        """Insert the runs in `Change.runs` of the accepted changes (`holding`); skip a run that exists.
+
+        Returns the ids of the inserted runs. These runs come in addition to the rows that the changes guard.
+        """
         rows: list[list[Any]] = []
         for _, change in holding:
             if change.runs:
@@ -176,7 +183,11 @@ class ChangeWriter:
             await self._session.fetch(sql.INSERT_SPANS, *column_arrays(spans, len(sql.SPAN_COLUMNS)))
 
     async def _count_touches_and_releases(self, holding: IndexedChanges) -> None:
-        """Count the changes' touches in the rows of schedules, and give the slots that they release back to gates."""
+        """Write the touches and releases of the accepted changes (`holding`).
+
+        Add the touches to the counts in the rows of schedules, and give the slots that the changes release back to
+        gates.
+        """
         touches: Counter[str] = Counter()
         releases: Counter[str] = Counter()
         for _, change in holding:
@@ -188,7 +199,10 @@ class ChangeWriter:
             await self._session.fetch(sql.RELEASE_GATES, *column_arrays(sorted(releases.items()), 2))
 
     async def _append_events(self, holding: IndexedChanges, inserted: set[str]) -> None:
-        """Append the events of the accepted changes to the log; `inserted`: the ids of runs that did not exist."""
+        """Append the events of the accepted changes (`holding`) to the log, without those of runs that existed before.
+
+        `inserted`: the ids of the runs that did not exist before.
+        """
         rows = [
             event_row(event, change.id, n)
             for index, change in holding
@@ -198,10 +212,11 @@ class ChangeWriter:
             await self._session.fetch(INSERT_EVENTS, self._wall, *column_arrays(rows, len(EVENT_COLUMNS)))
 
     def _numbered_events(self, index: int, change: Change, inserted: set[str]) -> Iterator[tuple[Event, int | None]]:
-        """Yield the change's events, each with its number among the events of its run or schedule, None for a note.
+        """Yield the change's events, each with its number among the events of its run or schedule.
 
-        Events of runs that the change should have inserted, but that existed before, are left out. `inserted`: the ids
-        of the runs that did not exist before.
+        The number is None for a note, an event that changes no row. Events of runs that the change should have
+        inserted, but that existed before, are left out. `index`: the index of the change in the batch. `inserted`: the
+        ids of the runs that did not exist before.
         """
         guarded = change.guard.id if change.guard is not None else None
         numbers: dict[str | None, int] = {}
@@ -220,7 +235,7 @@ class ChangeWriter:
 
 
 def _new_run_row(run: Run, n: int, wall: Ms) -> list[Any]:
-    """Return a row of INSERT_RUNS for a run created at the instant `wall`; `n`: the number of its last event."""
+    """Return a row of INSERT_RUNS for a run created at the instant `wall`; `n`: the number of the run's last event."""
     return run_row(run, n, wall, wall if run.state in ENDED else None)
 
 

@@ -52,10 +52,12 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
 
 
 async def _claim_by_scans(db: Database, offer: Offer, limit: int, now: Ms | None) -> Claimed:
-    """Claim by one statement, and by further statements if the first left out due runs. Each commits by itself.
+    """Claim at most `limit` runs by one statement, or by several if it claims too few. Each commits by itself.
 
-    A statement leaves out due runs that need another gate mode, that have a ready time below the low-water marks, or
-    that come after runs which other claimers have locked.
+    A statement claims nothing if one of its runs needs another gate mode: the next statement then has this mode. A
+    statement does not find due runs with a ready time below the low-water marks (the ready times, by priority, from
+    which it reads), nor runs that come after those that other claimers have locked. If it claimed too few, the next
+    statement reads from the beginning, or reads more runs. `now`: the instant of a test, else None.
     """
     found: list[Claim] = []
     depth = db.low_water.scan_depth(limit)
@@ -96,8 +98,8 @@ async def _claim_ahead(db: Database, session: Session, offer: Offer, limit: int,
     """Claim due runs, and runs that become due within `offer.ahead` milliseconds, by one statement.
 
     Only runs that `can_claim_ahead` allows are claimed before their time. Return None, with nothing claimed, if one of
-    the runs crashed before or has a full gate, or if other claimers hold locks on all of the runs. The caller then has
-    to claim by several statements.
+    the runs crashed before or may have a full gate, or if other claimers hold locks on all of the runs. The caller then
+    has to claim by several statements. `now`: the claim's instant; None: the server's time.
     """
     about, claims = _read_claims(
         await session.fetch(sql.CLAIM_AHEAD, now, *_claim_parameters(offer, limit), offer.ahead)
@@ -111,10 +113,10 @@ async def _claim_ahead(db: Database, session: Session, offer: Offer, limit: int,
 
 
 async def _claim_named(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
-    """Claim at most `limit` of the runs with these ids.
+    """Claim at most `limit` of the due runs with these ids; return them, and when to claim again.
 
     In the gate mode UNGATED, one statement claims, unless it meets a run that has gates or crashed before. In that
-    case, and in the other gate modes, `claim_contended` claims.
+    case, and in the other gate modes, `claim_contended` claims. `now`: the instant of a test, else None.
     """
     if db.gate_mode == GateMode.UNGATED:
         db.reach("claim:begin")
@@ -135,7 +137,7 @@ async def claim_with_successes(
 
     Returns the instant; the ids of the runs that were completed because their lease held, None if there are none; and
     the claim. The claim is None, with nothing claimed, if a candidate has gates or crashed before. The caller then
-    claims by another statement.
+    claims by another statement. `now`: the instant of the statement; None: the server's time.
     """
     offer, limit = claim_request.offer, claim_request.limit
     lows = db.low_water.start(offer)
@@ -158,6 +160,7 @@ async def claim_contended(db: Database, offer: Offer, limit: int, ids: Sequence[
     """Claim in a transaction of several statements; between them the rule `admit` decides which runs start.
 
     Only this path handles runs at full gates and runs that crashed before. `ids`: the only candidates; (): any run.
+    `now`: the instant of a test, else None.
     """
     async with db.transaction("claim") as session:
         wall = await session.value(f"SELECT {NOW_SQL}", db.now(now))
@@ -200,8 +203,9 @@ async def claim_in_transaction(
 async def _claim_in_statement(db: Database, session: Session, offer: Offer, limit: int, wall: Ms) -> Claimed | None:
     """Claim by one statement inside an open transaction; `wall`: the transaction's instant.
 
-    Return None, with nothing claimed, if a candidate crashed before or a gate is full. The caller then lets the rule
-    `admit` decide.
+    Return None, with nothing claimed, if a candidate crashed before or a gate may be full, or if other claimers hold
+    locks on all runs of a claim ahead. The caller then lets the rule `admit` decide which runs start. `db.gate_mode`
+    becomes the mode that the runs need.
     """
     if offer.ahead:
         claimed = await _claim_ahead(db, session, offer, limit, wall)
@@ -227,7 +231,8 @@ async def _lock_candidates(session: Session, offer: Offer, limit: int, ids: Sequ
     """Lock and return the candidates of a claim by priority, ready time and id, without runs that others have locked.
 
     With `ids`, the candidates are the due runs among them. Otherwise they are due runs, and runs that may be claimed
-    ahead and fall due within `offer.ahead` milliseconds. They are more than `limit`, because gates may refuse some.
+    ahead and fall due within `offer.ahead` milliseconds. There may be more than `limit`, because gates may refuse some;
+    with a limit of 0 there are none. `wall`: the transaction's instant.
     """
     if limit <= 0:
         return []
@@ -270,7 +275,8 @@ async def _admit_through_gates(
 def _needed_gate_mode(candidates: list[Run], refused: bool) -> GateMode:
     """Return the gate mode in which the next claim begins, judged by the candidates of the last claim.
 
-    `refused`: True if a gate refused one of the candidates.
+    It is CONTENDED if a gate refused one of the candidates (`refused`) or one of them crashed before, else OPEN if one
+    has gates, else UNGATED.
     """
     if refused or any(run.crashes for run in candidates):
         return GateMode.CONTENDED
@@ -278,7 +284,7 @@ def _needed_gate_mode(candidates: list[Run], refused: bool) -> GateMode:
 
 
 def _relax_gate_mode(db: Database, claims: list[Claim]) -> None:
-    """Set the gate mode of the next claim to UNGATED if the last claim took `claims`, all of them without gates."""
+    """Set `db.gate_mode` to UNGATED if the last claim took at least one run (`claims`), and none of them has gates."""
     if claims and not any(claim.run.gates for claim in claims):
         db.gate_mode = GateMode.UNGATED
 
@@ -288,17 +294,18 @@ def _claim_parameters(
 ) -> tuple[Any, ...]:
     """Return the parameters $2 to $8 of the claim statements.
 
-    `depth`: how many due runs to read; 0: as many as `limit`. `lows`: the low-water marks by priority, or, for a claim
-    of named runs, their ids.
+    `depth`: how many due runs to read; 0: as many as `limit`. `lows`: for each priority, the ready time from which to
+    read; for a claim of named runs, their ids.
     """
     lanes = list(dict.fromkeys(offer.lanes))
     return lanes, list(offer.tasks), limit, storable_text(offer.owner), offer.ttl, depth or limit, lows
 
 
 def _read_claims(records: list[Any]) -> tuple[Any, list[Claim]]:
-    """Split the records of a claim statement: return the record about the claim as a whole, and the claimed runs.
+    """Return two values from the records of a claim statement: the record about the whole claim, and the claimed runs.
 
-    The runs are ordered by priority, ready time and id. `_claim_sql` lists the columns of the first record.
+    The record has the columns `now`, `hard`, `got`, `due`, `next_at` and `ids` of `_claim_sql`. The runs are ordered by
+    priority, ready time and id.
     """
     about: Any = None
     claims: list[Claim] = []

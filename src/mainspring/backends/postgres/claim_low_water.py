@@ -1,9 +1,9 @@
-"""Low-water marks of claims: per priority, the ready time from which a claim reads due runs; and how many it reads.
+"""Where the claims of a backlog begin to read due runs (low-water marks), and how many due runs they read.
 
 While any transaction holds an old snapshot, the server keeps the index entries of all runs that were claimed since. A
-claim that reads from the beginning of the index passes all of them. So the next claim of a backlog begins at the ready
-time of the first run that the previous claim found. A run that is inserted late with an earlier time is claimed when
-the backlog ends, or within a second.
+claim that reads from the beginning of the index passes all of them. So the next claim of a backlog begins, in each
+priority, at the ready time of the first run that the previous claim took: its *low-water mark*. A run that is inserted
+late with an earlier time is claimed when the backlog ends, or within a second.
 
 Other claimers lock the first runs. For a second after a claim found runs locked, claims read more runs behind them.
 """
@@ -28,7 +28,7 @@ NO_LOW_WATER: tuple[Ms, ...] = (0,) * PRIORITIES
 
 
 class ClaimLowWater:
-    """The low-water marks of one store object: per priority, the ready time before which no run was left to claim.
+    """The low-water marks of one store object: by priority, the ready time from which the next claim reads due runs.
 
     It also decides how many due runs the claims of the store object read.
     """
@@ -42,9 +42,10 @@ class ClaimLowWater:
         self._contended_at: Ms = 0
 
     def start(self, offer: Offer) -> tuple[Ms, ...]:
-        """Return the low-water marks of a claim for `offer`: per priority, the ready time from which it reads.
+        """Return for each priority the ready time from which a claim for `offer` reads due runs; 0: from the beginning.
 
-        All are 0 if the last claim offered other lanes or tasks, and once every FULL_SCAN_MS.
+        All are 0 if the last claim offered other lanes or tasks or found no backlog, and when FULL_SCAN_MS have passed
+        since a claim read from the beginning.
         """
         offered = (tuple(offer.lanes), tuple(offer.tasks))
         if offered != self._offered or self._now - self._whole_at >= FULL_SCAN_MS:
@@ -52,7 +53,10 @@ class ClaimLowWater:
         return self._lows
 
     def scan_depth(self, limit: int) -> int:
-        """Return how many due runs a claim of up to `limit` runs reads: more than `limit` if others held locks."""
+        """Return how many due runs a claim of up to `limit` runs reads.
+
+        It is `limit`, or a multiple of it if other claimers have lately held locks on due runs.
+        """
         return limit * self._depth_ratio
 
     def observe_contention(self, now: Ms, contended: bool) -> None:
@@ -67,10 +71,15 @@ class ClaimLowWater:
             self._depth_ratio = 1
 
     def observe_claims(self, lows: tuple[Ms, ...], now: Ms, claims: Sequence[Claim], limit: int) -> None:
-        """Set the low-water marks of the next claim after a claim at the instant `now` of up to `limit` runs.
+        """Record a claim of up to `limit` runs at `now`, and set the ready times from which the next claim reads.
 
-        `lows`: the marks from which that claim read. `claims`: the runs that it claimed, by priority and time. If they
-        are fewer than `limit`, there is no backlog, and all marks become 0.
+        `claims`: the runs that the claim took, by priority and time. If they are fewer than `limit`, there is no
+        backlog: the next claim reads from the beginning (0). `lows`: for each priority, the ready time from which this
+        claim read.
+
+        Otherwise the next claim reads each priority from the first run that this claim took in it. A higher priority
+        without a run is read from `now` minus 5 s. A lower priority, which this claim did not reach, keeps its value in
+        `lows`.
         """
         if lows == NO_LOW_WATER:
             self._whole_at = now

@@ -36,8 +36,9 @@ _MAY_BE_EARLY = """c.crashes = 0 AND (c.gates IS NULL OR c.gates = '["schedule:'
 def _due_heads_sql(depth: str, now: str, lows: str = "", ahead: str = "") -> str:
     """Return SQL for id, priority and ready time of the first `depth` due runs, in claim order.
 
-    The arguments are SQL expressions. `now`: the instant. `lows`: the low-water marks by priority; '': none. `ahead`:
-    how many milliseconds before its time a run that may be claimed ahead counts as due; '': 0.
+    The arguments are SQL expressions. `now`: the instant. `lows`: an array of the ready times from which to read, one
+    for each priority; '': from the beginning. `ahead`: how many milliseconds before its time a run that may be claimed
+    ahead counts as due; '': 0.
     """
     low = f"AND c.ready_at >= ({lows})[p.p + 1]" if lows else ""
     due = f"c.ready_at <= {now}"
@@ -53,9 +54,9 @@ def _due_heads_sql(depth: str, now: str, lows: str = "", ahead: str = "") -> str
 def _next_ready_sql(now: str) -> str:
     """Return SQL for the next instant after `now` at which an offered run becomes claimable, NULL if none is known.
 
-    `now`: an SQL expression. Per lane and priority the search reads _MAX_UNOFFERED_RUNS_PASSED future runs at most. If
-    no task among these runs is offered, the result is the time of the last of them: the caller then claims, and
-    searches, again.
+    `now`: an SQL expression. An offered run has one of the lanes and tasks in the statement's parameters. Per lane and
+    priority the search reads _MAX_UNOFFERED_RUNS_PASSED future runs at most. If no task among these runs is offered,
+    the result is the time of the last of them: the caller then claims, and searches, again.
     """
     future = f"""FROM §run c WHERE {_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.ready_at > {now}
         ORDER BY c.ready_at, c.id"""
@@ -83,7 +84,8 @@ def _next_ready_ahead_sql(now: str, ahead: str) -> str:
 def _first_ready_sql(now: str, but: str = "") -> str:
     """Return SQL for the first instant at which an offered run is or becomes claimable, NULL if none is known.
 
-    `now`: an SQL expression. `but`: SQL for an array of ids of due runs that do not count; '': none.
+    `now`: an SQL expression. An offered run has one of the lanes and tasks in the statement's parameters. `but`: SQL
+    for an array of ids of due runs that do not count; '': none.
     """
     others = f"AND NOT (c.id = ANY ({but}))" if but else ""
     return f"""
@@ -147,8 +149,8 @@ def _claim_sql(
     `named`: claim only runs whose ids are sent. `ahead`: SQL for how many milliseconds ahead of its time a run may be
     claimed; '': 0.
 
-    Parameters: now, lanes, tasks, limit, owner, ttl, depth, low-water marks or (if `named`) ids of runs, then `ahead`
-    or the parameters of `completions`.
+    Parameters: now, lanes, tasks, limit, owner, ttl, depth (how many due runs to read), the ready times from which to
+    read, by priority, or (if `named`) ids of runs, then `ahead` or the parameters of `completions`.
 
     The first row is about the claim: its instant `now`; `hard`, true if there is a hard candidate; `got`, how many
     candidates were locked; `due`, how many runs are due, counted to `depth` + 1; `next_at`, when to claim again; and

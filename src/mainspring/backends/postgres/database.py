@@ -64,7 +64,10 @@ _SESSION_SETTINGS = {
 
 
 class GateMode(IntEnum):
-    """The kind of statement with which a claim begins, chosen by the runs that recent claims found."""
+    """How a claim begins: by a statement for runs without gates, by one for gates with room, or by several statements.
+
+    The runs that recent claims found decide about it.
+    """
 
     #: Runs without gates.
     UNGATED = 0
@@ -91,8 +94,9 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver is not
     async def _introspect_types(self, typeoids: Any, timeout: Any) -> Any:
         """Return the descriptions of the types with the object ids `typeoids`, and the statement that fetched them.
 
-        The driver calls this. Descriptions of built-in types come from the cache. A stand-in then takes the place of
-        the statement, of which the driver reads only the name.
+        The driver calls this. If all types are built in, the descriptions come from a cache, which the first call
+        fills. A stand-in then takes the place of the statement, of which the driver reads only the name. `timeout`: the
+        driver's limit for the statement.
         """
         key = frozenset(typeoids)
         if max(key) >= _FIRST_USER_TYPE_OID:
@@ -104,33 +108,49 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver is not
 
 
 class Session:
-    """Runs SQL statements on one connection. `qualify` puts the schema's name into each statement."""
+    """Runs SQL statements on one connection of the driver.
+
+    `qualify` puts the schema's name into a statement, in place of each §.
+    """
 
     def __init__(self, connection: Any, qualify: Callable[[str], str]) -> None:
         self.connection = connection
         self._qualify = qualify
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
-        """Run a statement and return its records."""
+        """Run a statement and return its records; `parameters`: the values of $1, $2, …."""
         records: list[Any] = await self.connection.fetch(self._qualify(sql), *parameters)
         return records
 
     async def row(self, sql: str, *parameters: Any) -> Any:
-        """Run a statement and return its first record, or None if it returns no record."""
+        """Run a statement and return its first record, or None if it returns no record.
+
+        `parameters`: the values of $1, $2, ….
+        """
         return await self.connection.fetchrow(self._qualify(sql), *parameters)
 
     async def value(self, sql: str, *parameters: Any) -> Any:
-        """Run a statement and return the first column of its first record, or None if it returns no record."""
+        """Run a statement and return the first column of its first record, or None if it returns no record.
+
+        `parameters`: the values of $1, $2, ….
+        """
         return await self.connection.fetchval(self._qualify(sql), *parameters)
 
 
 class Database:
-    """The connection pool and other state that all methods of one store share. Thread: the loop that opened it."""
+    """The connection pool and other state that all methods of one store share.
+
+    Only the event loop that opened it may use it, except `now` and `qualify`, which any thread may call.
+    """
 
     def __init__(
         self, settings: PostgresSettings, clock: Clock | None, failpoint: Callable[[str], None] | None
     ) -> None:
-        """`clock` and `failpoint` are for tests; see `now` and `reach`. Outside tests both are None."""
+        """`clock` and `failpoint` are for tests, and None outside tests.
+
+        `clock` takes the place of the server's clock. `failpoint` is called with the names of places in the code that
+        are reached.
+        """
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._failpoint = failpoint
@@ -146,14 +166,14 @@ class Database:
         self._qualify = migrations.schema_qualifier(settings.schema)
 
     def qualify(self, sql: str) -> str:
-        """Return the statement with the name of the store's schema in place of each §."""
+        """Return `sql` with the quoted name of the store's schema in place of each § and each {schema}."""
         found = self._qualified.get(sql)
         if found is None:
             found = self._qualified[sql] = self._qualify(sql)
         return found
 
     def remember_claims(self, claims: list[Claim]) -> None:
-        """Add claimed runs to `claimed`, where they stay until `apply` is given a change under their lease.
+        """Add the runs of claims to `claimed`, where they stay until `apply` is given a change under their lease.
 
         If `claimed` holds more than MAX_REMEMBERED_CLAIMS runs, empty it first. A run removed in this way only loses
         the fast path for its success.
@@ -257,7 +277,10 @@ class Database:
 
     @property
     def _begin(self) -> str:
-        """SQL that begins a transaction; behind a pooler it also makes the session settings, for this transaction."""
+        """SQL that begins a transaction.
+
+        Behind a pooler it also makes the session settings, which then end with the transaction.
+        """
         if not self.settings.pooler:
             return "BEGIN"
         return "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SESSION_SETTINGS.items())
@@ -337,7 +360,8 @@ class Database:
         """Open and return a connection that the caller closes; while the server is not up, try again.
 
         `settings.wait` limits the time for all tries. A failure that has another cause, such as a refused password, is
-        raised at once. With `no_time_limit` the server sets no time limit for statements. Raises: `StoreError`.
+        raised at once. With `no_time_limit` the server sets no time limit for statements. Raises: `StoreError`, also if
+        the server is not up in time.
         """
 
         async def connect() -> Any:
@@ -386,7 +410,8 @@ class Database:
     def shown_url(self) -> str:
         """The store's URL as error texts show it in a command to run.
 
-        It lacks the password before the host, and all options of Mainspring's own but `schema`.
+        It has no password before the host. Of Mainspring's own options it has only `schema`, and only if this is not
+        the default.
         """
         head, _, rest = self.settings.dsn.partition("://")
         user, at, host = rest.rpartition("@")
@@ -398,10 +423,11 @@ class Database:
 
 
 async def upgrade_schema(settings: PostgresSettings, *, only_print: bool) -> str:
-    """Run the migration scripts that have not finished; return a text that lists them, for the command line.
+    """Run the migration scripts that still have to run; return a text for the command line that lists them.
 
-    A schema that is missing is created. With `only_print`, run nothing and return the SQL that would run, or a comment
-    if there is nothing to do. Raises: `StoreError`.
+    A schema that is missing is created. If there is nothing to run, the text says so. With `only_print`, run nothing
+    and return the SQL that would run, or an SQL comment if there is none. Raises: `SchemaMismatch` if the schema is
+    newer than this Mainspring or holds another program's tables; `StoreError` for any other failure.
     """
     db = Database(settings, None, None)
     connection = await db.connect_when_up(no_time_limit=True)

@@ -31,11 +31,12 @@ def _hold_schedules_sql(where: str, order: str, until: str, rest: str) -> str:
     """Return SQL that holds and returns schedules that no other instance holds.
 
     The arguments are SQL. `where`: which schedules. `order`: by which order the limit cuts. `until`: the end of the
-    hold. `rest`: the instant at which the next schedule becomes due, or its hold ends. Parameters of the statement:
-    now, limit, hold, look-ahead.
+    hold. `rest`: the first instant at which a schedule that is not returned falls due, or the hold of another instance
+    ends. Parameters of the statement: now, limit, hold, look-ahead.
 
-    The first row has the instant, and `rest` as `next_free`, NULL if the limit was reached. Then follow, for each
-    schedule, a row for each of its two oldest open runs, or one row without a run.
+    One row has the instant, and `rest` as `next_free`, NULL if the limit was reached. The others are, for each
+    schedule, a row for each of its two oldest open runs, or one row without a run; each has the counts of the
+    schedule's open runs.
     """
     none = ", ".join("NULL" for _ in (*SCHEDULE_FIELDS, *RUN_FIELDS))
     return f"""
@@ -98,9 +99,10 @@ SELECT NULL, NULL, {run_columns("u")} FROM u
 async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """Hold and return up to `limit` due rows of an agenda, with the instant at which to ask again.
 
-    `hold` is in milliseconds; schedules that fall due within `ahead` milliseconds count as due. For the agenda GATES,
-    unpark up to `limit` runs instead and return their number. For the agendas GATES and TOUCHED, the instant at which
-    to ask again is not known and therefore None.
+    The rows are held for `hold` milliseconds. Schedules that fall due in the next `ahead` milliseconds count as due,
+    and are held until their time. For the agenda GATES, unpark up to `limit` runs instead and return their number. For
+    the agendas GATES and TOUCHED, the instant at which to ask again is not known and therefore None. With a limit of 0,
+    hold nothing and return only the store's time. `now`: the instant of a test, else None.
     """
     db.reach("due:begin")
     if agenda is Agenda.GATES:
@@ -121,9 +123,11 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now
 async def _hold_schedules(
     db: Database, statement: str, limit: int, hold: Ms, ahead: Ms, now: Ms | None
 ) -> tuple[Any, list[DueSchedule]]:
-    """Hold schedules by a statement of `_hold_schedules_sql`; return its first row, and the schedules in no order.
+    """Hold up to `limit` schedules; return the row with `now` and `next_free`, and the schedules in no order.
 
-    The hold is committed before the settler plans: an instance that stands still meanwhile leaves no row locked.
+    `statement`: a statement of `_hold_schedules_sql`. `hold` and `ahead`: its parameters, in milliseconds. `next_free`:
+    the first instant at which another schedule can be held, None if it is not known. The hold is committed before the
+    settler plans: an instance that stands still meanwhile leaves no row locked.
     """
     async with db.single_statement("due") as session:
         records = await session.fetch(statement, db.now(now), limit, hold, ahead)
@@ -134,8 +138,8 @@ async def _hold_schedules(
 def _due_schedules(about: Any, found: list[DueSchedule], limit: int, hold: Ms) -> Due:
     """Return the answer of `due` for held schedules: sorted by time, with the instant at which to ask again.
 
-    `about`: the first row of the statement that held them. `found`: the schedules. `limit` and `hold`: the parameters
-    of this statement.
+    `about`: the row with `now`, and with `next_free`, the first instant at which another schedule can be held. `found`:
+    the schedules. `limit` and `hold`: the parameters of the statement that held them.
     """
     wall: Ms = about["now"]
     found.sort(key=lambda row: (row.schedule.next_at or 0, row.schedule.id))
@@ -148,7 +152,7 @@ def _due_schedules(about: Any, found: list[DueSchedule], limit: int, hold: Ms) -
 
 
 def _read_schedules(records: list[Any]) -> list[DueSchedule]:
-    """Return a DueSchedule for each schedule in the records.
+    """Return a DueSchedule for each schedule in the records of a statement that held schedules.
 
     A record has a schedule, the counts of its open runs, and one of these runs or NULLs.
     """
@@ -168,7 +172,8 @@ def _read_schedules(records: list[Any]) -> list[DueSchedule]:
 async def _hold_expired_leases(db: Database, limit: int, hold: Ms, now: Ms | None) -> Due:
     """Hold and return up to `limit` running runs whose lease has ended, in the order in which the leases ended.
 
-    Each is held for `hold` milliseconds. The answer also has the instant at which to ask again.
+    Each is held for `hold` milliseconds. The answer also has the instant at which to ask again. `now`: the instant of a
+    test, else None.
     """
     async with db.single_statement("due") as session:
         records = await session.fetch(_HOLD_EXPIRED_LEASES, db.now(now), limit, hold)

@@ -1,6 +1,6 @@
 """Queries of the store port. Each type of query is one SELECT over an index, most of them with keyset paging.
 
-In this file, `q` is the query, and `session` the connection to read from.
+In this file, `db` is the database, `q` the query, and `session` the connection to read from.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Where:
 async def find(db: Database, query: Query[T]) -> list[T]:
     """Return the rows that match one of the store port's queries, in the order that the query defines.
 
-    Raises: `StoreError` for a query of a type that is not in `_FIND`.
+    Raises: `StoreError` for a query of an unknown type.
     """
     answer = _FIND.get(type(query))
     if answer is None:
@@ -104,9 +104,10 @@ async def tail(db: Database, after: int, limit: int) -> list[Event]:
 
 
 async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
-    """Return the runs that match a query.
+    """Return the runs that match a query, newest first unless `q.oldest_first`.
 
-    Some conditions repeat what follows from `q.states`, in the words of a partial index, so that the planner uses it.
+    Why some conditions repeat what follows from `q.states`: the planner uses a partial index only for a statement that
+    has the index's own condition.
     """
     where = _Where()
     where.add("r.id = ?", q.id)
@@ -139,7 +140,10 @@ async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
 
 
 async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[Schedule]:
-    """Return the schedules that match a query; deleted schedules only if the query has `states` or an id."""
+    """Return the schedules that match a query, in the order of ids.
+
+    A query without `states` matches no deleted schedule, unless it has an id.
+    """
     where = _Where()
     where.add("s.id = ?", q.id)
     where.add("s.ns = ?", q.ns)
@@ -162,7 +166,10 @@ async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[
 
 
 async def _find_spans(db: Database, session: Session, q: Spans) -> list[Span]:
-    """Return the spans that match a query; `q.after` is the number of spans to skip."""
+    """Return the spans that match a query, by schedule and then by their end.
+
+    `q.after`: the number of spans to skip, as a text; None: 0.
+    """
     where = _Where()
     where.add("s.schedule_id = ?", q.schedule_id)
     where.add("s.through > ?", q.since)
@@ -176,7 +183,10 @@ async def _find_spans(db: Database, session: Session, q: Spans) -> list[Span]:
 
 
 async def _find_events(db: Database, session: Session, q: Events) -> list[Event]:
-    """Return the events that match a query. If it names a schedule and no run, its runs' events match, too."""
+    """Return the events that match a query, in the order of the log.
+
+    If the query names a schedule and no run, the events of this schedule's runs match, too.
+    """
     where = _Where()
     where.add("e.seq > ?", int(q.after) if q.after else 0)
     where.add("e.type = ANY (?::text[])", q.types)
@@ -199,13 +209,19 @@ async def _find_events(db: Database, session: Session, q: Events) -> list[Event]
 
 
 async def _find_bodies(db: Database, session: Session, q: Bodies) -> list[Body]:
-    """Return the payloads with the ids `q.ids`, in no order; `after` and `limit` of the query are not applied."""
+    """Return the payloads with the ids `q.ids`, in no order; an id without a payload is skipped.
+
+    `after` and `limit` of the query are not applied.
+    """
     records = await session.fetch("SELECT id, data FROM §body WHERE id = ANY ($1::text[])", list(q.ids))
     return [Body(*record) for record in records]
 
 
 async def _find_gates(db: Database, session: Session, q: Gates) -> list[Gate]:
-    """Return the gates that match a query, in the order of their names."""
+    """Return the gates with the names in `q.names`, or all gates if it is None, in the order of names.
+
+    Return only names that come after `q.after`, and at most `q.limit` gates.
+    """
     where = _Where()
     where.add("g.name = ANY (?::text[])", q.names)
     where.add("g.name > ?", q.after)
@@ -218,7 +234,10 @@ async def _find_gates(db: Database, session: Session, q: Gates) -> list[Gate]:
 
 
 async def _find_lanes(db: Database, session: Session, q: Lanes) -> list[LaneCount]:
-    """Return the number of claimable runs by lane and priority; `after` and `limit` of the query are not applied."""
+    """Return by lane and priority how many runs wait to be claimed, due or not; parked runs do not count.
+
+    `after` and `limit` of the query are not applied.
+    """
     records = await session.fetch(
         f"SELECT lane, priority, count(*) FROM §run WHERE state IN {CLAIMABLE_STATES} AND parked_on IS NULL "  # noqa: S608
         "GROUP BY lane, priority ORDER BY lane, priority"
@@ -227,7 +246,10 @@ async def _find_lanes(db: Database, session: Session, q: Lanes) -> list[LaneCoun
 
 
 async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]:
-    """Return the named leases that match a query; `live` is False for a released and for an expired lease."""
+    """Return the named leases that match a query, in the order of names.
+
+    `live` is False for a released and for an expired lease.
+    """
     columns = LEASE_COLUMNS.replace("live", "live AND expires_at > t.now")
     prefix, after = storable_text(q.prefix) or "", storable_text(q.after) or ""
     records = await session.fetch(
@@ -244,7 +266,7 @@ async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]
 
 
 async def _find_tallies(db: Database, session: Session, q: Tallies) -> list[Tally]:
-    """Return the tallies of the schedule `q.schedule_id`, or all tallies if it is None.
+    """Return the tallies (counts of removed runs and fires) of the schedule `q.schedule_id`; if None, all tallies.
 
     `after` and `limit` of the query are not applied.
     """

@@ -42,7 +42,8 @@ DELETE_ENTRIES = (
 async def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | None) -> list[bool]:
     """Write entries in one transaction; return for each entry True if it was written.
 
-    An entry that exists and has not expired is only overwritten if `replace` is True.
+    An entry that exists and has not expired is only overwritten if `replace` is True. `now`: the instant of a test;
+    None: the server's time. It decides what has expired, and is the time of creation of an entry without one.
     """
     at = db.now(now)
     async with db.transaction("keep") as session:
@@ -64,7 +65,7 @@ async def remove(db: Database, kind: str, ids: Sequence[str]) -> int:
 async def find(db: Database, session: Session, q: KeyValues) -> list[KeyValue]:
     """Return the entries that match a query and have not expired, in the order of ids.
 
-    The query names one kind, and all or some ids of this kind.
+    The query names one kind, and all ids of this kind (`q.ids` None) or some.
     """
     ids = None if q.ids is None else [storable_text(name) for name in q.ids]
     rows = await session.fetch(_FIND, db.now(None), storable_text(q.kind), storable_text(q.after or ""), q.limit, ids)

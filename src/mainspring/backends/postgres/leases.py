@@ -36,8 +36,9 @@ async def lease(
 ) -> Lease | None:
     """Acquire a lease that is free or expired (`epoch` None), or renew the owner's term `epoch`; return the lease.
 
-    Return None if the lease is held by another term, or the term to renew has ended. The lease ends in `ttl`
-    milliseconds. `data`: a text to store with the lease; None in a renewal leaves the stored text as it is.
+    Return None if another term holds the lease, or the term to renew has ended. The lease ends in `ttl` milliseconds.
+    `data`: a text to store with the lease; None in a renewal leaves the stored text as it is. `now`: the instant of a
+    test; None: the server's time.
     """
     term = (db.now(now), storable_text(name), storable_text(owner), ttl, storable_text(data))
     async with db.single_statement("lease") as session:
@@ -46,6 +47,10 @@ async def lease(
 
 
 async def release(db: Database, name: str, owner: str, epoch: int) -> bool:
-    """End the owner's term `epoch` of a lease early; return False if a newer term replaced it, or it was released."""
+    """End the owner's term `epoch` of a lease early, and return True.
+
+    Return False, with nothing changed, if a newer term has replaced this term, or the lease was released or does not
+    exist.
+    """
     async with db.single_statement("lease") as session:
         return await session.row(_RELEASE, storable_text(name), storable_text(owner), epoch) is not None

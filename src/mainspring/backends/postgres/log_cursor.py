@@ -59,7 +59,7 @@ class PostgresLogCursor:
     """
 
     def __init__(self, db: Database, position: int | str = 0) -> None:
-        """`position`: the position after which to begin; 0: the beginning of the log.
+        """Place the cursor behind `position`: a position's text, or an event's number; 0: the beginning of the log.
 
         Raises: `InvalidInput` if the text is not a position.
         """
@@ -71,21 +71,23 @@ class PostgresLogCursor:
 
     @property
     def gaps(self) -> int:
-        """The number of gaps below this position that late events may still fill."""
+        """The number of gaps (missing event numbers in a row) below this position that late events may still fill."""
         return len(self._gaps)
 
     async def read_events(self, limit: int) -> list[Event]:
         """Return all late events and up to `limit` new events, in the order of their numbers; advance past them.
 
-        While there are MAX_GAPS gaps or more, return late events only.
+        A late event appeared after this cursor had passed its number. While there are MAX_GAPS gaps or more, return
+        late events only.
         """
         return [event for _, event in await self.read(limit)]
 
     async def read(self, limit: int) -> list[tuple[str, Event]]:
-        """Return all late events and up to `limit` new events, each after the position behind it; advance past them.
+        """Return all late events and up to `limit` new events as (position behind the event, event); advance past them.
 
-        A cursor that is opened at such a position returns all events that follow in the list or are written later, and
-        repeats none. While there are MAX_GAPS gaps or more, return late events only.
+        A late event appeared after this cursor had passed its number. A cursor that is opened at one of the positions
+        returns all events that follow in the list or are written later, and repeats none. While there are MAX_GAPS gaps
+        or more, return late events only.
         """
         low, high = [gap.low for gap in self._gaps], [gap.high for gap in self._gaps]
         wanted = limit if len(self._gaps) < MAX_GAPS else 0
@@ -101,9 +103,10 @@ class PostgresLogCursor:
         return found
 
     def _advance(self, seq: int, transaction: int) -> str:
-        """Advance past the event with the number `seq` and return the position behind it; store a gap before it.
+        """Advance past the event with the number `seq` and return the position behind it.
 
-        `transaction`: the id of a transaction that began after the event was read.
+        If numbers before it are missing, store them as a gap. `transaction`: the id of a transaction that began after
+        the event was read; 0 if no number is missing.
         """
         if seq <= self.after:
             self._gaps = [part for gap in self._gaps for part in _subtract(gap, seq)]
@@ -125,7 +128,10 @@ def _parse_gap(text: str) -> _Gap:
 
 
 def _has_gaps(after: int, seqs: list[int]) -> bool:
-    """Return True if a number between `after` and the greatest of the events' numbers `seqs` is missing."""
+    """Return True if a number between `after` and the greatest of `seqs` is missing.
+
+    `seqs`: the numbers of the events that were read, in ascending order.
+    """
     new = [seq for seq in seqs if seq > after]
     return bool(new) and new[-1] - after > len(new)
 

@@ -50,7 +50,7 @@ class Script(Struct, frozen=True):
 
 
 class SchemaState(Struct, frozen=True):
-    """Whether a store's schema exists, and the numbers of its migration scripts.
+    """Whether a store's schema exists, and the numbers of the migration scripts that ran in it.
 
     `finished`: scripts that ran to their end. `unfinished`: scripts that began and did not reach their end.
     """
@@ -73,9 +73,9 @@ def load_scripts() -> list[Script]:
 
 
 async def read_state(connection: asyncpg.Connection, schema: str) -> SchemaState:
-    """Return whether a schema exists and which scripts ran in it. A schema without any table counts as missing.
+    """Return whether a schema exists and which scripts ran in it; without any table it counts as missing.
 
-    Raises: `SchemaMismatch` if the schema has tables, but not Mainspring's table `migration`.
+    Raises: `SchemaMismatch` if the schema has tables, but not Mainspring's table `migration`; the driver's errors.
     """
     name = f'"{schema}"'
     # One query for both counts, because another instance may be creating the tables now.
@@ -96,9 +96,10 @@ async def read_state(connection: asyncpg.Connection, schema: str) -> SchemaState
 
 
 def find_pending(state: SchemaState) -> list[Script]:
-    """Return the scripts that have not finished in a schema, in the order of their numbers.
+    """Return the scripts that still have to run in a schema, in the order of their numbers.
 
-    Raises: `SchemaMismatch` if a newer Mainspring made the schema.
+    A script that began and did not finish is one of them. For a missing schema, these are all scripts. Raises:
+    `SchemaMismatch` if a newer Mainspring made the schema.
     """
     known = load_scripts()
     if state.newest > known[-1].number:
@@ -112,7 +113,8 @@ def find_pending(state: SchemaState) -> list[Script]:
 def find_refusal(state: SchemaState, url: str) -> SchemaMismatch | None:
     """Return the error for a schema that needs a migration, with the command to run; None if it is up to date.
 
-    `url`: the store's URL as the command shows it. Raises: `SchemaMismatch` if a newer Mainspring made the schema.
+    `url`: the store's URL as the command in the error text shows it. Raises: `SchemaMismatch` if a newer Mainspring
+    made the schema.
     """
     left = find_pending(state)
     if not left:
@@ -140,10 +142,11 @@ async def create(connection: asyncpg.Connection, schema: str) -> None:
 
 
 async def migrate(connection: asyncpg.Connection, schema: str) -> list[Script]:
-    """Run the scripts that have not finished, each in its own transaction or outside one; return the scripts that ran.
+    """Run the scripts that still have to run, each in its own transaction or outside one; return the scripts that ran.
 
     If the schema is missing, create it and return all scripts. When two processes migrate at the same time, each script
-    runs once, except a script that runs outside a transaction: it may run twice.
+    runs once, except a script that runs outside a transaction: it may run twice. Raises: `SchemaMismatch` if a newer
+    Mainspring made the schema; the driver's errors.
     """
     ran: list[Script] = []
     if not (await read_state(connection, schema)).exists:

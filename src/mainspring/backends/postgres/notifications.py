@@ -31,7 +31,7 @@ def notification_channel(settings: PostgresSettings) -> str:
 
 
 class Notifications:
-    """Notifies other instances of changes and waits for their notifications. Thread: the loop that opened the store.
+    """Notifies other instances of changes, and waits for their notifications, on the event loop that opened the store.
 
     One direct connection listens. Notifications are sent through the pool, after a change is committed.
     """
@@ -51,7 +51,8 @@ class Notifications:
         """Wait up to `timeout` seconds for a notification of another store object; begin to listen if necessary.
 
         Returns True if a notification arrived since the last call, or may have been missed while the connection was
-        lost. Returns False after the time-out, or earlier if this object is closed or the listening connection ends.
+        lost. Otherwise returns False after the time-out, or earlier if this object is closed or the listening
+        connection ends.
         """
         await self._listen()
         if not self._received:
@@ -60,7 +61,10 @@ class Notifications:
         return received
 
     def request(self) -> None:
-        """Notify the other instances soon that something changed; requests within 25 ms share a notification."""
+        """Notify the other instances that something changed, at once or within 25 ms.
+
+        Requests within 25 ms share a notification.
+        """
         self._debounce.request()
 
     async def close(self) -> None:
@@ -83,8 +87,8 @@ class Notifications:
     async def _listen(self) -> None:
         """Open the connection that listens; log a failure.
 
-        Do nothing if the connection is open, the URL forbids it, or less than _LISTEN_RETRY_SECONDS have passed since
-        the last try.
+        Do nothing if the connection is open, the store is closed, the URL forbids listening, or less than
+        _LISTEN_RETRY_SECONDS have passed since the last try.
         """
         settings = self._db.settings
         if settings.listen == "no" or not self._db.is_open():
@@ -120,7 +124,10 @@ class Notifications:
         return connection
 
     def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
-        """Wake the caller of `wait`, unless this object sent the notification itself. The driver calls this."""
+        """Wake the caller of `wait`, unless this object sent the notification itself.
+
+        The driver calls this. `payload`: the sender's name; the other arguments are not used.
+        """
         if payload != self._sender:
             self._received = True
             self._wakeup.notify()

@@ -16,7 +16,7 @@ _CLOSED = "its connections were closed meanwhile"
 
 
 class Pool:
-    """Lends at most `size` connections, which `connect` opens. Thread: one loop.
+    """Lends at most `size` connections at a time, each opened by a call of `connect`. One event loop uses it.
 
     While all connections are in use, callers wait; the caller that has waited longest is next.
     """
@@ -55,7 +55,7 @@ class Pool:
         raise ConnectionAbortedError(_CLOSED)
 
     def release(self, connection: Any) -> None:
-        """Take a connection back for the next caller. A closed connection is discarded; after `terminate` it is cut."""
+        """Take a connection back for the next caller; discard it if it is closed. After `terminate`, cut it."""
         self._out.discard(connection)
         if self._ended:
             connection.terminate()

@@ -1,7 +1,8 @@
-"""Retention: remove old runs, spans and schedules with their events, in steps that hold no lock for long.
+"""Retention: remove old runs, spans, schedules and their events, notes, leases and key-value entries.
 
-Tallies count what was removed. A snapshot replaces the events of a schedule that stays. A note, an event that changes
-no row, records each step.
+Each call removes a limited number of rows, so that no lock is held for long. Tallies count the removed runs and fires.
+A snapshot replaces the events of a schedule that stays. A note, an event that changes no row, records each removal of
+runs, spans or schedules.
 """
 
 from __future__ import annotations
@@ -118,8 +119,9 @@ RETURNING id
 async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
     """Remove rows that the retention policy no longer keeps, at most `limit` of each kind, in one transaction.
 
-    Returns how many rows of each kind were removed, and whether there are more. Tallies, snapshots and a note in the
-    log take the place of removed rows and events. Payloads that only removed rows used are removed, too.
+    Returns how many rows of each kind were removed, and whether there are more. In place of removed rows and events,
+    tallies (counts), snapshots of schedules and a note in the log are written. Payloads that only removed rows used are
+    removed, too. `now`: the instant of a test, else None.
     """
     async with db.transaction("purge") as session:
         wall: Ms = await session.value(f"SELECT {NOW_SQL}", db.now(now))
@@ -140,9 +142,10 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
 
 
 async def _find_removable(session: Session, policy: Retention, limit: int, wall: Ms) -> tuple[Removable, list[Any]]:
-    """Return up to `limit` + 1 removable rows of each kind, and apart from them the spans; lock all but the notes.
+    """Return removable rows of each kind, and in a list of their own the spans; lock all but the notes.
 
-    `wall`: the transaction's instant, by which leases and key-value entries have ended or not.
+    There are up to `limit` + 1 rows of each kind: the last row shows that another call is needed. `wall`: the
+    transaction's instant, by which leases and key-value entries have ended or not.
     """
     before, most = policy.ended_before, limit + 1
     prefix = storable_text(policy.lease_prefix) or ""
@@ -163,8 +166,9 @@ async def _find_removable(session: Session, policy: Retention, limit: int, wall:
 async def _compact(session: Session, rows: Removable, spans: list[Any], wall: Ms) -> tuple[list[int], int]:
     """Remove runs, spans and deleted schedules with their events; write tallies, snapshots and a note instead.
 
-    `wall`: the transaction's instant, stamped on the new events. Returns the numbers of the deleted events, and how
-    many payloads were deleted because no other row uses them.
+    A tally counts removed rows, a snapshot replaces the events of a schedule that stays, and the note records this
+    removal. `wall`: the transaction's instant, stamped on the new events. Returns the numbers of the deleted events,
+    and how many payloads were deleted because no other row uses them.
     """
     removed_runs = [RemovedRun(row["schedule_id"], row["origin"], row["at"], row["state"]) for row in rows.runs]
     removed_spans = [RemovedSpan(row["schedule_id"], row["through"], row["reason"], row["count"]) for row in spans]
@@ -184,9 +188,11 @@ async def _compact(session: Session, rows: Removable, spans: list[Any], wall: Ms
 
 
 async def _add_tallies(session: Session, tallies: Mapping[TallyKey, int]) -> None:
-    """Add counts to the tallies in the order of keys: transactions that lock rows in one order cannot deadlock.
+    """Add counts of removed runs and fires to the stored counts (tallies).
 
-    `tallies`: by schedule id (None: no schedule), day and outcome, the count to add.
+    `tallies`: by schedule id (None: no schedule), day and outcome, the count to add; the day is the number of days
+    since 1970. The rows are written in the order of these keys: transactions that lock rows in one order cannot
+    deadlock.
     """
     rows = sorted((schedule_id or "", day, outcome, count) for (schedule_id, day, outcome), count in tallies.items())
     if rows:
@@ -203,9 +209,10 @@ async def _remove_runs(session: Session, ids: list[str]) -> list[int]:
 
 
 async def _replace_events_by_snapshots(session: Session, schedules: list[ScheduleId], wall: Ms) -> list[int]:
-    """Replace the events of each schedule that exists by one snapshot; return the numbers of the deleted events.
+    """Replace the own events of schedules by one snapshot each; return the numbers of the deleted events.
 
-    `wall`: the transaction's instant, stamped on the snapshots.
+    The events of their runs stay. `schedules`: ids; a schedule that does not exist is skipped. `wall`: the
+    transaction's instant, stamped on the snapshots.
     """
     if not schedules:
         return []
@@ -223,7 +230,8 @@ async def _replace_events_by_snapshots(session: Session, schedules: list[Schedul
 async def _remove_schedules(session: Session, schedules: list[str]) -> list[int]:
     """Delete schedules with their events and their gates that no run holds; return the numbers of the deleted events.
 
-    The tallies of the schedules are added to the tallies without a schedule.
+    `schedules`: their ids. Their tallies (counts of removed runs and fires) are added to the tallies without a
+    schedule.
     """
     if not schedules:
         return []

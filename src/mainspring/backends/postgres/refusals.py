@@ -14,10 +14,10 @@ from mainspring.model.schedule import Schedule
 
 
 async def explain_refusals(session: Session, refused: IndexedChanges, results: list[Result]) -> None:
-    """Set the result of each refused change: the status, and the row that refused the change, as it is now.
+    """Set the result of each refused change: its status, and the row that refused the change, as it is now.
 
-    The status is `repeated` if the change is stored already, else `refused`. If there is no such row, the
-    result stays as the caller set it. `refused`: the changes with their indexes in `results`.
+    The status is `repeated` if the change is stored already, else `refused`. If no row refused the change, its result
+    stays as the caller set it. `refused`: the changes with their indexes in `results`.
     """
     inserted = await find_inserted(session, refused)
     for index, repeated, current in await _find_current(session, refused):
@@ -38,7 +38,8 @@ async def find_inserted(session: Session, changes: IndexedChanges) -> set[int]:
 async def _find_current(session: Session, refused: IndexedChanges) -> list[tuple[int, bool, Run | Schedule]]:
     """Return for each change that a row refused: its index, whether it wrote an event of the row, and the row.
 
-    A change that wrote an event of the row is stored already. Changes without a guard are left out.
+    A change that wrote an event of the row is stored already. Changes without a guard, and changes whose row is gone,
+    are left out.
     """
     runs = [row for index, change in refused if (row := _guarded_run(index, change)) is not None]
     schedules = [row for index, change in refused if (row := _guarded_schedule(index, change)) is not None]

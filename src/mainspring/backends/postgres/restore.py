@@ -29,9 +29,10 @@ from mainspring.ports.store import Page
 
 
 def _put(table: str, columns: Mapping[str, str], key: str) -> str:
-    """Return SQL that inserts rows into a table, and overwrites rows whose `key` exists; one array per column is sent.
+    """Return SQL that inserts rows into a table, and overwrites rows whose `key` exists.
 
-    `columns`: the SQL type of each column by its name; `key`: the columns of the primary key, separated by ", ".
+    `columns`: the SQL type of each column by its name; the statement's parameters are one array per column. `key`: the
+    columns of the primary key, separated by ", ".
     """
     names = ", ".join(columns)
     others = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key.split(", "))

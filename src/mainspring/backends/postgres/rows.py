@@ -44,6 +44,7 @@ def column_arrays(rows: Sequence[Sequence[Any]], width: int) -> list[Any]:
     """Return `rows`, each of `width` values, as a list of columns: the parameters for `unnest_columns`.
 
     A column that has only None is returned empty. That costs less, and `unnest` pads the column with NULLs again.
+    Without rows, all `width` columns are empty.
     """
     if not rows:
         return [()] * width
@@ -56,7 +57,7 @@ COLUMN_SEPARATOR = "\x1f"
 
 
 def text_columns(columns: Mapping[str, str], first: int = 1) -> str:
-    """Return SQL for one array per column, each made of a text parameter that `join_column` has built.
+    """Return SQL for one array per column, which the server splits from a text parameter that `join_column` has built.
 
     `columns`: the SQL type of each column by its name; `first`: the number of the first parameter. Why not array
     parameters: they cost more, because the driver encodes each value.

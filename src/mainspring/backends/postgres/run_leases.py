@@ -44,8 +44,9 @@ _ID, _CANCEL = 2 + RUN_FIELDS.index("id"), 2 + RUN_FIELDS.index("cancel")
 async def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
     """Renew leases, given as (run id, epoch), of an owner for `ttl` milliseconds; return which are kept and which lost.
 
-    An expired lease is lost, even if its run has not been claimed again. The answer also has the requests to cancel
-    these runs, and the strays: running runs of the owner that `leases` does not name.
+    An expired lease is lost, even if its run has not been claimed again. The answer also has the requests to cancel the
+    kept runs, and the strays: running runs of the owner that `leases` does not name. `now`: the instant of a test;
+    None: the server's time.
     """
     db.reach("renew:begin")
     named = dict(sorted(leases))

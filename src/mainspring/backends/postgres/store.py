@@ -50,9 +50,10 @@ class PostgresStore:
     def __init__(
         self, url: str | PostgresSettings, clock: Clock | None = None, *, failpoint: Callable[[str], None] | None = None
     ) -> None:
-        """`clock` and `failpoint` are for tests: a clock in place of the server's, and a function to call at points.
+        """Read the settings from the URL, unless `url` has them already; nothing is opened.
 
-        Raises: `InvalidInput` for a wrong URL.
+        `clock` and `failpoint` are for tests. `clock` takes the place of the server's clock. `failpoint` is called with
+        the names of places in the code that are reached. Raises: `InvalidInput` for a wrong URL.
         """
         self.settings = read_url(url) if isinstance(url, str) else url
         self._db = Database(self.settings, clock, failpoint)
@@ -60,7 +61,10 @@ class PostgresStore:
         self._identity: StoreIdentity | None = None
 
     def advisory(self) -> AdvisoryLocks:
-        """Return an object that acquires one advisory lock of the server, for `ms.lock(name, kind="advisory")`."""
+        """Return a new object that can acquire one advisory lock of the server, for `ms.lock(name, kind="advisory")`.
+
+        Raises: `InvalidInput` if the URL names a pooler and allows no direct connection.
+        """
         return AdvisoryLocks(self._db)
 
     async def exists(self) -> bool:
@@ -105,10 +109,10 @@ class PostgresStore:
     ) -> list[Result] | Awaitable[list[Result]]:
         """Insert the new runs of `changes` in the open transaction of `connection`; return a result for each change.
 
-        With the connection of an async driver, return an awaitable of the results. With `blocking` the caller cannot
-        await, so such a connection is refused. Statements go to `connection`, not through the pool. Raises:
-        `InvalidInput` for a connection that cannot be used; `StoreError` if the store is not open. Thread: the
-        caller's.
+        With the connection of an async driver, return an awaitable of the results. `blocking`: True if the caller
+        cannot await; such a connection is then refused. Statements go to `connection`, not through the pool, in the
+        thread of the caller. Raises: `InvalidInput` for a connection that cannot be used; `StoreError` if the store is
+        not open.
         """
         identity = self._identity
         if identity is None:

@@ -62,7 +62,8 @@ def insert_runs(
     """Insert new runs: a generator that yields statements, is sent their answers, and returns the changes' results.
 
     If another run holds the unique key of a change, the change is refused, and its result has this run; the caller's
-    transaction stays usable. `now`: the instant to stamp on the runs; None: the server's time.
+    transaction stays usable. `store`: where the connection must lead. `now`: the instant to stamp on the runs; None:
+    the server's time.
 
     Raises: `SchemaMismatch` if the connection leads to another database or schema than the store's; `StoreError` if, in
     each of _MAX_KEY_RACES tries, a unique key was held at the insert and free when its holder was read.

@@ -12,9 +12,10 @@ _DOCUMENT = "d AS MATERIALIZED (SELECT CAST(CAST({document} AS text) AS json) AS
 
 
 def _rows(key: str, columns: dict[str, str], alias: str) -> str:
-    """Return SQL that turns the objects under a key of the JSON text into rows, with a column `ord` that numbers them.
+    """Return SQL that turns a list of objects in the JSON text into rows, with a column `ord` that numbers them.
 
-    `columns`: the SQL type of each column by its name; `alias`: the rows' name in the rest of the statement.
+    `key`: the name of the list in the JSON text. `columns`: the SQL type of each column by its name. `alias`: the rows'
+    name in the rest of the statement.
     """
     kinds = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     return (

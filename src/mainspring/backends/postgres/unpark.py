@@ -41,8 +41,8 @@ RETURNING r.id
 async def unpark(db: Database, limit: int, now: Ms | None) -> tuple[Ms, int]:
     """Unpark up to `limit` runs whose gates have room; return the instant and the number of unparked runs.
 
-    Why the statement by which a run leaves a gate does not unpark others: its snapshot may be older than the commit
-    that parked a run.
+    Why the statement by which a run leaves a gate does not unpark others instead: its snapshot may be older than the
+    commit that parked a run. `now`: the instant of a test; None: the server's time.
     """
     async with db.read_only() as session:
         rows = await session.fetch(_FIND_GATES_WITH_PARKED_RUNS, db.now(now), limit)

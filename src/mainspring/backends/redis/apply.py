@@ -46,9 +46,10 @@ _ACCEPTED = tuple(Result("accepted", n) for n in range(16))
 async def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
     """Write a batch, each change all or nothing, then claim runs if requested; return the results and the claim.
 
-    There is a short script for new runs that only wait for a worker, and another for plain successes. A batch of both
-    kinds takes two calls, the new runs first: two short scripts cost less than the long script, and neither part
-    depends on the other. Raises: ConnectionLost, StoreError; some of the changes may then be written.
+    There is a short script for new runs that only wait for a worker, and another for plain successes (of claimed runs,
+    without gates or a request to cancel). A batch of both kinds takes two calls, the new runs first: two short scripts
+    cost less than the long script, and neither part depends on the other. `now`: the instant of a test, else None.
+    Raises: ConnectionLost, StoreError; some of the changes may then be written.
     """
     db.reach("apply:begin")
     others = [position for position, change in enumerate(changes) if type(change.guard) is not RunLease]
@@ -62,7 +63,7 @@ async def apply(db: Database, changes: Sequence[Change], claim_request: ClaimReq
 async def _apply_without_outcomes(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied:
-    """Write a batch without outcomes of claimed runs, then claim if requested.
+    """Write a batch in which no change has a guard on a run's lease, then claim if requested.
 
     If the batch only inserts runs that wait for a worker, lua/insert_runs.lua writes it, and a further call claims.
     Otherwise lua/apply.lua does both.
@@ -79,10 +80,11 @@ async def _apply_without_outcomes(
 async def _apply_mixed(
     db: Database, changes: Sequence[Change], others: Sequence[int], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied:
-    """Write a batch of outcomes and other changes, then claim if requested.
+    """Write a batch of outcomes (changes with a guard on a run's lease) and other changes, then claim if requested.
 
     Two short scripts do it if all outcomes are plain successes and all other changes only insert runs that wait for a
-    worker. Otherwise the long script does it. `others`: the positions of the changes that are not outcomes.
+    worker. Otherwise the long script does it. `others`: the positions in the batch of the changes that are not
+    outcomes.
     """
     outcomes = [position for position, change in enumerate(changes) if type(change.guard) is RunLease]
     if not all(is_plain_success(changes[position]) for position in outcomes):
@@ -99,7 +101,7 @@ async def _apply_mixed(
 async def _apply_outcomes(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied:
-    """Write outcomes of claimed runs, then claim if requested.
+    """Write outcomes of claimed runs (changes with a guard on the run's lease), then claim if requested.
 
     lua/complete_runs.lua writes plain successes and claims. If there are other outcomes, or if it leaves some
     unwritten, lua/apply.lua writes these and then claims.
@@ -130,8 +132,8 @@ async def _apply_any(
 def _parse_answer(change: Change, answer: Any) -> Result:
     """Return the result of a change.
 
-    `answer`: the answer of lua/apply.lua to it: the number `n` if the change was accepted, else a status, `n` and the
-    row that refused the change, or None.
+    `answer`: the answer of lua/apply.lua to the change. It is the number `n` if the change was accepted. Otherwise it
+    is a list: a status, `n`, and the row that refused the change, None if there is no such row.
     """
     if isinstance(answer, int):
         return _ACCEPTED[answer] if answer < len(_ACCEPTED) else Result("accepted", answer)
@@ -142,7 +144,10 @@ def _parse_answer(change: Change, answer: Any) -> Result:
 
 
 def pack_change(change: Change) -> list[Any]:
-    """Return a change as lua/apply.lua reads it; the last parts are left out if the change has none of them."""
+    """Return a change as lua/apply.lua reads it: its guard with the new values, its new runs, its events.
+
+    Payloads, gates, touches, releases and spans follow, unless the change has none of them.
+    """
     moves = Counter(event.run_id for event in change.events if isinstance(event, RunEvent))
     packed = _pack_guard(change, moves)
     packed.append([pack_new_run(run, moves[run.id]) for run in change.runs])
@@ -166,7 +171,8 @@ def _pack_other_rows(change: Change) -> tuple[Sequence[Any], ...]:
 def _pack_guard(change: Change, moves: Counter[RunId | None]) -> list[Any]:
     """Return the first items of a packed change: kind of guard, guarded id, change id, expected value, new values.
 
-    `moves`: run id → number of the run's events in the change.
+    `moves`: run id → number of the run's events in the change. For a change without a guard, the id is "" and the
+    values are None.
     """
     guard = change.guard
     if isinstance(guard, RunLease):

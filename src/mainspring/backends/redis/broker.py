@@ -127,7 +127,8 @@ class RedisStreams:
     """Broker whose topics are streams `<prefix>:<topic>`; events go to a stream that other programs may read.
 
     `stream`: the key of the stream of events. None means `DEFAULT_STREAM`, with the prefix before it unless this is
-    `DEFAULT_PREFIX`. `events_always`: publish events even if no consumer of them is known.
+    `DEFAULT_PREFIX`. `events_always`: publish events even if no consumer of them is known. `limits`: None means the
+    default limits.
     """
 
     def __init__(
@@ -193,10 +194,11 @@ class RedisStreams:
     async def _consume_group(
         self, topic: str, group: str, consumer: str, limit: int
     ) -> AsyncGenerator[list[Message], None]:
-        """Yield batches of messages to a member of a consumer group, overdue messages before new ones.
+        """Yield batches of up to `limit` messages to the member `consumer` of a consumer group.
 
-        An empty batch comes first, and another one after each interval without messages. An empty batch shows the
-        caller that the broker answers.
+        Messages that were not acknowledged in time come before new messages. An empty batch comes first, and another
+        one after each interval, of a second at most, without messages. An empty batch shows the caller that the broker
+        answers.
         """
         check_name(group, "group")
         key = self.key(topic)
@@ -238,19 +240,19 @@ class RedisStreams:
         return [message for message in found if message.deliveries <= limits.max_deliveries]
 
     async def _read_new(self, topic: str, group: str, consumer: str, limit: int, block: int) -> list[Message]:
-        """Return up to `limit` messages that the group has not received yet; wait for the first if there is none.
+        """Return up to `limit` messages that the group has not received yet; if there is none, wait for the first.
 
-        The wait ends after `block` milliseconds, or READ_BLOCK_MS if this is less.
+        The wait ends after `block` milliseconds, or READ_BLOCK_MS if this is less. Return [] if no message came.
         """
         block = min(block, READ_BLOCK_MS)
         call = self._client.redis.xreadgroup(group, consumer, {self.key(topic): ">"}, count=limit, block=block)
         return _parse_messages(topic, await self._call(call))
 
     async def _consume_all(self, topic: str, limit: int) -> AsyncGenerator[list[Message], None]:
-        """Yield batches of messages to a consumer without a group.
+        """Yield batches of up to `limit` messages to a consumer without a group.
 
-        The first batch is empty: every message that is published after it will be received. Later empty batches show
-        that the broker answers.
+        The first batch is empty: every message that is published after it will be received. Later empty batches, one
+        for each second without messages, show that the broker answers.
         """
         key = self.key(topic)
         newest = await self._call(self._client.redis.xrevrange(key, count=1))
@@ -394,7 +396,10 @@ class _GroupExists(Exception):
 
 
 def _parse_messages(topic: str, answer: Any) -> list[Message]:
-    """Return the messages in the raw answer to XREAD or XREADGROUP; deleted entries of the stream are left out."""
+    """Return the messages of a topic in the raw answer to XREAD or XREADGROUP; [] if it has none.
+
+    Entries that were deleted from the stream are left out.
+    """
     if not answer:
         return []
     return [
@@ -414,7 +419,7 @@ def _find_body(fields: list[bytes]) -> bytes:
 
 
 def _group_by_topic(messages: Sequence[Message]) -> dict[str, list[str]]:
-    """Return the ids of messages by topic."""
+    """Return the ids of messages by topic: topic → ids."""
     found: dict[str, list[str]] = {}
     for message in messages:
         found.setdefault(message.topic, []).append(message.id)

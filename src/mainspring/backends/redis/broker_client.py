@@ -52,9 +52,10 @@ class BrokerClient:
         return self._redis
 
     async def run(self, call: Awaitable[T]) -> T:
-        """Await a call of redis-py and return its answer. Raises: TimeoutError after ANSWER_TIMEOUT_SECONDS.
+        """Await a call of redis-py and return its answer.
 
-        Why not the driver's own time-out: it would swallow a cancellation.
+        Raises: TimeoutError after ANSWER_TIMEOUT_SECONDS; the driver's errors. Why not the driver's own time-out: it
+        would swallow a cancellation.
         """
         async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
             return await call
@@ -62,8 +63,8 @@ class BrokerClient:
     async def check(self) -> None:
         """Connect to the server and check it.
 
-        Raises: BrokerError if the server is too old; BrokerUnavailable if it cannot be reached or is a read-only
-        replica; BrokerDenied if it refuses the user.
+        Raises: BrokerError if the server is too old; BrokerUnavailable if it cannot be reached, or if the URL names one
+        server that is a read-only replica; BrokerDenied if it refuses the user.
         """
         try:
             info = _first_node_info(await self.run(self.redis.info()))
@@ -134,7 +135,10 @@ def _first_node_info(info: dict[str, Any]) -> dict[str, Any]:
 
 
 class TopicScript:
-    """A Lua script on one topic. It is called by its hash; its text is sent only to a server that does not have it."""
+    """A Lua script on the stream of one topic, called by the hash of its text.
+
+    The text is sent only to a server that does not have it.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -152,7 +156,10 @@ class TopicScript:
 
 
 def to_broker_error(error: BaseException, where: str) -> BrokerError:
-    """Return the broker error for an error of redis-py: BrokerDenied, BrokerUnavailable, or plain BrokerError."""
+    """Return the broker error for an error of redis-py: BrokerDenied, BrokerUnavailable, or plain BrokerError.
+
+    `where`: the server's name in the error text.
+    """
     found = translate(error, where)
     kind = BrokerError
     if isinstance(found, StoreDenied):

@@ -20,7 +20,8 @@ PROGRESS = load("progress", "common", "progress")
 async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
     """Claim at most `limit` due runs of an offer, by priority, then time; return them, and when to claim again.
 
-    With `ids`, only the runs with these ids are candidates. A run whose gate does not admit it is parked instead.
+    With `ids`, only the runs with these ids are candidates. A run whose gate does not admit it is parked instead. With
+    a limit of 0, nothing is claimed. `now`: the instant of a test; None: the server's time.
     """
     db.reach("claim:begin")
     return read_claimed(await db.run_write(CLAIM, db.now(now), encode((pack_offer(offer), limit, ids))))
@@ -34,7 +35,7 @@ def pack_offer(offer: Offer) -> tuple[Any, ...]:
 def read_claimed(answer: list[Any]) -> Claimed:
     """Return the claim in an answer of lua/claim_runs.lua.
 
-    `answer`: the time, the next ready time, then for each claimed run its row and its payload.
+    `answer`: the time, the instant at which to claim again or None, then for each claimed run its row and its payload.
     """
     claims = [
         Claim(read_run(row), None if body is None else body.decode())
@@ -46,8 +47,9 @@ def read_claimed(answer: list[Any]) -> Claimed:
 async def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms, now: Ms | None) -> Renewed:
     """Renew leases, given as (run id, epoch), of an owner for `ttl` milliseconds; return which are kept and which lost.
 
-    An expired lease is lost, even if its run has not been claimed again. The answer also has the requests to cancel
-    these runs, and the strays: running runs of the owner that are not in `leases`.
+    An expired lease is lost, even if its run has not been claimed again. The answer also has the requests to cancel the
+    kept runs, and the strays: running runs of the owner that are not in `leases`. `now`: the instant of a test; None:
+    the server's time.
     """
     db.reach("renew:begin")
     named = dict(leases)

@@ -42,8 +42,9 @@ class RawConnection(asyncio.Protocol):
     async def execute(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
         """Send commands in one write and return their answers in order; an error answer is returned, not raised.
 
-        Raises: the driver's ConnectionError if the connection breaks, TimeoutError if the answers do not arrive in
-        time. After an error or a cancellation the connection must not be used again, because answers may still arrive.
+        Raises the driver's errors: ConnectionError if the connection breaks, TimeoutError if the answers do not arrive
+        in time, InvalidResponse if they break the protocol. After an error or a cancellation the connection must not be
+        used again, because answers may still arrive.
         """
         if self.closed:
             raise exceptions.ConnectionError("the connection is closed")

@@ -44,8 +44,8 @@ _MAX_REDIRECTS = 3
 class Database:
     """Connection pool, server checks and script calls, which the methods of one store share.
 
-    `clock` and `failpoint` are for tests: a clock in place of the server's, and a function that `reach` calls. Outside
-    tests both are None. Thread: the loop that opened it.
+    `clock` and `failpoint` are for tests, and None outside tests: a clock in place of the server's, and a function that
+    `reach` calls. Only the event loop that opened it may use it.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class Database:
         """Send commands and return their answers; if the primary has moved, find it and send the commands again.
 
         Why this is safe: a server that answers "moved" or "read-only" has executed nothing. If the primary moves more
-        than `_MAX_REDIRECTS` times, the error answer is raised.
+        than `_MAX_REDIRECTS` times, the error answer is raised. Raises: StoreError; ConnectionLost; the driver's errors
+        for error answers.
         """
         for _ in range(_MAX_REDIRECTS):
             try:
@@ -136,8 +137,8 @@ class Database:
     async def _send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands on a connection of the pool and return their answers; raise the first error answer.
 
-        Raises: StoreError if no connection can be made; ConnectionLost if the connection broke. The latter also
-        invalidates the pool.
+        Raises: StoreError if no connection can be made; ConnectionLost if the connection broke, after which all
+        connections of the pool count as broken.
         """
         pool = self._require_pool()
         try:
@@ -172,7 +173,7 @@ class Database:
     # ── open, close ────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        """Wait until the server answers, check its version, role and settings, and log settings to be changed.
+        """Wait until the server answers, check its version, role and settings, and log what should be changed in them.
 
         Do nothing if this process has the database open already. Raises: StoreError if the server cannot be used, or
         does not answer in time.
@@ -200,7 +201,8 @@ class Database:
     async def _check_server(self) -> dict[str, str]:
         """Return the server's answer to INFO as field → value.
 
-        Raises: StoreError if this server cannot be used; the pool is then invalidated. ConnectionLost.
+        Raises: ConnectionLost if the connection broke; StoreError if this server cannot be used. After such a refusal,
+        the pool closes its connections and searches for the primary again.
         """
         info = checks.parse_info((await self.run_commands(("INFO",)))[0])
         refusal = checks.find_refusal(info, self.settings.mode, self.settings.where)
@@ -243,9 +245,9 @@ class Database:
 
 
 class _Pool:
-    """Pool of at most `size` connections to the primary, the last used of which is lent first.
+    """Pool of at most `size` connections to the primary. The connection that was used last is lent first.
 
-    A caller waits while all connections are in use. `timeout`: seconds for the answers to a call.
+    A caller waits while all connections are in use. `timeout`: how long a call may wait for its answers, in seconds.
     """
 
     def __init__(self, discovery: Discovery, size: int, timeout: float) -> None:
@@ -298,7 +300,7 @@ class _Pool:
     def release(self, connection: RawConnection, *, reusable: bool) -> None:
         """Take a connection back for the next caller.
 
-        Close it if it is not `reusable`, because its call failed, or if the pool was invalidated meanwhile.
+        Close it instead if it is not `reusable`, because its call failed, or if `invalidate` was called meanwhile.
         """
         if reusable and self._generations.get(connection) == self._generation:
             self._idle.append(connection)
@@ -309,7 +311,7 @@ class _Pool:
     def invalidate(self) -> None:
         """Close the idle connections, forget the primary's address, and let no connection in use be lent again.
 
-        Why: after one connection failed, the others most likely fail, too.
+        Why: after one connection failed, or the primary moved, the others most likely fail, too.
         """
         self._generation += 1
         self._address = None

@@ -24,7 +24,7 @@ Address = tuple[str, int]
 
 
 def hash_slot(tag: str) -> int:
-    """Return the number of the cluster's slot in which every key with this hash tag lies."""
+    """Return the number of the cluster's slot for every key with this hash tag, the part of a key in braces."""
     return binascii.crc_hqx(tag.encode(), 0) % _SLOTS
 
 
@@ -37,9 +37,10 @@ class Discovery:
         self._addresses: tuple[Address, ...] = settings.hosts
 
     async def find_primary(self) -> Address:
-        """Return the address of the server that takes writes now; if needed, ask the Sentinels or the cluster.
+        """Return the address of the server that takes writes now.
 
-        Raises: StoreError if none of the servers names a primary.
+        With one server in the URL, it is the address of this server. Otherwise ask the Sentinels or the cluster.
+        Raises: StoreError if none of the servers names a primary; StoreDenied if one refuses the user or the password.
         """
         settings = self._settings
         if settings.mode == "server":
@@ -82,7 +83,7 @@ class Discovery:
         )
 
     async def _ask_known_servers(self, ask: Callable[[Address], Any]) -> Address:
-        """Call `ask` with the address of each known server, and return the first answer.
+        """Call `ask` with the address of each known server until one returns the primary's address; return this.
 
         If all servers fail, only the servers of the URL are asked the next time. Raises: StoreError, the last failure
         if all servers fail; StoreDenied at once if a server refuses the user or the password.
@@ -128,8 +129,8 @@ class Discovery:
     async def _ask_cluster_node(self, address: Address) -> Address:
         """Ask a cluster node for the address of the node that has the store's hash slot, and return this address.
 
-        All nodes that it reports are remembered, to be asked the next time. Raises: StoreUnavailable if no node has the
-        slot; the driver's errors.
+        The next time, the primaries that it reports are asked first, then the servers of the URL. Raises:
+        StoreUnavailable if no node has the slot; the driver's errors.
         """
         wanted = hash_slot(self._settings.prefix)
         rows = await self._run_command(address, "CLUSTER", "SLOTS")

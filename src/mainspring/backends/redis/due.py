@@ -16,9 +16,9 @@ DUE = load("due", "common", "due")
 async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms | None) -> Due:
     """Return up to `limit` due rows of one agenda, and hold them for `hold` milliseconds.
 
-    Schedules that fall due within `ahead` milliseconds count as due, and are held until their time. For the agenda
+    Schedules that fall due in the next `ahead` milliseconds count as due, and are held until their time. For the agenda
     GATES, unpark up to `limit` runs instead, and return their number. The answer also has the instant at which to ask
-    again, None if it is not known.
+    again, None if it is not known. `now`: the instant of a test; None: the server's time.
     """
     db.reach("due:begin")
     store_now, next_at, found = await db.run_write(DUE, db.now(now), agenda.value, limit, hold, ahead)

@@ -85,7 +85,10 @@ _ARRAY_OF_13, _ARRAY_OF_3 = b"\x9d", b"\x93"
 
 
 async def find(db: Database, query: Query[T]) -> list[T]:
-    """Return the rows that match one of the store port's queries, in the order that the query defines."""
+    """Return the rows that match one of the store port's queries, in the order that the query defines.
+
+    Raises: KeyError for a query of an unknown type; StoreError; ConnectionLost.
+    """
     answer = await _FIND[type(query)](db, query)
     return cast("list[T]", answer)
 
@@ -94,7 +97,10 @@ async def find(db: Database, query: Query[T]) -> list[T]:
 
 
 async def _find_runs(db: Database, q: Runs) -> list[Run]:
-    """Return the runs that match a query: by an index that holds few ids, else by a scan along an index of all runs."""
+    """Return the runs that match a query, newest first unless `q.oldest_first`.
+
+    The candidates are read by an index that holds few ids, else by a scan along an index of all runs.
+    """
     ids = await _candidate_ids(db, q)
     if ids is not None:
         wanted = sorted({one for one in ids if _is_after_cursor(one, q)}, reverse=not q.oldest_first)
@@ -161,7 +167,7 @@ async def _load_runs(db: Database, q: Runs, ids: Sequence[str]) -> list[Run]:
 
 
 async def _scan_runs(db: Database, q: Runs, index: str, limit: int) -> list[Run]:
-    """Read runs along an index, in the order of their ids; return the first `limit` that match the query.
+    """Read runs along an index, newest first unless `q.oldest_first`; return the first `limit` that match the query.
 
     `index`: the name of a sorted set of run ids, without the prefix of the keys.
     """
@@ -212,7 +218,10 @@ def _has_wanted_values(row: Run | Schedule, q: Runs | Schedules, fields: Sequenc
 
 
 async def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
-    """Return the schedules that match a query: by an index that holds few ids, else by a scan along an index."""
+    """Return the schedules that match a query, in the order of ids.
+
+    The candidates are read by an index that holds few ids, else by a scan along an index of many schedules.
+    """
     ids = await _candidate_schedule_ids(db, q)
     if ids is not None:
         return await _load_schedules(db, q, sorted(ids))
@@ -287,7 +296,10 @@ def _is_wanted_state(row: Schedule, q: Schedules) -> bool:
 
 
 async def _find_spans(db: Database, q: Spans) -> list[Span]:
-    """Return the spans that match a query, schedule by schedule; `q.after` is the number of spans to skip."""
+    """Return the spans that match a query, by schedule and then by their end.
+
+    `q.after`: the number of spans to skip, as a text; None: 0.
+    """
     if q.schedule_id is None:
         (names,) = await db.run_commands(("SMEMBERS", f"{db.key_prefix}spanned"))
         ids = sorted(name.decode() for name in names)
@@ -318,7 +330,11 @@ async def tail(db: Database, after: int, limit: int) -> list[Event]:
 
 
 async def _find_events(db: Database, q: Events) -> list[Event]:
-    """Return the events that match a query: by the list of events of its run or schedule, else by a scan of the log."""
+    """Return the events that match a query, in the order of the log.
+
+    A query that names a run, or names a schedule and only types of schedule events, reads the list of events of this
+    run or schedule. Any other query scans the log.
+    """
     after = int(q.after or 0)
     if q.run_id is not None:
         rows = await db.run_script(_FIND_STREAM_EVENTS, "run", q.run_id)
@@ -353,7 +369,7 @@ def _sort_by_seq(rows: Sequence[bytes]) -> list[tuple[int, bytes]]:
 
 
 def _event_matches(row: bytes, q: Events) -> bool:
-    """Return True if an event's row matches the query in schedule, type and time.
+    """Return True if an event's row in Redis matches the query in schedule, type and time.
 
     Only the first fields of the row are decoded, because most rows of a scan do not match.
     """
@@ -370,7 +386,10 @@ def _event_matches(row: bytes, q: Events) -> bool:
 
 
 async def _find_bodies(db: Database, q: Bodies) -> list[Body]:
-    """Return the payloads with the ids `q.ids`, in that order; `after` and `limit` of the query are not applied."""
+    """Return the payloads with the ids `q.ids`, in that order; an id without a payload is skipped.
+
+    `after` and `limit` of the query are not applied.
+    """
     if not q.ids:
         return []
     (found,) = await db.run_commands(("HMGET", f"{db.key_prefix}body", *q.ids))
@@ -378,7 +397,10 @@ async def _find_bodies(db: Database, q: Bodies) -> list[Body]:
 
 
 async def _find_gates(db: Database, q: Gates) -> list[Gate]:
-    """Return the gates with the names in `q.names`, or all gates if it is None, in the order of names."""
+    """Return the gates with the names in `q.names`, or all gates if it is None, in the order of names.
+
+    Return only names that come after `q.after`, and at most `q.limit` gates.
+    """
     if q.names is None:
         first = "-" if q.after is None else f"({q.after}"
         (found,) = await db.run_commands(("ZRANGEBYLEX", f"{db.key_prefix}gates", first, "+", "LIMIT", 0, q.limit))
@@ -395,7 +417,10 @@ async def _find_gates(db: Database, q: Gates) -> list[Gate]:
 
 
 async def _find_lanes(db: Database, q: Lanes) -> list[LaneCount]:
-    """Return the number of claimable runs by lane and priority; `after` and `limit` of the query are not applied."""
+    """Return by lane and priority how many runs wait to be claimed, due or not; parked runs do not count.
+
+    `after` and `limit` of the query are not applied.
+    """
     (names,) = await db.run_commands(("SMEMBERS", f"{db.key_prefix}queues"))
     counts: Counter[tuple[str, int]] = Counter()
     if names:
@@ -407,7 +432,7 @@ async def _find_lanes(db: Database, q: Lanes) -> list[LaneCount]:
 
 
 async def _find_tallies(db: Database, q: Tallies) -> list[Tally]:
-    """Return the tallies of the schedule `q.schedule_id`; if it is None, all tallies.
+    """Return the tallies (counts of removed runs and fires) of the schedule `q.schedule_id`; if None, all tallies.
 
     Tallies of runs without a schedule come first. In Redis, each schedule has a hash: day NUL outcome → count. `after`
     and `limit` of the query are not applied.

@@ -22,7 +22,8 @@ _FIND_BY_ID = load("find_keyvalues_by_id", "clock", "find_keyvalues_by_id")
 async def put(db: Database, items: Sequence[KeyValue], replace: bool, now: Ms | None) -> list[bool]:
     """Write key-value entries; return for each entry True if it was written.
 
-    An entry that exists and has not expired is only overwritten if `replace` is True.
+    An entry that exists and has not expired is only overwritten if `replace` is True. `now`: the instant of a test;
+    None: the server's time. It decides what has expired, and is the time of creation of an entry without one.
     """
     arguments: list[Argument] = [db.now(now), int(replace)]
     for item in items:
@@ -39,7 +40,7 @@ async def remove(db: Database, kind: str, ids: Sequence[str]) -> int:
 async def find(db: Database, query: KeyValues) -> list[KeyValue]:
     """Return the entries that match a query and have not expired, in the order of ids.
 
-    The query names one kind, and all or some ids of this kind.
+    The query names one kind, and all ids of this kind (`query.ids` None) or some.
     """
     if query.ids is None:
         found = await db.run_script(_FIND, db.now(None), _name(query.kind, ""), query.after or "", query.limit)

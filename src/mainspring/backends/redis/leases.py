@@ -23,8 +23,9 @@ async def lease(
 ) -> Lease | None:
     """Acquire a lease that is free or expired (`epoch` None), or renew the owner's term `epoch`; return the lease.
 
-    Return None if the lease is held by another term, or the term to renew has ended. The lease ends in `ttl`
-    milliseconds. `data`: a text to store with the lease; None in a renewal leaves the stored text as it is.
+    Return None if another term holds the lease, or the term to renew has ended. The lease ends in `ttl` milliseconds.
+    `data`: a text to store with the lease; None in a renewal leaves the stored text as it is. `now`: the instant of a
+    test; None: the server's time.
     """
     epoch_argument = "" if epoch is None else epoch
     data_arguments = (0, "") if data is None else (1, data)
@@ -33,7 +34,11 @@ async def lease(
 
 
 async def release(db: Database, name: str, owner: str, epoch: int) -> bool:
-    """End the owner's term `epoch` of a lease early; return False if a newer term replaced it, or it was released."""
+    """End the owner's term `epoch` of a lease early, and return True.
+
+    Return False, with nothing changed, if a newer term has replaced this term, or the lease was released or does not
+    exist.
+    """
     return bool(await db.run_write(_RELEASE, name, owner, epoch))
 
 

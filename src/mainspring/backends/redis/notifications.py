@@ -25,7 +25,7 @@ _PING_AFTER_SECONDS = 10.0
 
 
 class Notifications:
-    """Notifies other instances of changes and waits for their notifications. Thread: the loop that opened the store.
+    """Notifies other instances of changes, and waits for their notifications, on the event loop that opened the store.
 
     A task subscribes with a connection of its own. Notifications are sent through the pool, after a change is stored.
     """
@@ -45,10 +45,11 @@ class Notifications:
         self._debounce = NotificationDebounce(self._send)
 
     async def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a notification of another store object; return False if none arrived.
+        """Wait up to `timeout` seconds for a notification of another store object, and return True if one arrived.
 
-        Return True if a notification arrived, also between two calls, or may have been lost while the connection was
-        broken. The first call subscribes before it waits, which may take `timeout` seconds more.
+        Return True at once if one arrived since the last call, or may have been lost while the connection was broken.
+        Return False after the time-out, or when this object is closed. The first call subscribes before it waits, which
+        may take `timeout` seconds more.
         """
         if self._subscription is None:
             self._subscription = asyncio.get_running_loop().create_task(self._stay_subscribed())
@@ -61,11 +62,17 @@ class Notifications:
         return received
 
     def request(self) -> None:
-        """Notify the other instances soon that something changed; requests within 25 ms share a notification."""
+        """Notify the other instances that something changed, at once or within 25 ms.
+
+        Requests within 25 ms share a notification.
+        """
         self._debounce.request()
 
     async def close(self) -> None:
-        """Send requested notifications, stop the subscription, and wake the caller of `wait`."""
+        """Stop the subscription and wake the caller of `wait`.
+
+        Before that, wait up to a second until requested notifications are sent.
+        """
         await self._debounce.close(_CLOSE_GRACE_SECONDS)
         if self._subscription is not None:
             self._subscription.cancel()
@@ -81,7 +88,7 @@ class Notifications:
             await self._db.run_commands(("PUBLISH", self.channel, self.sender))
 
     async def _stay_subscribed(self) -> None:
-        """Keep a subscription until cancelled: after a failure, pause and subscribe again.
+        """Keep a subscription until this task is cancelled: after a failure, pause and subscribe again.
 
         Of consecutive failures only the first is logged.
         """
@@ -97,7 +104,7 @@ class Notifications:
             await asyncio.sleep(_SUBSCRIBE_RETRY_SECONDS)
 
     async def _receive(self) -> None:
-        """Subscribe on one connection and receive notifications until the connection fails or is cancelled.
+        """Subscribe on one connection and receive notifications until the connection fails or this call is cancelled.
 
         Raises: StoreError or the driver's errors if the connection fails; TimeoutError if a PING is not answered.
         """

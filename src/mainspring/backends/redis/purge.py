@@ -1,8 +1,9 @@
 """The store's method `purge`: remove rows and events, and write tallies, snapshots and one note in their place.
 
-A note is an event that changes no row. There are two calls. tidy.lua removes notes, leases and key-value entries, and
-finds runs, spans and deleted schedules that may be removed. Then Python builds a snapshot of each schedule from its
-events. Last, purge.lua removes what tidy.lua found, except rows of schedules that have changed meanwhile.
+A tally counts removed rows. A note is an event that changes no row. There are two calls. tidy.lua removes notes, leases
+and key-value entries, and finds runs, spans and deleted schedules that may be removed. Then Python builds a snapshot of
+each schedule from its events. Last, purge.lua removes what tidy.lua found, except rows of schedules that have changed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PURGE = load("purge", "common", "removal", "purge")
 
 
 def _encode_without_data(note: LogCompacted) -> bytes:
-    """Return the encoded row of a note without its last field, the data.
+    """Return the encoded row of a note (an event that changes no row) without its last field, the data.
 
     lua/purge.lua appends the data when it has counted the removed rows.
     """
@@ -40,7 +41,8 @@ _COMPACTED_FRONT = _encode_without_data(LogCompacted(through=1, streams=1, event
 async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
     """Remove rows that the retention policy no longer keeps, at most `limit` of each kind.
 
-    Return how many rows of each kind were removed; `more` is True if another call may remove further rows.
+    Return how many rows of each kind were removed; `more` is True if another call may remove further rows. `now`: the
+    instant of a test; None: the server's time.
     """
     max_ended = "" if policy.at_most is None else policy.at_most
     _, more, notes, leases, kept, runs, spans, gone, plans = await db.run_write(

@@ -29,7 +29,8 @@ _RESTORE = load("restore", "common", "restore")
 async def restore(db: Database, page: Page) -> bool:
     """Write all rows and events of a page, with the ids and numbers that they have, in one call; return True.
 
-    Return False, with nothing written, if the last event of this store's log does not have the number `page.after`.
+    Rows that exist are overwritten; spans are added. Return False, with nothing written, if the last event of this
+    store's log does not have the number `page.after`.
     """
     compacted = [event.seq for event in page.events if isinstance(event, LogCompacted)]
     answer = await db.run_write(
@@ -50,7 +51,8 @@ async def restore(db: Database, page: Page) -> bool:
 def _pack_runs(page: Page) -> list[tuple[Any, ...]]:
     """Return for each run of the page its id, its row with an empty trail, and the trail of its events on this page.
 
-    A trail is a list of log numbers. The script appends it to the trail that the run may have from an earlier page.
+    A trail is the log numbers of a run's events, which are a part of its row. The script appends the third value to the
+    trail that the run may have from an earlier page.
     """
     trails: defaultdict[str | None, list[int]] = defaultdict(list)
     for event in page.events:
@@ -97,5 +99,5 @@ async def exists(settings: RedisSettings) -> bool:
 
 
 def _tally_field(day: Ms, outcome: str) -> str:
-    """Return the name of a tally's field in its schedule's hash; `day` counts days since 1970."""
+    """Return the field of a tally (a count of removed rows) in its schedule's hash; `day` counts days since 1970."""
     return f"{day}\0{outcome}"

@@ -358,9 +358,10 @@ _AFTER_BYTES, _LOG_POSITION_BYTES = 17, 16
 
 
 def pack_span(span: Span) -> tuple[str, int, Raw, Raw]:
-    """Return a span as lua/apply.lua adds it: schedule, score, and the first and last part of the member.
+    """Return a span as lua/apply.lua adds it to the sorted set of its schedule's spans.
 
-    Between these parts the script writes the number of the log's last event, which makes the member unique.
+    That is: the schedule's id, the score (the end of the span), the first part and the last part of the member. Between
+    these parts the script writes the number of the log's last event, which makes the member unique.
     """
     return (
         span.schedule_id,
@@ -371,7 +372,7 @@ def pack_span(span: Span) -> tuple[str, int, Raw, Raw]:
 
 
 def encode_span_row(span: Span, position: int) -> bytes:
-    """Return the complete member of the sorted set for a span from another store.
+    """Return the complete member of the sorted set of its schedule's spans for a span from another store.
 
     `position`: a number that makes the member unique, and orders spans that begin at the same time.
     """
@@ -379,5 +380,5 @@ def encode_span_row(span: Span, position: int) -> bytes:
 
 
 def read_span(member: bytes) -> Span:
-    """Return the span that a member of the sorted set encodes."""
+    """Return the span that a member of the sorted set of a schedule's spans encodes."""
     return Span(*_decode(member[_AFTER_BYTES + _LOG_POSITION_BYTES :]))

@@ -8,7 +8,10 @@ from importlib import resources
 
 
 class Script:
-    """A Lua script: its text, the SHA-1 by which the server knows it, and its name, which tests see as a point."""
+    """A Lua script: its text, the SHA-1 by which the server knows it, and its name.
+
+    Tests know by this name the places in the code before and after a call of the script.
+    """
 
     __slots__ = ("name", "sha", "text")
 
@@ -20,7 +23,7 @@ class Script:
 
 @cache
 def load(name: str, *parts: str) -> Script:
-    """Return a script with this name, whose text is joined from the files `parts` of the folder lua/, without `.lua`.
+    """Return a script with this name. Its text is joined from the files `parts`, such as "common" for lua/common.lua.
 
     Without parts, the text is that of the file `name`.
     """

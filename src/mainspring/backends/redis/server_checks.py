@@ -1,4 +1,7 @@
-"""Check the server: reasons to refuse it, warnings about its settings, and a check of its free memory."""
+"""Checks of the server: can it be used, are its settings safe, and has it memory for new work?
+
+A server near its limit of memory (`maxmemory`) takes no new work, so that work under way can end.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,11 @@ def parse_info(answer: bytes) -> dict[str, str]:
 
 
 def find_refusal(info: dict[str, str], mode: str, where: str) -> StoreError | None:
-    """Return an error if the server cannot be used, or not yet; None if it can be used.
+    """Return an error if the server cannot be used, or not yet because it is loading its data; None if it can be used.
 
-    `info`: the server's answer to INFO. `mode`: the kind of server that the URL names. `where`: its name in error
-    texts.
+    It cannot be used if it is of another kind than the URL names, older than MIN_REDIS_VERSION, a read-only replica, or
+    set to evict any key at `maxmemory`. `info`: the server's answer to INFO, field → value. `mode`: the kind that the
+    URL names, "server", "sentinel" or "cluster". `where`: the server's name in error texts.
     """
     if info.get("loading", "0") != "0":  # while it loads, it answers INFO and nothing else
         return StoreUnavailable(f"{where} is loading its data")
@@ -58,9 +62,10 @@ def find_refusal(info: dict[str, str], mode: str, where: str) -> StoreError | No
 
 
 def _find_wrong_kind(info: dict[str, str], mode: str, where: str) -> StoreError | None:
-    """Return an error if the server is of another kind (single, Sentinel, cluster) than the URL names, else None.
+    """Return an error if the server is of another kind than the URL names; None if it is of this kind.
 
-    `info`: the server's answer to INFO. `mode`: the kind that the URL names. `where`: the server's name in error texts.
+    `info`: the server's answer to INFO, field → value. `mode`: the kind that the URL names: "cluster", or "server" or
+    "sentinel", which both mean a primary outside a cluster. `where`: the server's name in error texts.
     """
     kind = info.get("redis_mode", info.get("server_mode", "standalone"))
     if kind == "sentinel":
@@ -73,9 +78,9 @@ def _find_wrong_kind(info: dict[str, str], mode: str, where: str) -> StoreError 
 
 
 async def find_warnings(db: Database, info: dict[str, str]) -> tuple[str, ...]:
-    """Return a sentence, with the fix, for each setting of the server that endangers data.
+    """Return a sentence, with the fix, for each setting of the server that endangers data; () if there is none.
 
-    `info`: the server's answer to INFO.
+    `info`: the server's answer to INFO, field → value.
     """
     config = await _read_config(db)
     warnings = []
@@ -110,7 +115,7 @@ async def find_warnings(db: Database, info: dict[str, str]) -> tuple[str, ...]:
 async def _read_config(db: Database) -> dict[str, str]:
     """Return the server's settings named in `_CONFIG_NAMES`: name → value.
 
-    Return {} if the server refuses CONFIG, as managed servers do.
+    Return {} if the server refuses CONFIG, as managed servers do. Raises: StoreUnavailable, ConnectionLost.
     """
     found: dict[str, str] = {}
     try:
@@ -124,7 +129,10 @@ async def _read_config(db: Database) -> dict[str, str]:
 
 
 class MemoryGuard:
-    """Keeps the last tenth of the server's memory for work under way: near `maxmemory`, new work is refused."""
+    """Keeps the last tenth of the server's memory for work under way: near `maxmemory`, new work is refused.
+
+    It holds the server's last memory figures, which are read again after one second.
+    """
 
     def __init__(self) -> None:
         self._used = 0
@@ -134,9 +142,10 @@ class MemoryGuard:
     async def check_room(self, db: Database, changes: Sequence[Change]) -> None:
         """Raise an error if the server lacks memory for a batch of changes; the figures may be a second old.
 
-        Raises, for the whole batch: from 90 % of `maxmemory` on, StoreNearlyFull if a guard of the batch requires that
-        a run or schedule is absent; from 95 % on, StoreFull if the batch has no such guard and inserts runs. Other
-        batches pass, so that work under way can end.
+        Raises, for the whole batch: from 90 % of `maxmemory` on, StoreNearlyFull if a guard of the batch demands that a
+        run or schedule does not exist yet (a single new run, a new schedule); from 95 % on, StoreFull if the batch has
+        no such guard and inserts runs. All other batches pass, so that work under way can end. Without `maxmemory`,
+        every batch passes. StoreError or ConnectionLost if the figures cannot be read.
         """
         limit = _memory_limit(changes)
         if limit is None:
@@ -157,7 +166,11 @@ class MemoryGuard:
 
 
 def _memory_limit(changes: Sequence[Change]) -> float | None:
-    """Return the share of `maxmemory` from which on a batch is refused; None for a batch without new work."""
+    """Return the share of `maxmemory` from which on a batch is refused; None for a batch without new work.
+
+    It is ENQUEUE_MEMORY_RATIO if a guard of the batch demands that a run or schedule does not exist yet, else
+    PLAN_MEMORY_RATIO if a change inserts runs.
+    """
     if any(isinstance(change.guard, RunAbsent | ScheduleAbsent) for change in changes):
         return ENQUEUE_MEMORY_RATIO
     if any(change.runs for change in changes):

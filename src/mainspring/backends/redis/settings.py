@@ -163,8 +163,8 @@ def _parse_path(path: str, mode: Mode) -> tuple[str, int]:
 def _parse_database(parts: list[str], path: str, mode: Mode) -> int:
     """Return the number of the database: the only item of `parts`, or 0 without items.
 
-    `path`: the whole path, for the error text. Raises: InvalidInput if there are more parts or the part is no number,
-    or for another database than 0 in a cluster.
+    `parts`: the parts of the URL's path behind the Sentinels' service name. `path`: the whole path, for the error text.
+    Raises: InvalidInput if there are more parts or the part is no number, or for another database than 0 in a cluster.
     """
     number = parts[0] if parts else ""
     if len(parts) > 1 or (number and not (number.isdecimal() and int(number) < 100_000)):

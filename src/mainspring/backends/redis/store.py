@@ -43,8 +43,8 @@ _DEFAULT_HISTORY_MS: Ms = 86_400_000
 class RedisStore:
     """Store on one Redis or Valkey primary. Leases and due times are judged by the server's clock.
 
-    `clock` and `failpoint` are for tests: a clock in place of the server's, and a function that is called with the
-    names of places in the code.
+    `url`: the store's URL, or its settings already read. `clock` and `failpoint` are for tests: a clock in place of the
+    server's, and a function that is called with the names of places in the code. Raises: InvalidInput for a wrong URL.
     """
 
     capabilities = Capabilities(

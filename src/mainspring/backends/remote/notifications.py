@@ -32,7 +32,7 @@ def needs_notification(change: Change) -> bool:
 class NotificationDebounce:
     """Turns requests to notify into calls of `send`, at most one in 25 ms.
 
-    The first request after 25 ms without one is sent immediately. All requests of the next 25 ms share one call.
+    A request is sent at once if nothing was sent in the last 25 ms. All requests of the next 25 ms share one call.
     """
 
     def __init__(self, send: Callable[[], Awaitable[None]]) -> None:
@@ -42,7 +42,7 @@ class NotificationDebounce:
         self._closing = asyncio.Event()
 
     def request(self) -> None:
-        """Request a notification. It is sent at once or, after a recent one, within 25 ms."""
+        """Request a notification. It is sent at once or, after a recent one, when 25 ms have passed since that one."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         else:
@@ -64,7 +64,10 @@ class NotificationDebounce:
         self._task, self._closing = None, asyncio.Event()
 
     async def _run(self) -> None:
-        """Send a notification and wait for the gap; repeat this as long as `request` was called during the gap."""
+        """Send a notification and wait 25 ms; repeat both as long as `request` was called during the wait.
+
+        After `close`, the wait is cut short.
+        """
         try:
             while True:
                 self._requested_again = False

@@ -29,7 +29,7 @@ async def translate_failures(call: Awaitable[T]) -> T:
 
 
 async def retry_conflicts(call: Callable[[], Awaitable[T]]) -> T:
-    """Await `call()` again after a write conflict, at most MAX_CONFLICTING_TRIES times; return its answer.
+    """Await `call()`, and again after each write conflict, at most MAX_CONFLICTING_TRIES times; return its answer.
 
     Raises: the `StoreError` inside the last `WriteConflict`, or inside a `ConnectionLost` at once.
     """
@@ -45,10 +45,10 @@ async def retry_conflicts(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def resend_until_answered(send: Callable[[bool], Awaitable[T]], where: str) -> T:
-    """Await `send(resent)` until the store answers; return the answer. `where` names the store in error texts.
+    """Await `send(resent)`, again and again until the store answers; return the answer.
 
     `resent` is False in the first call and True once an answer was lost. The changes may then be stored already, under
-    their ids; for such changes the store answers "repeated".
+    their ids; for such changes the store answers "repeated". `where` names the store in error texts.
 
     Raises: `OutcomeUnknown` RESEND_SECONDS after the first lost answer; `StoreUnavailable` only if no answer was lost
     before, because then nothing is stored; the `StoreError` inside the last of MAX_CONFLICTING_TRIES write conflicts.

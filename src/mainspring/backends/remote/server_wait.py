@@ -24,9 +24,10 @@ class ServerStarting(Exception):
 
 
 async def wait_for_server(connect: Callable[[], Awaitable[T]], limit: Ms, log: logging.Logger) -> T:
-    """Await `connect()` again while it raises `ServerStarting`; return its answer. Each failed try is logged in `log`.
+    """Await `connect()`, again and again while it raises `ServerStarting`; return its answer.
 
-    Any other exception is raised at once: a server that refuses a user will refuse the next try, too.
+    Each failed try is logged in `log`. Any other exception is raised at once: a server that refuses a user will refuse
+    the next try, too.
 
     Raises: `StoreUnavailable` when a try fails `limit` milliseconds or more after the first began.
     """

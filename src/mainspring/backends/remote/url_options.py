@@ -15,10 +15,10 @@ FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no":
 def parse_options(
     query: str, own: Sequence[str], driver: Sequence[str] = ()
 ) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Split the query of a URL into the store's options (name → value) and the options for the driver, in their order.
+    """Split the query of a URL into (the store's options: name → value, the driver's options in their order).
 
-    `own` and `driver` are the names of both kinds. Raises: `InvalidInput` for an option in neither list; the text
-    suggests the nearest name.
+    `own`: names of the store's options. `driver`: names of the driver's options. Raises: `InvalidInput` for any other
+    option; the text suggests the nearest name.
     """
     options: dict[str, str] = {}
     passed_on: list[tuple[str, str]] = []

@@ -52,9 +52,11 @@ def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest |
 def _apply(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None, *, can_start: bool
 ) -> Applied:
-    """Write and claim in one transaction. `can_start`: the fast path `plan_and_claim` may write fires as running.
+    """Write the changes and make the claim in one transaction; `claim_request` None: make no claim.
 
-    Raises: `FastPathMissed` if `plan_and_claim` fails after it has written something; the transaction is rolled back.
+    `now`: the time to use, for tests; None: what the clock shows. `can_start`: the fast path `plan_and_claim` may write
+    fires as running. Raises: `FastPathMissed` if this path fails after it has written something; the transaction is
+    rolled back.
     """
     wall, lease_now = db.lease_clocks(now)
     claimed: Claimed | None = None
@@ -77,11 +79,12 @@ def _apply(
 def _write_frequent(
     db: Database, changes: Sequence[Change], results: list[Result], first: int, wall: Ms
 ) -> IndexedChanges:
-    """Try the two commonest fast paths: for a batch of one new run, else for the plain successes in the batch.
+    """Write the most frequent changes by fast paths: a batch of one new run, or the plain successes in a batch.
 
-    Set the `results` of the changes that are written, and return the others with their indexes. `first`: the batch's
-    first number for the column `mark`. If one of the changes returned is made under a run's lease, the run is removed
-    from `db.claimed_runs`.
+    A plain success ends a run that this store object claimed and that has no unique key. Set the `results` of the
+    written changes; return the other changes with their indexes. If one of these is made under a run's lease, the run
+    is removed from `db.claimed_runs`. `first`: the batch's first number for the column `mark`. `wall`: the present
+    time.
     """
     mark = first + len(changes)
     if len(changes) == 1:
@@ -97,9 +100,10 @@ def _write_frequent(
 
 
 def _write_others(db: Database, rest: IndexedChanges, results: list[Result], first: int, wall: Ms) -> None:
-    """Write the changes `rest` and set their `results`: by a fast path that fits, else in segments (`Segment`).
+    """Write the changes `rest` and set their `results`: by a fast path that fits, else by general statements.
 
-    `first`: the batch's first number for the column `mark`.
+    For these, the changes are divided into segments, in which no change depends on another. `first`: the batch's first
+    number for the column `mark`. `wall`: the present time.
     """
     mark = first + len(results)
     rest = advance_schedules(db, rest, results, mark, wall) if rest else rest
@@ -109,7 +113,7 @@ def _write_others(db: Database, rest: IndexedChanges, results: list[Result], fir
 
 
 def _end_holds(db: Database, changes: Sequence[Change], results: list[Result]) -> None:
-    """End the holds that `due` put on the guarded rows of accepted changes: such a row may be due again."""
+    """End the holds that `due` put on the rows guarded by accepted changes, because such a row may be due again."""
     for change, result in zip(changes, results, strict=True) if db.held_until else ():
         if result.status == "accepted" and isinstance(change.guard, RunLease | RunAt | ScheduleAt):
             db.held_until.pop(change.guard.id, None)
@@ -162,7 +166,10 @@ def _write_guarded_rows(db: Database, segment: Segment) -> dict[int, int]:
 
 
 def _insert_guarded_runs(db: Database, segment: Segment) -> Iterable[tuple[int, int]]:
-    """Insert the segment's runs that must not exist yet; return (index of the change, `n`) of each inserted run."""
+    """Insert the segment's runs that must not exist yet; return (index of the change, `n`) of each inserted run.
+
+    `n` is the number of the run's events.
+    """
     first = segment.first
     if db.run_rows(*insert_runs_statement(segment.absent), segment.wall) == len(segment.absent):
         return [(row_mark(row) - first, row_n(row)) for row in segment.absent]
@@ -188,7 +195,7 @@ def _ids_and_marks(rows: Iterable[list[Any]]) -> Iterable[tuple[Any, int]]:
 def _read_marks(db: Database, rows: Iterable[tuple[Any, int]], first: int) -> list[tuple[int, int]]:
     """Return (index of the change, `n`) of each run that its change has written, as the column `mark` shows.
 
-    `rows`: run ids, each with the change's mark. `first`: the mark of the batch's first change.
+    `rows`: (run id, the number that its change writes into `mark`). `first`: that number of the batch's first change.
     """
     return _decode_marks(db.value(sql.MARKED_RUNS, pack(list(rows))), first)
 
@@ -258,7 +265,8 @@ def _append_events(db: Database, holding: IndexedChanges, segment: Segment, acce
 def _event_rows(change: Change, mark: int, n: int) -> list[list[Any]]:
     """Return a row for `INSERT_EVENTS` for each event of the change.
 
-    `mark`: that of the change. `n`: that of the guarded row after the change.
+    `mark`: the number that the change writes into the column `mark`. `n`: the guarded row's number of events after the
+    change.
 
     For an event of a run, the row has the number of later events of that run: the statement subtracts it from the `n`
     in the run's row, which is written already.

@@ -159,7 +159,8 @@ _encoder = msgspec.json.Encoder()
 def schedule_values(schedule: Schedule, mark: int, event_count: int) -> list[Any]:
     """Return the values that rows of `UPDATE_SCHEDULES` and `INSERT_SCHEDULES` begin with; the caller adds the guard's.
 
-    `mark`: the number of the change for the column `mark`. `event_count`: how many of its events are of the schedule.
+    `mark`: the number for the schedule's column `mark`. `event_count`: how many events of the change are of the
+    schedule.
     """
     s = schedule
     spec = _encoder.encode(s.spec).decode()

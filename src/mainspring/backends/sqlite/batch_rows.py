@@ -18,9 +18,9 @@ from mainspring.model.run import ENDED, Run, State
 class Segment:
     """Changes of a batch that do not depend on each other, as rows for the statements of `apply_sql`.
 
-    There is one list of rows for each kind of guard. `first`: the mark of the batch's first change. The mark of a
-    change is `first` plus its index in the batch. It is written into the column `mark` of the guarded row, and shows
-    afterwards whether the guard held.
+    There is one list of rows for each kind of guard. `first`: the number for the column `mark` of the batch's first
+    change; each later change has the next number. The number shows afterwards whether the guard held. `wall`: the
+    present time.
     """
 
     def __init__(self, changes: IndexedChanges, first: int, wall: Ms) -> None:
@@ -48,7 +48,10 @@ class Segment:
             self._sort(index, change, first + index)
 
     def _sort(self, index: int, change: Change, mark: int) -> None:
-        """Build the row of the change with this index in the batch, and add it to the list for its kind of guard."""
+        """Build the row of the change with this index in the batch, and add it to the list for its kind of guard.
+
+        `mark`: the number for the row's column `mark`.
+        """
         guard = change.guard
         if isinstance(guard, RunLease):
             row = _run_values(change, guard.id, guard.epoch, mark)
@@ -81,7 +84,7 @@ class Segment:
 def split_segments(changes: IndexedChanges, first: int, wall: Ms) -> Iterable[Segment]:
     """Yield the changes, given with their indexes in a batch, in as few segments as possible, nearly always one.
 
-    `first`: the mark of the batch's first change. `wall`: the time to write into rows.
+    `first`: the number for the column `mark` of the batch's first change. `wall`: the present time.
     """
     for part in split_independent(changes):
         yield Segment(part, first, wall)
@@ -90,8 +93,9 @@ def split_segments(changes: IndexedChanges, first: int, wall: Ms) -> Iterable[Se
 def new_run_row(run: Run, event_count: int, wall: Ms, mark: int, guard_key: str | None) -> list[Any]:
     """Return a row for `insert_runs_statement`.
 
-    `event_count`: how many of the change's events are of the run; this becomes its `n`. `wall`: the end of the run, if
-    it has ended. `mark`: that of the change. `guard_key`: a unique key that no open run may have, or None.
+    `event_count`: how many of the change's events are of the run; this becomes its `n`. `wall`: the present time,
+    written as end of a run that has ended. `mark`: the number for the run's column `mark`. `guard_key`: a unique key
+    that no open run may have, or None.
     """
     return run_row(run, event_count, wall if run.state in ENDED else None, mark, guard_key)
 
@@ -104,7 +108,7 @@ def count_events_by_run(change: Change) -> Counter[str | None]:
 def _run_values(change: Change, run_id: str, guard: int, mark: int) -> list[Any]:
     """Return the values that rows of `END_ATTEMPTS`, `KEEP_RUNNING` and `UPDATE_AT` begin with.
 
-    `guard`: the epoch or `n` that the run's row must have. `mark`: that of the change.
+    `guard`: the epoch or `n` that the run's row must have. `mark`: the number for the run's column `mark`.
     """
     run = _run_of(change.run)
     return [
@@ -128,7 +132,7 @@ def _run_values(change: Change, run_id: str, guard: int, mark: int) -> list[Any]
 def _schedule_row(change: Change, mark: int) -> list[Any]:
     """Return the values that rows of `UPDATE_SCHEDULES` and `INSERT_SCHEDULES` begin with; the caller adds the guard's.
 
-    `mark`: that of the change.
+    `mark`: the number for the schedule's column `mark`.
     """
     schedule = change.schedule
     assert schedule is not None, "a guard on a schedule needs the schedule's values"
@@ -147,7 +151,7 @@ def _run_of(run: Run | None) -> Run:
 
 
 def _count_events(events: tuple[Event, ...], run_id: str) -> int:
-    """Count the events of this run."""
+    """Return how many of the events are of this run."""
     count = 0
     for event in events:
         if event.run_id == run_id and isinstance(event, RunEvent):

@@ -31,7 +31,7 @@ class ChangeWatch:
         self._foreign_at = -EAGER_FOR_SECONDS
 
     def interval(self) -> float:
-        """Return the seconds until the next poll."""
+        """Return the seconds until the next poll: fewer for a while after a commit of another connection."""
         if not self._db.uses_system_clock:
             return VIRTUAL_POLL_SECONDS
         is_eager = self._db.clock.monotonic() - self._foreign_at < EAGER_FOR_SECONDS
@@ -40,8 +40,8 @@ class ChangeWatch:
     def has_changed(self) -> bool:
         """Return True if another connection committed since the last call, or if the query for that failed.
 
-        Also test whether the file was removed or replaced (`check_file`). After a commit, `interval` is short for a
-        while.
+        Also set `is_file_lost` if the file was removed or replaced. After a commit of another connection, `interval` is
+        short for a while.
         """
         self._db.check_file()
         try:

@@ -165,10 +165,10 @@ def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms 
 def claim_in_transaction(
     db: Database, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms, lease_now: Ms
 ) -> Claimed:
-    """Lease due runs as `claim` does, but inside a write transaction that the caller has begun.
+    """Lease up to `limit` due runs inside a write transaction that the caller has begun. Otherwise like `claim`.
 
-    `ids`: consider only these runs; empty: all. `wall` and `lease_now`: the time by both clocks. Return the claims, and
-    when the next run becomes claimable.
+    `ids`: consider only these runs; empty: all. `wall`: the present time. `lease_now`: the present time by the clock of
+    leases. Return the claims, and when the next run becomes claimable.
     """
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
     db.reach("claim:begin")
@@ -182,9 +182,9 @@ def claim_in_transaction(
 
 
 def next_ready(db: Database, lanes: str, tasks: str) -> Ms | None:
-    """Return when the first run of these lanes and tasks (JSON lists) becomes claimable; None: there is no such run.
+    """Return when the first run of these lanes and tasks becomes claimable; None: there is no such run.
 
-    It is a past instant if a run is due already.
+    It is a past instant if a run is due already. `lanes` and `tasks`: JSON lists.
     """
     found: Ms | None = db.value(_NEXT_READY, lanes, tasks)
     return found
@@ -197,6 +197,7 @@ def _claim_uncontended(
 
     Otherwise change nothing and return None. Also return None if one of these runs crashed before, because such a run
     is claimed alone, or if one is not due yet and must not be claimed ahead. `tasks`: the offer's, as a JSON list.
+    `wall`: the present time. `lease_now`: the present time by the clock of leases.
     """
     given = (offer.lanes[0], tasks, wall + offer.ahead, limit, offer.owner, lease_now + offer.ttl, wall)
     text, numbers = db.run(_FIRST_STARTED, *given).fetchone()
@@ -217,7 +218,7 @@ def enter_gates(db: Database, names: list[str], wall: Ms) -> bool:
     """Take one slot of each gate in `names` and return True, if every gate has a slot for a new run.
 
     Else change nothing and return False. Also do so if a gate is named twice, or if runs are parked at one of the
-    gates, because parked runs come first.
+    gates, because parked runs come first. `wall`: the present time.
     """
     packed = pack(names)
     if len(set(names)) < len(names) or db.value(_COUNT_PASSABLE, packed, wall) < len(names):
@@ -233,7 +234,8 @@ def _claim_contended(
 
     `lanes` and `tasks`: the offer's, as JSON lists. `named`: a JSON list of run ids, to consider only those of them
     that the offer covers; None: consider all runs. If some of the first `limit` runs may be refused, up to four times
-    as many of each lane and priority are read. `db.gates_refused` is set for the next claim.
+    as many of each lane and priority are read. `db.gates_refused` is set for the next claim. `wall`: the present time.
+    `lease_now`: the present time by the clock of leases.
     """
     found = _candidates(db, lanes, tasks, wall, offer.ahead, limit, named)
     if not found:
@@ -257,7 +259,7 @@ def _candidates(
     """Return due runs in the order of claims: of `named` or, if it is None, the first `depth` per lane and priority.
 
     Runs that fall due within `ahead` ms are among them if they may be claimed ahead. `lanes` and `tasks`: only runs of
-    these, as JSON lists. `named`: a JSON list of run ids.
+    these, as JSON lists. `named`: a JSON list of run ids. `wall`: the present time.
     """
     if named is not None:
         text = db.value(_NAMED, lanes, tasks, wall + ahead, named)
@@ -272,9 +274,9 @@ def _candidates(
 
 
 def _cut_priorities(candidates: list[_Candidate], limit: int) -> list[_Candidate]:
-    """Return the candidates of the most urgent priorities.
+    """Return all candidates of the most urgent priority, then of the next ones until there are `4 * limit` or more.
 
-    The candidates of the next priority are added as long as there are fewer than `4 * limit`. More are not tested.
+    Candidates of the remaining priorities are left out: that many runs need not be tested.
     """
     found: list[_Candidate] = []
     for priority in range(4):
@@ -285,9 +287,9 @@ def _cut_priorities(candidates: list[_Candidate], limit: int) -> list[_Candidate
 
 
 def _admit(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> list[_Candidate]:
-    """Return up to `limit` candidates that pass their gates, and take their slots; park the runs that do not pass.
+    """Return up to `limit` candidates that pass their gates, and take their slots; park the runs that a gate refuses.
 
-    The rules are those of `model.gate.admit`. `db.gates_refused` is set for the next claim.
+    The rules are those of `model.gate.admit`. `db.gates_refused` is set for the next claim. `wall`: the present time.
     """
     gates, first = _read_gates(db, candidates)
     runs = (
@@ -306,7 +308,10 @@ def _admit(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> 
 
 
 def _read_gates(db: Database, candidates: list[_Candidate]) -> tuple[dict[str, Gate], dict[str, tuple[int, Ms, RunId]]]:
-    """Return the candidates' gates by name, and by gate the (priority, ready_at, id) of the first run parked there."""
+    """Return gate name → gate, and gate name → (priority, ready_at, id) of the first run that is parked at the gate.
+
+    Only gates of the candidates are included.
+    """
     names = sorted({name for candidate in candidates for name in candidate.gates or ()})
     gates: dict[str, Gate] = {}
     first: dict[str, tuple[int, Ms, RunId]] = {}
@@ -319,7 +324,10 @@ def _read_gates(db: Database, candidates: list[_Candidate]) -> tuple[dict[str, G
 
 
 def _start(db: Database, rids: str, offer: Offer, wall: Ms, lease_now: Ms) -> None:
-    """Write runs as running under a new lease, and append their RunStarted events. `rids`: row numbers, a JSON list."""
+    """Write runs as running under a new lease, and append their RunStarted events. `rids`: row numbers, a JSON list.
+
+    `wall`: the present time. `lease_now`: the present time by the clock of leases.
+    """
     db.run(_START, rids, offer.owner, lease_now + offer.ttl, wall)
     append_started(db, rids)
 

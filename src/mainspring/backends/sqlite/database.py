@@ -99,7 +99,10 @@ class Database:
         self._mark = random.SystemRandom().getrandbits(62)
 
     def second_connection(self) -> Database:
-        """Return a second `Database` on the file, not yet open; its connection never waits for another writer."""
+        """Return a new `Database` on the file, not open yet.
+
+        Its writes do not wait while another connection is writing: they fail at once.
+        """
         return Database(self.path, self.clock, self._synchronous, self._force, self._failpoint, busy_timeout=0)
 
     @property
@@ -112,17 +115,18 @@ class Database:
         return (self.clock.now(), self.clock.boot()) if now is None else (now, now)
 
     def lease_clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return (wall time, lease time) as `clocks`, but with the lease time of the system's clock rounded up by 1 ms.
+        """Return (wall time, lease time) in ms: `now` for both if a test gave it, else what the clock shows.
 
-        Why: a lease that begins now must not be shorter than its `ttl`.
+        A lease time of the system's clock is rounded up by 1 ms, because a lease that begins now must not be shorter
+        than its `ttl`.
         """
         wall, lease_now = self.clocks(now)
         return wall, lease_now + (now is None and self.uses_system_clock)
 
     def reserve_marks(self, count: int) -> int:
-        """Return the first of `count` consecutive numbers for the column `mark`, which no row has.
+        """Return the first of `count` consecutive numbers for the column `mark`. No row has one of these numbers.
 
-        A change writes such a number into its rows, and sees by it afterwards which rows it has written.
+        A change writes its number into its rows. A row that has the number afterwards was written by this change.
         """
         if self._mark + count > _MAX_MARK:
             self._mark = 1
@@ -170,7 +174,7 @@ class Database:
         return self._connection.execute(sql, parameters)
 
     def run_rows(self, template: str, rows: Sequence[Sequence[Any]], *first: Any) -> int:
-        """Execute the SQL `template`, which reads `BOUND_ROWS`, for `rows`; return how many table rows it changed.
+        """Execute the SQL `template`, which reads `BOUND_ROWS`, for `rows`; return how many rows of tables it changed.
 
         Long lists take several executions. `first`: the parameters before the rows, equal in all executions.
         """
@@ -199,7 +203,10 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[None]:
-        """Run statements outside a transaction, under the lock. An error of SQLite is raised as a `StoreError`."""
+        """Let a `with` block execute statements outside a transaction, under the lock of this connection.
+
+        An error of SQLite is raised as a `StoreError`.
+        """
         with self._lock:
             _ = self.connection
             try:
@@ -209,7 +216,7 @@ class Database:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Run several queries in one read transaction, so that they see one state of the file.
+        """Let a `with` block execute queries in one read transaction, so that they see one state of the file.
 
         An error of SQLite is raised as a `StoreError`.
         """
@@ -223,7 +230,7 @@ class Database:
 
     @contextlib.contextmanager
     def write(self, verb: str) -> Iterator[None]:
-        """Run statements in one write transaction: all of them or, after any exception, none.
+        """Let a `with` block execute statements in one write transaction: all of them or, after any exception, none.
 
         An error of SQLite is raised as a `StoreError`. `verb` begins the names of places that tests see, such as
         `apply:before_commit`.
@@ -273,7 +280,10 @@ class Database:
                 time.sleep(0.005 + 0.02 * random.random())  # noqa: S311 - jitter
 
     def close(self) -> None:
-        """Checkpoint the write-ahead log, unless another connection is using it, and close the connection."""
+        """Close the connection. Before, move the write-ahead log into the file, unless another connection is using it.
+
+        A connection of `second_connection` leaves the log as it is. If the store is closed already, nothing is done.
+        """
         with self._lock:
             connection, self._connection = self._connection, None
             self._reopen = False
@@ -322,7 +332,7 @@ class Database:
         os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 
     def _check_place(self) -> None:
-        """Raise a `StoreError` with the reason if a store at this path could not be opened or relied on."""
+        """Raise a `StoreError` with the reason if the file at this path could not be opened, written or relied on."""
         path = os.path.abspath(self.path)
         folder = os.path.realpath(os.path.dirname(path))
         if os.path.isdir(path):

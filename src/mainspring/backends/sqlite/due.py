@@ -109,8 +109,9 @@ def _hold_schedules(
 ) -> Due:
     """Hold the schedules of `rows` and return them with `next_at`, the instant at which `due` has more to return.
 
-    `rows`: (row number, schedule). The numbers are kept in `db.schedule_row_ids` for `advance_schedules`. `times`: when
-    further schedules are due; the list is changed. If `rows` has `limit` rows, more may be due, so `next_at` is now.
+    `rows`: (row number, schedule). The numbers are kept in `db.schedule_row_ids` for `advance_schedules`. `limit`: if
+    there are `limit` rows, more may be due, so `next_at` is now. `hold`: how long to hold a schedule. `wall`: the
+    present time. `times`: when further schedules are due; the list is changed.
 
     `can_be_early`: a schedule whose fire time has not come is held until its fire time. That time does not count in
     `next_at`, because the caller plans that fire now.
@@ -132,7 +133,8 @@ def _hold_schedules(
 def _expired_runs(db: Database, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
     """Return up to `limit` running runs whose lease ended, and hold them for `hold` ms.
 
-    `next_at` in the answer is the next instant at which the lease or hold of a further running run ends.
+    `next_at` in the answer is the next instant at which the lease or hold of a further running run ends. `wall`: the
+    present time. `lease_now`: the present time by the clock of leases.
     """
     found = read_runs(db.value(_EXPIRED_RUNS, pack(list(db.held_until)), lease_now, limit))
     before = dict(db.held_until)

@@ -22,7 +22,7 @@ def put_gates(db: Database, gates: list[tuple[Any, ...]]) -> None:
 
 
 def release_gates(db: Database, names: list[str]) -> None:
-    """Release one slot of a gate for each time that `names` has it."""
+    """Release one slot of a gate for each time that its name is in `names`. A name may be there several times."""
     if len(set(names)) == len(names):
         packed = pack(names)
         if db.run(sql.RELEASE_LAST_HOLDS, packed).rowcount == len(names):

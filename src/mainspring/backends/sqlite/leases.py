@@ -16,11 +16,13 @@ INSERT OR REPLACE INTO lease (name, owner, epoch, expires_at, renewed_at, data, 
 def lease(
     db: Database, name: str, owner: str, ttl: Ms, epoch: int | None, data: str | None, now: Ms | None
 ) -> Lease | None:
-    """Begin a new term (`epoch` None) if the lease is free, or renew the term `epoch`. Return None if refused.
+    """Begin a new term of a lease (`epoch` None) or renew its term `epoch`; return the lease, or None if refused.
 
-    The term ends `ttl` ms from now. `data` is stored with it; None keeps the text of a term that is renewed.
+    A new term is refused while another term lasts. A renewal is refused if the term is not the owner's or has ended.
+    The term ends `ttl` ms from now. `data` is stored with it; None keeps the text of a term that is renewed. `now`: the
+    time to use, for tests; None: what the clock shows.
 
-    A read without a transaction comes first: most attempts to take a lease are refused.
+    A read without a transaction comes first: most attempts to take a lease are refused, and need no write.
     """
     wall, lease_now = db.clocks(now)
     with db.read():
@@ -38,9 +40,10 @@ def lease(
 def _term(
     db: Database, name: str, owner: str, epoch: int | None, data: str | None, lease_now: Ms
 ) -> tuple[int, str | None] | None:
-    """Return the epoch and data to write for the term that the owner asks for, or None if the term is refused.
+    """Return (epoch, data) to write for the term that the owner asks for, or None if the term is refused.
 
     `epoch`: None for a new term, else the term to renew. `data`: None keeps the stored text of a term that is renewed.
+    `lease_now`: the present time by the clock of leases.
     """
     old = _read_lease(db, name)
     live = old is not None and old.live and old.expires_at > lease_now
@@ -57,7 +60,10 @@ def _read_lease(db: Database, name: str) -> Lease | None:
 
 
 def release(db: Database, name: str, owner: str, epoch: int) -> bool:
-    """End the owner's term `epoch` now and return True; return False if it was released or is not the present term."""
+    """End the owner's term `epoch` now and return True.
+
+    Return False if the term was released before or is not the lease's present term.
+    """
     with db.write("lease"):
         ended = db.run(
             "UPDATE lease SET live = 0 WHERE name = ? AND owner = ? AND epoch = ? AND live = 1", name, owner, epoch

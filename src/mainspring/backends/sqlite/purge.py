@@ -1,4 +1,4 @@
-"""The store's `purge`: delete what `rules/retention.py` allows, and write tallies, snapshots and an event instead."""
+"""The store's `purge`: delete what `rules/retention.py` allows, and keep tallies (counts of deleted rows) instead."""
 
 from __future__ import annotations
 
@@ -125,7 +125,10 @@ SELECT json_group_array(name) FROM (
 
 
 class _Run(NamedTuple):
-    """A run to remove, as `_REMOVABLE_RUNS` returns it. `at`: its fire time or, if it has none, its creation."""
+    """A run to remove. `rid`: its row number. `at`: its fire time or, if it has none, its creation.
+
+    `body`: the id of its payload, or None.
+    """
 
     rid: int
     schedule_id: ScheduleId | None
@@ -136,7 +139,7 @@ class _Run(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A span to remove, as `_REMOVABLE_SPANS` returns it."""
+    """A span to remove. `rowid`: its row number. `through`: the end of its range. `fires`: how many fires it covers."""
 
     rowid: int
     schedule_id: ScheduleId
@@ -146,7 +149,7 @@ class _Span(NamedTuple):
 
 
 class _Schedule(NamedTuple):
-    """A deleted schedule to remove, as `_REMOVABLE_SCHEDULES` returns it."""
+    """A deleted schedule to remove. `body`: the id of its payload, or None."""
 
     id: ScheduleId
     body: str | None
@@ -161,7 +164,7 @@ _keys = msgspec.json.Decoder(list[tuple[str, str]])
 
 
 def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
-    """Remove what the policy allows, in one transaction: all such spans, and at most `limit` rows of each other kind.
+    """Remove what the policy allows, in one transaction: all such spans, and up to `limit` rows of each other kind.
 
     Return the numbers of removed rows. If nothing can be removed, no write transaction is begun. `now`: the time to
     use, for tests; None: what the clock shows.
@@ -186,7 +189,8 @@ def _find_removable(
 ) -> tuple[Removable, list[_Span]]:
     """Return up to `limit` + 1 removable rows of each kind, and all removable spans.
 
-    The row beyond `limit` shows that a further call of `purge` has work to do.
+    The row beyond `limit` shows that a further call of `purge` has work to do. `wall`: the present time. `lease_now`:
+    the present time by the clock of leases.
     """
     before = policy.ended_before
     past = db.value(_REMOVABLE_LEASES, policy.lease_prefix, policy.leases_before, lease_now, limit + 1)
@@ -201,9 +205,10 @@ def _find_removable(
 
 
 def _compact(db: Database, rows: Removable, spans: list[_Span], wall: Ms) -> tuple[list[int], int]:
-    """Remove runs, spans and deleted schedules with their events; write tallies, snapshots and a LogCompacted instead.
+    """Remove runs, spans and deleted schedules, with their events and unused payloads.
 
-    Return the numbers (in the log) of the deleted events, and how many bodies were deleted.
+    Write instead: tallies (counts of removed rows), a snapshot of each schedule concerned, and a LogCompacted event.
+    Return the numbers (in the log) of the deleted events, and how many payloads were deleted. `wall`: the present time.
     """
     removed_runs = [RemovedRun(row.schedule_id, row.origin, row.at, row.state) for row in rows.runs]
     removed_spans = [RemovedSpan(row.schedule_id, row.through, row.reason, row.fires) for row in spans]
@@ -230,7 +235,10 @@ def _remove_runs(db: Database, rids: list[int]) -> list[int]:
 
 
 def _compact_streams(db: Database, schedules: Sequence[ScheduleId], wall: Ms) -> list[int]:
-    """Replace the own events of each schedule that exists by one snapshot; return the numbers of the deleted events."""
+    """Replace the own events of each schedule that exists by one snapshot; return the numbers of the deleted events.
+
+    Events of the schedule's runs are not replaced. `wall`: the present time.
+    """
     rows = read_schedules(db.value(_ROWS, pack(schedules))) if schedules else []
     if not rows:
         return []
@@ -245,7 +253,8 @@ def _compact_streams(db: Database, schedules: Sequence[ScheduleId], wall: Ms) ->
 def _remove_schedules(db: Database, schedules: list[ScheduleId]) -> list[int]:
     """Delete schedules with their events and own gates; return the numbers of the deleted events.
 
-    A gate that a run holds stays. The schedules' tallies are added to the tallies of no schedule.
+    A gate that a run holds stays. The schedules' tallies (counts of removed rows) are added to those without a
+    schedule.
     """
     if not schedules:
         return []
@@ -258,7 +267,7 @@ def _remove_schedules(db: Database, schedules: list[ScheduleId]) -> list[int]:
 
 
 def _remove_bodies(db: Database, candidates: set[str]) -> int:
-    """Delete those of the bodies `candidates` (their ids) that no row refers to any more; return how many."""
+    """Delete the payloads with the ids `candidates` to which no row refers any more; return how many were deleted."""
     orphans = _texts.decode(db.value(_ORPHANS, pack(list(candidates)))) if candidates else []
     if orphans:
         db.run("DELETE FROM body WHERE id IN (SELECT value FROM json_each(?1))", pack(orphans))

@@ -37,7 +37,7 @@ def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms
 
     `leases`: (run id, epoch) of each lease that the owner knows. An extended lease ends `ttl` ms from now. A lease that
     has ended is lost, even if no worker has claimed the run since. A stray is a run that the store believes to be held
-    by the owner and that `leases` does not name.
+    by the owner and that `leases` does not name. `now`: the time to use, for tests; None: what the clock shows.
     """
     wall, lease_now = db.clocks(now)
     db.reach("renew:begin")
@@ -58,7 +58,10 @@ def renew(db: Database, owner: str, leases: Sequence[tuple[RunId, int]], ttl: Ms
 
 
 def progress(db: Database, run_id: RunId, epoch: int, text: str) -> bool:
-    """Store a run's progress line if the run is still running under this epoch; return whether it was stored."""
+    """Store the text as the run's progress and return True, if the run is still running under this epoch.
+
+    Else change nothing and return False.
+    """
     with db.read():
         changed = db.run(
             "UPDATE run SET progress = ?3 WHERE id = ?1 AND state = 'running' AND epoch = ?2", run_id, epoch, text

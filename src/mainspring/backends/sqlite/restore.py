@@ -64,7 +64,10 @@ def restore(db: Database, page: Page) -> bool:
 
 
 def _write_page(db: Database, page: Page) -> None:
-    """Write the rows and events of the page. Rows replace rows with the same key; payloads that exist stay."""
+    """Write the page: its rows replace rows with equal keys, and its spans and events are added.
+
+    Payloads that exist stay as they are.
+    """
     many = db.connection.executemany
     many(_PUT_BODIES, (_plain(astuple(body)) for body in page.bodies))
     # Ended runs first: an open run of the page may hold a unique key that an ended run still has in this store.
@@ -84,7 +87,7 @@ def _plain(values: Iterable[Any]) -> list[Any]:
 
 
 def _run(run: Run) -> list[Any]:
-    """Return the values of a run for `_PUT_RUNS`."""
+    """Return the values of a run for the statement `_PUT_RUNS`, in the order of its columns."""
     row = _plain(astuple(run))
     row[_STATE] = STATE_TEXT[run.state]
     row[_GATES] = _encoder.encode(run.gates).decode() if run.gates else None
@@ -93,13 +96,16 @@ def _run(run: Run) -> list[Any]:
 
 
 def _schedule(row: Schedule, touched: int) -> list[Any]:
-    """Return the values of a schedule for `_PUT_SCHEDULES`. `touched`: its number of touches, 0 for none."""
+    """Return the values of a schedule for the statement `_PUT_SCHEDULES`, in the order of its columns.
+
+    `touched`: the schedule's number of touches, 0 for none.
+    """
     own = {"spec": _encoder.encode(row.spec).decode(), "body": row.spec.body, "touched": touched}
     return _plain(own[name] if name in own else getattr(row, name) for name in _SCHEDULE_FIELDS)
 
 
 def _event(event: Event) -> list[Any]:
-    """Return the values of an event for `_ADD_EVENTS`."""
+    """Return the values of an event for the statement `_ADD_EVENTS`, in the order of its parameters."""
     return _plain(
         (
             event.seq,

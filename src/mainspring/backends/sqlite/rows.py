@@ -65,16 +65,16 @@ MAX_STATEMENT_ROWS = 256
 
 @cache
 def expand_rows(template: str, width: int, rows: int) -> str:
-    """Return the statement of an SQL template with `BOUND_ROWS`, for `rows` rows of `width` values each."""
+    """Return the SQL `template` with placeholders for its `BOUND_ROWS`: `rows` rows of `width` values each."""
     row = "(" + ", ".join("?" * width) + ")"
     return template.replace("%ROWS%", ", ".join([row] * rows))
 
 
 def statement_size(rows: int) -> int:
-    """Return the number of rows to bind for `rows` rows: that number, rounded up. Rows of NULLs fill the statement.
+    """Return how many rows a statement should have to bind `rows` rows: that number, rounded up.
 
-    Templates skip the rows of NULLs, which are less than a quarter. Why: SQLite prepares a statement for each different
-    number, and rounding leaves few different ones.
+    Rows of NULLs, which are less than a quarter, fill the statement; templates skip them. Why: SQLite prepares a
+    statement for each different number of rows, and rounding leaves few different numbers.
     """
     step = 1 << max(0, rows.bit_length() - 3)
     return -(-rows // step) * step
@@ -121,7 +121,10 @@ def read_runs(text: str) -> list[Run]:
 
 
 def _full_run_value(name: str) -> str:
-    """Return SQL for the value of a field in a bound row that has all fields of a run."""
+    """Return SQL for the value of a field in a bound row that has all fields of a run.
+
+    `created_at` is not in the row: it is the statement's first parameter.
+    """
     return "?1" if name == "created_at" else column(_AT[name])
 
 
@@ -165,9 +168,10 @@ INSERT_RUNNING_RUNS = _insert(_CLAIMED_VALUES.get(name) or _new_run_value(name) 
 
 
 def insert_run_statement(row: list[Any], created_at: int) -> tuple[str, list[Any]]:
-    """Return an INSERT of one new run and the values that it binds. `row`: a short `run_row`, which is changed.
+    """Return an INSERT of one new run and the values that it binds.
 
-    Columns without a value are left out of the statement, which makes it measurably faster.
+    `row`: the row that `run_row` returns for a new run; the list is changed. `created_at`: the present time. Columns
+    without a value are left out of the statement, which makes it measurably faster.
     """
     row[-1] = created_at  # takes the place of the guard's key
     filled = tuple([index for index, value in enumerate(row) if value is not None])
@@ -186,15 +190,15 @@ def _insert_run_sql(filled: tuple[int, ...]) -> str:
 
 
 def is_new_row(row: list[Any]) -> bool:
-    """Return True if a `run_row` is short: the run is new, so the fields of its later life have their defaults."""
+    """Return True if a `run_row` is of a new run. Such a row is short: later fields have their defaults."""
     return len(row) == _NEW_ROW_LENGTH
 
 
 def insert_runs_statement(rows: list[list[Any]]) -> tuple[str, list[list[Any]]]:
     """Return an INSERT of runs, and the rows to bind for it. `rows`: rows of `run_row`.
 
-    If one of the rows is not short, the short rows are filled up with defaults, because all rows must be of one length.
-    The statement's parameter before the rows is created_at.
+    Rows of new runs are short. If one of the rows is not short, the short rows are filled up with defaults, because all
+    rows must be of one length. The statement's parameter before the rows is created_at.
     """
     if all(map(is_new_row, rows)):
         return INSERT_NEW_RUNS, rows
@@ -204,8 +208,8 @@ def insert_runs_statement(rows: list[list[Any]]) -> tuple[str, list[list[Any]]]:
 def run_row(run: Run, n: int, ended_at: int | None, mark: int, guard_key: str | None) -> list[Any]:
     """Return a run's row for the INSERT statements. The row of a new run is short: it ends with `guard_key`.
 
-    `n`: the number of the run's events. `ended_at`: None for an open run. `mark`: number for the column `mark`.
-    `guard_key`: a unique key, or None; if an open run has this key, the INSERT skips the row.
+    `n`: the number of the run's events. `ended_at`: None for an open run. `mark`: the number for the run's column
+    `mark`. `guard_key`: a unique key, or None; if an open run has this key, the INSERT skips the row.
     """
     values = astuple(run)
     row = [*values[: len(_CREATION_FIELDS)], mark, guard_key]
@@ -224,8 +228,8 @@ def run_row(run: Run, n: int, ended_at: int | None, mark: int, guard_key: str | 
 def new_run_rows(runs: Iterable[Run], mark: int) -> list[list[Any]] | None:
     """Return rows for `INSERT_NEW_RUNS`, or None if a run has values that a new run does not have.
 
-    All rows get the number `mark`. A run that differs from the run before it only in id and body gets a copy of that
-    run's row, which is faster.
+    `mark`: the number for the column `mark` of the runs. A run that differs from the run before it only in id and body
+    gets a copy of that run's row, which is faster.
     """
     rows: list[list[Any]] = []
     model: Run | None = None
@@ -307,12 +311,12 @@ WHERE {column(5)} IS NOT NULL AND ({column(1)} IS NULL OR r.mark = {column(1)})
 
 
 def event_row(event: Event, change: str | None, mark: int | None, n: int | None) -> list[Any]:
-    """Return a row for `INSERT_EVENTS`.
+    """Return a row for `INSERT_EVENTS`. `change`: the id of the event's change; None if the store writes the event.
 
-    `change`: the id of the event's change; None if the store itself writes the event. `mark`: the mark of the run's
-    row, if the event is of a run that the change writes; then `n` is the number of later events of that run in the
-    change, which the statement subtracts from the `n` in the run's row. Without a mark, `n` is the event's number among
-    those of its schedule; None for an event that belongs to no run and no schedule.
+    For an event of a run that the change writes, `mark` is the number in the run's column `mark`, and `n` is how many
+    later events of that run the change has: the statement subtracts it from the `n` in the run's row. For any other
+    event, `mark` is None. Its `n` is its number among the events of its schedule, or None if it belongs to no run and
+    no schedule.
     """
     return [
         event.run_id,

@@ -1,4 +1,4 @@
-"""The file's schema: its application id, version and migrations, and the boot of the machine that wrote the leases."""
+"""The file's schema: its application id, version and migrations. Also ends leases from before the machine's restart."""
 
 from __future__ import annotations
 

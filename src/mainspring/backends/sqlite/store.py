@@ -74,7 +74,10 @@ class SqliteStore:
         return self._db.path
 
     def open_beside(self) -> SqliteStore:
-        """Return a new store object on the file, not open yet, whose connection never waits for another writer."""
+        """Return a new store object on the file, not open yet.
+
+        Its writes do not wait while another connection is writing: they fail at once.
+        """
         other = SqliteStore.__new__(SqliteStore)
         other._use(self._db.second_connection())
         return other
@@ -161,7 +164,10 @@ class SqliteStore:
         timer: asyncio.TimerHandle | None = None
 
         def poll(least: float = 0.0) -> None:
-            """End the wait if another connection has committed, else set the timer to `least` seconds or more."""
+            """End the call of `wait` if another connection has committed, else poll again in `least` seconds or later.
+
+            Called by a timer, and by `due` while the engine plans ahead.
+            """
             nonlocal timer
             if timer is not None:
                 timer.cancel()

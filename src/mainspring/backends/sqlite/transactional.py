@@ -29,9 +29,10 @@ class CallerDatabase(Database):
 
     @contextlib.contextmanager
     def read(self) -> Iterator[None]:
-        """Run statements with sqlite3's default row and text types, whatever types the caller has set.
+        """Let a `with` block execute statements with sqlite3's default row and text types.
 
-        Errors reach the caller as sqlite3 raises them.
+        Types that the caller has set on the connection are set again afterwards. Errors reach the caller as sqlite3
+        raises them.
         """
         connection = self.connection
         factories = connection.row_factory, connection.text_factory
@@ -43,10 +44,11 @@ class CallerDatabase(Database):
 
     @contextlib.contextmanager
     def write(self, verb: str) -> Iterator[None]:
-        """Run statements in a savepoint of the caller's transaction: all of them or, after any exception, none.
+        """Let a `with` block execute statements in a savepoint of the caller's transaction.
 
-        If the caller has no open transaction, one is begun. Whether it is then committed or left open follows from the
-        connection's settings, as it would for an INSERT of the caller. `verb` is not used.
+        After any exception, none of them has an effect. If the caller has no open transaction, one is begun. Whether it
+        is then committed or left open follows from the connection's settings, as it would for an INSERT of the caller.
+        `verb` is not used.
         """
         connection = self.connection
         with self.read():

@@ -44,9 +44,9 @@ _waited_rows = msgspec.json.Decoder(list[tuple[str, int, int | None, int | None,
 
 
 def unpark(db: Database, limit: int, wall: Ms) -> int:
-    """Make up to `limit` parked runs claimable, as far as their gates have room at the time `wall`; return how many.
+    """Make up to `limit` parked runs claimable, as far as their gates have room, and return how many.
 
-    A read without a transaction comes first: in most calls no gate has room for a parked run.
+    `wall`: the present time. A read without a transaction comes first: in most calls no gate has room for a parked run.
     """
     with db.read():
         counts = _count_unparked(db.value(_WAITED_AT, limit), limit, wall)
@@ -62,7 +62,7 @@ def unpark(db: Database, limit: int, wall: Ms) -> int:
 def _count_unparked(text: str, limit: int, wall: Ms) -> list[tuple[str, int]]:
     """Return (gate, number of runs to un-park) for each gate with room, at most `limit` runs in total.
 
-    `text`: the answer of the query `_WAITED_AT`, as JSON.
+    `text`: the answer of the query `_WAITED_AT`, as JSON. `wall`: the present time.
     """
     counts: list[tuple[str, int]] = []
     left = limit
@@ -75,7 +75,7 @@ def _count_unparked(text: str, limit: int, wall: Ms) -> list[tuple[str, int]]:
 
 
 def _gate_room(name: str, row: Iterable[Any], limit: int, wall: Ms) -> int:
-    """Return how many runs the gate lets pass at the time `wall`; `row`: its max, held and closed_until.
+    """Return how many runs the gate lets pass at the present time `wall`. `row`: its max, held and closed_until.
 
     A gate that does not exist, for which the three values are None, lets `limit` runs pass.
     """

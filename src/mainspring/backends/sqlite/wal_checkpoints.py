@@ -48,10 +48,11 @@ class WalCheckpoints:
         self.rounds = 0
 
     def committed(self, rows: int) -> None:
-        """Count a commit; after every `CHECKPOINT_EVERY_COMMITS` of them, let the thread make checkpoints.
+        """Count a commit. After about `CHECKPOINT_EVERY_COMMITS` of them, let the thread make checkpoints.
 
-        `rows`: the number of rows that the connection has changed since it was opened, with `ROWS_PER_MOVED_SCHEDULE`
-        more for each advance of a schedule.
+        The first time, the thread is started. A commit of many rows counts as several. `rows`: the number of rows that
+        the connection has changed since it was opened, with `ROWS_PER_MOVED_SCHEDULE` more for each advance of a
+        schedule.
         """
         self._commits += 1 + max(0, rows - self._rows) / ROWS_PER_COMMIT  # a new connection counts from 0 again
         self._rows = rows
@@ -63,18 +64,18 @@ class WalCheckpoints:
                 SystemThreads().start(self._run, "mainspring-checkpoints")
 
     def pause(self) -> None:
-        """Call before a fork: wait for a checkpoint under way, and keep no file open until `resume`."""
+        """Wait for a checkpoint under way, and keep no file open until `resume`. Called before a fork."""
         self._lock.acquire()
         self._close()
 
     def resume(self) -> None:
-        """Call after a fork, in the parent: allow checkpoints again."""
+        """Allow checkpoints again. Called in the parent after a fork."""
         self._lock.release()
 
     def end(self) -> None:
         """Close the connection for good, and let the thread end.
 
-        Waits for a checkpoint under way, but not for the thread's end.
+        Wait for a checkpoint under way, but not for the thread's end.
         """
         self._ended = True
         with self._lock:
@@ -95,7 +96,10 @@ class WalCheckpoints:
                 return
 
     def _checkpoint(self) -> None:
-        """Make one checkpoint, over a connection that is opened if there is none. After `end`, do nothing."""
+        """Make one checkpoint, over a connection that is opened if there is none. Errors are not reported.
+
+        After `end`, do nothing.
+        """
         # Errors are suppressed: the next commit reports a full disk or a damaged file.
         with self._lock, contextlib.suppress(*STATEMENT_ERRORS):
             if self._ended:

@@ -79,7 +79,10 @@ class HintConsumer:
         self.unreadable = 0
 
     def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
-        """Give messages for `tasks` to `worker`. `unstored`: ids of the runs whose outcome is not stored yet."""
+        """Give messages for `tasks` to `worker`, which then claims the runs that they name.
+
+        `tasks`: names of tasks. `unstored`: ids of the runs whose outcome is not stored yet.
+        """
         inbox = HintInbox(tasks, worker.running, unstored, self._poll, self._answer_soon, self._room.set)
         worker.attach_hints(inbox)
         self._workers.append((worker, inbox))
@@ -182,7 +185,7 @@ class HintConsumer:
             await self._broker.bury(bad, group=WORKER_GROUP, reason="not a message of work")
 
     async def _wait_for_room(self) -> None:
-        """Wait until fewer than `_max_named` runs wait to be claimed. Meanwhile acknowledge messages that are too old.
+        """Return once fewer than `_max_named` runs wait to be claimed. Meanwhile acknowledge messages that are too old.
 
         A message is too old if its run has not been claimed for `STALE_MESSAGE_SECONDS` and two poll intervals.
         """

@@ -64,7 +64,7 @@ class Outbox:
         self.dropped = 0
 
     def put(self, body: str) -> None:
-        """Queue a message without waiting. If the outbox is full, drop the oldest message."""
+        """Queue the message `body` without waiting. If the outbox is full, drop the oldest message."""
         self.dropped += len(self._waiting) == MAX_OUTBOX_MESSAGES
         self._waiting.append(body)
         if self._task is None:
@@ -104,7 +104,10 @@ class Dispatcher:
     def __init__(
         self, broker: Broker, availability: BrokerAvailability, now: Callable[[], Ms], is_held: Callable[[str], bool]
     ) -> None:
-        """`now` returns the store's time; `is_held(run_id)` is True for a run whose lease this instance holds."""
+        """Publish to `broker`; report successes and failures to `availability`. `now` returns the store's time.
+
+        `is_held(run_id)` returns True for a run whose lease this instance holds.
+        """
         self._broker = broker
         self._availability = availability
         self._now = now

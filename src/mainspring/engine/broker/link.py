@@ -42,7 +42,10 @@ class BrokerLink:
         owner: str,
         is_held: Callable[[str], bool],
     ) -> None:
-        """`owner` names this instance; `is_held(run_id)` is True for a run whose lease this instance holds."""
+        """Make the link between the instance `owner` and `broker`; connect to nothing yet.
+
+        `is_held(run_id)` returns True for a run whose lease this instance holds.
+        """
         self.broker = broker
         self.availability = BrokerAvailability()
         self._store = store
@@ -92,7 +95,7 @@ class BrokerLink:
         self.consumer.start()
 
     def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
-        """Give messages for `tasks` to a further worker. Does nothing before `start`.
+        """Give messages for `tasks`, which are names of tasks, to a further worker. Do nothing before `start`.
 
         `unstored`: ids of the runs whose outcome is not stored yet.
         """
@@ -100,7 +103,10 @@ class BrokerLink:
             self.consumer.serve(worker, tasks, unstored)
 
     def make_resender(self, leader: Leader, handlers: Mapping[str, Handler]) -> Loop:
-        """Return the loop, not yet started, that announces runs again whose message was lost, while `leader` leads."""
+        """Return the loop, not yet started, that announces runs again whose message was lost, while `leader` leads.
+
+        `handlers`: task name → handler. Only an overdue run of one of these tasks starts a search for lost messages.
+        """
         return HintResender(self, leader, self._store, self._clock, self._settings, handlers)
 
     def listen(self, on_event: Callable[[], None]) -> None:
@@ -161,10 +167,10 @@ class BrokerLink:
 
 
 class HintResender(Loop):
-    """Announces runs again whose message was lost: they are overdue by a poll interval, and no message of them waits.
+    """Announces runs again whose message was lost. Only the leader does this. Thread: engine loop.
 
-    Only the leader does this. The workers' own polls find such runs, too; a message brings the runs to idle workers,
-    which wait for messages. Thread: engine loop.
+    Such a run is overdue by a poll interval, and no message waits in its lane's topic. The workers' own polls find such
+    runs, too; a message brings the runs to idle workers, which wait for messages.
     """
 
     name = "sweep"
@@ -178,7 +184,10 @@ class HintResender(Loop):
         settings: Settings,
         handlers: Mapping[str, Handler],
     ) -> None:
-        """Announce runs through `link` while `leader` leads, if a run of a task in `handlers` is overdue."""
+        """Announce runs through `link` while `leader` leads, if a run of a task in `handlers` is overdue.
+
+        `handlers`: task name → handler.
+        """
         super().__init__(settings.poll / 1000)
         self._link = link
         self._leader = leader
@@ -202,12 +211,13 @@ class HintResender(Loop):
         return self.poll
 
     async def resend(self) -> int:
-        """Announce overdue runs again if there are more of them than unanswered messages.
+        """Announce overdue runs again if there are more of them than unanswered messages. Return how many it announced.
+
+        Only lanes in whose topic no message waits are compared: elsewhere a waiting message may name an overdue run.
+        Runs that were announced again lately are left out, and at most `RESEND_BATCH_RUNS` are taken.
 
         An unanswered message explains an overdue run: a worker may have the message and no free slot for its run.
-        Return how many runs were announced. Usually nothing is overdue, and one cheap query to the store shows it.
-
-        Raises: StoreError, BrokerError.
+        Usually nothing is overdue, and one cheap query to the store shows it. Raises: StoreError, BrokerError.
         """
         settings = self._settings
         lanes = tuple(lane_of(settings.namespace, queue) for queue in settings.queues)
@@ -229,7 +239,7 @@ class HintResender(Loop):
         return len(lost)
 
     async def _count_unanswered(self, lanes: Sequence[str]) -> dict[str, int]:
-        """Return the number of unacknowledged messages of each lane in whose topic no message waits to be read.
+        """Return lane → number of unacknowledged messages, for each lane in whose topic no message waits to be read.
 
         Raises: BrokerError.
         """
@@ -238,10 +248,10 @@ class HintResender(Loop):
         return {lane: depth.unanswered for lane, depth in depths.items() if depth.waiting == 0}
 
     async def _find_overdue(self, lanes: Container[str], before: Ms) -> list[Run]:
-        """Return claimable runs of these lanes that were due before the store time `before`, up to `RESEND_BATCH_RUNS`.
+        """Return claimable runs of these lanes that were due at the store time `before`, up to `RESEND_BATCH_RUNS`.
 
-        Runs that were announced again lately are left out: within the time after which the broker delivers an
-        unanswered message again. Raises: StoreError.
+        Leave out runs that were announced again lately: less than `redeliver_after` ago, the time after which the
+        broker delivers an unanswered message again. Raises: StoreError.
         """
         forget_before = self._clock.monotonic() - self._link.broker.limits.redeliver_after / 1000
         self._resent_at = {run_id: at for run_id, at in self._resent_at.items() if at > forget_before}

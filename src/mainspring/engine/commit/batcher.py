@@ -78,7 +78,7 @@ class EventSink(Protocol):
 
     @property
     def has_listeners(self) -> bool:
-        """True if published events reach any subscriber; else `publish` need not be called."""
+        """True if published events reach any subscriber or reader; if False, `publish` need not be called."""
         ...
 
     def publish(self, event: Event) -> None:
@@ -98,7 +98,7 @@ class Batcher:
         publisher: EventSink | None = None,
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Commit to `store`, at most once per `pace` seconds while no caller waits.
+        """Commit to `store`. While no caller waits and few changes are queued, commit at most once per `pace` seconds.
 
         `claims`: the workers whose claims may share a commit. `publisher` receives the events of accepted changes.
         `is_busy` returns True while handlers take every slot and no caller waits for the end of a run, so that
@@ -155,10 +155,11 @@ class Batcher:
         return await self.submit(change)
 
     async def apply_here(self, change: Change) -> Result:
-        """Commit a change and return its result, in the caller's own task if no commit is under way: that saves a task.
+        """Commit a change in the caller's own task and return its result, which saves a task.
 
-        Cancelling the caller then cancels the commit. Raises: StoreError if the change could not be committed, or if
-        the result is unknown.
+        If changes are queued or a commit is under way in the queue's task or here, do what `apply` does instead.
+        Cancelling the caller cancels a commit in its task. Raises: StoreError if the change could not be committed, or
+        if the result is unknown.
         """
         if self._flusher is not None or self._is_committing_here or self._queue:
             return await self.apply(change)
@@ -173,8 +174,8 @@ class Batcher:
     async def apply_beside(self, change: Change) -> Result:
         """Commit a large change at once and alone, even while another commit is under way, and return its result.
 
-        Why: the caller can build its next change during the commit. Raises: StoreError if the change could not be
-        committed, or if the result is unknown.
+        Why not queue it: the caller can build its next change during the commit. Raises: StoreError if the change could
+        not be committed, or if the result is unknown.
         """
         results: list[Result | StoreError] = []
         await self._commit([_Waiting(change, results.append, 1, 0, Urgency.WAITED_FOR)])
@@ -286,7 +287,7 @@ class Batcher:
     async def _linger(self) -> None:
         """Wait for more changes to share the commit, until one of the queued changes may linger no longer.
 
-        Return at once if a caller waits for a queued change, if `flush` is waiting, or if `FLUSH_AT_CHANGES` changes
+        Return earlier if a caller waits for a queued change, if `flush` is waiting, or if `FLUSH_AT_CHANGES` changes
         are queued.
         """
         loop = asyncio.get_running_loop()
@@ -374,7 +375,7 @@ class Batcher:
     def _report_accepted(self, accepted: list[Change], applied: Applied) -> None:
         """Call the callback of `call_after_commit`, and publish the events of the accepted changes.
 
-        `applied`: the store's answer to the commit, whose instant the events get.
+        `applied`: the store's answer to the commit. Its time becomes the time of the events.
         """
         if self._after_commit is not None:
             self._after_commit(accepted, applied)

@@ -37,9 +37,10 @@ class InlineWriter:
     def __init__(
         self, open_another: Callable[[], Store], submitter: ThreadsafeSubmitter, stopwatch: Callable[[], float]
     ) -> None:
-        """`open_another` makes a further store object for the same file, not yet opened.
+        """Make a writer without a connection yet. `open_another` makes a further store object for the same file.
 
-        `submitter` commits through the engine thread. `stopwatch` returns the time in seconds, from any origin.
+        The store object is not yet opened. `submitter` commits through the engine thread. `stopwatch` returns the time
+        in seconds, from any origin.
         """
         self._open_another = open_another
         self._submitter = submitter
@@ -90,7 +91,10 @@ class InlineWriter:
             self._count_in_engine(-1)
 
     async def close(self) -> None:
-        """Close the connection as soon as no thread uses it. After 20 further changes it is opened again."""
+        """Wait until no thread uses the connection, and close it.
+
+        After `INLINE_AFTER_CHANGES` further changes, the next change opens it again.
+        """
         with self._using:
             store, self._store, self._detour = self._store, None, INLINE_AFTER_CHANGES
             if store is not None:
@@ -107,7 +111,9 @@ class InlineWriter:
     def _write(self, change: Change) -> Result | None:
         """Commit a change on this thread and return its result. Return None if the engine thread must commit it.
 
-        After an error of the store, or a slow commit, the next changes go through the engine thread, too.
+        The engine thread must if changes are under way there, if another thread uses the connection, or if the store
+        failed. After a slow commit or an error other than `StoreUnavailable`, the next changes go through the engine
+        thread, too.
         """
         if self._in_engine or not self._using.acquire(blocking=False):
             return None

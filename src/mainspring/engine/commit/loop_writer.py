@@ -50,9 +50,9 @@ class LoopWriter:
     """
 
     def __init__(self, open_another: Callable[[], Store], submitter: ThreadsafeSubmitter) -> None:
-        """`open_another` makes a further store object for the same server, not yet opened.
+        """Make a writer without a connection yet. `open_another` makes a further store object for the same server.
 
-        `submitter` commits through the engine loop.
+        The store object is not yet opened. `submitter` commits through the engine loop.
         """
         self._open_another = open_another
         self._submitter = submitter
@@ -99,7 +99,7 @@ class LoopWriter:
                     loop.call_soon_threadsafe(_close_soon, connection)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, connection: _LoopConnection) -> None:
-        """Open the connection of the event loop `loop`. If the store refuses it, log that and leave it closed."""
+        """Open the connection of the event loop `loop`. If the store raises an error, log it and open no connection."""
         # An event loop that ends closes its asynchronous generators, so it closes the connection in any case.
         connection.life = self._life(loop)
         try:

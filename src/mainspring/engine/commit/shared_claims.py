@@ -34,7 +34,7 @@ class SharedClaims:
         self._claimants: list[Claimant] = []
 
     def register(self, claimant: Claimant) -> None:
-        """From now on, also ask this worker for a claim."""
+        """From now on, also ask this worker for a claim before each commit."""
         self._claimants.append(claimant)
 
     def clear(self) -> None:

@@ -26,7 +26,7 @@ class ThreadsafeSubmitter:
     """
 
     def __init__(self, batcher: Batcher, post: Callable[..., None]) -> None:
-        """`post` calls a function on the engine loop soon, from any thread."""
+        """Commit through `batcher`. `post` calls a function on the engine loop soon, from any thread."""
         self._batcher = batcher
         self._post = post
         self._queue: deque[tuple[Change, _ResultFuture]] = deque()
@@ -55,7 +55,8 @@ class ThreadsafeSubmitter:
     async def close(self) -> None:
         """Refuse new changes, and give the queued changes to the batcher, which the caller flushes next.
 
-        Why: once the engine loop has stopped, no change would ever get its result. Thread: engine loop.
+        Return when no change waits for room in the batcher's queue. Why refuse: a change that came after the engine
+        loop has stopped would never get a result. Thread: engine loop.
         """
         with self._lock:
             self._is_closed = True
@@ -73,7 +74,10 @@ class ThreadsafeSubmitter:
                 self._post(self._submit_queued)
 
     def _submit_queued(self) -> None:
-        """Hand every queued change to the batcher. Thread: engine loop."""
+        """Hand every queued change to the batcher. While its queue is full, each change waits for room in a task.
+
+        A change whose future was cancelled is dropped. Thread: engine loop.
+        """
         self._is_posted = False
         for _ in range(len(self._queue)):
             change, future = self._queue.popleft()

@@ -32,9 +32,10 @@ class _Subscription:
         failed: Callable[[Event, str], None],
         everywhere: bool,
     ) -> None:
-        """Call `call`, the subscriber, with events of `types`. `failed(event, error)` reports an error that it raised.
+        """Call `call`, the subscriber, with events of `types`. `failed(event, error)` reports that it raised an error.
 
-        `everywhere`: True if it wants the events of every instance, False for those of this process.
+        `error` is the text of the error. `everywhere`: True if the subscriber wants the events of every instance, False
+        for those of this process.
         """
         self.types = types
         self.everywhere = everywhere
@@ -112,7 +113,8 @@ class Bus:
     def bind(self, loop: asyncio.AbstractEventLoop | None, report: Callable[[Event, str], None] | None) -> None:
         """Set the event loop on which subscribers run, and the function that reports a subscriber's failure.
 
-        While `loop` is None, published events are dropped. While `report` is None, failures are only logged.
+        `report(event, error)` gets the event and the text of the error; while it is None, failures are only logged.
+        While `loop` is None, published events are dropped.
         """
         self._loop = loop
         self._report = report
@@ -133,7 +135,7 @@ class Bus:
         self._push(event, everywhere=True)
 
     def _push(self, event: Event, *, everywhere: bool) -> None:
-        """Queue an event for the subscribers to its type that subscribed with `everywhere`."""
+        """Queue an event for the subscribers to its type that gave this value of `everywhere` when they subscribed."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return

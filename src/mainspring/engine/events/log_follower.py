@@ -24,7 +24,7 @@ class LogFollower(Loop):
     name = "everywhere"
 
     def __init__(self, ns: str, follow: Callable[[], Awaitable[LogCursor]], publish: Callable[[Event], None]) -> None:
-        """`follow` opens a cursor at the end of the event log. `publish` receives the events of the namespace `ns`."""
+        """Publish the events of the namespace `ns` through `publish`. `follow` opens a cursor at the end of the log."""
         super().__init__(MAX_READ_PAUSE_SECONDS)
         self._ns = ns
         self._follow = follow

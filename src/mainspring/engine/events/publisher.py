@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class EventPublisher:
-    """Publishes events of this process, and starts the log follower for subscribers to the events of every instance.
+    """Publishes events of this process, and makes the log follower for subscribers to the events of every instance.
 
     Thread: engine loop.
     """

@@ -36,7 +36,7 @@ class RunWaiters:
         is_held: Callable[[str], bool],
         max_pause: float = MAX_QUERY_PAUSE_SECONDS,
     ) -> None:
-        """`find_ended(run_ids)` returns those of the runs that have ended, by the store.
+        """Make an empty list of callers. `find_ended(run_ids)` returns those of the runs that have ended.
 
         `is_held(run_id)` returns True for a run that this process executes. Such a run ends by a commit here, so the
         store is not asked about it. `max_pause`: the longest pause between two queries, in seconds.
@@ -90,7 +90,7 @@ class RunWaiters:
     # ── runs that another process ends ─────────────────────────────────────
 
     def _arm(self, seconds: float) -> None:
-        """Set the timer of the next query."""
+        """Set the timer of the next query, `seconds` from now."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._start_query)
 
     def _start_query(self) -> None:

@@ -79,10 +79,10 @@ class HeldLock:
     def __init__(
         self, term: LeaseTerm, queues: LocalWaitQueues, rng: random.Random, on_lost: Callable[[str], None]
     ) -> None:
-        """`term` is the lock's lease. `on_lost` is called once, with the reason, when the lock is lost.
+        """Make a lock that is not acquired yet. `term`: its lease.
 
-        `queues`: the local queues of this process, which all of its locks share. `rng` spreads the requests to the
-        store.
+        `on_lost` is called once, with the reason, when the lock is lost. `queues`: the local queues of this process,
+        which all of its locks share. `rng` spreads the requests to the store.
         """
         self.term = term
         self._queues = queues

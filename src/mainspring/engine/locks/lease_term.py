@@ -24,9 +24,10 @@ class Leasing(Protocol):
     async def lease(
         self, name: str, owner: str, ttl: Ms, *, epoch: int | None = None, data: str | None = None
     ) -> Lease | None:
-        """Acquire the lease row for `ttl` milliseconds; with `epoch`, renew it.
+        """Acquire the lease row for `ttl` milliseconds; with `epoch`, renew the lease of that number.
 
-        Return None if another owner holds the row, or if the lease to be renewed is over.
+        Return None if the row is held, or if the lease to be renewed is over. `data` is a text to store in the row;
+        None at a renewal: the stored text stays.
         """
         ...
 
@@ -42,27 +43,28 @@ class Leasing(Protocol):
 class LeaseRows:
     """A lock backend on the lease rows of a store. The row's epoch is the token; the store's clock tells when it ends.
 
-    Each method raises StoreError if the store fails.
+    `data` is a text stored in the row; None at a renewal: the stored text stays. Each method raises StoreError if the
+    store fails.
     """
 
     def __init__(self, store: Leasing) -> None:
         self._store = store
 
     async def acquire(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
-        """Acquire the lease `name` for `ttl` milliseconds. Return its token; None if another owner holds it."""
+        """Acquire the lease `name` for `ttl` milliseconds. Return its token; None if it is held, even by this owner."""
         lease = await self._store.lease(name, owner, ttl, data=data)
         return None if lease is None else lease.epoch
 
     async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
-        """Extend the lease to `ttl` milliseconds from now. Return False if it is no longer held under this token."""
+        """Extend the lease to `ttl` milliseconds from now. Return False if it is no longer held under `token`."""
         return await self._store.lease(name, owner, ttl, epoch=token, data=data) is not None
 
     async def release(self, name: str, owner: str, token: int) -> bool:
-        """Release the lease. Return False if it was no longer held under this token."""
+        """Release the lease `name`. Return False if `owner` no longer held it under `token`."""
         return await self._store.release(name, owner, token)
 
     async def find_holder(self, name: str) -> LockHolder | None:
-        """Return the present or last holder of the lease; None if there is no row."""
+        """Return the present or last holder of the lease `name`; None if there is no row of that name."""
         found = await self._store.find(Leases(prefix=name, limit=1))  # ordered by name: the name itself comes first
         if not found or found[0].name != name:
             return None
@@ -97,7 +99,10 @@ class LeaseTerm:
     """
 
     def __init__(self, backend: LockBackend, clock: Clock, name: str, owner: str, ttl: Ms) -> None:
-        """`backend` stores the lease. `owner` names its holder, and must be unique for each `LeaseTerm` of a name."""
+        """Make a term that is not acquired yet. `name`: what it holds. `ttl`: the length of a lease in milliseconds.
+
+        `backend` stores the lease. `owner` names its holder, and must be unique for each `LeaseTerm` of a name.
+        """
         self._backend = backend
         self._clock = clock
         self.name = name
@@ -116,7 +121,10 @@ class LeaseTerm:
 
     @property
     def trusted(self) -> bool:
-        """True while no other owner can hold the name, even if the store fails or this process was suspended."""
+        """True while a term is held and its trust deadline is ahead: no other owner can hold the name then.
+
+        That is so even if the store fails, or if this process was suspended.
+        """
         return self.token is not None and self._clock.boot() < self._trusted_until
 
     @property
@@ -125,10 +133,10 @@ class LeaseTerm:
         return max(0, self._trusted_until - self._clock.boot()) / 1000
 
     async def acquire(self) -> bool:
-        """Acquire the name if it is free. Return True if this owner holds it now.
+        """Acquire the name if it is free. Return True if this owner holds it now, else False.
 
-        An earlier request whose answer was lost may have acquired it already; then take that term up. Raises:
-        StoreError, if the result is unknown.
+        If an earlier request whose answer was lost has acquired it already, take up that term. Raises: StoreError;
+        whether the name was acquired is then unknown.
         """
         sent, since = self._clock.boot(), self._clock.now()
         may_hold, self._may_hold = self._may_hold, True
@@ -161,9 +169,10 @@ class LeaseTerm:
         return (holder.token if kept else None), TermData.read(holder.data).since
 
     async def renew(self, *, ttl: Ms | None = None, data: TermData | None = None) -> bool:
-        """Renew the term that is held, with another TTL or other data if given. Return False if the term is over.
+        """Renew the term that is held. Return False if the term is over, else True.
 
-        Raises: StoreError, if the result is unknown. The trust deadline then stays as it was.
+        `ttl`: milliseconds from now; None: those of the constructor. `data`: new data for the row; None: it stays as it
+        is. Raises: StoreError, if the result is unknown. The trust deadline then stays as it was.
         """
         assert self.token is not None
         sent, asked = self._clock.boot(), ttl or self.ttl

@@ -37,7 +37,7 @@ class DeferrableOutcomes(Protocol):
         ...
 
     def set_deferring(self, *, deferring: bool) -> None:
-        """With True, let the outcomes of runs claimed ahead wait until the next `drain`; with False, no longer."""
+        """Defer the outcomes of runs claimed ahead (they wait until the next `drain`), or stop deferring them."""
         ...
 
 
@@ -51,11 +51,11 @@ class EarlyClaims:
         has_free_slot: Callable[[], bool | None],
         begin: Callable[[Sequence[HeldRun], Sequence[HeldRun]], None],
     ) -> None:
-        """`outcomes` is the inbox of the worker's outcomes. `begin(due, soon)` receives the runs that leave this queue.
+        """Make an empty queue. `outcomes` is the inbox of the worker's outcomes.
 
-        It begins the attempts of `due`, whose time has come, as slots are free, and gives the attempts of `soon` to the
-        handlers' loop. `has_free_slot` returns whether a slot is free, or None while runs wait for a slot or the worker
-        stops: then no outcome is deferred.
+        `begin(due, soon)` receives the runs that leave the queue: it begins those in `due`, whose time has come, as
+        slots are free, and gives those in `soon` to the handlers' loop. `has_free_slot` returns True or False; it
+        returns None while runs wait for a slot or the worker stops: then no outcome is deferred.
         """
         self._clock = clock
         self._outcomes = outcomes
@@ -68,7 +68,10 @@ class EarlyClaims:
         self._ends_at = 0.0
 
     def add(self, held: HeldRun) -> None:
-        """Queue a run until the time at which it may start. A wall clock that is set back does not delay the run."""
+        """Queue a run until its time, `PLAN_AHEAD_MS` at most: a wall clock that is set back must not delay the run.
+
+        Set its `is_early`.
+        """
         wait = min(held.attempt.run.ready_at - self._clock.now(), PLAN_AHEAD_MS) / 1000
         held.is_early = True
         heappush(self._queue, (self._clock.monotonic() + wait, next(self._count), held))
@@ -113,7 +116,7 @@ class EarlyClaims:
         return waiting
 
     def _disarm(self) -> None:
-        """Cancel the timer, and defer no more outcomes. The caller drains the outcomes that are deferred already."""
+        """Cancel the timer, and defer no more outcomes. The caller then delivers those that are deferred already."""
         # First: an outcome that arrives from now on wakes the engine, so none is left behind by the caller's drain.
         self._outcomes.set_deferring(deferring=False)
         if self._timer is not None:

@@ -66,7 +66,8 @@ class Heartbeat(Loop):
     ) -> None:
         """Renew the leases of `holder` every `interval` seconds. `owner`: the name under which the worker claims.
 
-        `name`: this loop's name in the log. `lease_ttl`: length of a renewed lease in milliseconds.
+        `name`: this loop's name in the log. `handlers`: task name → handler. `lease_ttl`: length of a renewed lease in
+        milliseconds.
         """
         super().__init__(interval)
         self.name = name
@@ -88,7 +89,7 @@ class Heartbeat(Loop):
         self._recording: set[asyncio.Task[None]] = set()
 
     def hand_over(self, held: HeldRun, accepted: Accepted) -> None:
-        """Leave a run to the agent that accepted it: have its lease extended now, for the last time.
+        """Leave a run to the agent that accepted it: have its lease extended soon, for the last time.
 
         The lease then lasts `accepted.silence` milliseconds; the agent's callbacks renew it.
         """
@@ -98,7 +99,8 @@ class Heartbeat(Loop):
     async def renew_handed_over(self) -> None:
         """Extend the lease of each accepted run for the last time, to the silence that its agent is allowed.
 
-        A lease that is lost already is ignored: a callback has ended its run. Raises: StoreError.
+        The silence is the longest time between two callbacks. A lease that is lost already is ignored: a callback has
+        ended its run, or another instance has rescued it. Raises: StoreError.
         """
         while self._to_hand_over:
             ttl = next(iter(self._to_hand_over.values()))[1]
@@ -111,7 +113,8 @@ class Heartbeat(Loop):
     async def run_once(self) -> float:
         """Renew all leases, stop attempts whose lease was lost or whose run was cancelled, and hand back strays.
 
-        Return the seconds to wait. Raises: StoreError, after stopping the attempts whose trust deadline has passed.
+        Also extend the leases of accepted runs for the last time. Return the seconds to wait. Raises: StoreError. If
+        the renewal fails, the attempts whose trust deadline has passed are stopped first.
         """
         holder = self._holder
         sent = self._clock.boot()
@@ -144,14 +147,21 @@ class Heartbeat(Loop):
             self._holder.stop_attempt(held, _lease_lost(held))
 
     def record_after_renewal(self, held: HeldRun, outcome: Outcome) -> None:
-        """Record an outcome that came after the trust deadline, in a task, if the lease can still be renewed."""
+        """Start a task that renews a lease after its trust deadline and then records the outcome of its run.
+
+        If the lease cannot be renewed, the outcome is given up.
+        """
         self._recorder.unstored[held.attempt.run.id] = held  # so that it is not handed back as a stray meanwhile
         task = asyncio.get_running_loop().create_task(self._record_if_held(held, outcome))
         self._recording.add(task)
         task.add_done_callback(self._recording.discard)
 
     async def _record_if_held(self, held: HeldRun, outcome: Outcome) -> None:
-        """Renew the lease of a run, then record its outcome. On a lost lease or an error, give the outcome up."""
+        """Renew the lease of a run, then record its outcome.
+
+        If the store fails, give the outcome up; the recorder keeps it for `recall`. If the lease is lost, report the
+        outcome as refused.
+        """
         run = held.attempt.run
         sent = self._clock.boot()
         try:
@@ -210,5 +220,5 @@ class Heartbeat(Loop):
 
 
 def _lease_lost(held: HeldRun) -> HandedBack:
-    """Return the outcome of an attempt whose lease was lost."""
+    """Return the outcome `HandedBack` of an attempt whose lease was lost. It tells whether the handler had begun."""
     return HandedBack("lease_lost", began=held.execution.began_at is not None)

@@ -33,8 +33,9 @@ class HintInbox:
     ) -> None:
         """Make an inbox for the worker that can run `tasks`, with a poll interval of `poll` seconds.
 
-        `running`: ids of the runs that the worker holds. `unstored`: ids of the runs whose outcome is not stored yet.
-        `done(message)` acknowledges a message. `room()` is called when fewer runs may wait here to be claimed.
+        `tasks`: names of tasks. `running`: ids of the runs that the worker holds. `unstored`: ids of the runs whose
+        outcome is not stored yet. `done(message)` acknowledges a message. `room()` is called when there may be room for
+        more runs that wait here to be claimed.
         """
         self.tasks = tasks
         self._running = running
@@ -54,10 +55,11 @@ class HintInbox:
         self.claimed = 0
 
     def add(self, run_id: str, message: Message, now: float) -> bool:
-        """Take a message that names the run `run_id`. Return True if the worker still has to claim that run.
+        """Take a message that names the run `run_id`. Return True if the worker still has to claim that run, or False.
 
-        Otherwise return False: the message is answered now if its run has ended or has a lease that protects it, else
-        when the outcome of its run is stored. `now`: monotonic seconds.
+        If the run ended here, answer the message now. If the worker holds the run, answer a repeated delivery now,
+        because the lease protects the run; answer a first delivery when the outcome of the run is stored. Of two
+        messages that name one run, answer the older now. `now`: monotonic seconds.
         """
         if run_id in self._ended or run_id in self._ended_before:
             self._done(message)
@@ -152,7 +154,7 @@ class HintInbox:
                 self._ended_before, self._ended = self._ended, set()
 
     def answer_older(self, before: float) -> int:
-        """Answer the messages that came until `before` and whose runs are not claimed. Return the number of messages.
+        """Answer the messages that came at `before` or earlier and whose runs are not claimed. Return their number.
 
         `before`: monotonic seconds. The runs are not lost: every worker has polled the store since.
         """

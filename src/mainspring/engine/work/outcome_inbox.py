@@ -22,9 +22,10 @@ class OutcomeInbox:
         post: Callable[[Callable[[], None]], None],
         deliver: Callable[[Sequence[tuple[HeldRun, Outcome]]], None],
     ) -> None:
-        """`post` calls a function on the engine loop soon, from any thread. `deliver` receives the outcomes there.
+        """Make an empty inbox. `deliver` receives the outcomes, each with its run, on the engine loop.
 
-        `slots`: the slots of the worker; `put` releases the slot of an attempt that took it on the handlers' loop.
+        `post` calls a function on that loop soon, from any thread. `slots`: the slots of the worker; `put` releases the
+        slot of an attempt that took it on the handlers' loop.
         """
         self._slots = slots
         self._post = post
@@ -36,7 +37,10 @@ class OutcomeInbox:
         self.is_deferring = False
 
     def put(self, held: HeldRun, outcome: Outcome) -> None:
-        """Queue the outcome of an attempt. Have it delivered soon, unless such outcomes are deferred. Thread: any."""
+        """Queue the outcome of an attempt. Have it delivered soon unless it is deferred (`set_deferring`). Thread: any.
+
+        If the attempt took its slot on the handlers' loop, release the slot.
+        """
         self._queue.append((held, outcome))
         if held.is_early:
             if held.starts_at is not None:
@@ -49,15 +53,16 @@ class OutcomeInbox:
             self._post(self.drain)
 
     def drain(self) -> None:
-        """Deliver every outcome queued so far. Thread: engine loop."""
+        """Deliver every outcome queued so far to the worker. Thread: engine loop."""
         self._is_posted = False
         ended = [self._queue.popleft() for _ in range(len(self._queue))]
         if ended:
             self._deliver(ended)
 
     def set_deferring(self, *, deferring: bool) -> None:
-        """With True, let the outcomes of runs claimed ahead of their time wait here until the next `drain`.
+        """Defer the outcomes of runs claimed ahead (they wait here until the next `drain`), or stop deferring them.
 
-        With False, have outcomes that arrive from now on delivered soon again. Thread: engine loop.
+        Why: a deferred outcome does not wake the engine. Once deferring has stopped, the next outcome takes the waiting
+        ones along. Thread: engine loop.
         """
         self.is_deferring = deferring

@@ -22,7 +22,7 @@ class Prefetch:
     """Measures how many runs end per second and how long a claim takes, for `queue_size`. Thread: engine loop."""
 
     def __init__(self, clock: Clock, pace: float = 0.0) -> None:
-        """`pace`: the flush interval, which is the seconds between two commits of outcomes."""
+        """Begin to measure. `pace`: the flush interval in seconds, the least time between two commits of outcomes."""
         self._clock = clock
         self._pace = pace
         self._since = clock.monotonic()
@@ -57,7 +57,7 @@ class Prefetch:
         return int(self._rate * seconds)
 
     def queue_size(self, slots: int) -> int:
-        """Return how many runs a worker with `slots` slots should have in its local queue, beyond the runs in slots."""
+        """Return how many claimed runs should wait for a slot in a worker with `slots` slots: its local queue."""
         is_quick = slots <= self._rate * self._pace * QUICK_RUN_PACES
         paces = PACES_OF_QUICK_RUNS if is_quick else PACES_OF_SLOW_RUNS
         seconds = max(2 * self._round_trip, self._pace * paces)

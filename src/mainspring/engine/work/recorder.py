@@ -57,7 +57,7 @@ class Recorder:
         self._given_up: dict[tuple[str, int], tuple[HeldRun, Outcome]] = {}
 
     def record(self, held: HeldRun, outcome: Outcome, now: Ms | None = None) -> None:
-        """Queue an outcome for a commit; log it if it is a failure. Retry errors while the lease may hold.
+        """Queue an outcome for a commit; log it if it is a failure. After an error, try again while the lease may hold.
 
         `now`: the present store time, if the caller knows it.
         """
@@ -74,7 +74,7 @@ class Recorder:
         self._batcher.post(change, partial(self._stored, held, outcome, change), urgency, waited)
 
     def _stored(self, held: HeldRun, outcome: Outcome, change: Change, result: Result | StoreError) -> None:
-        """Handle the result of the commit of `outcome`: retry an error in a task, report a refusal as stale.
+        """Handle the result of the commit of `outcome`: after an error, try again in a task; report a refusal as stale.
 
         The batcher calls this. `change` stored the outcome, or was to store it.
         """
@@ -137,7 +137,7 @@ class Recorder:
             del self._given_up[next(iter(self._given_up))]
 
     def recall(self, run: Run) -> tuple[HeldRun, Outcome] | None:
-        """Return and forget the outcome that was given up under the lease of `run`; None if there is none."""
+        """Return and forget the run and outcome that were given up under the lease of `run`; None if there are none."""
         return self._given_up.pop((run.id, run.epoch), None)
 
     def report_stale_outcome(self, held: HeldRun, outcome: Outcome) -> None:
@@ -182,7 +182,10 @@ class Recorder:
         )
 
     def _apply_outcome(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Moved[RunState]:
-        """Return the run's state after an outcome, with the event of that transition. `now`: the present store time."""
+        """Return the run's state after an outcome, with the event of that transition. `now`: the present store time.
+
+        The outcome must not be `Accepted`, with which the run goes on.
+        """
         run = Running(attempt.run)
         match outcome:
             case Succeeded():

@@ -35,7 +35,7 @@ class Slots:
                 self.taken -= 1
 
     def withhold(self, held: HeldRun) -> bool:
-        """Set `is_done` of a run without a slot, so that it never gets one. Return False if it has a slot already."""
+        """Return False if the run has a slot. Else set its `is_done`, so that it never gets one, and return True."""
         with self._lock:
             if held.has_slot:
                 return False

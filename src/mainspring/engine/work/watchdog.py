@@ -70,8 +70,8 @@ class WatchedWorker(Protocol):
 class Watchdog:
     """An executor around the executor of coroutines, which checks that the handlers' loop is not blocked.
 
-    While the worker holds runs for that loop, the watchdog calls it ("pings" it) and waits for the answer. Thread:
-    engine loop, except for `_pong`.
+    While the worker holds runs for that loop, the watchdog "pings" it: it has the loop call `_pong`, and checks later
+    whether that has happened. Thread: engine loop, except for `_pong`.
     """
 
     def __init__(
@@ -122,7 +122,10 @@ class Watchdog:
     # ── as an executor ─────────────────────────────────────────────────────
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
-        """Give attempts to the executor of coroutines, and begin the checks of the loop unless they are under way."""
+        """Give attempts to the executor of coroutines, and begin the checks of the loop unless they are under way.
+
+        If they are under way and the next check is due soon, make it now.
+        """
         now = self._clock.monotonic()
         if self._timer is None:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS
@@ -149,22 +152,27 @@ class Watchdog:
     # ── checking ───────────────────────────────────────────────────────────
 
     def _arm(self, seconds: float) -> None:
-        """Set the timer of the next check."""
+        """Set the timer of the next check, `seconds` from now."""
         self._due = self._clock.monotonic() + seconds
         self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
 
     def _check(self) -> None:
-        """Check the loop once and set the timer of the next check, if one is needed. Called by the timer."""
+        """Ping the handlers' loop or judge its silence (`_ping_or_judge`), and set the timer of the next check.
+
+        Set no timer if the worker holds no run for that loop, or if the loop is closed. The timer calls this; `start`
+        calls it early if a check is due soon.
+        """
         pause = self._ping_or_judge(self._clock.monotonic())
         self._timer = None
         if pause is not None:
             self._arm(pause)
 
     def _ping_or_judge(self, now: float) -> float | None:
-        """Ping the handlers' loop; if the last ping is not answered yet, judge how long the loop has been silent.
+        """Ping the handlers' loop, unless it waits for work; if the last ping is unanswered, judge the silence instead.
 
-        Once a second, abandon attempts that do not stop after their time-out. `now`: monotonic seconds. Return the
-        seconds until the next check; None if the worker holds no run for that loop, or if the loop is closed.
+        If a blocked loop has answered, report that it is free. Once a second, abandon attempts that do not stop after
+        their time-out. `now`: monotonic seconds. Return the seconds until the next check; None if the worker holds no
+        run for that loop, or if the loop is closed.
         """
         if now >= self._overrun_at:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS
@@ -184,16 +192,20 @@ class Watchdog:
         return PING_CHECK_SECONDS
 
     def _held_on_loop(self) -> list[HeldRun]:
-        """Return the runs held by the worker whose handlers run on the handlers' loop."""
+        """Return those of the worker's held runs whose handlers run on the handlers' loop."""
         return [held for held in self._worker.running.values() if held.attempt.handler.kind in ON_LOOP]
 
     def _is_loop_idle(self) -> bool:
-        """Return True if the loop waits in its selector for work. It is not blocked then, and need not be pinged."""
+        """Return True if the loop waits in its selector for work. It is not blocked then, and need not be pinged.
+
+        Return False if it runs code, or if what it does cannot be seen: before its first answer, or if it is not
+        asyncio's own.
+        """
         frame = None if self._thread is None else sys._current_frames().get(self._thread)
         return frame is not None and frame.f_code in SELECT_CODES
 
     def _ping(self, now: float) -> bool:
-        """Have the handlers' loop call `_pong` as its answer; False if it is closed. `now`: monotonic seconds."""
+        """Have the handlers' loop call `_pong`. Return False if that loop is closed. `now`: monotonic seconds."""
         self._pings += 1
         self._pinged_at = now
         self._suspect = None
@@ -211,7 +223,7 @@ class Watchdog:
         self._pongs = number
 
     def _judge_silence(self, now: float) -> None:
-        """Treat the loop as blocked after `BLOCKED_AFTER_SECONDS` of silence: report why, and claim no runs for it.
+        """After `BLOCKED_AFTER_SECONDS` of silence, report what blocks the loop, and have no more runs claimed for it.
 
         After `HAND_BACK_AFTER_SECONDS`, hand back the runs that have not begun. `now`: monotonic seconds.
         """
@@ -278,10 +290,10 @@ class Watchdog:
         )
 
     def _find_holder(self, task: asyncio.Task[Any] | None, stack: Sequence[FrameType]) -> Attempt | None:
-        """Return the attempt that blocks the loop: `task` executes it, or it began the code that runs now.
+        """Return the attempt that blocks the loop: `task` executes it, or the code that runs now was started by it.
 
-        `stack`: the frames that the loop runs now. Return None if the code belongs to no attempt, or if the loop is not
-        asyncio's own.
+        `stack`: the frames that the loop runs now. Return None if the code belongs to no attempt, or if that cannot be
+        seen because the loop is not asyncio's own.
         """
         for held in self._held_on_loop():
             if task is not None and held.execution.handle is task:
@@ -293,7 +305,10 @@ class Watchdog:
         return attempt
 
     def _hand_back(self) -> None:
-        """Hand back, for other instances, runs whose attempt has not begun. Their `stop` keeps it from beginning."""
+        """Hand back the runs for that loop that have not begun, so that other instances can claim them.
+
+        Their `stop` is set, which keeps the attempts from beginning when the loop is free again.
+        """
         back: list[tuple[HeldRun, Outcome]] = []
         for held in self._held_on_loop():
             if held.execution.began_at is not None:
@@ -308,7 +323,7 @@ class Watchdog:
             self._worker.finished(back)
 
     def _abandon_overrun(self, now: float) -> None:
-        """Abandon attempts that still run when their handler's `overrun` milliseconds have passed after their time-out.
+        """Abandon attempts that still run after their overrun: the handler's `overrun` milliseconds after its time-out.
 
         Such a handler swallows its cancellation, or blocks. `now`: monotonic seconds.
         """
@@ -324,7 +339,7 @@ class Watchdog:
 
 
 def _has_begun(held: HeldRun) -> bool:
-    """Return True if the attempt of a run has begun, whatever an earlier check showed."""
+    """Return True if the attempt of a run has begun. Another thread begins it, so an earlier answer may be wrong."""
     return held.execution.began_at is not None
 
 
@@ -345,7 +360,7 @@ def stack_of(frame: FrameType | None) -> list[FrameType]:
 def line_of(stack: Sequence[FrameType], module: str = "") -> str:
     """Return which line of a stack runs, as "file:line in function"; an empty text for an empty stack.
 
-    The innermost frame of `module` is preferred, then the innermost frame outside libraries, then any innermost frame.
+    The innermost frame of `module` is preferred, then the innermost frame outside libraries, then the innermost of all.
     """
     own = [frame for frame in stack if frame.f_globals.get("__name__") == module]
     theirs = [frame for frame in stack if not any(place in frame.f_code.co_filename for place in LIBRARY_FOLDERS)]

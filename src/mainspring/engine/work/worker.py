@@ -41,8 +41,7 @@ log = logging.getLogger("mainspring.engine")
 
 #: The most runs of one claim; if half of the worker's slots are more than this, half of the slots is the limit.
 MAX_CLAIM_BATCH = 100
-#: The most claimed runs that wait in an executor with a queue of its own. Few, because a run that waits there is not
-#: claimed by another instance that has a free slot.
+#: The most claimed runs that wait in an executor's own queue. Few: another instance may have a free slot for them.
 MAX_EXECUTOR_QUEUE = 16
 #: A claimed run that found no slot for this many seconds is handed back, so that another instance may claim it.
 NO_SLOT_SECONDS = 1.0
@@ -51,7 +50,8 @@ NO_SLOT_SECONDS = 1.0
 class Worker(Loop):
     """Claims due runs, gives them to executors as slots become free, and records their outcomes. Thread: engine loop.
 
-    The executors run the handlers, on other threads or loops, and put the outcomes into the inbox `outcomes`.
+    The executors run the handlers, on other threads or loops, and put the outcomes into the inbox `outcomes`. Claimed
+    runs without a slot wait in the local queue. A shared claim is one that the batcher makes in a commit of changes.
     """
 
     def __init__(
@@ -70,11 +70,12 @@ class Worker(Loop):
         heartbeat_name: str = "heart",
         under_way: Callable[[], int] | None = None,
     ) -> None:
-        """Make a worker that claims under the name `owner`. `publisher` receives the events `RunStarted` of its claims.
+        """Make a worker that claims under the name `owner`. `publisher` receives a `RunStarted` event for each claim.
 
-        The caller fills `executors` before `start`, because executors need the worker's inbox. `post` calls a function
-        on the engine loop soon, from any thread. `under_way` is given if the executor has a queue of its own: it
-        returns how many attempts run, without those in that queue.
+        `handlers`: task name → handler. The caller fills `executors` before `start`, because executors need the
+        worker's inbox. `post` calls a function on the engine loop soon, from any thread. `under_way`, given if the
+        executor has a queue of its own, returns how many attempts run outside that queue. In the log, this loop is
+        called `name`, its heartbeat `heartbeat_name`.
         """
         super().__init__(settings.poll / 1000)
         self.name = name
@@ -90,7 +91,7 @@ class Worker(Loop):
         self.running: dict[str, HeldRun] = {}
         #: Earlier attempts that still run although their lease was lost and this worker claimed the run again.
         self._superseded: set[HeldRun] = set()
-        #: True if the local queue may hold a run that must start at once or be handed back (see `must_not_wait`).
+        #: True if the local queue may hold a run that must start at once or be handed back (`must_not_wait`).
         self._may_have_urgent = False
         self.slots = Slots(settings.concurrency)
         self._waiting = WaitingRuns()
@@ -143,7 +144,7 @@ class Worker(Loop):
         self._closed_kinds = kinds
 
     def open_kinds(self) -> None:
-        """Undo `close_kinds`: claim runs of every kind of handler again."""
+        """Undo `close_kinds`: claim runs of every kind of handler again, beginning now."""
         self._closed_kinds = frozenset()
         self.wake()
 
@@ -156,7 +157,8 @@ class Worker(Loop):
     async def run_once(self) -> float:
         """Claim runs for the free slots and the local queue, and begin them. Return the seconds until the next claim.
 
-        Make no claim while a shared claim is under way, or if no run is wanted. Raises: StoreError.
+        First hand back runs that waited too long for a slot. Make no claim while a shared claim is under way, or if no
+        run can be taken or begun here now. Raises: StoreError.
         """
         self._hand_back_waiting()
         if self.outcomes.is_deferring:
@@ -209,10 +211,8 @@ class Worker(Loop):
             return self.poll
         return max(0.0, (self._lookahead.next_query_at(claimed.now, claimed.next_at) - claimed.now) / 1000)
 
-    # ── claims that share a commit ─────────────────────────────────────────
-
     def claim_request(self, changes: Sequence[Change]) -> ClaimRequest | None:
-        """Return a claim to make in the commit of `changes`; None if this worker has no room or can expect no runs.
+        """Return a claim to make in the commit of `changes`; None if this worker cannot claim now or expects no runs.
 
         The batcher calls this before a commit, and afterwards `claim_result` once for each claim returned.
         """
@@ -229,7 +229,7 @@ class Worker(Loop):
         return ClaimRequest(offer, wanted)
 
     def claim_result(self, claimed: Claimed | None) -> None:
-        """Hold and begin the runs that a shared claim brought. None: it was not made, or its result is unknown."""
+        """Begin the runs of a shared claim, or hand them back if stopping. None: no claim made, or result unknown."""
         self.claiming = False
         self.claims += 1
         if self._was_held_up or claimed is None:
@@ -254,10 +254,8 @@ class Worker(Loop):
                 return True
         return False
 
-    # ── how much to claim ──────────────────────────────────────────────────
-
     def _wanted(self) -> int:
-        """Return how many runs to claim: those for free slots and for the local queue. Zero or less: make no claim.
+        """Return the most runs to claim: those for free slots and for the local queue. Zero or less: make no claim.
 
         Zero while a run that may crash only once more is held: if it kills the process, each run claimed beside it
         would be charged with a crash, too.
@@ -274,11 +272,15 @@ class Worker(Loop):
         return min(slots + places - len(self.running), self._max_claim)
 
     def _has_at_most_once_task(self) -> bool:
-        """Return True if a task here runs at most once. Its runs must not wait here: a crash would end them."""
+        """Return True if a task here has `recovery="fail"`. Its runs must not wait here: a crash would end them."""
         return any(handler.recovery == "fail" for handler in self._handlers.values())
 
     def _claim_ahead_ms(self) -> Ms:
-        """Return how many milliseconds ahead of their time to claim runs; 0 if runs are rare or wait for slots."""
+        """Return how many milliseconds ahead of their time to claim runs; 0: claim only runs that are due.
+
+        It is 0 if runs are rare or wait for slots, with a broker, for HTTP agents, and if a task here runs at most
+        once.
+        """
         if self._was_claim_full or self._waiting or self._hints is not None or self._under_way is not None:
             return 0
         if not self._prefetch.is_measured:  # runs claimed ahead would take every place in the local queue
@@ -293,10 +295,13 @@ class Worker(Loop):
             tasks = tuple(name for name in tasks if self._handlers[name].kind not in self._closed_kinds)
         return Offer(self._owner, lanes, tasks, self._settings.lease_ttl, self._claim_ahead_ms())
 
-    # ── beginning ──────────────────────────────────────────────────────────
+    # ── beginning, and handing back what has not begun ─────────────────────
 
     def _take_claimed_runs(self, claimed: Claimed, sent: Ms) -> None:
-        """Hold the claimed runs, and begin, queue or end each of them. `sent`: when the claim was sent (boot time)."""
+        """Hold the claimed runs, and begin, queue or end each of them. `sent`: when the claim was sent (boot time).
+
+        If an earlier attempt of a run is still held here, stop it: its lease was lost.
+        """
         trust = sent + int(self._settings.lease_ttl * LEASE_TRUST_RATIO)
         now = self._clock.monotonic()
         running = self.running
@@ -338,7 +343,7 @@ class Worker(Loop):
         return HeldRun(attempt, trust)
 
     def _has_free_slot(self) -> bool | None:
-        """Return whether a slot is free; None (defer no outcomes) while runs wait for a slot or the worker stops."""
+        """Return True if a slot is free, else False; None (defer nothing) if runs wait for one or the worker stops."""
         return None if self._waiting or self.draining else self.slots.taken < self.slots.total
 
     def _begin_early(self, due: Sequence[HeldRun], soon: Sequence[HeldRun]) -> None:
@@ -353,16 +358,13 @@ class Worker(Loop):
             self._executors["async"].start(soon)
 
     def queue_for_slot(self, held: HeldRun) -> None:
-        """Let a run that was claimed ahead of its time wait: no slot was free when its time came on the handlers' loop.
-
-        Do nothing if this worker no longer holds the run.
-        """
+        """Queue a run claimed ahead, if still held here: no slot was free when its time came on the handlers' loop."""
         if self.running.get(held.attempt.run.id) is held:
             held.starts_at = None
             self._begin_early((held,), ())
 
     def _begin(self) -> None:
-        """Give waiting runs to executors as slots are free, most urgent first. Hand back runs that must not wait."""
+        """Give waiting runs to executors as slots are free, most urgent first. Hand back others that must not wait."""
         starts: dict[Kind, list[HeldRun]] = {}
         while self._waiting and not self.draining:
             held = self._waiting.first()
@@ -379,8 +381,6 @@ class Worker(Loop):
             self._may_have_urgent = False
             self._hand_back_unbegun([held for held in self._waiting.all() if must_not_wait(held)])
 
-    # ── handing back what has not begun ────────────────────────────────────
-
     def _hand_back_waiting(self, after: float = NO_SLOT_SECONDS) -> None:
         """Hand back the runs that have waited for a slot for `after` seconds or longer."""
         if self._waiting:
@@ -388,7 +388,7 @@ class Worker(Loop):
             self._waiting.remove_done()
 
     def _hand_back_all_unbegun(self) -> None:
-        """Hand back every run without a slot: in the local queue, or claimed ahead, also on the handlers' loop."""
+        """Hand back every run without a slot: in the local queue, or claimed ahead, even if the executor has it."""
         handed_over = [held for held in self.running.values() if held.starts_at is not None]
         for held in [*self.early.remove_all(), *handed_over]:
             if self.running.get(held.attempt.run.id) is held and self.slots.withhold(held):
@@ -403,7 +403,7 @@ class Worker(Loop):
     # ── outcomes ───────────────────────────────────────────────────────────
 
     def finished(self, done: Sequence[tuple[HeldRun, Outcome]]) -> None:
-        """Record the outcomes of runs held here, begin waiting runs in freed slots, and claim if more may be due."""
+        """Record the outcomes of attempts, or report them as stale; begin waiting runs; claim if more may be due."""
         boot, now = self._clock.boot(), self._clock.now()
         for held, outcome in done:
             if self.running.get(held.attempt.run.id) is held:
@@ -419,7 +419,7 @@ class Worker(Loop):
     def _end(self, held: HeldRun, outcome: Outcome, boot: Ms | None = None, now: Ms | None = None) -> None:
         """Stop holding a run and record its outcome. `boot`, `now`: the present boot and store time, if known.
 
-        After the trust deadline, the outcome is recorded only if the lease can be renewed.
+        After the trust deadline, the lease must be renewed first. `Accepted` leaves the run to its HTTP agent instead.
         """
         del self.running[held.attempt.run.id]
         self._release(held)
@@ -433,7 +433,7 @@ class Worker(Loop):
             self.heart.record_after_renewal(held, outcome)
 
     def _release(self, held: HeldRun) -> None:
-        """Set `is_done` of a run, cancel its timer, and release its slot."""
+        """Set `is_done` of a run, cancel the timer of its time-out, and release its slot."""
         held.is_done = True
         timer = held.execution.timer
         if timer is not None:
@@ -445,7 +445,7 @@ class Worker(Loop):
     # ── stopping ───────────────────────────────────────────────────────────
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Stop the attempt of a run, so that the run ends as cancelled for `reason`. Ignore a run not held here."""
+        """Stop the attempt of a run; it ends as cancelled for `reason`. Ignore a run not held, or stopping already."""
         held = self.running.get(run_id)
         if held is not None and held.stop is None:
             self.stop_attempt(held, Cancelled(reason))
@@ -463,7 +463,7 @@ class Worker(Loop):
             self._executors[held.attempt.handler.kind].stop(held)
 
     async def drain(self, timeout: float) -> None:
-        """Stop this worker: claim no more, let attempts end within `timeout` seconds, hand back unfinished runs."""
+        """Stop this worker: hand back what has not begun, allow attempts `timeout` seconds, then hand back the rest."""
         self.stop_claiming()
         self._hand_back_all_unbegun()
         await self.stop()
@@ -478,7 +478,7 @@ class Worker(Loop):
             await self.heart.renew_handed_over()
 
     async def abort(self, reason: str) -> None:
-        """Stop this worker at once: stop every attempt and hand back its run. A `drain` that is under way then ends."""
+        """Stop this worker at once, and hand back every run for `reason`. A `drain` that is under way then ends."""
         self.stop_claiming()
         await self.stop()
         await self.hand_back(reason)

@@ -16,7 +16,7 @@ from mainspring.rules.triggers.every import Every
 
 @lru_cache(maxsize=16_384)
 def compile_trigger(spec: TriggerSpec, anchor: Ms | None = None) -> Trigger:
-    """Return the trigger of a spec, from a cache. `anchor` is the anchor of an interval trigger whose spec has none."""
+    """Return the trigger of a spec, from a cache. An interval whose spec has no anchor is counted from `anchor`."""
     match spec:
         case CronSpec():
             return Cron.from_spec(spec)

@@ -132,7 +132,10 @@ class Cron(Trigger):
         return period.gap_low < period.gap_high and self.spec.gap == "shift" and self._has_lost_fire(period)
 
     def _has_lost_fire(self, period: Period) -> bool:
-        """Return True if a matching time lies in the gap before a period, and the end of the gap does not match."""
+        """Return True if a matching time lies in the gap before a period, and the end of the gap does not match.
+
+        Always False for an expression that names no times of day.
+        """
         if period.gap_low >= period.gap_high or not self.fields.fixed_time:
             return False
         return self._wall.next(period.gap_low) < period.gap_high != self._wall.next(period.gap_high)
@@ -149,9 +152,10 @@ class Cron(Trigger):
         return min(at, self._wall.prev(at + DAY_SECONDS) + DAY_SECONDS)
 
     def _periods(self, after: Ms, through: Ms) -> Iterator[tuple[Period, int, int]]:
-        """Yield the zone's periods in (after, through] in order, but skip most periods in which nothing fires.
+        """Yield the zone's periods of constant offset in (after, through], but skip most in which nothing fires.
 
-        With each period, yield the bounds [low, high) of its wall times that count and lie in (after, through].
+        They come in order. With each period, yield the bounds [low, high) of its wall times that count and lie in
+        (after, through].
         """
         at, last = max(after // 1000 + 1, FIRST_SECOND), min(through // 1000, LAST_SECOND)
         at = self._skip(at)

@@ -2,7 +2,7 @@
 
 There are 28 kinds of month: a month has 28 to 31 days, and begins on one of seven weekdays. For each kind, the matching
 days are computed once, as a bit mask with bit 1 for the first day of the month. In this module, a day is the number of
-days since 1970-01-01, and a weekday counts from Sunday = 0, as in cron.
+days since 1970-01-01, and a weekday counts from Sunday = 0, as in cron. `NO_SUCH_DAY` is a number beyond all days.
 """
 
 from __future__ import annotations

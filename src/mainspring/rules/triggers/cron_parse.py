@@ -62,8 +62,8 @@ FIELD_KINDS = (SECOND_KIND, MINUTE_KIND, HOUR_KIND, DAY_KIND, MONTH_KIND, WEEKDA
 class Special(NamedTuple):
     """A rule whose day depends on the month, such as L, 15W or 5#2.
 
-    `what` is the rule. Its parameters: `number` is the day or the week of the month, or the number of days before the
-    last day; `weekday` is the weekday, 0 = Sunday.
+    `what` is the name of the rule. Its parameters: `number` is the day or the week of the month, or the number of days
+    before the last day; `weekday` is the weekday, 0 = Sunday.
     """
 
     what: str
@@ -108,7 +108,8 @@ class Field(Struct, frozen=True):
 class CronFields(Struct, frozen=True, eq=False):
     """The six fields of an expression, from second to day of week. Without seconds in the text, the first field is 0.
 
-    `parse` caches: for equal arguments it usually returns one object, so objects are compared by identity.
+    `with_seconds`: True if the text has six fields. `parse` caches: for equal arguments it usually returns one object,
+    so objects are compared by identity.
     """
 
     fields: tuple[Field, Field, Field, Field, Field, Field]

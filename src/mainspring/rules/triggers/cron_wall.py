@@ -1,6 +1,7 @@
 """Wall times that match a cron expression.
 
-A wall time is a number of seconds from 1970-01-01T00:00 on a clock without a zone and without clock changes.
+A wall time is a number of seconds from 1970-01-01T00:00 on a clock without a zone and without clock changes. A search
+that finds no wall time returns `NO_SUCH_DAY`, a number beyond all wall times; a search backwards returns its negative.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ def block_periods(name: str, block: int, repeats: Repeats) -> tuple[list[int], l
     """Return the starts of the periods in a block, to bisect in, and the periods themselves.
 
     `name` is the zone's name, `block` the number of the block: its first instant, shifted right by `BLOCK_BITS`.
+    `repeats`: which instants count if a clock change repeats their wall time.
     """
     first, last = block << BLOCK_BITS, (block + 1) << BLOCK_BITS
     offset, found = _block_changes(name, block)
@@ -97,9 +98,9 @@ def _counted_walls(walls: list[tuple[int, int]], i: int, repeats: Repeats) -> tu
 
 @lru_cache(maxsize=4096)
 def _block_changes(name: str, block: int) -> tuple[int, tuple[Change, ...]]:
-    """Return the offset changes in a block and in a margin of `BLOCK_MARGIN_SECONDS` on both sides of it.
+    """Return two values: the zone's offset at the start of a range, in seconds, and its changes in the range, in order.
 
-    Before them, return the zone's offset at the start of the first margin, in seconds.
+    The range is block number `block` with a margin of `BLOCK_MARGIN_SECONDS` on both sides.
     """
     if name in ("UTC", "Etc/UTC"):
         return 0, ()
@@ -117,7 +118,7 @@ def _block_changes(name: str, block: int) -> tuple[int, tuple[Change, ...]]:
 
 
 def _bisect(info: ZoneInfo, low: int, high: int, before: timedelta | None) -> int:
-    """Return the first instant in (low, high] at which the zone's offset is no longer `before`."""
+    """Return the first instant in (low, high], in UTC seconds, at which the zone's offset is no longer `before`."""
     while high - low > 1:
         middle = (low + high) // 2
         if _offset(info, middle) == before:

@@ -74,7 +74,7 @@ def make_schedule(ids: Ids, **over: Any) -> Schedule:
 
 
 def make_body(data: str) -> Body:
-    """Return a stored payload whose id is the hash of its data."""
+    """Return a payload with the text `data`, whose id is a hash of that text."""
     return Body(body_id(data.encode()), data)
 
 
@@ -159,7 +159,7 @@ def create_schedule_change(ids: Ids, schedule: Schedule, *, body: str | None = N
 def schedule_change(ids: Ids, old: Schedule, *events: Event, touched: int = 0, **values: Any) -> Change:
     """Return a change that sets `values` of a schedule, if its row is still `old`.
 
-    `touched`: the touch mark that the change clears, 0 for none.
+    `touched`: the number of the last touch, if the change is to clear the touch; 0: it clears none.
     """
     return Change(
         id=ids.change(),
@@ -203,7 +203,8 @@ def plan_change(
 ) -> Change:
     """Return a change that advances a schedule over `fires` and inserts a run for each; `over`: fields of the runs.
 
-    `next_at` None: one second after the last fire or span. `events` come before those of the runs.
+    `next_at` None: one second after the last fire or span. `events` come before those of the runs. `touched`: the
+    number of the last touch, if the change is to clear the touch; 0: it clears none.
     """
     runs = tuple(fire_run(schedule, fire, **over) for fire in fires)
     cursor = max([schedule.cursor, *fires, *(span.through for span in spans)])

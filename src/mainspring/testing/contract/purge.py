@@ -1,4 +1,4 @@
-"""The contract of `purge`: the rows that it removes, the rows that stay, and the tallies and snapshots it leaves."""
+"""The contract of `purge`: the rows that it removes, the rows that stay, and the counts and snapshots it leaves."""
 
 from __future__ import annotations
 
@@ -121,7 +121,10 @@ class Purges(ContractBase):
 
     @on_store
     async def test_a_compaction_event_counts_the_tallies_it_changed(self, b: StoreBench) -> None:
-        """The event counts the tallies that this purge changed; to count all tallies would take longer every year."""
+        """The event has the number of tallies (counts of removed rows) that this purge changed.
+
+        Why not the number of all tallies: to count them would take longer every year.
+        """
         for day in (T0, T0 + DAY_MS):
             await b.accept(enqueue_change(b.ids, make_run(b.ids, state=State.SKIPPED)), now=day)
             await b.store.purge(PURGE_ALL, 100, now=day)

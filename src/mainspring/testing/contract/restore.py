@@ -1,4 +1,4 @@
-"""The contract of `restore`: it writes a page of another store's rows and events, if the log ends before the page."""
+"""The contract of `restore`: it writes a page of another store's rows and events if the log ends where it begins."""
 
 from __future__ import annotations
 

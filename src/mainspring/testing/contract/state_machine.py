@@ -117,7 +117,7 @@ def store_machine(make: Callable[[Path], Store]) -> type[RuleBasedStateMachine]:
 
 
 class _Machine(RuleBasedStateMachine):
-    """The commands. Each is sent to both stores: `subject`, made by `make_store`, and `model`, a memory store."""
+    """The commands, sent to both stores: `subject`, which `make_store` made, and `model`, which is a memory store."""
 
     make_store: Callable[[Path], Store]
 
@@ -348,7 +348,7 @@ class _Machine(RuleBasedStateMachine):
 
     @command(lambda self: self.leased, owner=[None, None, *OWNERS], left=range(3), shift=[0, 0, 0, 1])
     def renew(self, owner: str | None, left: int, shift: int) -> None:
-        """Renew the leases of an owner but the first `left`, which both stores must return as strays."""
+        """Renew an owner's leases but the first `left`, which become strays. `shift` 1: with wrong epochs."""
         owner = owner or self.leased[-1].owner or ""
         runs = [run for run in self.leased if run.owner == owner][left:] or self.leased[:2]
         picked = {run.id: run.epoch + shift for run in runs}

@@ -65,9 +65,9 @@ def check(
 
     `calls`: the handlers' own log; None if the handlers kept none. `until`: every fire up to this instant must have a
     run or a span. `late`: how late a fire after `late_since` may be planned; None: at any time. `lease_ttl`: a lease
-    may expire only after this time; None: not checked. `healed`: no run that is due at `until` may be open, except one
-    that began within the `longest` ms before. `at_most_once`: tasks with recovery="fail". `acknowledged`: ids of runs
-    whose enqueue was confirmed to a caller. `seen`: the numbers of the events that a subscriber received, in that
+    may expire only after this time; None: not checked. `healed` True: no run that is due at `until` may be open, except
+    one that began within the `longest` ms before. `at_most_once`: tasks with recovery="fail". `acknowledged`: ids of
+    runs whose enqueue was confirmed to a caller. `seen`: the numbers of the events that a subscriber received, in that
     order; None: not checked. `seed`: printed with the report.
     """
     report = Report(seed=seed, runs=len(history.runs), events=len(history.events))

@@ -40,9 +40,9 @@ _END_EVENTS = tuple({event for (_, event), after in TRANSITIONS.items() if after
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """The limits of a check, in ms: fires up to `until` are owed, and fires after `late_since` may be late by `late`.
+    """The limits of a check. Fires up to the instant `until` are owed: each needs a run or a span.
 
-    `late` None: fires may be planned at any time after they were due.
+    A fire after the instant `late_since` may be planned at most `late` ms after its time; None: at any time after it.
     """
 
     until: Ms
@@ -77,7 +77,11 @@ def check_fires(history: History, report: Report, bounds: Bounds) -> None:
 
 
 def _check_on_time(event: Event, report: Report, bounds: Bounds) -> None:
-    """Check that a fire was planned at most `PLAN_AHEAD_MS` early and, unless it is made up for, in time (I6)."""
+    """Check that a fire was planned at most `PLAN_AHEAD_MS` early and at most `bounds.late` late (I6).
+
+    `event`: the event that inserted its run. A fire up to `bounds.late_since`, or a run that catches up on
+    missed fires, may be later.
+    """
     fire: Ms = event.fire_time or 0  # type: ignore[attr-defined]  # a birth has it
     late = event.at - fire
     caught_up = isinstance(event, RunScheduled) and event.catch_up  # a run for missed fires is always late
@@ -92,8 +96,8 @@ def _check_on_time(event: Event, report: Report, bounds: Bounds) -> None:
 def fires_of(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> Iterator[Ms]:
     """Yield every fire after `after` and up to `through` that lies between the schedule's start and end.
 
-    `anchor`: where an interval without an anchor of its own begins. Intervals and lists of instants are computed
-    independently of the engine; cron times come from the engine's trigger.
+    `anchor`: the instant from which an interval without an anchor of its own is counted. Intervals and lists of
+    instants are computed independently of the engine; cron times come from the engine's trigger.
     """
     low = after if spec.start is None else max(after, spec.start - 1)
     high = through if spec.end is None else min(through, spec.end)
@@ -119,7 +123,7 @@ def fires_of(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> Iterator
 
 
 def _dropped_fires(spec: ScheduleSpec, after: Ms, through: Ms) -> list[Ms]:
-    """Return the instants after `after` and up to `through` whose fire a clock change dropped: a span must cover it."""
+    """Return the cron fires after `after` and up to `through` that a clock change dropped: a span must cover each."""
     if not isinstance(spec.trigger, CronSpec) or through <= after:
         return []
     low = after if spec.start is None else max(after, spec.start - 1)
@@ -185,11 +189,10 @@ class _FireAccount:
         self._check_coverage(sorted(owed), sorted(dropped), closed)
 
     def _owed_through(self) -> Ms:
-        """Return the instant up to which the last definition owes fires.
+        """Return the instant up to which the schedule's last definition owes fires (each needs a run or a span).
 
-        An active schedule owes them up to the end of the check, others up to their cursor. A paused or deleted one
-        also owes the fires that were already late by more than allowed when it was paused or deleted. The fires of the
-        pause itself are settled at its end.
+        Active: at least `bounds.until`. Finished: the cursor. Paused or deleted: the cursor or, if later, the time of
+        the pause or deletion minus `bounds.late` (None: the cursor); later fires are settled only if it resumes.
         """
         row, bounds = self.schedule, self.bounds
         if row.state == "active":
@@ -238,7 +241,8 @@ class _FireAccount:
     def _is_settled_elsewhere(self, fire: Ms, closed: list[tuple[Ms, Ms]]) -> bool:
         """Return True for a fire that coverage does not check: up to the last snapshot, or under a fixed delay.
 
-        Retention removed what lies before a snapshot; `_check_fixed_delay` checks fixed delays.
+        Retention removed what lies before a snapshot. `closed`: the periods (after, through] with a fixed delay, which
+        `_check_fixed_delay` checks.
         """
         return fire <= self.low or any(after < fire <= last for after, last in closed)
 
@@ -294,7 +298,10 @@ class _FireAccount:
                     pass
 
     def _check_finished(self, event: ScheduleFinished, spec: ScheduleSpec, anchor: Ms, fired: int) -> None:
-        """Report a schedule that was finished while it still owed fires. `fired`: number of its fires until then."""
+        """Report a schedule that was finished by `event` while it still owed fires.
+
+        `spec` and `anchor`: its definition at that time. `fired`: the number of its fires until then.
+        """
         if event.reason == "max_runs":
             wrong = spec.max_runs is None or fired < spec.max_runs
         elif _is_fixed_delay(spec):
@@ -310,7 +317,8 @@ class _FireAccount:
     def _check_fixed_delay(self, history: History, found: Sequence[Definition]) -> None:
         """Check a fixed delay: each fire lies one interval after a recorded fact, and a fire follows the last fact.
 
-        Facts are ends of runs, skipped fires, and the cursors of creations, updates and resumptions.
+        Facts are ends of runs, skipped fires, the cursors of creations, updates and resumptions, and the schedule's
+        start.
         """
         facts = self._fixed_delay_facts(history)
         fires = {run.fire_time for run in self.rows if run.fire_time is not None}
@@ -331,7 +339,11 @@ class _FireAccount:
         return facts
 
     def _check_fires_follow_facts(self, found: Sequence[Definition], facts: set[Ms], fires: set[Ms]) -> None:
-        """Check that every fire under a fixed delay lies one interval after a fact (I3)."""
+        """Check that every fire under a fixed delay lies one interval after a fact, or 1 ms after a fact or fire (I3).
+
+        `found`: the definitions of the schedule. `facts`: the instants from which its delay may be counted. `fires`:
+        the fire times of its runs.
+        """
         intervals = {
             definition.spec.trigger.interval
             for definition in found
@@ -349,7 +361,10 @@ class _FireAccount:
                 self.report.add("I3", what, self._events_near(birth), kind="extra")
 
     def _check_fire_after_last_fact(self, history: History, last: Definition, facts: set[Ms], fires: set[Ms]) -> None:
-        """Check that an active schedule without open runs fired one interval after the last fact (I2)."""
+        """Check that an active schedule without open runs fired at least one interval after the newest fact (I2).
+
+        The fire may be late by `bounds.late`; None: nothing is checked. `last`: the schedule's newest definition.
+        """
         row, late = self.schedule, self.bounds.late
         if (
             late is None
@@ -368,7 +383,7 @@ class _FireAccount:
     # ── slices ─────────────────────────────────────────────────────────────
 
     def _events_around(self, fire: Ms) -> list[Event]:
-        """Return the last definition of the schedule before a fire, and the events of the fire and its neighbours."""
+        """Return the events to show for a fire: of the last definition before it, and of runs and spans around it."""
         about = [(_covered_through(event), event) for event in self.log if _covered_through(event) is not None]
         about.sort(key=lambda pair: (pair[0] or 0, pair[1].seq))
         times = [at or 0 for at, _ in about]
@@ -419,8 +434,8 @@ def _has_fixed_delay(definition: Definition) -> bool:
 def _last_closed_at(stream: Sequence[ScheduleEvent]) -> Ms | None:
     """Return the instant from which the schedule owes no fires; None if it is active.
 
-    It is the time of the pause or deletion; a second one does not change it. The end of the schedule sets it to the
-    event's cursor. An edit of a paused schedule moves it to the event's cursor, if that is later.
+    A pause or deletion sets it to its own time, unless it is set already. `ScheduleFinished` sets it to the event's
+    cursor. An edit of a paused schedule moves it to the event's cursor, if that is later.
     """
     closed: Ms | None = None
     for event in stream:

@@ -101,10 +101,11 @@ class Violation(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, kw_only=True):
-    """The result of checking one history: the number of violations of each invariant and kind, and the violations.
+    """The result of checking one history: its violations, and the number of fires or calls that they concern.
 
-    `fires`, `runs`, `events` and `calls` are the numbers of what was examined; `fires` counts the fires that were owed.
-    `seed`: the seed of the simulated world, None for other histories.
+    `counts`: invariant or kind → number of fires or calls that its violations concern. `fires`, `runs`, `events` and
+    `calls` are the numbers of what was examined; `fires` counts the fires that were owed. `seed`: the seed of the
+    simulated world, None for other histories.
     """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*VIOLATION_KINDS, *INVARIANTS), 0))
@@ -121,10 +122,10 @@ class Report(Struct, kw_only=True):
         return not any(self.counts.values())
 
     def add(self, invariant: str, what: str, events: Iterable[Event] = (), *, kind: str = "", count: int = 1) -> None:
-        """Count a violation under its invariant and its `kind`, of which either may be "".
+        """Add a violation: `count`, the number of fires or calls concerned, is added to the counts.
 
-        `count`: the number of fires or calls concerned. `events`: the events that show the violation. The first
-        `MAX_KEPT_VIOLATIONS` violations are also kept in `violations`.
+        It is added for the invariant and for the `kind`, of which either may be "". `events`: the events that show the
+        violation. The first `MAX_KEPT_VIOLATIONS` violations are kept in `violations`.
         """
         for key in filter(None, (invariant, kind)):
             self.counts[key] += count
@@ -158,7 +159,7 @@ def _cut(events: list[Event]) -> list[Event]:
 
 
 def format_event(event: Event) -> str:
-    """Return one event as a line: number in the log, time, id of run or schedule, number in its stream, type, data."""
+    """Return one event as a line: number in the log, time, id of its run or schedule, number `n`, type, own fields."""
     stream = event.run_id if isinstance(event, RunEvent) else event.schedule_id
     said = msgspec.to_builtins(event)
     hidden = ("seq", "at", "ns", "schedule_id", "run_id", "n", "v", "change", "spec", "trace", "digest", "lane", "type")

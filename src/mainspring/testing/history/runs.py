@@ -1,7 +1,7 @@
 """Checks of runs against the invariants I4 to I11: calls, tokens, leases, the fold, idempotency keys and overlap.
 
-A token is the epoch of a lease. A stream is the list of the events of one run, in the order of the log. Each check adds
-its violations to `report`.
+A token is the epoch of a lease. A stream is the list of the events of one run, in the order of the log. `mine` are the
+calls of one run's handler. Each check adds its violations to `report`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ CLOCK_ROUNDING_MS: Ms = 2
 
 
 def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
-    """Check each run's events: tokens (I5), leases (I7), and that no claim starts the run before it is due (I6)."""
+    """Check each run's events: tokens (I5), leases (I7), and that no claim starts the run before it is due (I6).
+
+    `lease_ttl`: a lease may be ended by expiry only after this time; None: not checked.
+    """
     for run_id, stream in history.run_streams().items():
         _check_tokens(run_id, stream, report)
         _check_leases(run_id, stream, report, lease_ttl)
@@ -70,7 +73,10 @@ def _since_started(stream: Sequence[RunEvent], index: int, epoch: int) -> list[R
 
 
 def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: Ms | None) -> None:
-    """Check that a run is not claimed while it is held, and that no lease is ended by expiry before `ttl` ms (I7)."""
+    """Check that a run is not claimed while it is held, and that no lease is ended by expiry before `ttl` ms (I7).
+
+    `ttl` None: the time of the expiry is not checked.
+    """
     holder: tuple[int, RunEvent] | None = None
     given: Ms = 0
     for index, (event, ready) in enumerate(_with_ready(stream)):
@@ -89,14 +95,14 @@ def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: 
 
 
 def _by_expiry(event: RunEvent) -> bool:
-    """Return True if the event ended a lease because it was not renewed in time."""
+    """Return True if the event ended a lease because it was not renewed in time. False for `RunLost`."""
     if isinstance(event, RunFailed):
         return event.reason == "crashed"
     return isinstance(event, LeaseExpired) or (isinstance(event, RunCancelled) and event.by == "lease")
 
 
 def _with_ready(stream: Sequence[RunEvent]) -> Iterator[tuple[RunEvent, Ms | None]]:
-    """Yield each event with the instant before which the run must not begin at that event; None: not known."""
+    """Yield each event of a run, with the instant from which the run may begin after it; None: not known."""
     ready: Ms | None = None
     for event in stream:
         match event:
@@ -149,7 +155,10 @@ def check_calls(history: History, calls: Sequence[Call], report: Report, at_most
 
 
 def _check_keys(by_run: dict[str, list[Call]], streams: dict[str, list[RunEvent]], report: Report) -> None:
-    """Check that each run was called under one idempotency key, which no other run has (I10)."""
+    """Check that each run was called under one idempotency key, which no other run has (I10).
+
+    `by_run`: run id → the calls of its handler. `streams`: run id → the events of the run.
+    """
     owners: dict[str, str] = {}
     for run_id, mine in by_run.items():
         keys = sorted({call.key for call in mine})
@@ -223,7 +232,10 @@ def _check_acceptance_order(run_id: str, mine: Sequence[Call], stream: Sequence[
 
 
 def check_fold(history: History, report: Report) -> None:
-    """Check that the events fold to the rows (I8), but for transitions that were reported as two leases (I7)."""
+    """Check that folding the events gives the rows (I8).
+
+    An illegal transition of a run whose leases overlap is left out, because it was reported before (I7).
+    """
     found = _replay_differences(history)
     reported = {event.run_id for v in report.violations if v.invariant == "I7" for event in v.slice}
     streams: dict[str, list[Event]] = {}
@@ -276,7 +288,10 @@ def check_tail(history: History, report: Report, seen: Iterable[int] | None) -> 
 def _check_event_order(
     reader: str, seqs: list[int], by_seq: dict[int, Event], report: Report, *, repeats: bool
 ) -> None:
-    """Check the numbers of the events that `reader` received: every event, in order, and once unless `repeats` (I9)."""
+    """Check that `reader` received every event, in order, only once unless `repeats` is True, and no others (I9).
+
+    `seqs`: the numbers of the events that it received. `by_seq`: event number → event of the log.
+    """
     known: set[int] = set()
     newest = 0
     for seq in seqs:
@@ -321,9 +336,9 @@ def check_overlap(history: History, report: Report) -> None:
 
 
 def _limits_of_runs(history: History, limits: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return for each run the names under which its leases are counted.
+    """Return run id → the names under which the run's leases are counted.
 
-    These are the run's schedule, if its runs must not overlap, and those of the run's gates that are in `limits`.
+    These are the run's schedule, if its runs must not overlap, and the run's gates that are in `limits` (gate names).
     """
     exclusive: set[tuple[str, int]] = set()
     for sid, stream in history.schedule_streams().items():

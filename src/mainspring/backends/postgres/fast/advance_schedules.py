@@ -1,4 +1,8 @@
-"""Fast path of `apply` for the planner: one statement advances schedules and inserts the runs of their fires."""
+"""Fast path of `apply` for the planner: one statement advances schedules and inserts the runs of their fires.
+
+To *advance* a schedule is to set its planning position: its state, its cursor, its next fire and the like, but not its
+definition.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,8 @@ class ScheduleAdvances:
 def match_schedule_advances(changes: Sequence[Change]) -> ScheduleAdvances | None:
     """Return the batch, ready to be written, if each change only advances a schedule and inserts fresh runs of it.
 
-    Return None for any other batch, also if two changes advance one schedule, or if a change finishes its schedule.
+    A fresh run was never started, cancelled, parked or ended. Return None for any other batch, also if two changes
+    advance one schedule, or if a change finishes its schedule.
     """
     advances: list[Any] = []
     runs = RunInsertRows()

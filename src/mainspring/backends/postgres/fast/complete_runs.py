@@ -29,8 +29,9 @@ async def complete_runs(
 ) -> Applied | None:
     """Write a batch of plain successes and claim if requested; return the results.
 
-    All successes must have one owner, and each another run. Return None, with nothing written, for any other batch. The
-    completed runs are removed from `db.claimed`.
+    All successes must have one owner, and each another run. Return None, with nothing written, for any other batch, or
+    if the values of a column cannot be joined to one text. All runs of the batch are removed from `db.claimed`. `now`:
+    the instant of a test, else None.
     """
     rows: dict[str, tuple[Any, ...]] = {}
     owner = changes[0].events[0].owner if changes[0].events else None
@@ -130,7 +131,8 @@ async def _claim_or_none(call: Awaitable[Claimed]) -> Claimed | None:
 def _success_row(known: Mapping[str, Run], change: Change, owner: str | None) -> tuple[Any, ...] | None:
     """Return a row of the parameters of `complete_runs_ctes` for a plain success by `owner`; None for any other change.
 
-    `known`: the runs that this store object claimed, by id. The change must have the epoch of the claim.
+    `known`: the runs that this store object claimed, by id. The run must be one of them, and have the epoch of its
+    claim.
     """
     run = change.run
     if change.kind != "success" or run is None:

@@ -20,9 +20,9 @@ _ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
 
 
 class RunInserts:
-    """A batch that only inserts fresh runs and their payloads, ready to be written.
+    """A batch that only inserts fresh runs (never started, cancelled, parked or ended) and their payloads.
 
-    `rows`: a row of INSERTED_RUN_COLUMNS for each run.
+    `rows`: a row of INSERTED_RUN_COLUMNS for each run, ready to be written.
     """
 
     def __init__(self, changes: Sequence[Change], rows: list[Any]) -> None:
@@ -51,7 +51,10 @@ class RunInserts:
 
 
 def match_run_inserts(changes: Sequence[Change]) -> RunInserts | None:
-    """Return the batch, ready to be written, if it only inserts fresh runs and their payloads; else None."""
+    """Return the batch, ready to be written, if it only inserts fresh runs and their payloads; else None.
+
+    A fresh run was never started, cancelled, parked or ended.
+    """
     rows = RunInsertRows()
     for change in changes:
         if change.kind != "new_runs" or change.gates:
@@ -64,7 +67,7 @@ def match_run_inserts(changes: Sequence[Change]) -> RunInserts | None:
 class RunInsertRows:
     """Collects rows of INSERTED_RUN_COLUMNS.
 
-    Of runs that differ only in id and body, only the first is converted; the others copy its row, which is faster.
+    Runs that differ only in id and body from the last converted run copy its row, which is faster than to convert them.
     """
 
     def __init__(self) -> None:
@@ -75,10 +78,10 @@ class RunInsertRows:
         self._row: list[Any] = []
 
     def add(self, change: Change, runs: Sequence[Run]) -> bool:
-        """Add a row for each of the runs that a change inserts.
+        """Add a row for each of the runs that a change inserts, and return True.
 
-        Return False if a run is not fresh, or was added before. The rows must not be used then: they may have a part of
-        the change.
+        Return False if a run is not fresh (it was started, cancelled, parked or ended before) or was added before. The
+        rows must not be used then: they may have a part of the change.
         """
         change_id = storable_text(change.id)
         for run, event in zip(runs, change.events, strict=True):
@@ -102,9 +105,10 @@ class RunInsertRows:
         return True
 
     def _set_model(self, run: Run, event: RunScheduled) -> bool:
-        """Keep a run and its row, which following runs may copy; return False if the run is not fresh.
+        """Keep a run and its row, which following runs may copy, and return True.
 
-        `event`: the run's `RunScheduled` event.
+        Return False if the run is not fresh: it was started, cancelled, parked or ended before. `event`: the run's
+        `RunScheduled` event.
         """
         row = fresh_row(run, 1)
         if row is None:

@@ -51,7 +51,8 @@ def bind(
     """Return the statement that writes new runs, payloads and schedule advances, and its parameters after `now`.
 
     `rows`: INSERTED_RUN_COLUMNS of the runs, one row at least; with `advances`, each row has one column more, the `idx`
-    of the run's advance. `bodies`: payloads as (id, data). `advances`: rows of ADVANCE_COLUMNS.
+    of the run's advance. `bodies`: payloads as (id, data). `advances`: new planning positions of schedules, rows of
+    ADVANCE_COLUMNS.
     """
     columns = list(zip(*rows, strict=True))
     count = len(rows)
@@ -69,10 +70,11 @@ def bind(
 def statement(varying: tuple[int, ...], *, with_bodies: bool = False, with_advances: bool = False) -> str:
     """Return SQL that inserts new runs, and, if wanted, payloads and schedule advances.
 
-    Its parameters: now, columns of runs, then columns of payloads and of advances. `varying`: the indexes of the run
-    columns that are sent as arrays. Without advances, the statement returns the instant, how many runs were inserted
-    (`got`), and their `ids`, NULL if all were inserted. With advances, it returns the instant, and as `held` the `idx`
-    of each schedule that was as the caller read it. Then only the runs of these schedules are inserted.
+    Its parameters: now, columns of runs, then columns of payloads and of advances (new planning positions of
+    schedules). `varying`: the indexes of the run columns that are sent as arrays. Without advances, the statement
+    returns the instant, how many runs were inserted (`got`), and their `ids`, NULL if all were inserted. With advances,
+    it returns the instant, and as `held` the `idx` of each schedule that was as the caller read it. Then only the runs
+    of these schedules are inserted.
     """
     names = _COLUMN_NAMES if with_advances else _COLUMN_NAMES[:_COLUMN_COUNT_WITHOUT_PLAN]
     value_of = {name: f"${2 + i}::{_COLUMNS[name]}" for i, name in enumerate(names)}
@@ -111,7 +113,8 @@ SELECT t.now, {answer}
 def _advance_sql(first: int) -> str:
     """Return SQL that advances the schedules that are as the caller read them, and returns the `idx` of each of them.
 
-    Its parameters are ADVANCE_COLUMNS, from the number `first` on.
+    To advance a schedule is to set its planning position, POSITION_FIELDS. The parameters are ADVANCE_COLUMNS, from the
+    number `first` on.
     """
     return f"""
     UPDATE §schedule s SET {", ".join(f"{name} = i.{name}" for name in POSITION_FIELDS)}, held_until = 0,

@@ -23,8 +23,9 @@ _ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
 async def insert_runs(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied | None:
     """Insert the runs of a batch, and return the results; None, with nothing written, if the batch needs lua/apply.lua.
 
-    A batch needs lua/apply.lua if it has other changes or is too large, if one of its runs exists already, or if
-    another run holds one of its unique keys.
+    A batch needs lua/apply.lua if it is empty or too large, has other changes, or has a run twice, if one of its runs
+    exists already, or if another run holds one of its unique keys. `now`: the instant of a test; None: the server's
+    time.
     """
     batch = _InsertBatch()
     for change in changes:
@@ -57,7 +58,7 @@ class _InsertBatch:
         self._texts: dict[str, str] = {}
 
     def add(self, change: Change) -> bool:
-        """Add the runs of a change; return False if lua/insert_runs.lua cannot write the change.
+        """Add the runs of a change and return True; return False if lua/insert_runs.lua cannot write the change.
 
         After False the batch must not be used, because a part of the change may have been added.
         """
@@ -71,10 +72,10 @@ class _InsertBatch:
         return True
 
     def _add_run(self, run: Run, event: Event, change: str) -> bool:
-        """Add one run with its event; return False if the script cannot insert the run. `change`: the change's id.
+        """Add one run with its event and return True; return False if lua/insert_runs.lua cannot insert the run.
 
         The script inserts no run that does more than wait for a worker, belongs to a schedule, or has the id or unique
-        key of a run that was added before.
+        key of a run that was added before. `change`: the id of the change that inserts the run.
         """
         if run.id in self.ids or run.state not in CLAIMABLE or run.schedule_id is not None:
             return False
@@ -98,7 +99,10 @@ class _InsertBatch:
         return True
 
     def pack(self) -> bytes:
-        """Return the argument of lua/insert_runs.lua about all runs, which comes before those in `arguments`."""
+        """Return the argument of lua/insert_runs.lua about all runs, encoded.
+
+        In a call of the script it comes before the items of `arguments`.
+        """
         queues = [(name, *rows) for name, rows in self._queues.items()]
         bodies: list[Any] = [(body, count, self._texts.get(body)) for body, count in self._uses.items()]
         keys = (list(self._keys), list(self._keys.values()))
@@ -108,7 +112,8 @@ class _InsertBatch:
 def _runs_of_insert(change: Change) -> tuple[Run, ...]:
     """Return the runs that a change inserts, if lua/insert_runs.lua may be able to insert them, else ().
 
-    The answer is () for a change that does more, brings gates, or has runs with unique keys besides its guarded run.
+    The result is () for a change that does more, that has gates to insert, or that has runs with unique keys besides
+    the run that it guards.
     """
     if change.kind != "new_runs" or change.gates:
         return ()

@@ -1,1 +1,1 @@
-"""Fast paths of `apply`. Each writes one frequent kind of batch with few statements, and leaves others to `apply`."""
+"""Fast paths of `apply`: each writes one frequent kind of change with few statements, and returns all other changes."""

@@ -1,4 +1,4 @@
-"""Fast path for plans: schedules advance or finish, and their fires become runs."""
+"""Fast path of `apply` for plans: changes that advance or finish a schedule and insert the runs of its fires."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ids = msgspec.json.Decoder(list[str])
 
 
 class Plans(NamedTuple):
-    """The rows of a batch of plans, and the ids of its schedules."""
+    """The rows to write for a batch of plans, and the ids of the schedules that the plans advance or finish."""
 
     #: New runs, as rows of `run_row`.
     runs: list[list[Any]]
@@ -34,11 +34,13 @@ class Plans(NamedTuple):
 def advance_schedules(
     db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms
 ) -> IndexedChanges:
-    """Write a batch of plain plans and set their `results`; return the changes that are not written.
+    """Write a batch of plans and set their `results`; return the changes that are not written.
 
-    All changes are returned if one is not a plain plan (as `match_plans` defines it) or if one of the new runs exists
-    already. Otherwise the plans whose schedule is not as the planner read it are returned. `mark`: the number to write
-    into the column `mark` of the batch's rows.
+    A plan advances or finishes a schedule and inserts the runs of its fires. All changes are returned if one is not a
+    plan, if two are of one schedule, if one finishes a touched schedule, or if a run exists already or has more values
+    than a new run. Otherwise only those plans are returned whose schedule is touched or is not as the planner read it,
+    or which change columns that this path does not write. `mark`: the number for the column `mark` of the rows. `wall`:
+    the present time.
     """
     plans = match_plans(db, changes, mark)
     before_first = None if plans is None else insert_new_rows(db, plans.runs, mark, wall)
@@ -82,7 +84,7 @@ def match_plans(db: Database, changes: IndexedChanges, mark: int) -> Plans | Non
     """Return the rows of the batch if all changes are plain plans, each of a different schedule; else None.
 
     A plain plan is a change of the kind "plan" whose runs have only the values of new runs. A plan that finishes a
-    touched schedule is not plain. The file is not read. `mark`: the number for the column `mark` of runs.
+    touched schedule is not plain. The file is not read. `mark`: the number for the column `mark` of the runs.
     """
     plans = Plans([], [], [], set())
     for _, change in changes:
@@ -98,7 +100,10 @@ def match_plans(db: Database, changes: IndexedChanges, mark: int) -> Plans | Non
 
 
 def _move_schedules(db: Database, plans: Plans, mark: int, wall: Ms) -> set[str]:
-    """Update those schedules of the plans that are as the planner read them; return their ids."""
+    """Update those schedules of the plans that are as the planner read them; return their ids.
+
+    `mark`: the number for the column `mark` of the schedules. `wall`: the present time.
+    """
     written = db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) if plans.moved else 0
     if plans.finished:
         written += db.run_rows(sql.FINISH_SCHEDULES, plans.finished, mark, wall)
@@ -109,20 +114,20 @@ def _move_schedules(db: Database, plans: Plans, mark: int, wall: Ms) -> set[str]
 
 
 def scheduled_event_row(event: Event, change: Change, rid: int) -> tuple[Any, ...]:
-    """Return a row for `INSERT_SCHEDULED_EVENTS`: the first event of the run with the row number `rid`."""
+    """Return the values of a run's first event for `INSERT_SCHEDULED_EVENTS`. `rid`: the row number of the run."""
     return event.ns, event.schedule_id, rid, event.run_id, *_event_values(event, change)
 
 
 def _event_values(event: Event, change: Change) -> tuple[Any, ...]:
-    """Return the columns v, actor, change and data of an event."""
+    """Return the event's values for the columns v, actor, change (id of the change) and data, in this order."""
     return event.v, replace_nul(event.actor), change.id, encode_data(event)
 
 
 def _read_plan(db: Database, change: Change, rows: list[list[Any]], mark: int) -> tuple[Any, ...] | None:
     """Return the schedule's row for `MOVE_SCHEDULES` or `FINISH_SCHEDULES` if the change is a plan, else None.
 
-    Also return None if the plan finishes a touched schedule, which only `apply` can write. The rows of the plan's runs,
-    with `mark` in the column of that name, are added to `rows`.
+    Also return None if the plan finishes a touched schedule, which only `apply` can write. The rows of the plan's runs
+    are added to `rows`. `mark`: the number for the column `mark` of these runs.
     """
     guard, schedule = change.guard, change.schedule
     if change.kind != "plan" or not isinstance(guard, ScheduleAt) or schedule is None:

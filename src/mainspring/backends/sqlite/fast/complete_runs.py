@@ -1,4 +1,4 @@
-"""Fast path for the most frequent write: runs claimed by this store object succeed, and nothing else changes."""
+"""Fast path of `apply` for its most frequent change: the success of a run that this store object claimed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def complete_runs(
 ) -> IndexedChanges:
     """Write the plain successes of the batch and set their `results`; return the other changes in order.
 
-    A plain success is the success of a run that this store object claimed, without a unique key. A plain success is
-    returned all the same if its owner is not the first one's, or if its run is not as it was claimed; `apply` writes or
-    refuses it by its general statements. If the order of the changes may matter, all are returned. `mark`: the number
-    to write into the column `mark`.
+    A plain success ends a run that this store object claimed. The run has no unique key, and its result no U+0000. Two
+    kinds of plain successes are not written but returned: those whose owner is not the owner of the first one, and
+    those whose run is no longer running under its claim. If one of the other changes is about the run of a plain
+    success, all changes are returned, because their order may matter. `mark`: the number for the column `mark` of the
+    runs. `wall`: the present time.
     """
     if not db.claimed_runs:
         return list(enumerate(changes))
@@ -59,7 +60,11 @@ def complete_runs(
 
 
 def _split_changes(db: Database, changes: Sequence[Change]) -> tuple[list[PlainSuccess], IndexedChanges]:
-    """Return the plain successes that have the same owner as the first of them, and the other changes."""
+    """Return (plain successes, all other changes). A plain success is one that this fast path may write.
+
+    All plain successes have the owner of the first one. The runs of all successes are removed from `db.claimed_runs`,
+    because their claims are over.
+    """
     plain: list[PlainSuccess] = []
     rest: IndexedChanges = []
     owner: str | None = None
@@ -77,7 +82,8 @@ def _write(db: Database, plain: list[PlainSuccess], mark: int, wall: Ms) -> int:
     """Write the runs of plain successes as succeeded; return how many were written.
 
     A run that is no longer running under its claim's epoch is not written. Short runs of one batch often have equal
-    epochs, times and results; such runs are written by one statement for the group.
+    epochs, times and results; such runs are written by one statement for the group. `mark`: the number for the column
+    `mark` of the runs. `wall`: the present time.
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for _, rid, change in plain:
@@ -91,7 +97,7 @@ def _write(db: Database, plain: list[PlainSuccess], mark: int, wall: Ms) -> int:
 
 
 def _find_claimed_row(db: Database, change: Change) -> int | None:
-    """Return the run's row number if the change is a plain success, else None.
+    """Return the row number of the change's run if the change is a plain success, else None.
 
     A plain success is a success of a run that this store object claimed under the change's epoch and that has no unique
     key. Its result must have no U+0000. Any success removes the run from `db.claimed_runs`, because the claim is over.
@@ -109,7 +115,7 @@ def _find_claimed_row(db: Database, change: Change) -> int | None:
 
 
 def _is_entangled(plain: list[PlainSuccess], rest: IndexedChanges) -> bool:
-    """Return True if the order of the changes may matter, because two of them are about one run."""
+    """Return True if a change of `rest` guards or inserts a run of `plain`: their order may then matter."""
     if not rest:
         return False  # `_find_claimed_row` accepts one change of a run at most
     ids = {change.run.id for _, _, change in plain if change.run is not None}

@@ -1,4 +1,4 @@
-"""Fast path for new runs: if a batch inserts runs only, their row numbers are known without a query."""
+"""Fast path of `apply` for new runs. Their row numbers are consecutive, so no query for them is needed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ NewRun = tuple[Run, RunScheduled, str]
 def insert_runs(db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms) -> bool:
     """Write the changes, set their `results` and return True if all of them only insert runs that do not exist yet.
 
-    Else write nothing and return False. Also do so if a guard names a unique key, because `apply` must then look for
-    an open run with this key. `mark`: the number to write into the column `mark` of the runs.
+    Else write nothing and return False. Also return False if a run is in the batch twice or has more values than a new
+    run, or if a guard names a unique key: `apply` must then look for an open run with this key. `mark`: the number for
+    the column `mark` of the runs. `wall`: the present time.
     """
     found: list[NewRun] = []
     for _, change in changes:
@@ -66,7 +67,10 @@ def _write_bodies_and_gates(db: Database, changes: IndexedChanges) -> None:
 
 
 def _append_events(db: Database, found: list[NewRun], number: int, wall: Ms) -> None:
-    """Append the first event of each run. The runs have consecutive row numbers, of which the first is `number` + 1."""
+    """Append the first event of each run in `found`. `wall`: the present time.
+
+    The runs have consecutive row numbers, of which the first is `number` + 1.
+    """
     event_rows = []
     data = BulkEventEncoder()
     for run, event, change_id in found:
@@ -77,10 +81,11 @@ def _append_events(db: Database, found: list[NewRun], number: int, wall: Ms) -> 
 
 
 def insert_new_rows(db: Database, rows: list[list[Any]], mark: int, wall: Ms) -> int | None:
-    """Insert runs under consecutive row numbers and return the number before the first. `rows`: short `run_row` rows.
+    """Insert runs under consecutive row numbers; return the number before the first one's.
 
     If one of the runs exists already, insert none and return None. A run exists if its id or fire has a row, or if an
-    open run has its unique key.
+    open run has its unique key. `rows`: rows of new runs, as `run_row` returns them. `mark`: the number that the rows
+    have in their column `mark`. `wall`: the present time.
     """
     count = db.run_rows(INSERT_NEW_RUNS, rows, wall)
     last: int = db.value("SELECT last_insert_rowid()") if count else 0
@@ -91,10 +96,10 @@ def insert_new_rows(db: Database, rows: list[list[Any]], mark: int, wall: Ms) ->
 
 
 def insert_run(db: Database, change: Change, mark: int, wall: Ms) -> Result | None:
-    """Write a change that only inserts one run, and return its result; for any other change return None.
+    """Insert the one new run of a change by few statements, because a caller of `enqueue` waits; return the result.
 
-    If the run exists already, nothing is written, and None is returned as well. Why this function: a caller of
-    `enqueue` waits for this write, and one run needs fewer steps than a batch.
+    Return None and write nothing if the change does more, brings gates or guards a unique key, or if the run is stored
+    already or has more values than a new run. `mark`: the number for the run's column `mark`. `wall`: the present time.
     """
     found: list[NewRun] = []
     if change.gates or not _collect_new_runs(change, found) or len(found) != 1:
@@ -118,7 +123,7 @@ def insert_run(db: Database, change: Change, mark: int, wall: Ms) -> Result | No
 
 
 def _collect_new_runs(change: Change, found: list[NewRun]) -> bool:
-    """Add to `found` the runs of a change that only inserts new runs, and return True; return False for another change.
+    """If the change only inserts new runs, add these to `found` and return True; else return False.
 
     Also return False if the guard names a unique key, because `apply` must then look for an open run with that key.
     """

@@ -1,4 +1,4 @@
-"""Fast path for new schedules: rows are bound value by value, and values that neighbouring rows share only once."""
+"""Fast path of `apply` for new schedules. Rows are bound value by value; values that rows share are bound only once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _first, _second = itemgetter(0), itemgetter(1)
 def insert_schedules(db: Database, changes: IndexedChanges, results: list[Result], mark: int, wall: Ms) -> bool:
     """Write the changes, set their `results` and return True if all of them only create schedules that do not exist.
 
-    Else write nothing and return False. Also do so if a text of a schedule has U+0000, which `apply` replaces. `mark`:
-    the number to write into the column `mark` of the schedules.
+    Else write nothing and return False. Also return False if a schedule is in the batch twice, or if one of its texts
+    has U+0000, which `apply` replaces. `mark`: the number for the column `mark` of the schedules. `wall`: the present
+    time.
     """
     rows: list[tuple[Any, Any]] = []
     events: list[tuple[Any, Any]] = []
@@ -61,7 +62,7 @@ def insert_schedules(db: Database, changes: IndexedChanges, results: list[Result
 
 
 def _write_bodies_and_gates(db: Database, changes: IndexedChanges) -> None:
-    """Write the schedules' bodies and gates."""
+    """Write the payloads and gates that the changes bring."""
     bodies: dict[str, str] = {}
     gates: dict[str, tuple[int, int, Ms]] = {}
     for _, change in changes:
@@ -79,7 +80,10 @@ def _write_bodies_and_gates(db: Database, changes: IndexedChanges) -> None:
 
 
 def _encode_data(event: ScheduleCreated, spec: bytes) -> str | None:
-    """Return the event's data as JSON, as `encode_data` does, but faster for usual events. `spec`: its encoded spec."""
+    """Return the event's data as JSON, None if it has none. `spec`: the event's spec as JSON.
+
+    The result is that of `encode_data`, but for usual events it is built faster.
+    """
     is_usual = event.revision == 1 and event.origin == "api" and not event.app and not event.version
     if not is_usual or event.next_at is None or not event.by or not event.digest:
         return encode_data(event)
@@ -96,7 +100,10 @@ def _encode_data(event: ScheduleCreated, spec: bytes) -> str | None:
 
 
 def _match_creation(change: Change) -> ScheduleCreated | None:
-    """Return the event of a change that only creates a schedule; None for other changes, or if a text has U+0000."""
+    """Return the event of a change that only creates a schedule. Return None for other changes.
+
+    Also return None if a text of the schedule or event has U+0000, because only `apply` replaces it.
+    """
     event, s = change.events[0] if change.events else None, change.schedule
     if change.kind != "new_schedule" or s is None or not isinstance(event, ScheduleCreated):
         return None

@@ -1,4 +1,4 @@
-"""Fast path for fires that are planned and claimed in one commit: their rows are written once, as running."""
+"""Fast path of `apply` for fires planned and claimed in one commit: their rows are written once, as running."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from mainspring.ports.store import Claimed, ClaimRequest
 
 
 class FastPathMissed(Exception):
-    """Raised if a row is not as the planner read it. Other rows of the transaction may be written already.
+    """Failure of `plan_and_claim`: a schedule is not as the planner read it, or a run exists already.
 
-    `apply` rolls the transaction back and writes the batch without this fast path.
+    Other rows may be written by then. `apply` rolls the transaction back and writes the batch without this fast path.
     """
 
 
@@ -35,13 +35,15 @@ def plan_and_claim(
     lease_now: Ms,
     claim_request: ClaimRequest,
 ) -> Claimed | None:
-    """Write plain plans and claim the runs of their fires, if a claim would take just these runs next.
+    """Write a batch of plans and claim the runs of their fires, if a claim would take just these runs next.
 
-    Set the `results` of the changes and return the claims. `mark`: the number to write into the column `mark`.
+    Set the `results` of the changes and return the claims. `mark`: the number for the column `mark` of the rows.
+    `wall`: the present time. `lease_now`: the present time by the clock of leases.
 
-    Write nothing and return None if a change is not a plain plan (as `match_plans` defines it) or finishes its
-    schedule, if other runs are due, if there are no fires or more than requested, or if a fire does not fit the request
-    or a gate refuses it. Raises: `FastPathMissed` if a row differs from what the planner read.
+    Write nothing and return None if a change is not a plan or finishes its schedule, if two plans are of one schedule,
+    if a run has more values than a new run, if other runs are due, if there are no fires or more than requested, or if
+    a fire does not fit the request or a gate refuses it. Raises: `FastPathMissed` if a row differs from what the
+    planner read.
     """
     offer = claim_request.offer
     plans = match_plans(db, changes, mark)
@@ -74,7 +76,9 @@ def plan_and_claim(
 def _write_rows(db: Database, plans: Plans, mark: int, wall: Ms, owner: str, lease_until: Ms) -> int:
     """Advance the schedules and insert the runs as running; return the first run's row number.
 
-    Raises: `FastPathMissed` if a schedule is not as the planner read it, or if a run exists already.
+    `mark`: the number for the column `mark` of the rows. `wall`: the present time. `owner` and `lease_until`: the
+    worker that claims the runs, and the end of its leases. Raises: `FastPathMissed` if a schedule is not as the planner
+    read it, or if a run exists already.
     """
     if db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) < len(plans.moved):
         raise FastPathMissed
@@ -87,7 +91,10 @@ def _write_rows(db: Database, plans: Plans, mark: int, wall: Ms, owner: str, lea
 
 
 def _fits_request(run: Run, claim_request: ClaimRequest, wall: Ms) -> bool:
-    """Return True if the run waits in the request's lane with one of its tasks, and is due or may be claimed ahead."""
+    """Return True if the run waits in the request's lane with one of its tasks, and is due or may be claimed ahead.
+
+    `wall`: the present time.
+    """
     offer = claim_request.offer
     if run.state is not State.WAITING or run.lane != offer.lanes[0] or run.task not in offer.tasks:
         return False
@@ -104,7 +111,10 @@ def _scheduled_event_rows(changes: IndexedChanges, first: int) -> list[tuple[Any
 
 
 def _as_running(run: Run, wall: Ms, lease_until: Ms, owner: str) -> Run:
-    """Return the new run with the values that its row has been given: running, under a lease until `lease_until`."""
+    """Return the new run with the values that its row has been given: running, under a lease until `lease_until`.
+
+    `wall`: the present time. `owner`: the worker that holds the lease.
+    """
     return replace(
         run,
         state=State.RUNNING,
