@@ -18,6 +18,7 @@ from mainspring.cli.main import mainspring
 from mainspring.ledger.account import Ledger, ledger
 from mainspring.ledger.verify import Report, verify
 from mainspring.model.errors import StoreError, StoreUnavailable
+from mainspring.model.events import Event
 from mainspring.model.gate import Gate
 from mainspring.model.ids import fire_id
 from mainspring.model.retention import Retention
@@ -248,6 +249,30 @@ async def test_an_outage_while_rows_are_read_one_by_one_is_raised(monkeypatch: p
             patch.setattr(store, "find", fail)
             with pytest.raises(StoreUnavailable, match="the server is away"):
                 await verify(store)
+    assert (await verify(store)).ok
+
+
+@pytest.mark.parametrize("away", [1, 65])
+async def test_an_outage_while_bad_events_are_skipped_is_raised(monkeypatch: pytest.MonkeyPatch, away: int) -> None:
+    """An outage is not reported as events that cannot be read.
+
+    Behind 64 bad events the search for a good one takes larger steps, and then looks back between two of them.
+    """
+    store = MemoryStore()
+    await Scenario(store).create(SPEC, T0)
+    tail = store.tail
+
+    async def fail(after: int, limit: int) -> list[Event]:
+        if after == away:
+            raise StoreUnavailable("the server is away")
+        if limit > 1 or after < 66:
+            raise StoreError("a bad event")
+        return await tail(after, limit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "tail", fail)
+        with pytest.raises(StoreUnavailable, match="the server is away"):
+            await verify(store)
     assert (await verify(store)).ok
 
 

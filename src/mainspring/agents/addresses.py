@@ -70,7 +70,8 @@ def embedded_ipv4(address: Address) -> Address:
 def judge_address(address: Address) -> Verdict:
     """Return whether an address may be called: "never", only if the settings allow it ("private"), or "public".
 
-    If an IPv6 address embeds an IPv4 address, the verdict is that on the IPv4 address.
+    An IPv4-mapped or IPv4-compatible IPv6 address gets the verdict on its IPv4 address. Other IPv6 addresses that embed
+    an IPv4 address (NAT64, 6to4, Teredo) get "never".
     """
     real = embedded_ipv4(address)
     if any(real in network for network in FORBIDDEN_NETWORKS):

@@ -56,7 +56,10 @@ class ChangeOf(Protocol):
     """The part of the recorder that callbacks use."""
 
     def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change:
-        """Return the change that records the outcome of an attempt which ends at `now`."""
+        """Return the change that records the outcome of an attempt which ends at `now`.
+
+        `execution`: when the attempt began, and how long it took.
+        """
         ...
 
 
@@ -70,10 +73,11 @@ _HANDLER = Handler(name=HTTP_TASK, kind="http", call=_no_call, call_blocking=_no
 
 
 class Callbacks:
-    """Does what callbacks ask for. The token of a callback is valid for one attempt, given by run and epoch.
+    """Carries out the callbacks of agents. The token of a callback is valid for one attempt, given by run and epoch.
 
     Every method raises UnknownRun if there is no such run, CallbackDenied if the token is wrong or expired, and
-    CallbackStale if the attempt of the token has ended. `apply` commits a change.
+    CallbackStale if the attempt of the token has ended, except for a repeated `complete` or `fail`. `apply` commits a
+    change, which `recorder` makes.
     """
 
     def __init__(
@@ -91,19 +95,25 @@ class Callbacks:
         self._clock = clock
 
     async def heartbeat(self, run_id: str, token: str) -> CallbackReply:
-        """Renew the lease of the attempt for the time that the agent may be silent, at most until the token expires."""
+        """Renew the attempt's lease for the time that the agent may be silent, and return the answer to the agent.
+
+        The lease ends when the token expires at the latest.
+        """
         return await self._renew(await self._find_running(run_id, token), token)
 
     async def progress(self, run_id: str, token: str, text: str) -> CallbackReply:
-        """Store the progress line `text`, redacted and cut to `MAX_PROGRESS_CHARS`, and renew the attempt's lease."""
+        """Store the progress line `text`, redacted and cut to `MAX_PROGRESS_CHARS`, and renew the attempt's lease.
+
+        Return the answer to the agent.
+        """
         run = await self._find_running(run_id, token)
         await self._store.progress(run.id, run.epoch, storable_text(redact(text))[:MAX_PROGRESS_CHARS])
         return await self._renew(run, token)
 
     async def complete(self, run_id: str, token: str, data: bytes, content_type: str = "") -> CallbackReply:
-        """End the run as a success whose result is `data`, the body of the callback. A repeated call changes nothing.
+        """End the run as a success whose result is `data`, the body of the callback; return the answer to the agent.
 
-        The first `MAX_RESULT_BYTES` of the body are stored, as redacted text.
+        The first `MAX_RESULT_BYTES` of the body are stored, as redacted text. A repeated call changes nothing.
         """
         run = await self._find_run(run_id, token)
         if run.state is State.SUCCEEDED:
@@ -115,10 +125,10 @@ class Callbacks:
     async def fail(
         self, run_id: str, token: str, error: str, *, retry: bool = True, retry_after: Ms | None = None
     ) -> CallbackReply:
-        """End the attempt as a failure with the text `error`. A repeated call changes nothing.
+        """End the attempt as a failure with the text `error`; return the answer to the agent.
 
-        The retry policy decides whether another attempt follows; with `retry` False, none follows. `retry_after`: the
-        shortest delay before the next attempt.
+        A repeated call changes nothing. The retry policy decides whether another attempt follows; with `retry` False,
+        none follows. `retry_after`: the shortest delay before the next attempt.
         """
         run = await self._find_run(run_id, token)
         if run.state in (State.FAILED, State.RETRYING):
@@ -163,9 +173,9 @@ class Callbacks:
         return self._check_running(await self._find_run(run_id, token))
 
     async def _renew(self, run: Run, token: str) -> CallbackReply:
-        """Extend the lease of a run by the time that its agent may be silent, at most until the token expires.
+        """Renew the lease of a run for the time that its agent may be silent, and return the answer to the agent.
 
-        Raises: CallbackStale if the lease is lost.
+        The lease ends when `token` expires at the latest. Raises: CallbackStale if the lease is lost.
         """
         target = run.options.http if run.options is not None else None
         silence = 60_000 if target is None else target.silence

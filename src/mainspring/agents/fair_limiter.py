@@ -15,10 +15,12 @@ def add_reserve(limit: int) -> int:
 
 
 class FairLimiter:
-    """Grants slots for up to `limit` concurrent calls, plus a reserve for schedules without a call under way.
+    """Grants slots for concurrent calls.
 
-    Up to half of the limit, any call gets a slot. Above it, each schedule gets at most an equal share. `now` returns
-    monotonic seconds. Calls of runs without a schedule count as calls of one schedule, None. Thread: one event loop.
+    A schedule without a call under way gets a slot while fewer than `limit` plus a quarter of it are taken. Any other
+    schedule gets one while under half of `limit` is taken; then, below `limit`, only if it has fewer slots than `limit`
+    divided by the number of schedules with calls. `now` returns monotonic seconds, to end waits that stall. Calls of
+    runs without a schedule count as calls of one schedule, None. Thread: one event loop.
     """
 
     __slots__ = ("_by_schedule", "_limit", "_moved", "_now", "_used", "_waiting")

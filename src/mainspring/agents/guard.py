@@ -1,6 +1,6 @@
 """Address guard: keeps the URLs of HTTP agents from reaching addresses that must not be called (SSRF).
 
-A host name is resolved once for a call. All its addresses are checked, and the call connects to one of these.
+A host name is resolved once for a call. All its addresses are checked, and the call connects to a checked address.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class AddressGuard:
     def check_address(self, text: str, host: str = "") -> str:
         """Return `text` if it is an address that may be called. Raises: Forbidden if it is not.
 
-        `host` is the host name of the address, "" without one: a private address is allowed if `allow_hosts` has it.
+        A private address is allowed if the settings allow private addresses, or if `allow_hosts` has a network with it
+        or its host name `host` ("": not known).
         """
         address = parse_address(text)
         if address is None:
@@ -80,8 +81,8 @@ class AddressGuard:
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses of a host if all of them may be called at this port.
 
-        Connect to these: a second look-up may give other addresses. Raises: Forbidden if the port, the host name or one
-        of the addresses may not be called; Unresolved if the host has no address.
+        Connect to the returned addresses: a second look-up may give others. Raises: Forbidden if the port, the host
+        name or one of the addresses may not be called; Unresolved if the host has no address, or none is found in time.
         """
         self.check_port(port)
         self.check_name(host)

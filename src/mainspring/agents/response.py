@@ -41,8 +41,9 @@ class Answer(Struct, frozen=True):
 async def read_bounded(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> Answer:
     """Read a body and return it decompressed. Stop when more than `limit` bytes are received or decompressed.
 
-    `encoding` is the Content-Encoding in lower case; a body in an unknown encoding is returned as it was received. A
-    compressed body that grows too much is cut at `MAX_COMPRESSION_RATIO`.
+    `encoding` is the Content-Encoding in lower case; a body in an unknown encoding is returned as it was received.
+    Reading also stops at bytes that cannot be decompressed, and where the decompressed body has more than
+    `RATIO_FREE_BYTES` and more than `MAX_COMPRESSION_RATIO` times the bytes received.
     """
     inflate = zlib.decompressobj(_WINDOW[encoding]) if encoding in _WINDOW else None
     found = bytearray()
@@ -74,8 +75,9 @@ def decode_text(data: bytes, charset: str | None, limit: int) -> str:
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
-    """Return the text with `[redacted]` in place of the `known` secrets and of everything that looks like a secret.
+    """Return the text with `[redacted]` in place of the `known` secrets and of what looks like a secret.
 
+    The string value of a JSON member such as "apiKey", the text after "Bearer" or "Basic", and `whsec_…` look like one.
     If a known secret contains a space, as in "Bearer abcd", the part after the last space is a known secret, too. Known
     secrets of fewer than four characters are not redacted.
     """
@@ -89,9 +91,9 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
 
 
 def parse_retry_after(value: str | None, now: Ms) -> Ms | None:
-    """Return the delay that a Retry-After header asks for, at most `MAX_RETRY_AFTER_MS`.
+    """Return the delay from `now` that a Retry-After header asks for, at most `MAX_RETRY_AFTER_MS`; None if none.
 
-    `value` is a number of seconds or a date. Return None if it is neither, or None because there is no header.
+    `value`: the header's text, a number of seconds or a date; None without the header. Other text gives None, too.
     """
     if value is None:
         return None

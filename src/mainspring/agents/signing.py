@@ -35,14 +35,17 @@ def make_reference(key: bytes, data: bytes) -> str:
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     """Return the signature of a call with one secret: `v1,` and the base64 of an HMAC-SHA256.
 
-    It is computed over the id, the timestamp (in seconds) and the body.
+    The HMAC is computed over the message id, the timestamp (in seconds) and the body.
     """
     text = f"{message_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.digest(decode_secret(secret), text, "sha256")).decode()
 
 
 def sign_headers(secrets_in_force: Sequence[str], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the three headers that sign a call, with one signature for each secret. `timestamp` is in seconds."""
+    """Return the three headers that sign a call, name → value, with one signature for each secret.
+
+    `message_id` identifies the call to the agent. `timestamp` is in seconds.
+    """
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),

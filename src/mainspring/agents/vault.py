@@ -53,7 +53,10 @@ class CallSecrets(Struct, frozen=True):
 
 
 class Vault:
-    """Reads and writes header values and signing secrets; no other module does. `now` returns the present time."""
+    """Reads and writes header values and signing secrets. Apart from it, only `mainspring copy` does.
+
+    `now` returns the present time.
+    """
 
     def __init__(self, store: Store, now: Callable[[], Ms]) -> None:
         self._store = store
@@ -99,7 +102,8 @@ class Vault:
     def cached(self, ref: str | None, schedule_id: str) -> CallSecrets | None:
         """Return the header values and signing secrets of a call from the cache; None if the store must be read.
 
-        The arguments are those of `load`. Thread: any.
+        `ref` is the reference that `store_headers` returned; None: the schedule has no headers. Secrets that were
+        cached more than `SECRET_CACHE_MS` ago must be read again. Thread: any.
         """
         headers = {} if ref is None else self._headers.get(ref)
         read_at, signing = self._signing.get(schedule_id, (0, None))
@@ -165,7 +169,7 @@ class Vault:
         return signing.secrets[0].secret
 
     async def rotate(self, schedule_id: str, overlap: Ms = ROTATION_OVERLAP_MS) -> str:
-        """Make, store and return a new secret of a schedule. For `overlap` ms, the secret before it signs, too.
+        """Make, store and return a new secret of a schedule. For `overlap` ms, its former secret signs calls, too.
 
         The new secret counts as shown, because the caller returns it to the user.
         """
@@ -212,5 +216,5 @@ def _new_secret() -> str:
 
 
 def _in_force(signing: Signing, now: Ms) -> tuple[str, ...]:
-    """Return the secrets that sign at `now`, newest first: those that were not rotated too long ago."""
+    """Return the secrets that sign at `now`, newest first: the newest, and those whose `until` is still to come."""
     return tuple(one.secret for one in signing.secrets if one.until is None or one.until > now)

@@ -90,11 +90,11 @@ class HealthReporter:
         return await self._readiness.get()
 
     async def dependencies(self) -> Readiness:
-        """Return the readiness report with other `components`: only the servers on which the instance depends.
+        """Return the readiness report, but with the servers on which the instance depends as its `components`.
 
-        `database` is the store. `broker` is the broker, left out if there is none. `redis` is the store or the broker,
-        whichever is a Redis or Valkey server; if both are, it has the worse status of the two. It is left out if
-        neither is.
+        `database` is the store. `broker` is the broker, left out if there is none. `redis` has the status of the store
+        or the broker, whichever is a Redis or Valkey server. If both are, `redis` has the worse status. If neither is,
+        `redis` is left out.
         """
         report = await self.readiness()
         database, broker = report.components["store"], report.components.get("broker")
@@ -171,9 +171,10 @@ class HealthReporter:
     def _engine_parts(self, at: str, lag: Ms | None) -> dict[str, ComponentView]:
         """Return the status of "planner", "worker" and "broker", as the engine reports it: name → status.
 
-        Parts that this instance does not run are left out. A stopped engine is reported as the unhealthy part "engine",
-        unless the app is embedded in another program. `at` is the time of the report. `lag` is by how many milliseconds
-        planning is late; None: it is not late.
+        Parts that the instance's role excludes are left out, as is "broker" if there is none. If the engine is stopped,
+        "worker" is left out. Then, an app that is embedded in another program has no "broker" either, and any other app
+        has the unhealthy part "engine". `at` is the time of the report. `lag`: by how many milliseconds planning is
+        late; None: it is not late, or the store did not answer.
         """
         if self._role == "api":
             return {}
@@ -199,8 +200,8 @@ class HealthReporter:
     def _planner_part(self, at: str, trouble: str, lag: Ms | None) -> ComponentView:
         """Return the planner's status: unhealthy if planning is late; else degraded if its loop fails; else healthy.
 
-        `at` is the time of the report. `trouble` says why the loop fails; "" if it does not. `lag` is by how many
-        milliseconds planning is late; None: it is not late.
+        `at` is the time of the report. `trouble` says why the loop fails; "" if it does not. `lag`: by how many
+        milliseconds planning is late; None: it is not late, or the store did not answer.
         """
         if lag is not None and lag > self._max_lag:
             behind = f"schedules have waited to be planned for {format_duration(lag - lag % 1_000)}"

@@ -98,7 +98,7 @@ async def _find(host: EngineHost, name: str) -> Record | None:
 async def _store(host: EngineHost, name: str, digest: str, response: Response) -> None:
     """Store the answer `response` in the record under `name`, which then expires after `ANSWER_TTL_MS`.
 
-    `name` is the digest of an idempotency key, `digest` that of the request.
+    `name` is the digest of an idempotency key, `digest` the digest of the request.
     """
     headers = {key: response.headers[key] for key in ("content-type", "location", "etag") if key in response.headers}
     body = base64.b64encode(bytes(response.body)).decode()

@@ -142,7 +142,10 @@ class Refused(Exception):
 
 
 def invalid_field(pointer: str, detail: str, suggestion: str = "") -> Refused:
-    """Return the refusal (422) of a request with a wrong value at `pointer`, a place in the body such as "#/name"."""
+    """Return the refusal (422) of a request with a wrong value at `pointer`, a place in the body such as "#/name".
+
+    `detail` says what is wrong, `suggestion` how to correct it; "": no suggestion.
+    """
     return invalid_request([Fault(detail, pointer=pointer, suggestion=suggestion or UNSET)])
 
 
@@ -192,7 +195,7 @@ def problem_response(request: Request, refused: Refused) -> Response:
 
 
 def refusal_for(request: Request, error: Exception) -> Refused:
-    """Return the refusal to answer with after a route's handler raised `error`. Its type decides the status.
+    """Return the refusal with which to answer when a route's handler raised `error`, by the type of `error`.
 
     A failure of the store (503) and an unexpected exception (500) are logged; the answer does not contain their texts.
     """

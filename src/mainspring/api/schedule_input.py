@@ -147,10 +147,11 @@ def parse_schedule(
 def _resolve_target(
     ms: Mainspring, call: _Call, given: ScheduleUpdate, payload: bytes | None, old: ScheduleSpec | None
 ) -> tuple[SpecTarget, tuple[Body, ...], tuple[Gate, ...]]:
-    """Return what the definition calls, the payloads to store with it (one or none), and the gates to store with it.
+    """Return what the definition calls, and the payload (one or none) and the gates that must be stored with it.
 
-    `old` is the definition that is edited; None for a new schedule. An edit that keeps the task also keeps its gates,
-    and keeps the payload unless the request has one. An HTTP agent has no gates.
+    `payload`: the JSON text of the payload, used for an HTTP agent; a task's arguments come from `given`. `old`: the
+    definition that is edited; None for a new schedule. An edit that keeps the task keeps its gates, so none are
+    returned to store, and its payload unless `given` has one. An HTTP agent has no gates.
     """
     keeps_task = old is not None and call.task == old.task
     gates: tuple[Gate, ...] = ()
@@ -250,8 +251,8 @@ def _kind_of(trigger: TriggerSpec | None) -> str:
 def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str], kind: str) -> None:
     """Raise Refused if the request has one of `fields`, but the schedule does not have the kind of trigger they need.
 
-    `fits` is True if it has. `fields` maps attributes of `given` to their JSON names. `kind` is the JSON name of the
-    field that sets this kind of trigger, for the error text.
+    `fits` is True if the schedule has that kind of trigger. `fields` maps attributes of `given` to their JSON names.
+    `kind` is the JSON name of the field that sets this kind of trigger, for the error text.
     """
     for field, wire in fields.items():
         if getattr(given, field) is not UNSET and not fits:
@@ -262,10 +263,10 @@ def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str],
 
 
 def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
-    """Return what the schedule calls: the task or HTTP agent that the request names, else that of `old`.
+    """Return what the schedule calls: the task or HTTP agent that the request names, else what `old` calls.
 
-    `old` is the definition that is edited; None for a new schedule. Raises: Refused, also if the request names both or
-    a new schedule has neither; InvalidInput.
+    `old` is the definition that is edited; None for a new schedule. Raises: Refused, also if the request names both a
+    task and an agent, or a new schedule has neither; InvalidInput.
     """
     before = old.options.http if old is not None and old.options is not None else None
     if given.task is not UNSET and given.agent_url is not UNSET:
@@ -302,7 +303,7 @@ def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None) -> _Call:
 def _parse_task(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
     """Return the call of the task that the request names, else of the task in `old`.
 
-    Raises: Refused if there is neither, or for a field that belongs to an HTTP agent.
+    Raises: Refused if the request names no task and `old` is None, or for a field that belongs to an HTTP agent.
     """
     for field, wire in _AGENT_FIELDS.items():
         if getattr(given, field) is not UNSET:
@@ -399,7 +400,7 @@ def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
 def _parse_retry(
     ms: Mainspring, given: ScheduleUpdate, old: ScheduleSpec | None, task: str, http_retry: RetryPolicy | None
 ) -> dict[str, Any]:
-    """Return {"retry": policy} for a new schedule, or if the request changes the policy; else {}: that of `old` stays.
+    """Return {"retry": policy} for a new schedule, or if the request has a policy; else {}: the policy in `old` stays.
 
     A policy in the request changes the fields that it has. A null, or no policy for a new schedule, sets the default:
     `http_retry` if the schedule calls an HTTP agent, else None, and its runs then follow the task's policy.

@@ -14,8 +14,8 @@ T = TypeVar("T")
 class BlockOn(Protocol):
     """Signature of a function that runs a coroutine to its end, blocking, and returns the coroutine's result.
 
-    `instead` is the call that error texts tell the user to await. Such functions are `block_on`, and that of a test
-    kit, which drives the kit's event loop.
+    `instead` is the call that error texts tell the user to await. `block_on` is such a function. A test kit has
+    another, which drives the kit's event loop.
     """
 
     def __call__(self, work: Coroutine[Any, Any, T], instead: str) -> T: ...

@@ -62,7 +62,7 @@ class Context:
     def fire_time(self) -> datetime:
         """The time for which this run was planned, in the zone `tz`; without a plan, the time when it was first due.
 
-        Runs without a plan are those that were enqueued or triggered.
+        Runs that were enqueued or triggered have no plan.
         """
         run = self._held.attempt.run
         return to_datetime(run.due_at if run.fire_time is None else run.fire_time, self.tz)

@@ -59,7 +59,7 @@ async def _resolve(
 ) -> dict[str, Any]:
     """Return a value for each parameter in `needs`, by its name. Generators are closed when `stack` is closed.
 
-    `made`: the values made so far, by the function that made them; new ones are added, so each is made once.
+    `made`: function → the value that it made. New values are added to it, so that each function is called once.
     """
     values: dict[str, Any] = {}
     for name, dependency in needs.items():
@@ -84,9 +84,9 @@ def resolve_blocking(
 ) -> dict[str, Any]:
     """Return a value for each parameter in `needs`, by its name. Called on a thread without an event loop.
 
-    `hop` runs a coroutine on the handlers' loop and waits for its value; if any dependency is asynchronous, all of them
-    are made there. In a process handler `hop` is None, and an asynchronous dependency raises InvalidInput. Generators
-    are closed when the caller closes `stack`.
+    `hop` runs a coroutine on the handlers' loop and waits for its value. If any dependency is asynchronous, all
+    dependencies are made on that loop. In a process handler `hop` is None, and an asynchronous dependency raises
+    InvalidInput. Generators are closed when the caller closes `stack`.
     """
     if hop is not None and any(_needs_loop(dependency.make) for dependency in needs.values()):
         outer = contextlib.AsyncExitStack()
@@ -100,9 +100,10 @@ def resolve_blocking(
 def _resolve_blocking(
     needs: dict[str, Dependency], stack: contextlib.ExitStack, made: dict[Callable[..., Any], Any]
 ) -> dict[str, Any]:
-    """Return a value for each needed parameter, by its name, made on this thread. Raises: InvalidInput if one is async.
+    """Return a value for each parameter in `needs`, by its name, made on this thread.
 
-    `made`: the values made so far, by the function that made them; new ones are added, so each is made once.
+    `made`: function → the value that it made. New values are added to it, so that each function is called once.
+    Generators are closed when `stack` is closed. Raises: InvalidInput if a dependency is asynchronous.
     """
     values: dict[str, Any] = {}
     for name, dependency in needs.items():

@@ -1,6 +1,6 @@
 """Engine host: opens the store of an app at the first call, and runs coroutines on the engine's event loop.
 
-The other parts of a `Mainspring` (tasks, queries, locks, the engine runner) reach the store by it.
+Tasks, queries, locks and the engine runner of a `Mainspring` reach the store through the engine host.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_CHUNKS_IN_FLIGHT = 2
 
 
 class HostEnvironment(Struct, frozen=True, kw_only=True):
-    """The parts that an engine host is given from outside. A test kit replaces all of them by `EngineHost.move_to`."""
+    """Parts of an engine host that a test kit may exchange, by `EngineHost.move_to`: clock, store and so on."""
 
     clock: Clock
     #: The event loop on which the engine runs.
@@ -197,7 +197,7 @@ class EngineHost:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the app's store can do, for example whether it outlives the process. Nothing is opened for that."""
+        """What the app's store can do, for example whether its data outlive the process. The store is not opened."""
         return (self.store or open_store(self.url, self.clock)).capabilities
 
     # ── calls ──────────────────────────────────────────────────────────────
@@ -238,7 +238,7 @@ class EngineHost:
         """Store a run and return it with True; if an open run has its unique key, return the open run with False.
 
         If the store is not open, or threads of callers may not write to it, the engine's loop stores the run. Otherwise
-        the runtime's quickest writer does, which may write on this thread.
+        the runtime's quickest writer stores the run, possibly on this thread.
         """
         runtime = self._direct_runtime()
         if runtime is None:

@@ -1,4 +1,4 @@
-"""Engine runner: starts, drains and stops the engine of an app, for `ms.run()`, `ms.running()` and the service."""
+"""Engine runner: starts and stops the engine of an app, for `ms.run()`, `ms.running()` and the service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mainspring.runtime.runtime import Runtime
 
 
 class EngineRunner:
-    """Runs the engine in this process: stores the declared schedules, starts the loops, drains and stops them."""
+    """Runs the engine in this process: stores the declared schedules, starts the engine's loops and stops them."""
 
     def __init__(self, host: EngineHost, registry: Registry, on_drift: Literal["keep", "code"]) -> None:
         """`on_drift`: at the start, "keep" a person's edit of a declared schedule, or write the "code" over it."""
@@ -100,7 +100,7 @@ class EngineRunner:
 
     @contextlib.asynccontextmanager
     async def run_in_block(self) -> AsyncIterator[None]:
-        """Run the engine inside the block, beside other code on this loop; at its end drain and close the store."""
+        """Run the engine in the block, beside other code on this loop; then let runs end, and close the store."""
         await self.start()
         try:
             yield
@@ -120,9 +120,10 @@ class EngineRunner:
         await self._host.bus.settle()
 
     async def stop(self, stopper: Stopper) -> None:
-        """Drain, then close the store. Do nothing if the environment (a test kit) stops the engine itself.
+        """Let attempts end within `shutdown_timeout`, stop the engine's loops and close the store.
 
-        A second request to `stopper` hands every running attempt back to the store at once.
+        Do nothing if the environment (a test kit) stops the engine itself. A second request to `stopper` hands every
+        running attempt back to the store at once.
         """
         if self._host.is_engine_managed:
             return
@@ -145,16 +146,15 @@ class EngineRunner:
             self._host.runtime.stop_claiming()
 
     def request_stop(self) -> None:
-        """Have `run`, if it is under way, drain and return. Thread: any."""
+        """Have `run`, if it is under way, claim no more, let running runs end, and return. Thread: any."""
         if self.stopper is not None:
             self.stopper.request()
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
-        """Keep the engine running inside the block: use one that runs already, or start one.
+        """Keep the engine running in the block: use one that runs, or start one, which ends with the last such block.
 
-        If a block started the engine, the last block that ends stops it. Yields a function that returns True if leaving
-        the block now would stop the engine.
+        Yield a function that returns True if leaving the block now would stop the engine.
         """
         if self._sharers == 0:
             self._share_lock = asyncio.Lock()

@@ -37,7 +37,7 @@ class HttpAgents:
             executor.adopt(settings)
 
     async def check_url(self, url: str, *, field: str = "url") -> list[str]:
-        """Check the URL of an agent and return warnings, for example that its host has no address yet; or none.
+        """Check the URL of an agent and return warnings, such as that its host has no address; empty: there are none.
 
         `field` names the URL in errors. Raises: InvalidInput for a URL that this instance would never call.
         """
@@ -57,7 +57,8 @@ class HttpAgents:
     async def start_calling(self, task: object) -> None:
         """If the `task` of a schedule just stored is an HTTP agent, have the running engine call agents from now on.
 
-        Why: an engine that had none at its start does not claim their runs. If no engine runs, do nothing.
+        Why: an engine that started without settings for agents does not claim the agents' runs. If no engine runs, do
+        nothing.
         """
         settings = self._host.agents
         if not isinstance(task, HttpAgent) or self._host.runtime is None or settings is None:

@@ -25,7 +25,7 @@ def host_of(ms: Mainspring) -> EngineHost:
 
 
 def runner_of(ms: Mainspring) -> EngineRunner:
-    """Return the engine runner: it starts, drains and stops the engine."""
+    """Return the engine runner: it starts and stops the engine."""
     return ms._runner
 
 

@@ -46,7 +46,7 @@ _OVERTAKEN = "its lease ended, and another owner may have acquired it"
 
 
 class BaseLockGuard:
-    """What the block of a lock receives: the fencing `token`, and whether the lock is still held."""
+    """What the block of a lock receives: the fencing `token`; `held` and `check()` state whether it holds the lock."""
 
     def __init__(self, name: str, hold: HeldLock) -> None:
         self.name = name
@@ -89,7 +89,7 @@ class SyncLockGuard(BaseLockGuard):
 
 
 class LockRequest:
-    """The parameters of a lock; acquires and releases the lock for `Lock` and `SyncLock`."""
+    """The parameters of a lock, with methods by which `Lock` and `SyncLock` acquire and release the lock."""
 
     def __init__(
         self,
@@ -101,10 +101,11 @@ class LockRequest:
         kind: LockKind = "lease",
         remember: Ms = 0,
     ) -> None:
-        """`name` is the lock's name in errors, `key` the name of its lease in the store, which ends after `ttl` ms.
+        """`name` is the lock's name in errors, `key` the name of its lease in the store.
 
-        `wait_seconds` limits the wait for another holder; None: no limit. After a block that ended without an error,
-        the lock stays taken for `remember` milliseconds.
+        Unless it is renewed, the lease ends after `ttl` milliseconds. `wait_seconds` limits the wait for another
+        holder; None: no limit. After a block that ended without an error, the lock stays taken for `remember`
+        milliseconds.
         """
         self.locks = locks
         self.name = name
@@ -139,7 +140,7 @@ class LockRequest:
         return LockTaken(self.name, "" if holder is None else holder.owner)
 
     async def _find_holder(self, backend: LockBackend) -> LockHolder | None:
-        """Return the present holder of the lock; None if there is none any more, or if the store fails."""
+        """Return the present holder of the lock; None if the lock is free now, or if the store fails."""
         with contextlib.suppress(StoreError):  # the holder only completes the message
             holder = await self.locks.host.call(lambda _: backend.find_holder(self.key))
             return holder if holder is not None and holder.live else None
@@ -161,7 +162,7 @@ class LockRequest:
 
 
 class ExecutionRequest(LockRequest):
-    """The parameters of a lock on one fire of another scheduler, which stays taken for `remember` ms after success."""
+    """The parameters of a lock on one fire of another scheduler. After success it stays taken for `remember` ms."""
 
     async def make_taken_error(self, backend: LockBackend) -> LockTaken:
         """Return an `ExecutionTaken`, which states whether the fire is being executed or has been executed."""
@@ -269,9 +270,9 @@ class SyncLock:
 
 
 def _raise_lost(lost: LockLost | None, error: BaseException | None, *, stopped: bool = False) -> None:
-    """Raise `lost` at the end of a block, unless it is None. If the block raised `error`, add a note to that instead.
+    """Raise `lost` at the end of a block, unless it is None. If the block raised `error`, add `lost` to it as a note.
 
-    `stopped`: `error` is the cancellation by which the lost lock stopped the block; then `lost` is raised.
+    `stopped`: `error` is the cancellation by which the loss of the lock stopped the block; then `lost` is raised.
     """
     if lost is None:
         return

@@ -53,14 +53,14 @@ E3 = TypeVar("E3", bound=Event)
 class Mainspring:
     """A scheduler and a queue on one store: `ms = Mainspring("sqlite:///jobs.db")`. The first use opens the store.
 
-    `url` of the store; None: $MAINSPRING_URL, else the file mainspring.db. `store`: an object in its place. `broker`
+    `url` of the store; None: $MAINSPRING_URL, else mainspring.db. `store`: an object in place of a URL. `broker`
     hastens the start of work; None: $MAINSPRING_BROKER, else none. Instances of one `name` share a leader and declared
-    schedules; if two declare one differently, the newer `version` wins. `namespace` separates programs on one store.
-    `tz`: the zone of schedules that name none. `queues`: only their runs are claimed. `lease_ttl`: when a worker
-    crashes, its runs may be claimed again after this time. `heartbeat` None: a third of that. `poll_interval`: the
-    longest time between two queries for due work. `history`: how long ended runs stay; None: the store's default.
-    `payload_limit`: bytes of arguments. `labels` describe the instance. `deps` is the handlers' `ctx.deps`. `agents`:
-    limits of HTTP calls. `on_drift`: "keep" a person's edit of a declared schedule, or the "code".
+    schedules; if two declare a schedule differently, the newer `version` wins. `namespace` separates programs on one
+    store. `tz`: the zone of schedules that name none. `queues`: only their runs are claimed. `lease_ttl`: when a worker
+    crashes, its runs may be claimed again after this time. `heartbeat` None: a third of `lease_ttl`. `poll_interval`:
+    the longest time between queries for due work. `history`: how long ended runs stay; None: the store's default.
+    `payload_limit`: bytes of arguments. `labels` describe the instance. `deps`: the handlers' `ctx.deps`. `agents`:
+    limits of HTTP calls. `on_drift`: "keep" a person's edit of a declared schedule, or restore the "code".
     """
 
     def __init__(
@@ -193,13 +193,13 @@ class Mainspring:
     def every(
         self, interval: Duration | Every, *, name: str | None = None, **options: Unpack[DeclareOptions]
     ) -> TaskDecorator:
-        """Return a decorator like that of `cron`; the first fire is one interval after the schedule is first stored."""
+        """Return a decorator that makes a function a task whose schedule first fires one interval after creation."""
         return self._registry.schedule_decorator(name, {"every": interval}, dict(options))
 
     def at(
         self, times: datetime | Iterable[datetime] | At, *, name: str | None = None, **options: Unpack[DeclareOptions]
     ) -> TaskDecorator:
-        """Return a decorator like that of `cron`; the schedule fires at `times`, which have a time zone."""
+        """Return a decorator that makes a function a task with a schedule that fires at `times`, which have a zone."""
         return self._registry.schedule_decorator(name, {"at": times}, dict(options))
 
     def http(
@@ -277,7 +277,7 @@ class Mainspring:
     ) -> Schedule:
         """Change the schedule with the name or id `key` for later fires, and return it. What is not given stays.
 
-        `args` and `kwargs` together replace all arguments. With a new `task`, the old arguments go in any case.
+        `args` or `kwargs` replaces all arguments. `task` drops them, but an agent for an agent keeps the payload.
         """
         await self._agents.check_target(task)
         edit = ScheduleEdit(task=task, args=args, kwargs=kwargs, payload=payload, options=changes)
@@ -292,11 +292,11 @@ class Mainspring:
     async def schedules(
         self, *, enabled: bool | None = None, limit: int = 1_000, after: str | None = None
     ) -> list[Schedule]:
-        """Return schedules with ids behind `after`. `enabled` True: active, False: paused or finished, None: both."""
+        """Return schedules behind the id `after`. `enabled` True: active; False: paused or finished; None: both."""
         return await self._queries.find_schedules(enabled, limit, after)
 
     async def pause(self, key: str, *, reason: str = "paused", until: datetime | None = None) -> Schedule:
-        """Plan no runs of the schedule `key` until `resume` or, if given, the instant `until`; return the schedule."""
+        """Plan no runs of the schedule `key` until `resume` or the instant `until`, and return the schedule."""
         end = None if until is None else instant_ms(until, field="until")
         schedule = await self.get(key)
         return await self._host.call(lambda runtime: runtime.commands.pause(schedule, reason=reason, until=end))
@@ -307,10 +307,7 @@ class Mainspring:
         return await self._host.call(lambda runtime: runtime.commands.resume(schedule))
 
     async def delete(self, key: str, *, reason: str = "user") -> None:
-        """Delete the schedule `key` (a name or id) and cancel its waiting runs; running ones go on, the log stays.
-
-        `reason` goes into the event of the deletion. Raises: UnknownSchedule.
-        """
+        """Delete the schedule `key`, cancel its waiting runs, let running ones end. `reason` is stored in the event."""
         schedule = await self.get(key)
         await self._host.call(lambda runtime: runtime.commands.delete(schedule, reason=reason))
 
@@ -334,16 +331,16 @@ class Mainspring:
         return await self.runs(state=state, limit=limit)
 
     async def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
-        """Return waiting and retrying runs that are due by the instant `before` (None: now), oldest first."""
+        """Return up to `limit` waiting and retrying runs due by the instant `before` (None: now), oldest first."""
         due_before = self._host.now() if before is None else instant_ms(before, field="before")
         return await self._queries.find_waiting(due_before, limit)
 
     async def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:
-        """Return waiting and retrying runs that have been due for at least the duration `by`, oldest first."""
+        """Return up to `limit` waiting and retrying runs, due for at least the duration `by`, oldest first."""
         return await self._queries.find_waiting(self._host.now() - duration_ms(by, field="by"), limit)
 
     async def unresolved(self, *, limit: int = 100) -> list[Run]:
-        """Return waiting and retrying runs whose task no live instance has registered, oldest first."""
+        """Return up to `limit` waiting and retrying runs whose task no live instance has, oldest first."""
         return await self._queries.find_unresolved(limit)
 
     async def runs(
@@ -357,7 +354,7 @@ class Mainspring:
         limit: int = 100,
         after: str | None = None,
     ) -> list[Run]:
-        """Return a page of runs behind the run id `after`, newest first. A condition that is None is not applied.
+        """Return up to `limit` runs behind the run id `after`, newest first. A condition that is None is not applied.
 
         `schedule`: its name or id. `state`: one or several. `since`: created then or later. `due_before`: due by then.
         """
@@ -381,7 +378,7 @@ class Mainspring:
         until: datetime | None = None,
         limit: int = 1_000,
     ) -> list[Event]:
-        """Return events of the log, oldest first. A condition that is None is not applied.
+        """Return up to `limit` events of the log, oldest first. A condition that is None is not applied.
 
         `run`: a run id. `schedule`: a name or id. `types`: classes or their names. Times: `since` ≤ time < `until`.
         """
@@ -459,7 +456,7 @@ class Mainspring:
             asyncio.run(self.run_async(until_idle=until_idle, role=role))
 
     async def run_async(self, *, until_idle: bool = False, signals: bool = True, role: Role = "all") -> None:
-        """Run the engine on this loop, as `run` does. With `signals`, the first lets runs end, a second stops them."""
+        """Run the engine on this loop. With `signals`, a first SIGTERM or SIGINT lets runs end, a second stops them."""
         await self._runner.run(until_idle=until_idle, signals=signals, role=role)
 
     @property
@@ -481,13 +478,16 @@ class Mainspring:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Mainspring]:
-        """Run the engine inside the block, beside other code on this loop; at its end drain and close the store."""
+        """Run the engine in the block, beside other code on this loop; then let runs end, and close the store."""
         async with self._runner.run_in_block():
             yield self
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
-        """Keep the engine running in the block; yield a function that returns True if leaving would stop it."""
+        """Keep the engine running in the block: use one that runs, or start one, which ends with the last such block.
+
+        Yield a function that returns True if leaving the block now would stop the engine.
+        """
         async with self._runner.sharing() as is_last:
             yield is_last
 

@@ -15,7 +15,7 @@ PROGRESS_INTERVAL_SECONDS = 0.5
 
 
 class ProgressWriter:
-    """Writes progress lines of attempts to the store: of several lines within the interval, only the newest."""
+    """Writes progress lines of attempts to the store: of the lines of one attempt that wait, only the newest."""
 
     def __init__(self, open_store: Callable[[], Store | None]) -> None:
         """`open_store` returns the store while it is open. If it returns None, progress lines are dropped."""
@@ -37,7 +37,10 @@ class ProgressWriter:
             self._writing.cancel()
 
     async def _write(self) -> None:
-        """Write the queued lines once per interval, until there are none. If the store fails, a line is lost."""
+        """Write the lines that wait, every `PROGRESS_INTERVAL_SECONDS`, until none wait.
+
+        If the store fails, a line is lost.
+        """
         while self._lines:
             for held, text in list(self._lines.items()):
                 if self._lines.get(held) == text:

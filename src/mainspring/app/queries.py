@@ -61,8 +61,8 @@ class Queries:
     ) -> list[Run]:
         """Return up to `limit` runs behind the run id `after`, newest first. A condition that is None is not applied.
 
-        `schedule` is a name or id, `state` one or several states or their names. `since`: created at that instant or
-        later. `due_before`: due by that instant. Raises: UnknownSchedule; InvalidInput.
+        `schedule` is a name or id, `state` one or several states or their names, `task` a task's name. `since`: created
+        at that instant or later. `due_before`: due by that instant. Raises: UnknownSchedule; InvalidInput.
         """
         query = Runs(
             ns=self._host.settings.namespace,

@@ -99,7 +99,7 @@ class ScheduleTarget(Struct, frozen=True, kw_only=True, gc=False):
     policies: Mapping[str, Any] = {}
 
     def for_spec(self) -> SpecTarget:
-        """Return what a schedule's definition stores of this: names and ids in place of the objects."""
+        """Return what a schedule's definition stores of this target: names and ids in place of objects."""
         return SpecTarget(
             self.task,
             None if self.body is None else self.body.id,
@@ -199,7 +199,7 @@ class Registry:
         return task
 
     def find_task(self, task: BaseTask[Any, Any] | Callable[..., Any] | str) -> BaseTask[Any, Any]:
-        """Return the task that `task` stands for: itself, or the one with this name, or with the function's `__name__`.
+        """Return the task that `task` stands for: a task itself, a task's name, or a function with a task's name.
 
         Raises: UnknownTask, with the nearest name; InvalidInput for the built-in task of HTTP agents.
         """
@@ -217,10 +217,10 @@ class Registry:
     # ── declared schedules ─────────────────────────────────────────────────
 
     def declare_schedule(self, name: str, **options: Any) -> None:
-        """Declare a schedule: check `options`, the other parameters of `make_request`, and add them to the table.
+        """Declare a schedule: check `options`, which are parameters of `make_request`, and add them to the table.
 
-        The definition is made from them when the engine starts. Raises: InvalidInput for a wrong option; UnknownTask;
-        DuplicateTask for a name that is taken.
+        The definition is made from the options when the engine starts. Raises: InvalidInput for a wrong option;
+        UnknownTask; DuplicateTask for a name that is taken.
         """
         check_name(name)
         if name in self.declared:
@@ -231,9 +231,9 @@ class Registry:
     def schedule_decorator(self, name: str | None, trigger: dict[str, Any], options: dict[str, Any]) -> TaskDecorator:
         """Return a decorator that registers a function as a task, declares a schedule of it, and returns the task.
 
-        `name` is the schedule's; None: the task's name. `trigger` holds one trigger option by its name, such as
-        `{"cron": "0 9 * * *"}`. `options` are `DeclareOptions`; this removes the ones that only the task takes. The
-        decorator raises InvalidInput or DuplicateTask, and the function is then not registered either.
+        `name` is the schedule's name; None: the task's name. `trigger` holds one trigger option by its name, such as
+        `{"cron": "0 9 * * *"}`. `options` are `DeclareOptions`; those that only the task takes are removed from the
+        dictionary. The decorator raises InvalidInput or DuplicateTask, and then registers no task.
         """
         own = {key: options.pop(key) for key in _TASK_ONLY_OPTIONS if key in options}
         own |= {key: options[key] for key in _SHARED_OPTIONS if key in options}
@@ -339,7 +339,7 @@ class Registry:
     def prepare_trigger(
         self, schedule: Schedule, args: Iterable[Any] | None, kwargs: dict[str, Any] | None, payload: Any
     ) -> tuple[Body | None, Callable[[str | None], Any]]:
-        """Return what `Mainspring.trigger` needs for one run of a schedule: its payload, and a decoder of its result.
+        """Return what `Mainspring.trigger` needs for one run of a schedule: (payload, decoder of the result).
 
         The payload is None if the run has the schedule's own. The decoder turns the stored JSON text into the task's
         return value, or returns the text if the task is not registered here. Raises: InvalidInput for arguments to an
@@ -367,11 +367,14 @@ class Registry:
     # ── test kits ──────────────────────────────────────────────────────────
 
     def copy_tables(self) -> tuple[dict[str, Any], ...]:
-        """Return copies of the tables. Test kits pass them to `restore_tables` after the test."""
+        """Return copies of the tables of tasks, handlers and declared schedules.
+
+        Test kits pass them to `restore_tables` after the test.
+        """
         return dict(self.tasks), dict(self.handlers), dict(self.declared)
 
     def restore_tables(self, copies: tuple[dict[str, Any], ...]) -> None:
-        """Undo every registration since `copy_tables` returned `copies`."""
+        """Undo every registration of a task or schedule since `copy_tables` returned `copies`."""
         for table, before in zip((self.tasks, self.handlers, self.declared), copies, strict=True):
             table.clear()  # type: ignore[attr-defined]  # each is a dictionary
             table.update(before)  # type: ignore[attr-defined]  # likewise

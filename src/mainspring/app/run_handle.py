@@ -23,7 +23,7 @@ REREAD_SECONDS = 60.0
 class RunHandle(Generic[R]):
     """A run that was enqueued or triggered: `handle = await send.enqueue("acme")`, `await handle.result()`.
 
-    `id` is the run's. `created` is False if an open run had the unique key: the handle is then of that run. Its methods
+    `id` is the run's. `created` is False if an open run had the unique key: the handle is then of that run. The methods
     can be awaited on any event loop.
     """
 

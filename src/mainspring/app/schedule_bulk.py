@@ -25,8 +25,8 @@ _NEVER_SHARED = frozenset({"args", "kwargs", "payload", "cron", "delay", "at"})
 class BulkReader:
     """Turns the items of a bulk creation into schedule definitions.
 
-    If an item differs from the item before only in name and interval, its definition is a copy of the one before with
-    these replaced. Why: that is quicker than parsing all options.
+    If an item differs from the item before only in name and interval, the definition before is copied with the new
+    name and interval. Why: a copy is quicker than parsing all options.
     """
 
     def __init__(self, make_request: Callable[..., ScheduleRequest], task: Any) -> None:

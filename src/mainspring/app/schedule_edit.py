@@ -29,7 +29,8 @@ class EditOptions(WhenAndHow, total=False):
 class ScheduleEdit(Struct, frozen=True, kw_only=True):
     """Changes to a schedule. None or UNSET leaves the task, its arguments or the payload as they are.
 
-    But `args` and `kwargs` together replace all arguments, and a new task does not get the old arguments.
+    But either of `args` and `kwargs` replaces all arguments. With `task`, the old arguments are dropped; an agent in
+    place of an agent keeps the payload.
     """
 
     task: BaseTask[Any, Any] | Callable[..., Any] | HttpAgent | str | None = None
@@ -42,9 +43,9 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
     async def apply(self, host: EngineHost, registry: Registry, key: str, default_tz: str) -> Schedule:
         """Write a new revision of the schedule `key` (a name or id) unless it changes nothing; return the schedule.
 
-        If another edit is stored first, the changes are applied to its result. New header values of an agent are stored
-        in any case. `default_tz` is the zone if the edit removes the schedule's own. Raises: UnknownSchedule;
-        UnknownTask; InvalidInput; StoreError if other edits were stored first too often.
+        If another edit is stored first, the changes are applied to the schedule after that edit. New header values of
+        an agent are stored in any case. `default_tz` is the zone if the edit removes the schedule's own. Raises:
+        UnknownSchedule; UnknownTask; InvalidInput; StoreError if other edits were stored first too often.
         """
         namespace = host.settings.namespace
         for _ in range(MAX_WRITE_ATTEMPTS):
@@ -59,10 +60,10 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
         raise StoreError(f"schedule {key!r} kept changing while it was edited. Try again")
 
     def amend(self, schedule: Schedule, registry: Registry, host: EngineHost, default_tz: str) -> ScheduleRequest:
-        """Return the request to replace `schedule` with, which has these changes; nothing is stored.
+        """Return the request that writes `schedule` with these changes as a new revision; nothing is stored.
 
-        A schedule that code declares keeps the digest of its declaration. Why: the next start of the program then finds
-        that a person edited the schedule.
+        `default_tz` is the zone if the edit removes the schedule's own. A schedule that code declares keeps the digest
+        of its declaration. Why: the next start of the program then finds that a person edited the schedule.
         """
         target, spec_target = self._resolve_target(schedule, registry)
         options = {name: target.policies.get(name) if value is None else value for name, value in self.options.items()}
@@ -88,10 +89,10 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
         )
 
     def _resolve_target(self, schedule: Schedule, registry: Registry) -> tuple[ScheduleTarget, SpecTarget]:
-        """Return what the schedule's runs execute after the edit, and the part of that which the definition stores.
+        """Return what the schedule's runs execute after the edit, and the part of it that the definition stores.
 
-        The stored payload stays if the edit gives neither arguments nor a payload, and no task either. It also stays if
-        the edit replaces an agent by another agent.
+        If the edit has arguments or a payload, they replace the stored payload. Otherwise, the stored payload stays if
+        the edit has no task, or replaces an agent by another agent.
         """
         old = schedule.spec
         called = None if old.options is None else old.options.http

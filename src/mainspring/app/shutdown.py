@@ -26,14 +26,14 @@ class Stopper:
         self._loop.call_soon_threadsafe(self._count)
 
     def _count(self) -> None:
-        """Count a request and end the waits; at the second and each further one call the function of `on_second`."""
+        """Count a request and end the waits. From the second request on, call the function of `on_second` each time."""
         self.requests += 1
         self._first.set()
         if self.requests >= 2 and self._second is not None:
             self._second()
 
     def on_second(self, call: Callable[[], object]) -> None:
-        """Set the function that the second request calls. If there were two requests already, call it now."""
+        """Set the function that the second and each later request calls. If two were made already, call it now."""
         self._second = call
         if self.requests >= 2:
             call()

@@ -30,7 +30,7 @@ class Signature:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raise InvalidInput if a parameter that is neither first nor called `ctx` is annotated as `Context`."""
+        """Raise InvalidInput if only a parameter that is neither first nor called `ctx` is annotated as `Context`."""
         self._function = function
         self._full = inspect.signature(function)
         hints = _hints(function)
@@ -68,8 +68,8 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Body | None:
         """Return the arguments of a call as a payload; None if there are no arguments and none are required.
 
-        Raises: WrongArguments if they do not fit the parameters or their annotations; PayloadTooLarge above `limit`
-        bytes; PayloadNotSerialisable.
+        Raises: WrongArguments if the arguments do not fit the parameters or the annotations; PayloadTooLarge above
+        `limit` bytes; PayloadNotSerialisable.
         """
         wire = self._wire(args, kwargs) if args or kwargs or not self._optional else None
         if wire is None:
@@ -124,8 +124,8 @@ class Signature:
     def decode(self, data: str | bytes | None) -> dict[str, Any]:
         """Return the arguments that a payload holds, by parameter name, in the annotated types; empty for no payload.
 
-        The values of `*args` are one tuple, those of `**kwargs` one dictionary. Raises: WrongArguments if they do not
-        fit the function, for example because it was changed since.
+        The values of `*args` are one tuple, those of `**kwargs` one dictionary. Raises: WrongArguments if the arguments
+        do not fit the function, for example because it was changed since they were stored.
         """
         if not data:
             return {}
@@ -232,7 +232,8 @@ def encode_json(value: Any, field: str) -> bytes:
 def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield a value and all values inside it, down to 65 levels, each with its path for errors, such as `rows[3].id`.
 
-    `path` is that of `value`. The path of a named argument begins with the parameter's name.
+    `path` is the path of `value`, `depth` the number of levels above `value`. The path of a named argument begins with
+    the parameter's name.
     """
     yield path, value
     if depth > 64:
@@ -247,7 +248,10 @@ def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def _culprit(value: Any, field: str) -> tuple[str, str] | None:
-    """Return the path of the first value inside `value` that cannot be encoded, and a text about it; None if none."""
+    """Return (path, text about it) of the first value inside `value` that cannot be encoded; None if all can be.
+
+    `field` is the path of `value` itself.
+    """
     found: tuple[str, str] | None = None
     for path, item in _walk(value, field):
         if isinstance(item, dict | list | tuple | set):
@@ -281,7 +285,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str | None:
     """Return the name of the parameter that receives the context: the first if annotated as `Context`, else `ctx`.
 
-    Return None if there is neither. Raises: InvalidInput if a parameter elsewhere is annotated as `Context`.
+    Return None if no parameter is annotated as `Context` or called `ctx`. Raises: InvalidInput if only a parameter that
+    is neither the first nor called `ctx` is annotated as `Context`. `hints`: parameter name → type.
     """
     if parameters and hints.get(parameters[0].name) is Context:
         return parameters[0].name

@@ -83,8 +83,8 @@ class SyncTask(Generic[P, R]):
     def enqueue(self, *args: Any, **kwargs: Any) -> SyncHandle[R]:
         """Store a run for this call of the task and return the run's handle: `send.sync.enqueue("acme")`.
 
-        With `connection`, the run is part of the open transaction there: it exists if and only if that commits.
-        Raises: WrongArguments; InvalidInput if the store cannot join a transaction; StoreError.
+        With `connection`, the run is part of the transaction that is open on it: the run exists if and only if the
+        transaction commits. Raises: WrongArguments; InvalidInput if the store cannot join a transaction; StoreError.
         """
         refuse_on_loop(instead := f"{self._task.name}.enqueue(…)")
         stored = self._task.enqueue_blocking(args, kwargs)
@@ -96,7 +96,7 @@ class SyncTask(Generic[P, R]):
         """Store a run for each item and return the runs' handles in the order of the items.
 
         An item is a tuple of arguments, or a dictionary of named ones. If one does not fit, WrongArguments is raised
-        and nothing is stored. With `connection`, all runs are part of the open transaction there.
+        and nothing is stored. With `connection`, all runs are part of the transaction that is open on it.
         """
         refuse_on_loop(instead := f"{self._task.name}.enqueue_many(…)")
         stored = self._task.enqueue_many_blocking(items, connection)
@@ -121,7 +121,7 @@ class SyncDoor:
     if not TYPE_CHECKING:  # for type checkers an unknown name is an error
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; if `Mainspring` has a method of this name, advise to call that without `sync`."""
+            """Raise AttributeError. If `Mainspring` has a method `name`, the text advises to call it without `sync`."""
             hint = f": call ms.{name} itself" if hasattr(self._app, name) else ""
             raise AttributeError(f"Mainspring.sync has no {name!r}{hint}")
 
@@ -175,8 +175,9 @@ class SyncDoor:
     ) -> Schedule:
         """Change the schedule with the name or id `key` for later fires, and return it.
 
-        What is not given stays. But `args` and `kwargs` together replace all arguments, and with a new `task` the old
-        arguments go in any case. Raises: UnknownSchedule; UnknownTask; InvalidInput; WrongArguments.
+        What is not given stays. But either of `args` and `kwargs` replaces all arguments. With `task`, the old
+        arguments are dropped; an agent in place of an agent keeps the payload. Raises: UnknownSchedule; UnknownTask;
+        InvalidInput; WrongArguments.
         """
         updated = self._app.update(key, task=task, args=args, kwargs=kwargs, payload=payload, **changes)
         return self._run(updated, "update")
@@ -224,7 +225,7 @@ class SyncDoor:
     ) -> SyncHandle[Any]:
         """Start one run of the schedule with the name or id `key` now, outside its plan, and return the run's handle.
 
-        `args` and `kwargs`, or a `payload` for an HTTP agent, replace those of the schedule for this run. Raises:
+        `args` and `kwargs`, or a `payload` for an HTTP agent, replace the schedule's own for this run. Raises:
         UnknownSchedule; InvalidInput; UnknownTask for arguments of a task that is not registered here.
         """
         triggered = self._app.trigger(key, args=args, kwargs=kwargs, payload=payload)
@@ -241,15 +242,15 @@ class SyncDoor:
         return self._run(self._app.find_by_status(state, limit=limit), "find_by_status")
 
     def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
-        """Return waiting and retrying runs that are due by the instant `before` (None: now), oldest first."""
+        """Return up to `limit` waiting and retrying runs due by the instant `before` (None: now), oldest first."""
         return self._run(self._app.find_due(before, limit=limit), "find_due")
 
     def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:
-        """Return waiting and retrying runs that have been due for at least the duration `by`, oldest first."""
+        """Return up to `limit` waiting and retrying runs, due for at least the duration `by`, oldest first."""
         return self._run(self._app.find_overdue(by, limit=limit), "find_overdue")
 
     def unresolved(self, *, limit: int = 100) -> list[Run]:
-        """Return waiting and retrying runs whose task no live instance has registered, oldest first."""
+        """Return up to `limit` waiting and retrying runs whose task no live instance has, oldest first."""
         return self._run(self._app.unresolved(limit=limit), "unresolved")
 
     def runs(
@@ -263,7 +264,7 @@ class SyncDoor:
         limit: int = 100,
         after: str | None = None,
     ) -> list[Run]:
-        """Return a page of runs, newest first. A condition that is None is not applied.
+        """Return up to `limit` runs, newest first. A condition that is None is not applied.
 
         `schedule`: its name or id. `state`: one or several. `since`: created then or later. `due_before`: due by then.
         `after`: the id of the last run of the page before. Raises: UnknownSchedule; InvalidInput.

@@ -54,7 +54,7 @@ R_co = TypeVar("R_co", covariant=True)
 class TaskOptions(Struct, frozen=True, kw_only=True):
     """Settings of a task, for all of its runs; `using(…)` overrides some of them for single calls.
 
-    Durations in milliseconds. They are made from the options of `@ms.task(…)`.
+    They are made from the options of `@ms.task(…)`. Durations are in milliseconds.
     """
 
     #: Where the function runs: "async" or "sync" on the event loop, in a "thread", or in a "process".
@@ -126,9 +126,9 @@ class BaseTask(Generic[P, R]):
     async def enqueue(self, *args: Any, **kwargs: Any) -> RunHandle[R]:
         """Store a run for a call of the function with these arguments, and return the run's handle.
 
-        With `connection`, a database connection, the run is part of the open transaction there: it exists if and only
-        if that commits. Raises: WrongArguments, before anything is stored; InvalidInput if the store cannot join a
-        transaction; StoreError.
+        With `connection`, a database connection, the run is part of the transaction that is open on it: the run exists
+        if and only if the transaction commits. Raises: WrongArguments, before anything is stored; InvalidInput if the
+        store cannot join a transaction; StoreError.
         """
         connection = self.connection_of(kwargs)
         new = self.new_run(args, kwargs)
@@ -139,10 +139,10 @@ class BaseTask(Generic[P, R]):
         return RunHandle(run.id, self._host, self.signature.result, created=created)
 
     def connection_of(self, kwargs: dict[str, Any]) -> Any:
-        """Remove `connection` from the arguments of a call and return it; if it is absent or None, that of `using(…)`.
+        """Remove `connection` from the arguments of a call and return it.
 
-        Return None if there is neither. If the function itself has a parameter `connection`, the argument belongs to
-        the function and stays.
+        If it is absent or None, return the connection of `using(…)`; None if `using(…)` has none. If the function
+        itself has a parameter `connection`, the argument belongs to the function and stays.
         """
         if "connection" in kwargs and "connection" not in self.signature.names:
             given = kwargs.pop("connection")
@@ -153,7 +153,8 @@ class BaseTask(Generic[P, R]):
         """Store a run for a call with these arguments, on a thread without an event loop, and return the run's handle.
 
         Return None, and store nothing, if only the engine's loop can store the run, for example because the store is
-        not open: `task.sync` then awaits `enqueue`. `kwargs` loses its `connection`. Raises what `enqueue` raises.
+        not open: `task.sync` then awaits `enqueue`. An argument `connection` is removed from `kwargs`. Raises what
+        `enqueue` raises.
         """
         connection = self.connection_of(kwargs)
         if connection is not None:
@@ -168,7 +169,7 @@ class BaseTask(Generic[P, R]):
         """Store a run for each item, up to a thousand in one commit, and return the handles in the order of the items.
 
         Each item is a tuple of arguments, or a dictionary of named ones. If one does not fit, WrongArguments is raised
-        and nothing is stored. With `connection`, all runs are part of the open transaction there. With
+        and nothing is stored. With `connection`, all runs are part of the transaction that is open on it. With
         `using(unique=…)` all items have one key, so that only the first is stored while its run is open.
         """
         bodies = self._bodies(items)
@@ -188,8 +189,8 @@ class BaseTask(Generic[P, R]):
     ) -> list[RunHandle[R]] | None:
         """Store a run for each item in the open transaction of a blocking `connection`, and return the runs' handles.
 
-        `connection` None: the one of `using(…)`. If there is none either, return None and store nothing: `task.sync`
-        then awaits `enqueue_many`.
+        `connection` None: the connection of `using(…)`. If `using(…)` has none, return None and store nothing:
+        `task.sync` then awaits `enqueue_many`.
         """
         connection = self._call_options.connection if connection is None else connection
         if connection is None:
@@ -224,8 +225,8 @@ class BaseTask(Generic[P, R]):
 
         Options that are None stay as an earlier `using` set them. The run is due after `delay` or `at` an instant.
         `unique`: while a run of this task with that key is open, `enqueue` returns its handle and stores nothing.
-        `connection`: store the runs in the open transaction there, as `enqueue(connection=…)` does, but so that mypy
-        checks the function's arguments. Raises: InvalidInput.
+        `connection`: store the runs in the transaction that is open on it, as `enqueue(connection=…)` does, but so that
+        mypy checks the function's arguments. Raises: InvalidInput.
         """
         if delay is not None and at is not None:
             raise InvalidInput("delay", "delay and at are both given", "Give one of them")

@@ -42,7 +42,12 @@ async def join(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
 
 
 def join_blocking(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
-    """Insert runs as `join` does, on a thread without an event loop, by a connection whose driver blocks."""
+    """Insert the runs `news` in the open transaction of `connection`, whose driver blocks, and return the stored runs.
+
+    Each stored run comes with True, or an open run with the same unique key with False. If the store needs it, the
+    runs' gates are stored before, in a commit of their own. Raises: InvalidInput if the store cannot join a caller's
+    transaction. Thread: the caller's, which runs no event loop.
+    """
     runtime = host.block_on(host.open_runtime(), "task.enqueue(…)")
     store = _require_joinable(runtime)
     if (gates := _gate_change(store, news)) is not None:
@@ -117,7 +122,7 @@ def _with_unshared_bodies(news: list[NewRun]) -> list[NewRun]:
 def _pair_results(runs: list[Run], changes: list[Change], results: list[Result]) -> Stored:
     """Return each run of a chunk with True, or the open run that has its unique key with False.
 
-    `results` are those of the `changes` that inserted the chunk.
+    `results` are the results of the `changes` that inserted the chunk.
     """
     if len(changes) < len(runs):  # one change inserted all of them, and it has no guard
         return [(run, True) for run in runs]

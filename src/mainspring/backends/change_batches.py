@@ -11,10 +11,10 @@ IndexedChanges = list[tuple[int, Change]]
 
 
 def split_independent(changes: Iterable[tuple[int, Change]]) -> Iterator[IndexedChanges]:
-    """Yield the changes, given with their indexes in the batch, in as few parts as possible, nearly always one.
+    """Yield the changes, each with its index in the batch, in consecutive parts, nearly always one.
 
-    A change depends on an earlier change that may decide whether its guard holds, or that writes a schedule which it
-    touches. It then comes in a later part than that change.
+    A change that depends on a change of the current part begins the next part. It depends on an earlier change that may
+    decide whether its guard holds, or that writes a schedule which it touches.
     """
     part = _Part()
     for index, change in changes:

@@ -112,11 +112,11 @@ def discard(ids: tuple[str, ...], every: bool, url: str | None) -> None:
 def _move(
     ids: tuple[str, ...], every: bool, url: str | None, move: Callable[[Broker, list[str]], Awaitable[int]], done: str
 ) -> None:
-    """Replay or discard the dead letters `ids`, or all if `every` is True, and print how many there were.
+    """Replay or discard the dead letters `ids`, or all if `every` is True, and print how many were found.
 
-    `move(broker, ids)` does it, and returns how many of the ids existed. `done` is the word for the output: "replayed"
-    or "discarded". If an id did not exist, the process exits with 1. Raises: InvalidInput if both `ids` and `every` are
-    given, or neither.
+    `move(broker, ids)` replays or discards, and returns how many of the ids existed. `done` is the word for the output:
+    "replayed" or "discarded". If an id did not exist, the process exits with 1. Raises: InvalidInput if both `ids` and
+    `every` are given, or neither.
     """
     if every == bool(ids):
         raise InvalidInput(

@@ -46,8 +46,9 @@ def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) 
     """Open the store at `url`, return what `question(store, now)` returns, and close the store.
 
     `url` None stands for $MAINSPRING_URL, else `DEFAULT_STORE_URL`. `now` is the time of this machine. Raises:
-    InvalidInput for a memory store; StoreUnavailable for a SQLite file that does not exist, because opening it would
-    create it; StoreCorrupt if a row cannot be decoded.
+    InvalidInput for a memory store, because another process cannot open it; StoreUnavailable for a SQLite file that
+    does not exist and MainspringError for an empty one, because opening it would create a store; StoreCorrupt if a row
+    cannot be decoded.
     """
     url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
     check_exists(url)
@@ -107,8 +108,8 @@ def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
 async def find_schedule_id(store: Store, given: str) -> str:
     """Return the id of the schedule whose id or name is `given`, in any namespace.
 
-    If several schedules have this name, those that are not deleted go before deleted ones, and then the newest is
-    taken. Raises: UnknownSchedule, with the nearest name, if there is none.
+    Of several schedules with this name, the newest that is not deleted is taken; if all are deleted, the newest.
+    Raises: UnknownSchedule, with the nearest name, if there is no such schedule.
     """
     states: tuple[ScheduleState, ...] = ("active", "paused", "finished", "deleted")
     for query in (Schedules(id=given, states=states), Schedules(name=given, states=states)):

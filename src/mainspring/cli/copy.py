@@ -1,4 +1,4 @@
-"""`mainspring copy`: copy everything in one store to another, and compare the two."""
+"""`mainspring copy`: copy the schedules, runs and history of one store to another, and compare the two stores."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
 
 
 async def _copy(source_url: str, target_url: str, force: bool, page: int, quiet: bool) -> tuple[Copied, Comparison]:
-    """Open both stores, copy the source to the target, and return what was copied and the comparison of the stores.
+    """Open both stores, copy the source to the target, and return (what was copied, comparison of the stores).
 
     `force`: copy even if an instance seems to run on the source. `page`: number of events in one transaction. `quiet`:
     show no progress bar. Raises: InvalidInput if both URLs name one store; StoreUnavailable if the source does not

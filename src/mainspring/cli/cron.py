@@ -20,7 +20,7 @@ USAGE_EXIT_CODE = 2
 
 
 def now_ms() -> Ms:
-    """Return the present time of this machine: fires are listed from it, unless the option `--from` is given."""
+    """Return the present time of this machine, from which fires are listed if the option `--from` is not given."""
     from mainspring.ports.clock import SystemClock
 
     return SystemClock().now()

@@ -118,7 +118,7 @@ def _as_dict(event: Event) -> dict[str, Any]:
 
 
 def _format_data(event: Event) -> str:
-    """Return an event's fields beyond those that every event has as `name=value …`, cut to 160 characters.
+    """Return the fields that not every event has, in the form `name=value …`, cut to 160 characters.
 
     Only texts, numbers and booleans are shown.
     """

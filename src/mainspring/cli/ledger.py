@@ -94,10 +94,10 @@ def _print_notes(console: Console, book: Ledger) -> None:
 
 
 def _cells(line: Any, less: int = 0) -> list[str]:
-    """Return the cells of one line of the table, from `line`: a `Ledger`, for the total, or a `ScheduleAccount`.
+    """Return the numbers of one line of the table as text. `line`: a `ScheduleAccount`, or a `Ledger` for the total.
 
-    `less` is subtracted from the number of unexplained: in the total, the unexplained ad-hoc runs, because these are
-    printed below the table.
+    `less`: how many unexplained to leave out. The total leaves out the unexplained ad-hoc runs, which are printed below
+    the table.
     """
     numbers = (line.planned, line.ended, line.open, sum(line.skipped.values()), line.missed, line.behind)
     return [str(number) for number in (*numbers, line.unexplained - less)]

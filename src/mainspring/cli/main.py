@@ -65,7 +65,10 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the sub-command. If it raises a `MainspringError`, print it to standard error and exit with 2 or 1."""
+        """Run the sub-command. If it raises a `MainspringError`, print the error to standard error and exit.
+
+        The exit code is 2 for an `InvalidInput`, else 1.
+        """
         try:
             return super().invoke(ctx)
         except MainspringError as error:

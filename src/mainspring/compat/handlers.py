@@ -1,7 +1,7 @@
 """Offer Azoth Scheduler's API on a `Mainspring`: task handlers return events, which event handlers receive.
 
-A task is a schedule whose name is the caller's task id. A `TaskHandler` executes its runs and returns a `TaskEvent` for
-each, which is stored in the log with the run (docs/sources.md).
+A task is a schedule whose name is the caller's task id. A `TaskHandler` executes the runs of tasks. It returns a
+`TaskEvent` for each run, which is stored in the log with the run (docs/sources.md).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TaskHandler(ABC, Generic[P_contra]):
         """Execute one run of a task and return its event. Subclasses define this.
 
         An `async def` runs on the event loop, a plain `def` in a thread. An exception means failure: the run is tried
-        again, up to the task's `max_retries` executions in all.
+        again, until it has had the task's `max_retries` attempts in all.
         """
 
     def validate(self, payload: P_contra) -> None:
@@ -109,10 +109,10 @@ class ScheduledTask(Struct, frozen=True, kw_only=True):
 
 
 class TaskExecuted(Struct, frozen=True, kw_only=True):
-    """One execution of a task, as `history` returns it from the event log."""
+    """One attempt of a task's run that succeeded or failed, as `history` returns it from the event log."""
 
     task_id: str
-    #: Id of the run. All executions of a run have this id.
+    #: Id of the run, which all of its attempts have in common.
     execution_id: str
     started_at: datetime
     completed_at: datetime
@@ -126,9 +126,10 @@ class TaskExecuted(Struct, frozen=True, kw_only=True):
 class Scheduler:
     """The scheduler of Azoth Scheduler, on a `Mainspring`: `Scheduler(ms, [EmailHandler()])`.
 
-    Poll interval and concurrency are settings of the `Mainspring`. `default_max_retries` counts all executions of a
-    run, the first included. This number and `default_timeout_secs`, the seconds or duration that one execution may
-    take, apply to tasks that set none. Raises: InvalidInput for a wrong default or handler; DuplicateTask.
+    Poll interval and concurrency are settings of the `Mainspring`. `default_max_retries` counts all attempts of a run,
+    the first included. `default_timeout_secs` is the time that one attempt may take: seconds, or a duration such as
+    "5m". Both defaults apply to tasks that set no value of their own. Raises: InvalidInput for a wrong default or
+    handler; DuplicateTask.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class Scheduler:
         return self
 
     def with_event_handler(self, handler: Listener[TaskEvent], event_type: str | None = None) -> Scheduler:
-        """Call `handler` with the event of each execution that succeeds, and return this scheduler.
+        """Have `handler` called with the event of each run that succeeds, and return this scheduler.
 
         `handler` is a function of one event, or an object with a method `handle`. `event_type` None: events of all
         types. Each event is delivered at most once, in the process that stored the result. `result_events` returns the
@@ -197,7 +198,7 @@ class Scheduler:
         """Store a task, with exactly one of `cron`, `interval`, `one_time` and `immediate` to say when it runs.
 
         `cron` has 5 or 6 fields. A number as `interval` means seconds, as `one_time` a unix time. `task_type` names the
-        handler. `max_retries` counts all executions of a run, the first included. If `max_retries` or `timeout_secs` is
+        handler. `max_retries` counts all attempts of a run, the first included. If `max_retries` or `timeout_secs` is
         None, the scheduler's default applies. If the id exists with an equal task, nothing changes. If it exists with a
         different task, `on_conflict` "replace" edits that task, "keep" returns it, and "error" raises ScheduleConflict.
         Also raises: InvalidTask if `validate` refuses the payload; InvalidInput for any other wrong argument;
@@ -306,7 +307,7 @@ class Scheduler:
     # ── what happened ──────────────────────────────────────────────────────
 
     async def history(self, task_id: str, *, limit: int = 1_000) -> list[TaskExecuted]:
-        """Return the first `limit` executions of a task, successful or not, oldest first.
+        """Return the first `limit` attempts of a task's runs that succeeded or failed, oldest first.
 
         Raises: UnknownSchedule, with the nearest id.
         """
@@ -327,7 +328,7 @@ class Scheduler:
         ]
 
     async def result_events(self, *, since: datetime | None = None, limit: int = 1_000) -> list[TaskEvent]:
-        """Return events of executions from the log, oldest first, for event handlers that did not run at the time.
+        """Return the events of runs from the log, oldest first, for event handlers that missed them.
 
         They are the events of the first `limit` runs, of any task, that succeeded since the instant `since`; None: from
         the beginning of the log.
@@ -348,9 +349,9 @@ class Scheduler:
 
 
 def retry_policy(max_retries: int, *, field: str = "max_retries") -> RetryPolicy:
-    """Return a policy with delays of 1, 2, 4… minutes, and `max_retries` executions in all, at least one.
+    """Return a policy with delays of 1, 2, 4… minutes, and `max_retries` attempts in all, at least one.
 
-    Why: Azoth Scheduler counts a failure before it compares the count, so its retries include the first execution.
+    Why: Azoth Scheduler counts a failure before it compares the count, so its retries include the first attempt.
     `field` names the parameter in errors. Raises: InvalidInput for anything but a whole number from 0.
     """
     if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
@@ -363,7 +364,7 @@ def _function_of(handler: TaskHandler[Any]) -> Any:
     """Return the function to register with the app as the task of a handler.
 
     The function calls `execute` with the payload, converted to the handler's type. It raises a TypeError, which fails
-    the execution, if `execute` does not return a `TaskEvent`.
+    the attempt, if `execute` does not return a `TaskEvent`.
     """
 
     def checked(event: object) -> TaskEvent:

@@ -92,7 +92,7 @@ class Task(Generic[D]):
 
     @staticmethod
     def from_sync(function: Callable[[TaskContext[D]], None]) -> Task[D]:
-        """Return a task that runs a plain function on the event loop of `Scheduler.run`, which must be short."""
+        """Return a task that runs a plain function, which must be short, on the event loop of `Scheduler.run`."""
         return Task("sync", _callable(function))
 
     @staticmethod
@@ -175,7 +175,7 @@ class Job(Generic[D]):
         return Job(job_id, schedule, None, task)
 
     def with_max_runs(self, max_runs: int) -> Job[D]:
-        """Return the job with a maximum of fires, which includes those of earlier processes; 0 ends the job at once."""
+        """Return the job with a maximum of fires. Fires in earlier processes count, too. 0 ends the job at once."""
         return replace(self, max_runs=max_runs)
 
     def with_missed_run_policy(self, policy: Missed) -> Job[D]:

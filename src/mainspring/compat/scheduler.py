@@ -129,7 +129,7 @@ class Scheduler:
         """Call `handler` with each event of the type `event` that this process commits, while `run` is under way.
 
         Example: `scheduler.on_event(TaskFailed, alert)`. The type `TaskEvent` stands for all types. `handler` is a
-        function of one event, or an object with a method `handle`; both may be async. Raises: InvalidInput if `event`
+        function of one event, or an object with a method `handle`; it may be async. Raises: InvalidInput if `event`
         is no type of event, or `handler` is neither.
         """
         subscribe(self.app, event, handler)

@@ -67,7 +67,7 @@ class TaskCompleted(TaskEvent, frozen=True, kw_only=True):
 class TaskFailed(TaskEvent, frozen=True, kw_only=True):
     """An attempt failed: the task's function raised or exceeded its time-out, or its workers crashed too often.
 
-    `retry_count` is the number of attempts before it. No event tells of a run that is lost (`recovery="fail"`).
+    `retry_count` is the number of attempts before this one. No event tells of a run that is lost (`recovery="fail"`).
     """
 
     worker_id: str
@@ -94,7 +94,8 @@ class TaskRetrying(TaskEvent, frozen=True, kw_only=True):
 E = TypeVar("E", bound=TaskEvent)
 
 
-# Each of these functions returns the event to deliver for one of Mainspring's; `head` has its `task_id` and `run_id`.
+# Each of these functions returns the event to deliver for an event of Mainspring. `head` holds two fields of the event
+# to deliver, by name: `task_id` and `run_id`.
 
 
 def _scheduled(event: RunScheduled, head: dict[str, Any]) -> TaskEvent:
@@ -117,9 +118,9 @@ def _completed(event: RunSucceeded, head: dict[str, Any]) -> TaskEvent:
 
 
 def _failed(event: RunFailed | RunRetrying, head: dict[str, Any]) -> TaskEvent:
-    """Make the event of a failed attempt. `head`: its `task_id` and `run_id`.
+    """Return a `TaskFailed` for a failed attempt. Its `will_retry` is True if `event` is a `RunRetrying`.
 
-    `will_retry` is True if `event` is a `RunRetrying`.
+    `head`: the fields `task_id` and `run_id` of the `TaskFailed`, by name.
     """
     return TaskFailed(
         **head,
@@ -136,9 +137,9 @@ def _retrying(event: RunRetrying, head: dict[str, Any]) -> TaskEvent:
 
 
 def _cancelled(event: RunCancelled | ScheduleDeleted, head: dict[str, Any]) -> TaskEvent | None:
-    """Make the event of a cancellation; None for a schedule that was deleted because it had finished.
+    """Return a `TaskCancelled`; None for a schedule that was deleted because it had finished.
 
-    `head`: its `task_id` and `run_id`.
+    `head`: the fields `task_id` and `run_id` of the `TaskCancelled`, by name.
     """
     if isinstance(event, ScheduleDeleted) and event.reason == "finished":
         return None

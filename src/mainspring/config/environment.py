@@ -152,7 +152,7 @@ def _postgres_password(variables: Mapping[str, str], where: str) -> str:
 def _read_secret(name: str, path: str, where: str) -> str:
     """Return the content of the file `path`, without white space around it.
 
-    `name` is the variable that holds the path. Raises: InvalidInput, which begins with `where` and `name`.
+    `name` is the variable that holds the path. Raises: InvalidInput, whose text begins with `where` and `name`.
     """
     try:
         return Path(path).read_text(encoding="utf-8").strip()

@@ -311,7 +311,7 @@ def _adopt_foreign(given: Mapping[str, Any], values: dict[str, Any], notes: list
     """Set `store` and `broker` in `values` from the sections `storage` and `broker` of a scheduler-rs file, if given.
 
     `given`: key → raw value, of the whole file. Sentences for the user are added to `notes`. Raises: InvalidInput for
-    a wrong value, or if `values` has a store already.
+    a wrong or missing value, or if both the sections and `values` name a store.
     """
     broker = given.get("broker.type", "in_memory")
     readers.word_reader("in_memory", "redis", "sqs")(broker, "broker.type")

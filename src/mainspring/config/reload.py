@@ -26,7 +26,7 @@ _DEBOUNCE_MS = 50
 
 
 class Reloader:
-    """Holds the settings in force, and replaces them when the configuration file or `.env` changes.
+    """Holds the settings in force, and replaces those of live keys when the configuration file or `.env` changes.
 
     If the last reload found no configuration file, only `.env` is watched. `resolved` are the settings at the start.
     `sources` is read again at each reload.

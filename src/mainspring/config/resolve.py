@@ -95,7 +95,7 @@ def _named_file(sources: Sources, dotenv: Mapping[str, str]) -> Path | None:
 def _check_together(settings: ServeSettings, origins: Mapping[str, str]) -> None:
     """Raise InvalidInput if settings that are valid alone contradict each other.
 
-    `origins`: key → the source of its value. Why: an error about retry delays names a key that a source gives.
+    `origins`: key → the source of its value, so that an error about retry delays names a key that a source gives.
     """
     _check_lease(settings.scheduler)
     _check_retry(settings.retry, origins)

@@ -113,10 +113,11 @@ class Keeper(Loop):
         return (await self._store.purge(fires, PURGE_BATCH_ROWS)).more or purged.more
 
     async def repair(self) -> int:
-        """Touch every active schedule without a next fire time, so that the settler plans it. Return their number.
+        """Touch each active schedule of the namespace without a next fire time, so that the settler plans it.
 
-        Usually such a schedule is damaged. A fixed-delay schedule whose run is open has no next fire time either; the
-        settler leaves it as it is. Raises: StoreError.
+        Return the number of schedules touched. End early if the leadership is lost. Usually such a schedule is damaged.
+        A fixed-delay schedule whose run is open has no next fire time either; the settler leaves it as it is. Raises:
+        StoreError.
         """
         found = 0
         after: str | None = None

@@ -1,8 +1,9 @@
 """The settler: reads due rows from the store, has the rules decide what becomes of them, and commits the result.
 
-It works on four agendas: schedules whose time has come, touched schedules, expired leases, and gates with room. Every
-instance has a settler. No lock is held while Python decides. If two instances decide about one row at the same time,
-the guard of the change accepts the first change and refuses the second.
+It works on four agendas: schedules whose time has come, touched schedules, expired leases, and gates with room. Runs
+parked at gates are unparked by the store itself, in `due`. Each instance that plans runs a settler. No lock is held
+while Python decides. If two instances decide about one row at the same time, the guard of the change accepts the first
+change and refuses the second.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ COARSE_TIMER_SECONDS = 0.001
 class CoroutineExecutor:
     """Runs each attempt in an asyncio task on one event loop, the handlers' loop.
 
-    `start` and `stop` may be called on another thread. Of an execution, `handle` is written on the handlers' loop.
+    `start` and `stop` may be called on another thread. The attempt's `Execution` is written on the handlers' loop only.
     """
 
     def __init__(

@@ -137,7 +137,7 @@ class HttpClient:
     def _snooze(self, run: Run) -> Snoozed:
         """Return the outcome of a call that got no slot: the run is tried again later, after a growing delay.
 
-        Why the call does not wait on: while no call of its schedule ends, slots that become free go to other schedules.
+        Why the call does not wait longer: while no call of its schedule ends, free slots go to other schedules.
         """
         return Snoozed(int(RETRY_BASE_MS * min(run.attempt, MAX_RETRY_FACTOR) * (1 + self._rng.random())))
 
@@ -374,7 +374,7 @@ def _network_error_text(error: Exception) -> str:
 
 
 def _unreachable(target: HttpTarget, text: str, kind: str) -> Failed:
-    """Return the outcome of a call that got no response: a failure that may be retried.
+    """Return the outcome of a call that got no complete response: a failure that may be retried.
 
     `text` is the error. Failures of one `kind`, such as "unresolved", have one fingerprint.
     """

@@ -99,8 +99,8 @@ class _Child:
 class ProcessExecutor:
     """Runs each attempt in a child process, and waits for its end in a thread. Idle children are reused.
 
-    Of an execution, `timer` is written on the engine loop. `handle`, which is the child, and all other fields are
-    written in the waiting thread.
+    Of the attempt's `Execution`, `timer` is written on the engine loop. `handle`, which is the child, and all other
+    fields are written in the waiting thread.
     """
 
     def __init__(self, threads: Threads, clock: Clock, done: Done) -> None:

@@ -89,7 +89,7 @@ def _read(fd: int, size: int) -> bytes | None:
 
 
 def serve(read_fd: int, write_fd: int) -> None:
-    """Read requests and write their responses until the parent closes the pipe."""
+    """Read requests and write their responses until the parent closes the pipe. SIGINT is ignored from now on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     while (frame := read_frame(read_fd)) is not None:
         request = msgspec.json.decode(frame, type=Request)

@@ -28,8 +28,8 @@ NO_THREAD_RETRY_MS: Ms = 1_000
 class ThreadExecutor:
     """Runs each attempt in a thread that executes nothing else meanwhile. Threads are reused.
 
-    The thread of an abandoned handler ends with the handler. Of an execution, `timer` and `run_on_loop` are written on
-    the engine loop, all other fields in the handler's thread.
+    The thread of an abandoned handler ends with the handler. `start` must be called on the engine loop. Of the
+    attempt's `Execution`, `timer` and `run_on_loop` are written there, all other fields in the handler's thread.
     """
 
     def __init__(self, threads: Threads, clock: Clock, done: Done, handler_loop: asyncio.AbstractEventLoop) -> None:

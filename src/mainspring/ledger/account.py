@@ -177,9 +177,10 @@ async def _account_for(
 ) -> ScheduleAccount | None:
     """Return the account of one schedule's fires after `low`; None if `births` is None and is needed.
 
-    `births`: run id → fire time, from the log. Needed for a fixed delay, or if tallies (counts of removed rows) exist
-    and do not equal the uncovered fires. Why the caller tries without them first: reading the log is dear, and one
-    reading serves all schedules. `now` decides which fires are due.
+    `births`: run id → fire time, from the log. They are needed for a fixed delay. They are also needed if tallies
+    (counts of removed rows) exist and their sum is not the number of fires without a row and a span. Why the caller
+    tries without `births` first: reading the log is slow, and one reading serves all schedules. `now` decides which
+    fires are due.
     """
     line = ScheduleAccount(row.id, row.name, row.ns, row.state)
     periods = await _find_periods(store, row, low)
@@ -240,8 +241,8 @@ async def _find_periods(store: Store, row: Schedule, low: Ms) -> list[Period]:
 def _definition_ends(row: Schedule, found: tuple[Definition, ...]) -> list[Ms]:
     """Return, for each of the definitions `found`, the last instant at which it owes fires.
 
-    That is the start of the next definition or, for the last one, the schedule's cursor. If the definition's `until` is
-    earlier, it is `until`.
+    That is the start of the next definition or, for the last one, the schedule's cursor. If the definition has an
+    earlier `until`, the last instant is this `until`.
     """
     ends = [definition.since for definition in found[1:]] + ([row.cursor] if found else [])
     return [end if d.until is None else min(end, d.until) for end, d in zip(ends, found, strict=True)]

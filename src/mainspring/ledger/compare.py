@@ -25,7 +25,10 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 class Comparison(Struct, frozen=True):
-    """The sums of two stores (name → number or hash). If all are equal, so are the contents, apart from leases."""
+    """The sums of two stores (name → number or hash).
+
+    If all sums are equal, so are the contents, apart from what `hash_content` leaves out.
+    """
 
     source: Sums
     target: Sums
@@ -69,8 +72,9 @@ async def sum_store(store: Store, now: Ms) -> Sums:
 async def hash_content(store: Store) -> str:
     """Return a hash of the log and the rows, in hexadecimal.
 
-    The hash depends neither on the order in which the store returns rows nor on when the leases of runs end. Named
-    leases and payloads are left out. Payloads count all the same: rows have their ids, which are hashes.
+    The hash does not depend on the order in which the store returns rows. Left out are the ends of the leases of runs,
+    named leases, touches of schedules, and key-value entries that a copy leaves out. Payloads are represented by their
+    ids, which are hashes: rows contain the ids.
     """
     total = _Total()
     after = 0

@@ -1,9 +1,9 @@
 """Copy one store into another, in pages of the event log, each with the runs and spans that its events are about.
 
 The target's own log shows how far the copy is: a page is written in one transaction, and only if the log ends where the
-page begins. A copy that was interrupted is therefore resumed there and writes no event twice. Runs go with a page as
-they are in the source now, not as they were at the event. After the last page come schedules, open runs (once more),
-gates, tallies, secrets and API keys; a resumed copy writes all of these again.
+page begins. A copy that was interrupted is therefore resumed at the end of this log and writes no event twice. Runs go
+with a page as they are in the source now, not as they were at the event. After the last page come schedules, open runs
+(once more), gates, tallies, secrets and API keys; a resumed copy writes all of these again.
 
 The target keeps the source's name in the data of a named lease, `copy`. Leases and instances are not copied. A running
 run is copied with an expired lease: the first instance on the target rescues it, as it would after a crash.
@@ -158,7 +158,9 @@ async def _find_live_instances(store: Store) -> str:
 
 
 async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark:
-    """Return the `Mark` of this copy: if the target's log is empty, write `mine` there, else return the stored one.
+    """Return the `Mark` of this copy. If the target's log is empty, it is `mine`, which is also stored in the target.
+
+    Otherwise it is the `Mark` that an earlier call has stored in the target.
 
     `mine`: what a new copy of this source would store. `at`: the number of the last event in the target's log, 0 for an
     empty log. Raises: CopyRefused if the target holds anything but the beginning of a copy of `source`.
@@ -284,10 +286,10 @@ class _Writer:
         self.at = events[-1].seq
 
     async def write_rows(self, now: Ms | None) -> int:
-        """Write all but the log: schedules, open runs, gates, tallies (counts of removed rows) and key-value entries.
+        """Write the rows that follow the log: schedules, open runs (once more), gates, tallies and key-value entries.
 
-        Return how many runs are running in the target. `now`: the instant at which the source is asked for touched
-        schedules; None: the source's clock decides.
+        Tallies are counts of removed rows. Return how many runs are running in the target. `now`: the instant at which
+        the source is asked for touched schedules; None: the source's clock decides.
         """
         touched = {
             row.schedule.id: row.touched
@@ -357,7 +359,7 @@ class _Writer:
 
 
 def _with_ended_lease(run: Run) -> Run:
-    """Return the run to copy: `run` itself or, if it is running, with an expired lease. Leases are not copied."""
+    """Return the run as it is written: if it is running, with an expired lease, because leases are not copied."""
     return replace(run, lease_until=0) if run.state is State.RUNNING else run
 
 

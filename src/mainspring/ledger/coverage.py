@@ -277,9 +277,9 @@ class Cover:
         return found
 
     def _list_uncovered(self, period: Period, after: Ms, through: Ms, limit: int, known: set[Ms]) -> list[Ms]:
-        """Return the uncovered fires among the first `limit` fires in (after, through], which no span covers.
+        """Return the uncovered fires among the first `limit` fires in (after, through].
 
-        `known`: fires to leave out.
+        No span may cover a part of this range. `known`: fires to leave out.
         """
         assert period.trigger is not None
         low, high = clip_to_schedule(period.definition.spec, after, through)
@@ -289,7 +289,8 @@ class Cover:
     def _next_day(self, period: Period, through: Ms) -> Ms:
         """Return the instant before the next day that has a fire after `through`; the period's end if there is none.
 
-        Why: the search for missing fires goes day by day, and a yearly schedule has few days with fires.
+        Why: the search for missing fires goes day by day, and skips days without fires in this way. A yearly schedule
+        has fires on few days.
         """
         assert period.trigger is not None
         fire = period.trigger.next_ms(through)
@@ -322,7 +323,8 @@ class Cover:
         """Report fires of fixed delays that have an event and no row, or a row and no event.
 
         `births`: run id → fire time, for all fires of the schedule in the log. Return how many fires were planned under
-        fixed delays, with the fires in spans. Only the log has these fires: each follows from the end of a run.
+        fixed delays, including the fires in spans. Why `births` are needed: the fires of a fixed delay cannot be
+        computed from the definition, because each depends on the end of a run.
         """
         fixed = {
             run_id: fire

@@ -123,10 +123,7 @@ async def _check_runs(store: Store, report: Report, replay: Replay, bodies: dict
 
 
 async def _check_schedules(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> None:
-    """Compare every schedule row with the log.
-
-    The payloads that rows name are added to `bodies`: payload id → the first run or schedule that names it, as text.
-    """
+    """Compare all schedule rows with the log; add their payloads to `bodies`: id → text for the row that names it."""
     async for schedule in _read_schedules(store, report, replay):
         report.schedules += 1
         if schedule.spec.body is not None:
@@ -136,10 +133,8 @@ async def _check_schedules(store: Store, report: Report, replay: Replay, bodies:
 
 
 # ── reading, with unreadable rows and events ────────────────────────────────
-
-
 async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
-    """Yield the events of the log in order and count them. Consecutive unreadable events are reported as one."""
+    """Yield the readable events of the log in order, and count them. Report consecutive unreadable events as one."""
     after = 0
     while True:
         limit = EVENTS_PER_READ
@@ -170,31 +165,35 @@ async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
 async def _skip_bad_event(store: Store, after: int) -> int:
     """Return the number of the last of the consecutive events after `after` that cannot be read.
 
-    Reading can go on behind that number. Raises the store's error if reading fails behind every number.
+    Reading can go on behind it. Raises: StoreUnavailable; the store's error if reading fails behind every number.
     """
-    step = 1
-    low = high = after
-    while True:  # reading after `low` fails; find the least `high` after which it does not
-        high = low + step
-        try:
-            await store.tail(high, 1)
-        except _UNREADABLE:
-            if high - after > MAX_LOG_EVENTS:
-                raise  # the log cannot be read, not one event of it
-            low, step = high, (1 if high - after < 64 else step * 2)
-            continue
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                await store.tail(middle, 1)
-                high = middle
-            except _UNREADABLE:
-                low = middle
-        return high
+    low, high, step = after, after, 1  # reading after `low` fails; find the least `high` after which it does not
+    while (error := await _find_read_error(store, high := low + step)) is not None:
+        if high - after > MAX_LOG_EVENTS:
+            raise error  # the log cannot be read, not one event of it
+        low, step = high, (1 if high - after < 64 else step * 2)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if await _find_read_error(store, middle) is None else (middle, high)
+    return high
+
+
+async def _find_read_error(store: Store, after: int) -> Exception | None:
+    """Return the error of reading the event after number `after`; None without an error. Raises: StoreUnavailable."""
+    try:
+        await store.tail(after, 1)
+    except StoreUnavailable:
+        raise
+    except _UNREADABLE as error:
+        return error
+    return None
 
 
 async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncIterator[Run]:
-    """Yield all run rows. If a page cannot be read, report it and read the log's other runs one by one."""
+    """Yield all run rows. If a page cannot be read, report it, and read one by one the log's runs not in `replay.seen`.
+
+    The caller adds the id of each row to `replay.seen` before it asks for the next row.
+    """
     try:
         async for run in iterate_rows(store, Runs(oldest_first=True, limit=1_000), lambda run: run.id):
             yield run
@@ -209,7 +208,10 @@ async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncItera
 
 
 async def _read_schedules(store: Store, report: Report, replay: Replay) -> AsyncIterator[Schedule]:
-    """Yield all schedule rows. If a page cannot be read, report it and read the log's other schedules one by one."""
+    """Yield all schedule rows. If a page cannot be read, report it, and read one by one those not in `replay.seen`.
+
+    The log gives their ids. The caller adds the id of each row to `replay.seen` before it asks for the next row.
+    """
     query = Schedules(states=("active", "paused", "finished", "deleted"), limit=500)
     try:
         async for schedule in iterate_rows(store, query, lambda s: s.id):
@@ -242,9 +244,6 @@ async def _read_row(store: Store, report: Report, query: Query[T], kind: str, ro
 
 def _describe(error: Exception) -> str:
     return f"unknown type {error.args[0]!r}" if isinstance(error, KeyError) and error.args else str(error)
-
-
-# ── the replay ──────────────────────────────────────────────────────────────
 
 
 class Replay:
@@ -324,8 +323,7 @@ class Replay:
     def _check_number(self, name: str, row_id: str, event: Event, last: int) -> bool:
         """Report an event whose `n` is not `last` + 1; `last` is the `n` of the same row's event before it.
 
-        `name` names the run or schedule in the report. Return False if the number was there before: the event must
-        then not be folded. Return True if numbers are missing.
+        `name`: the row, for the report. Return False if `n` is repeated (do not fold the event then), else True.
         """
         n, shown = event.n or 0, f"event {event.seq} {type(event).__name__}"
         self._broken.add(row_id)
@@ -337,7 +335,10 @@ class Replay:
         return True
 
     def _fold_schedule(self, event: ScheduleEvent) -> None:
-        """Fold an event into its schedule and keep its span; report a wrong `n`. A snapshot replaces older events."""
+        """Fold an event into its schedule; add the span of `FiresElided` to `spans`. A snapshot replaces older events.
+
+        Report a missing or repeated `n`; skip an event that repeats one. Events before the creation are left to `end`.
+        """
         sid = event.schedule_id or ""
         schedule = self.schedules.get(sid)
         if isinstance(event, ScheduleSnapshot):
@@ -373,7 +374,10 @@ class Replay:
         self._broken.update(self._headless)  # these runs were reported when their events were folded
 
     def compare_run(self, row: Run) -> None:
-        """Report a run row that has no event or, unless its events are wrong, each column that differs from the log."""
+        """Compare a run row with the log: report each column that differs, or that the row has no event.
+
+        If the run's events are wrong, which was reported when they were folded, no column is compared.
+        """
         self.seen.add(row.id)
         folded = _run_of(self.runs.get(row.id))
         if folded is None:
@@ -430,7 +434,7 @@ class Replay:
                 self.report.add("schedule", sid, f"the log has {schedule.name!r}, and it has no row")
 
     def compare_span(self, span: Span) -> None:
-        """Report a span row without an event, unless the schedule's last snapshot covers it and replaced the event."""
+        """Report a span row without event, unless it ends by the last snapshot's cursor: snapshots replace events."""
         left = self.spans.get(span.schedule_id)
         if left is not None and left[span] > 0:
             left[span] -= 1
@@ -445,9 +449,6 @@ class Replay:
                     self.report.add("span", sid, f"{_describe_span(span)} is in the log and has no row")
 
 
-# ── spans, payloads, gates, tallies ─────────────────────────────────────────
-
-
 async def _check_spans(store: Store, report: Report, replay: Replay) -> None:
     async for span in iterate_spans(store):
         report.spans += 1
@@ -456,7 +457,7 @@ async def _check_spans(store: Store, report: Report, replay: Replay) -> None:
 
 
 async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) -> None:
-    """Report payloads that do not exist or whose content does not match their id. `wanted`: id → what names the id."""
+    """Report payloads that do not exist or do not match their id. `wanted`: id → text for the row that names it."""
     ids = list(wanted)
     for start in range(0, len(ids), 500):
         part = tuple(ids[start : start + 500])
@@ -478,7 +479,7 @@ async def _check_gates(store: Store, report: Report, holders: Counter[str]) -> N
 
 
 async def _check_tallies(store: Store, report: Report, replay: Replay) -> None:
-    """Report tallies (counts of removed rows) if the log was never compacted, or no tallies if runs were removed."""
+    """Report tallies (counts of removed rows) without a compaction of the log, or removed runs without any tally."""
     report.tallies = len(await store.find(Tallies(limit=1_000_000)))
     if report.tallies and not replay.compactions:
         report.add("tally", "-", f"{report.tallies} tallies, and the log was never compacted")

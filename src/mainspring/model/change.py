@@ -21,10 +21,10 @@ from mainspring.model.schedule import Schedule, Span
 
 
 class RunLease(Struct, frozen=True, gc=False):
-    """Guard: the run `id` is running under this epoch, so since its claim it has not ended or been claimed again.
+    """Guard: the run `id` is running under the lease with this epoch; it has not ended or been claimed again.
 
-    The time at which the lease ends is not compared. If the guard holds, the change sets the columns of the run in
-    `RUN_VALUES`, but not `cancel` or `body`.
+    The time at which the lease ends is not compared. If the guard holds, the change sets the run's columns that
+    `RUN_VALUES` lists. Its `cancel` and `body` stay: a request to cancel may have come since the claim.
     """
 
     id: RunId
@@ -35,7 +35,7 @@ class RunAt(Struct, frozen=True, gc=False):
     """Guard: the last event of the run `id` has the number `n`, so the row is as the caller read it.
 
     A change that opens an ended run again is also refused while another open run has the run's unique key. If the guard
-    holds, the change sets the columns of the run in `RUN_VALUES`, and `cancel` and `body`.
+    holds, the change sets the run's columns that `RUN_VALUES` lists, and its `cancel` and `body`.
     """
 
     id: RunId

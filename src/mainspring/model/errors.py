@@ -171,7 +171,7 @@ class StoreNearlyFull(StoreError):
 
 
 class StoreReadOnly(StoreUnavailable):
-    """The store's file or directory cannot be written; nothing was changed."""
+    """The store cannot be written: its file or directory, or its server, perhaps a standby; nothing was changed."""
 
 
 class StoreCorrupt(StoreError):

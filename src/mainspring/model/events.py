@@ -102,7 +102,7 @@ class ScheduleUpdated(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class SchedulePaused(ScheduleEvent, frozen=True, kw_only=True):
-    """A schedule was paused: it plans no runs until it is resumed, at `until` or, if that is None, by a command."""
+    """A schedule was paused: it plans no runs until it is resumed, by a command or at `until` (None: by a command)."""
 
     reason: str
     until: Ms | None = None

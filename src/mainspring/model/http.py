@@ -162,9 +162,10 @@ def Http(  # noqa: N802 - it reads as the value it makes
 
 
 def check_url(url: str, *, field: str = "url") -> str:
-    """Return the URL if it is an absolute http or https URL; a host with non-ASCII letters is converted to IDNA.
+    """Return the URL if it can be called: an absolute http or https URL without user and password.
 
-    `field` names the URL in errors. Raises `InvalidInput` for any other URL, and for one with a user or password in it.
+    A host with non-ASCII letters is converted to IDNA. Raises `InvalidInput` for any other URL, and for one that is too
+    long, has the port 0, or holds a character that no URL may have. `field` names the URL in the error.
     """
     _check_url_text(url, field)
     from urllib.parse import urlsplit  # here, because only programs with agents need it
@@ -238,9 +239,10 @@ def check_agent_id(agent_id: str, *, field: str = "agent_id") -> str:
 
 
 def check_headers(headers: Mapping[str, str], *, field: str = "headers") -> dict[str, str]:
-    """Return a copy of the headers if all can be sent, none is reserved, and none is given twice.
+    """Return a copy of the headers (name → value) if all can be sent, none is reserved, and none is given twice.
 
-    Else raise `InvalidInput`. The error names `field` and the header, but never shows its value, which may be a secret.
+    Else, and for more than `MAX_AGENT_HEADERS` headers, raise `InvalidInput`. The error names `field` and the header,
+    but never shows its value, which may be a secret.
     """
     if not isinstance(headers, Mapping):
         raise InvalidInput(field, "is not an object of names and values", 'Write {"Authorization": "Bearer …"}')

@@ -42,7 +42,7 @@ class Snoozed(Struct, frozen=True, gc=False):
 
 
 class Cancelled(Struct, frozen=True, gc=False):
-    """The handler was stopped on request, or returned `Cancel`."""
+    """The attempt was stopped on request, perhaps before its handler began, or the handler returned `Cancel`."""
 
     reason: str
 

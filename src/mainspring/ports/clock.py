@@ -1,6 +1,7 @@
-"""The clock port: the only module that reads the time. All other code receives a `Clock`, or an instant.
+"""The clock port: wall, boot and monotonic time.
 
-Why: a test or simulation replaces the clock and decides how time passes.
+Code that decides about schedules or leases receives a `Clock`, or an instant. Why: a test or simulation replaces the
+clock and decides how time passes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of this machine, as every program outside of tests uses them."""
+    """The clocks of this machine; the default of every program outside of tests."""
 
     def now(self) -> Ms:
         return time.time_ns() // 1_000_000

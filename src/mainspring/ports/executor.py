@@ -46,7 +46,10 @@ def end_of_loading() -> None:
 
 
 class Handler(Struct, frozen=True):
-    """A task as a worker sees it: how to call its function, and its settings, which the options of a run override."""
+    """A task as a worker sees it: how to call its function, and its settings.
+
+    The options of a run may override `timeout`, `retry`, `recovery` and `max_crashes`.
+    """
 
     name: str
     kind: Kind
@@ -62,7 +65,7 @@ class Handler(Struct, frozen=True):
     #: Milliseconds after which the function is stopped; None: never.
     timeout: Ms | None = 300_000
     retry: RetryPolicy = RetryPolicy()
-    #: What follows when a worker dies during an attempt: "retry", or "fail" for at most one execution.
+    #: What follows when a worker dies during an attempt: "retry"; or "fail", and the run ends as lost.
     recovery: str = "retry"
     #: A run whose worker died this often is not executed again.
     max_crashes: int = 3
@@ -99,7 +102,7 @@ class Flag(Struct, eq=False, gc=False):
 
 
 class Attempt(Struct, frozen=True, eq=False):
-    """One execution of a run under one lease: what to call, with which payload, for how long. Read on any thread.
+    """One try to carry out a run under one lease: what to call, with which payload, for how long. Read on any thread.
 
     Two attempts are never equal.
     """
@@ -187,8 +190,9 @@ CURRENT: ContextVar[Attempt | None] = ContextVar("mainspring_attempt", default=N
 class Executor(Protocol):
     """Executes attempts. For each attempt it calls `done` exactly once, with the outcome; its constructor takes `done`.
 
-    One exception: a `CoroutineExecutor` got an attempt before its time, and at its time no slot is free. Then the
-    attempt does not begin, and `on_no_slot` is called instead of `done`.
+    There are two exceptions. If a `CoroutineExecutor` got an attempt before its time, and at its time no slot is free,
+    the attempt does not begin, and `on_no_slot` is called instead of `done`. For an attempt that the worker itself
+    abandoned, `done` need not be called.
     """
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:

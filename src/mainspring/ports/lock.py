@@ -68,7 +68,7 @@ class LockBackend(Protocol):
 
 
 class ExecutionGuard(Protocol):
-    """Makes sure that one instance at most executes each fire of another scheduler.
+    """Makes sure that at most one instance executes a fire of another scheduler.
 
     Why: a scheduler that stores only its state, without claims, may execute one fire in two of its instances. A fire is
     named by its schedule and fire time.

@@ -125,7 +125,8 @@ class ClaimRequest(Struct, frozen=True):
 class Claimed(Struct, frozen=True):
     """The answer of `claim`: the claimed runs, the store's time `now`, and when to claim again.
 
-    `next_at` is the instant at which the next run becomes claimable; None if no such instant is known.
+    `next_at` is when to claim again: when the next run becomes claimable, or earlier if the store must look again.
+    None: no such instant is known.
     """
 
     now: Ms

@@ -14,9 +14,9 @@ from mainspring.model.run import OPEN, Run, State
 
 
 def shape_of(change: Change) -> ChangeKind:
-    """Return the kind whose promise the parts of a change keep, "other" if they keep none. `change.kind` is not read.
+    """Work out the kind of a change from its parts, without reading `change.kind`; "other" if they fit no kind.
 
-    One promise of "success" cannot be checked here: that the run differs from the claimed run only by the success.
+    "success" is not checked in full: other differences from the claimed run, which is not given, go unnoticed.
     """
     if _is_success(change):
         return "success"
@@ -30,9 +30,9 @@ def shape_of(change: Change) -> ChangeKind:
 
 
 def fits_kind(change: Change) -> bool:
-    """Return True if the change keeps the promise of its kind, so that a store may rely on the kind.
+    """Return True if the parts of a change fit `change.kind`, as far as `shape_of` can check it.
 
-    Always True for "other", which promises nothing.
+    Always True for the kind "other", which promises a store nothing.
     """
     return change.kind == "other" or change.kind == shape_of(change)
 

@@ -62,12 +62,11 @@ class EngineLoop(Protocol):
         ...
 
     async def stop_when_idle(self, is_unused: Callable[[], bool]) -> None:
-        """Stop the loop and end its thread, once no task or call is under way and `is_unused()` returns True.
+        """Stop the loop and end its thread once no task or call is left; keep both if `is_unused()` returns False.
 
-        An app calls this after it closed its runtime. `is_unused`, called on the engine loop, returns False if the
-        runtime was opened again meanwhile: then the loop goes on. Return when the thread has ended or goes on. If tasks
-        do not end within `CANCELLATION_TURNS`, return before; the thread then ends after the last task. The next `call`
-        starts a new thread.
+        Return when the thread has ended or is kept. If tasks last more than `CANCELLATION_TURNS` turns of the loop,
+        return early; the thread ends after them. An app calls this after it closed its runtime. `is_unused`, called on
+        the engine loop, returns False if the runtime was opened again. After the end, `call` starts a new thread.
         """
         ...
 

@@ -29,9 +29,10 @@ class LogNotes:
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
 
     def append_subscriber_failure(self, event: Event, error: str) -> None:
-        """Append soon a `SubscriberFailed`: a subscriber raised an error, whose text is `error`, when it got `event`.
+        """Append a `SubscriberFailed` with one of the next commits, because a subscriber raised an error on `event`.
 
-        If `event` is itself a `SubscriberFailed`, append nothing.
+        `error`: the text of the error, whose first `MAX_NOTE_ERROR_CHARS` characters are stored. If the store fails,
+        the note is lost. If `event` is itself a `SubscriberFailed`, append nothing.
         """
         if isinstance(event, SubscriberFailed):
             return  # else a subscriber to failures that always fails would get a new event each time

@@ -146,11 +146,10 @@ class Access:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _check(self, scope: Scope, headers: Mapping[str, str]) -> str | Refusal:
-        """Return the caller of a request that may pass, else the refusal.
+        """Check a request's Host header, key, origin and rate. Return its caller if it may pass, else the refusal.
 
-        The caller is the name of a valid key; "local" for a request without a key that needs none; "" for any other
-        request on a route of `PUBLIC`, and for all on `OWN_TOKEN`. Checked are the Host header, the key, the
-        origin and the rate limit.
+        The caller is the name of a valid key. It is "local" if no key was sent and `_is_local` says that none is
+        needed. It is "" for other requests on a route of `PUBLIC`, and for all on `OWN_TOKEN`, where no key is read.
         """
         host_header = _host_header(scope)
         if host_header is None:
@@ -211,8 +210,9 @@ class Access:
     async def _check_key(self, authorization: str, scope: Scope, path: str) -> str | Refusal:
         """Return the name of the key in an Authorization header if it is valid and within its rate limit.
 
-        If the key is not valid, return "" on a route of `PUBLIC`, else a refusal. The refusal has status 429 if the
-        rate limit is exceeded, and 503 if the store cannot be reached.
+        If the key is valid and over its rate limit, return a refusal (429). If the key is not valid, return "" on a
+        route of `PUBLIC`, else a refusal: 429 if the client's address is over the rate limit, 401 otherwise. If the
+        store cannot be reached, return a refusal (503).
         """
         try:
             key = await self._keys.check_token(_token(authorization))
@@ -225,7 +225,7 @@ class Access:
     def _check_rate(self, caller: str, path: str) -> Refusal | None:
         """Count a request of `caller`, which names a key or an address, and return None.
 
-        If it exceeds the rate limit, return the refusal (429) instead. Routes of `PUBLIC` have no limit.
+        If the request exceeds the rate limit, return the refusal (429) instead. Routes of `PUBLIC` have no limit.
         """
         limits = self.settings.limits
         rate = limits.requests_per_second

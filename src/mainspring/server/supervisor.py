@@ -129,7 +129,7 @@ class Supervisor:
         self._places: dict[asyncio.Task[None], WorkerPlace] = {}
 
     async def run(self) -> int:
-        """Run the pool until SIGTERM or SIGINT, stop it, and return the exit code: 1 if a worker was killed, else 0.
+        """Run the pool until SIGTERM or SIGINT, then stop it. Return the exit code: 1 if it killed a worker, else 0.
 
         After the first signal the workers let their runs end. If a second signal comes, they hand back their runs at
         once. If a third comes, they are killed.
@@ -149,7 +149,7 @@ class Supervisor:
             return await self._wait_for_all()
 
     async def _wait_for_all(self) -> int:
-        """Wait until every worker has ended. Return the exit code: 1 if a worker was killed, else 0.
+        """Wait until every worker has ended. Return the exit code: 1 if this supervisor killed one, else 0.
 
         Workers that still run `KILL_GRACE_SECONDS` after their shutdown time-out are killed.
         """

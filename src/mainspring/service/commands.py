@@ -1,4 +1,4 @@
-"""Commands and queries on schedules, runs and events, for the Python API and the REST API. Thread: engine loop."""
+"""Commands and queries on schedules, runs, events, payloads and key-value entries. Thread: engine loop."""
 
 from __future__ import annotations
 

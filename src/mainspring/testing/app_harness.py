@@ -68,7 +68,7 @@ class AppHarness:
 
     @property
     def begun(self) -> bool:
-        """True from the first attempt to start the engine on, also while it starts and if the start fails."""
+        """True once a call needed the engine, even if the engine is still starting or its start failed."""
         return self._loop is not None
 
     # ── taking over ────────────────────────────────────────────────────────
@@ -168,9 +168,9 @@ class AppHarness:
         """Do nothing: an idle engine keeps its loop, which is the test's, or is closed by `leave`."""
 
     async def _ready(self) -> None:
-        """Start the engine on the running loop, unless it is there already. The store stays.
+        """Start the engine on the running loop, unless it is there already.
 
-        If the engine is on another loop, it is stopped there first.
+        If the engine is on another loop, it is stopped there first. The store and its rows are kept.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -179,7 +179,7 @@ class AppHarness:
         await asyncio.shield(self._beginning)
 
     async def _begin(self, before: asyncio.AbstractEventLoop | None) -> None:
-        """Start the engine on the running loop, with the worker stopped. End it first on the loop `before`, if any."""
+        """End the engine on the loop `before`, if any; then start it on the running loop, with the worker stopped."""
         if before is not None and not before.is_closed():
             await asyncio.to_thread(before.run_until_complete, self._end())
         self._host.forget_runtime()
@@ -252,10 +252,10 @@ class AppHarness:
                     raise AssertionError(f"there are open runs after {within / 1000:g} s of virtual time: {shown}")
 
     async def _wait(self, run_id: str, timeout: float) -> None:
-        """Wait for a run to end, at most `timeout` seconds: in a test by moving time, in an async handler without.
+        """Wait for a run to end, at most `timeout` seconds. Replaces the runtime's `wait_for_end`.
 
-        Replaces the runtime's `wait_for_end`. Raises: MainspringError in a blocking handler, during whose call no
-        other run can begin.
+        If a test waits, time is moved until the run ends. If an async handler waits, time is not moved here. Raises:
+        MainspringError in a blocking handler, during whose call no other run can begin.
         """
         if self._in_blocking_call:
             raise MainspringError(
@@ -286,9 +286,10 @@ class AppHarness:
             return self._run(work)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do what `run` does: call blocking handlers whenever one is queued, until `work` is done.
+        """Drive a loop until `work` is done, and return its result. Between turns, call the queued blocking handlers.
 
-        The loop is a new one if the engine's is closed, is running, or does not exist yet.
+        The loop is the engine's, or a new one if the engine's is closed, is running, or does not exist yet. If a
+        blocking handler calls this, no other handler is called.
         """
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running():

@@ -30,10 +30,10 @@ MAX_LISTED = 20
 class ExpectedRun:
     """A run that a test expects. Pass every run to `see`; then `matching` returns those that fit the expectation.
 
-    `now`: the time of the assertion. `args` and `kwargs`: the whole call; None for both: any call. `payload`: some of
-    the arguments by name. With `at`, the run is due at that time, at most `within` earlier or later. With `within`
-    alone, it is due at most that long after `now`. `queue` None: any queue. Raises: InvalidInput or WrongArguments for
-    arguments that the task does not have.
+    `now`: the time of the assertion. `args` and `kwargs`: the whole call; None for both: any call. `payload`: argument
+    name → value, for some of the arguments. With `at`, the run is due at that time, at most `within` earlier or later.
+    With `within` alone, it is due at most that long after `now`. `queue` None: any queue. Raises: InvalidInput or
+    WrongArguments for arguments that the task does not have.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ExpectedRun:
         self._candidates.append((run, values, self._differences(run, values)))
 
     def matching(self) -> list[tuple[Run, dict[str, Any]]]:
-        """Return the runs without a difference, each with its arguments by name."""
+        """Return the runs without a difference, each with its arguments (name → value)."""
         return [(run, values) for run, values, differences in self._candidates if not differences]
 
     def _whole(self, body: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class ExpectedRun:
         return found
 
     def _argument_differences(self, values: dict[str, Any]) -> list[str]:
-        """Describe each expected argument that is missing or has another value."""
+        """Describe each expected argument that `values` (argument name → value) lacks or has with another value."""
         found = []
         expected = self._some if self._call is None else {**self._call, **self._some}
         for name, value in expected.items():
@@ -143,10 +143,10 @@ class ExpectedRun:
 
 
 def format_mismatch(wanted: ExpectedRun, count: str, found: int) -> str:
-    """Return the text of a failed assertion: the expectation, and the first `MAX_LISTED` runs of the task.
+    """Return the text of a failed assertion: the expectation, then the first `MAX_LISTED` runs of the task.
 
-    If no run fits and the one with the fewest differences is listed, its differences are shown. `count`: how many runs
-    were expected, as text ('no', '3', 'one or more'). `found`: how many fit.
+    If no run fits, the differences of the closest run are added, provided that it is listed. Other tasks' runs are only
+    counted. `count`: how many runs were expected, as text ('no', '3', 'one or more'). `found`: how many fit.
     """
     noun = "run" if count in ("1", "no") else "runs"
     lines = [f"expected {count} {noun} of {wanted}, found {found}"]
@@ -165,7 +165,7 @@ def format_mismatch(wanted: ExpectedRun, count: str, found: int) -> str:
 def _candidate_lines(wanted: ExpectedRun, *, show_nearest: bool) -> list[str]:
     """Return lines that list the first `MAX_LISTED` runs of the expected task.
 
-    `show_nearest`: if the run with the fewest differences, of all runs, is listed, add its differences.
+    `show_nearest` True: below the run that differs least from the expectation, if it is listed, add its differences.
     """
     seen = wanted._candidates
     lines = [f"enqueued of {wanted.task.name!r}, at {_time(wanted._now)}:"]
@@ -184,9 +184,9 @@ def _candidate_lines(wanted: ExpectedRun, *, show_nearest: bool) -> list[str]:
 class FireSource:
     """The fires of one schedule or trigger, for `assert_fires`.
 
-    `name` and `tz` are for messages. `spec`: the definition of the schedule; None for a trigger. `left`: the number of
-    fires that `max_runs` still allows. It is 0 for a schedule that is not active, and `MAX_EXAMINED_FIRES` for a
-    trigger and without `max_runs`.
+    `name`: its name in messages. `tz`: the zone in which fire times are shown. `spec`: the definition of the schedule;
+    None for a trigger. `left`: the number of fires that `max_runs` still allows. It is 0 for a schedule that is not
+    active, and `MAX_EXAMINED_FIRES` for a trigger and without `max_runs`.
     """
 
     def __init__(self, name: str, trigger: Trigger, tz: ZoneInfo, spec: ScheduleSpec | None, left: int) -> None:

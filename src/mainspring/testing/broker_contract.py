@@ -51,7 +51,7 @@ class Reader:
             return await anext(self._messages)
 
     async def take(self, count: int) -> list[Message]:
-        """Wait for exactly `count` messages and return them."""
+        """Wait for `count` messages and return them; fail if the list that brings the last one brings more."""
         found: list[Message] = []
         while len(found) < count:
             found += await self.next_messages()
@@ -59,13 +59,14 @@ class Reader:
         return found
 
     async def one(self) -> Message:
-        """Wait for exactly one message and return it."""
+        """Wait for a message and return it; fail if its list brings more than one."""
         return (await self.take(1))[0]
 
     async def wait_until_subscribed(self) -> Reader:
         """Wait until the consumer is subscribed, and return this reader.
 
-        Why: a consumer without a group misses messages that were published before. Fails if a message waits already.
+        The consumer's first list, which is always empty, shows that. Why wait: a consumer without a group receives only
+        messages that are published after it has subscribed.
         """
         assert await self.next_batch() == []
         return self
@@ -462,7 +463,10 @@ class BrokerContract:
         return await broker.dead_letters()
 
     async def _until_dead(self, broker: Broker, reader: Reader) -> None:
-        """Poll until the broker has a dead letter: a message delivered too often is buried at the next poll."""
+        """Poll with `reader` until the broker has a dead letter.
+
+        Why poll: the broker buries a message that was delivered too often at the next poll.
+        """
         async with asyncio.timeout(MESSAGE_TIMEOUT_SECONDS):
             while not await broker.dead_letters():
                 assert await reader.next_batch() == []

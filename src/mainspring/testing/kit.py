@@ -2,7 +2,7 @@
 
 `Kit` is the value of the pytest fixture; without pytest, use it as a context manager. Its methods `advance`,
 `travel_to`, `run_due` and `drain` do their work before they return in a plain test. In an async test they must be
-awaited. Between two of these calls no run starts and no time passes.
+awaited. Between two of these calls no run starts and no time passes, unless the test waits for a run's result.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Step(Awaitable[None]):
             yield from work.__await__()
 
     def close_if_unawaited(self) -> bool:
-        """Return True if the step has work that was not awaited; the work is closed and never done. Else False."""
+        """Drop the work of this step if it was not awaited, and return True; return False if no work is left."""
         if self._work is None:
             return False
         self._work.close()
@@ -97,7 +97,7 @@ class Kit:
         """Test an existing app with its tasks and declared schedules, and return this kit.
 
         After the test the app is restored as it was. Raises: MainspringError if this kit has another app already, or
-        the app is in use.
+        the app is in use; InvalidInput if `app` is no Mainspring.
         """
         if not isinstance(app, Mainspring):
             raise InvalidInput("app", f"{app!r} is not a Mainspring", "Give the object that declares your tasks")
@@ -120,7 +120,7 @@ class Kit:
 
     @property
     def now(self) -> datetime:
-        """The current virtual time, which stands still between two steps."""
+        """The current virtual time, in UTC."""
         return to_datetime(self._clock.now())
 
     def advance(self, by: Duration) -> Step:
@@ -129,8 +129,9 @@ class Kit:
         return self._do(f"advance({by!r})", lambda home: home.advance(ms))
 
     def travel_to(self, when: When) -> Step:
-        """Move time forward to an instant. Before the first use of the engine, the test begins at that instant instead.
+        """Move time forward to an instant, and carry out the fires and runs that fall due meanwhile.
 
+        If the test has not used the engine yet, its time begins at that instant, which may also be an earlier one.
         Raises: InvalidInput if the engine was used and the instant has passed.
         """
         to = instant_ms(when, field="when")
@@ -198,10 +199,10 @@ class Kit:
     ) -> list[Run]:
         """Assert that `count` matching runs of a task were enqueued or triggered, and return them, ended ones too.
 
-        `args` and `kwargs`: the whole call. `payload`: some of its arguments by name. `at`: when the run must be due;
-        `within`: how far off it may be. Without `at`: the run must be due within this time from now. `count` None: one
-        or more. Runs of planned fires do not count. Raises: AssertionError, whose text lists the first runs of the task
-        and, if none fits, how the closest one differs.
+        `args` and `kwargs`: the whole call. `payload`: argument name → value, for some of its arguments. With `at`, the
+        run is due at that time, at most `within` earlier or later. With `within` alone, it is due at most that long
+        after now. `count` None: one or more. Runs of planned fires do not count. Raises: AssertionError, whose text
+        lists the first runs of the task and, if none fits, how the closest run differs.
         """
         __tracebackhide__ = True
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
@@ -241,7 +242,10 @@ class Kit:
         within: Duration | None,
         queue: str | None,
     ) -> tuple[ExpectedRun, list[tuple[Run, dict[str, Any]]]]:
-        """Return the expectation, and the runs that fit it with their arguments by name; runs of fires are left out."""
+        """Return the expectation, and the runs that fit it, each with its arguments (name → value).
+
+        Runs of planned fires are left out.
+        """
         self._check_awaited()
         wanted = ExpectedRun(self._task(task), self._clock.now(), args, kwargs, payload, at, within, queue)
         for run in self._found(Runs(limit=1_000_000, oldest_first=True)):

@@ -1,7 +1,7 @@
 """Run a real `Mainspring` in virtual time.
 
-With `travel`, a test moves the clock. With `inline`, each call carries out the work that it made due. With `manual`,
-the test calls each step of the engine's loops.
+With `travel`, a test moves the clock. With `inline`, each call of the app carries out the work that it made due. With
+`manual`, the test calls each step of the engine's loops.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ class Travel:
         )
 
     async def fires(self, schedule: str) -> list[datetime]:
-        """Return the fire times of a schedule's runs, oldest run first, in the time zone of the schedule."""
+        """Return the fire times of a schedule's runs, oldest run first, in the time zone of the schedule.
+
+        Skipped runs, and runs started by `trigger`, are included; fires that only a span covers are not.
+        """
         from mainspring.model.instant import load_zone
 
         tz = load_zone((await self.app.get(schedule)).spec.tz)
@@ -84,9 +87,10 @@ class Travel:
 
 @contextlib.asynccontextmanager
 async def _take_over(app: Mainspring, start: datetime | str | None) -> AsyncIterator[Travel]:
-    """Give the app a virtual clock, the running loop as the engine's loop, and no broker; restore the app at the end.
+    """Give the app a virtual clock, the running loop as the engine's loop, and no broker. Yield its `Travel`.
 
-    `start` None: time begins at the app's present time. Raises: MainspringError if the app is in use.
+    At the end the app is restored. `start` None: time begins at the app's present time. Raises: MainspringError if the
+    app is in use.
     """
     host = host_of(app)
     if host.runtime is not None:
@@ -116,7 +120,7 @@ async def _take_over(app: Mainspring, start: datetime | str | None) -> AsyncIter
 async def travel(app: Mainspring, start: datetime | str | None = None, *, role: Role = "all") -> AsyncIterator[Travel]:
     """Run `app` in virtual time: `async with travel(ms, "2026-03-28T22:00Z") as t: await t.advance("6h")`.
 
-    `start` None: time begins at the app's present time. Inside the block it moves only by methods of `t`. `role`:
+    `start` None: time begins at the app's present time. Inside the block, time moves only by methods of `t`. `role`:
     whether the app plans fires, carries out runs, or both.
     """
     async with _take_over(app, start) as machine:

@@ -89,7 +89,7 @@ class VirtualTime:
         self._free.clear()
 
     def release(self) -> None:
-        """End one `hold`; after the last one, time may move again. Thread: that of the loop, which may be stopped."""
+        """End one `hold`; after the last one, time may move again. Thread: the loop's, also between two turns."""
         self._held -= 1
         if not self._held:
             self._free.set()

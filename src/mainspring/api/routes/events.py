@@ -82,7 +82,8 @@ async def _stream(
 ) -> AsyncIterator[bytes]:
     """Yield the events after the cursor as server-sent events, until the client leaves or the app closes its streams.
 
-    `types`: only events of these types. `schedule_id`: only events of this schedule and its runs. None: all.
+    `types`: only events of these types; None: of any type. `schedule_id`: only events of this schedule and its runs;
+    None: of any schedule.
     """
     api.streams += 1
     loop = asyncio.get_running_loop()
@@ -140,7 +141,7 @@ def _encode(position: str, event: Event) -> bytes:
 
 
 def event_view(event: Event) -> dict[str, Any]:
-    """Return an event as JSON types: the fields that every event has, and under `data` those of its type.
+    """Return an event as JSON types: the fields that every event has, and under `data` the fields of its type.
 
     Instants in `data` are milliseconds since 1970.
     """

@@ -106,7 +106,7 @@ def _schedule_row(view: ScheduleView) -> str:
 def _execution_row(view: ExecutionView, names: dict[str, str]) -> str:
     """Return the HTML content of a list item for an execution: name, status, time, error or reason.
 
-    The name is that of its schedule in `names`, which maps schedule ids to names; else that of its task.
+    The name is the schedule's name in `names` (schedule id → name); the task's name if `names` has no such schedule.
     """
     name = names.get(view.schedule_id or "", view.task)
     return (
@@ -198,7 +198,7 @@ def _type_words(schema: dict[str, Any]) -> str:
 
 
 def _bounds(schema: dict[str, Any]) -> Iterable[str]:
-    """Yield each limit of a JSON schema, and its default value, in words, such as "≥ 1" or "(default 100)"."""
+    """Yield the minimum, maximum, maximal length and default value of a JSON schema in words, such as "≥ 1"."""
     if "minimum" in schema:
         yield f"≥ {schema['minimum']}"
     if "maximum" in schema:

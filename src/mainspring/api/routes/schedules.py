@@ -238,7 +238,7 @@ async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, 
 
 
 async def _check_address(api: Api, want: ScheduleRequest, before: Schedule | None = None) -> list[str]:
-    """Check the URL of the HTTP agent in `want`. Return warnings: one if its host has no address at present, or none.
+    """Check the URL of the HTTP agent in `want`. Return one warning if its host has no address now, else an empty list.
 
     `before` is the schedule that is edited; None for a new one. An edit that keeps the URL is not checked. Raises:
     InvalidInput for a URL that this instance's settings forbid.

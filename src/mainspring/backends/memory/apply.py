@@ -121,7 +121,7 @@ class MemoryApply(MemoryClaim):
         return {run.id: event_counts[run.id] for run in new.values()}
 
     def _write_extras(self, change: Change) -> None:
-        """Write what a change brings beside its rows: bodies, gates, spans, touches and releases of gates.
+        """Write what a change brings beside runs, schedules and events: bodies, gates, spans, touches, gate releases.
 
         A body that exists stays as it is; of a gate that exists, only `max` is changed.
         """

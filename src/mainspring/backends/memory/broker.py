@@ -142,7 +142,8 @@ class Hub:
 
         Redeliveries come first; a message that was delivered as often as `limits` allow becomes a dead letter instead.
         The second value is in monotonic seconds like `now`, or None if no message is waiting for its acknowledgement.
-        `name`: the topic's. `wall`: the present time, for dead letters.
+        It may be too early, because the time of an acknowledged message is forgotten late. `name`: the topic's. `wall`:
+        the present time, for dead letters.
         """
         topic = self.topic(name)
         found: list[Message] = []
@@ -221,7 +222,7 @@ class Hub:
         topic.wakeup.notify()
 
     def _bury(self, name: str, group: _Group, number: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
-        """Make a pending message of the group a dead letter; remove the oldest one if `limits` allow no more.
+        """Make a pending message of the group a dead letter; if `limits` allow no more, remove the oldest dead letter.
 
         `name`: the topic's. `number`: the message's. `wall`: the present time, for the dead letter. The caller holds
         the lock.

@@ -79,8 +79,8 @@ class MemoryDue(MemoryTables):
     def _is_current(self, entry: tuple[Ms, str], wall: Ms) -> bool:
         """Return True if an entry (time, schedule id) of the heap is current, False if a later write made it stale.
 
-        A current entry is of a schedule that has a `next_at`, and its time is past, or is this `next_at`, or is the end
-        of the schedule's hold. `wall`: the present time.
+        A current entry is of a schedule that has a `next_at`. The entry's time is past, or is this `next_at`, or is the
+        end of the schedule's hold. `wall`: the present time.
         """
         next_at = self._next_fire(entry[1])
         return next_at is not None and (entry[0] in (next_at, self._held.get(entry[1], 0)) or entry[0] <= wall)

@@ -79,14 +79,14 @@ class MemoryTables:
         self._touched: dict[str, int] = {}
 
     def _clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return (wall time, lease time) in ms: `now` for both if a test gave it, else what the clock shows."""
+        """Return (present time, present time by the clock of leases) in ms; `now` for both if a test gave it."""
         return (self._clock.now(), self._clock.boot()) if now is None else (now, now)
 
     def _record(self, event: Event, at: Ms, n: int | None, change: str | None) -> None:
         """Append a new event to the log under the next number, with the values of the other arguments.
 
         `at`: the event's time. `n`: its number among the events of its run or schedule; None for an event that changes
-        neither. `change`: the id of the event's change; None for an event that the store itself writes.
+        no run and no schedule. `change`: the id of the event's change; None for an event that the store itself writes.
         """
         self._seq += 1
         self._add_event(replace(event, seq=self._seq, at=at, n=n, change=change))

@@ -27,12 +27,12 @@ async def apply(
 ) -> Applied:
     """Write a batch of changes, each all or nothing, then claim if requested; return a result for each change.
 
-    The batch is one transaction, except a batch that mixes plain successes (of runs that this store object claimed)
-    with new runs, or with changes that plan fires of schedules. It takes two: first the successes, then the other
-    changes. The claim shares the last commit or follows it.
+    The batch is one transaction, with one exception: a batch that mixes plain successes (of runs that this store object
+    claimed) with new runs, or with changes that plan fires of schedules, takes two transactions, first for the
+    successes, then for the other changes. The claim shares the last commit or follows it.
 
-    With `resent` the changes were sent before, without an answer. The result of a change that is stored already is then
-    `repeated`. `now`: the instant of a test, else None.
+    With `resent` the changes were sent before, without an answer. They are then one transaction in any case, and the
+    result of a change that is stored already is `repeated`. `now`: the instant of a test, else None.
     """
     if not changes:
         return await _claim_only(db, claim_request, now)

@@ -87,8 +87,8 @@ class ChangeWriter:
     async def write(self, part: IndexedChanges) -> None:
         """Write each change whose guard holds or that has no guard, and set the results of all changes of `part`.
 
-        A change whose guard does not hold writes nothing and is refused. `part`: changes that do not depend on each
-        other, each with its index in the batch.
+        A change whose guard does not hold writes nothing. Its result is `repeated` if the change is stored already,
+        else `refused`. `part`: changes that do not depend on each other, each with its index in the batch.
         """
         await self._check_guards(part)
         self._db.reach("apply:after_guard")

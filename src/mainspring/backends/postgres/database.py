@@ -268,12 +268,12 @@ class Database:
         Behind a pooler a transaction surrounds the statements, because session settings last for one transaction only.
         Raises: `StoreError`, `ConnectionLost`, `WriteConflict`.
         """
-        async with self.session() as session:
-            if self.settings.pooler:
-                await session.connection.execute(self._begin)
-            yield session
-            if self.settings.pooler:
-                await session.connection.execute("COMMIT")
+        if self.settings.pooler:
+            async with self.transaction("read") as session:
+                yield session
+        else:
+            async with self.session() as session:
+                yield session
 
     @property
     def _begin(self) -> str:

@@ -190,9 +190,9 @@ async def _compact(session: Session, rows: Removable, spans: list[Any], wall: Ms
 async def _add_tallies(session: Session, tallies: Mapping[TallyKey, int]) -> None:
     """Add counts of removed runs and fires to the stored counts (tallies).
 
-    `tallies`: by schedule id (None: no schedule), day and outcome, the count to add; the day is the number of days
-    since 1970. The rows are written in the order of these keys: transactions that lock rows in one order cannot
-    deadlock.
+    `tallies`: (schedule id, day, outcome) → count to add. The schedule id is None for runs without a schedule; the day
+    is the number of days since 1970. The rows are written in the order of these keys: transactions that lock rows in
+    one order cannot deadlock.
     """
     rows = sorted((schedule_id or "", day, outcome, count) for (schedule_id, day, outcome), count in tallies.items())
     if rows:

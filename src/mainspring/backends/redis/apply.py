@@ -103,8 +103,9 @@ async def _apply_outcomes(
 ) -> Applied:
     """Write outcomes of claimed runs (changes with a guard on the run's lease), then claim if requested.
 
-    lua/complete_runs.lua writes plain successes and claims. If there are other outcomes, or if it leaves some
-    unwritten, lua/apply.lua writes these and then claims.
+    If all outcomes are plain successes, lua/complete_runs.lua writes them and claims. If it leaves some unwritten, it
+    does not claim: lua/apply.lua then writes these and claims. If there are other outcomes, lua/apply.lua writes the
+    whole batch and claims.
     """
     completed = await complete_runs(db, changes, claim_request, now)
     if completed is None:

@@ -99,7 +99,8 @@ async def find(db: Database, query: Query[T]) -> list[T]:
 async def _find_runs(db: Database, q: Runs) -> list[Run]:
     """Return the runs that match a query, newest first unless `q.oldest_first`.
 
-    The candidates are read by an index that holds few ids, else by a scan along an index of all runs.
+    The candidates are read by an index that holds few ids, else by a scan along an index of all runs of a schedule or
+    a namespace.
     """
     ids = await _candidate_ids(db, q)
     if ids is not None:
@@ -140,10 +141,10 @@ async def _open_ids_of_schedule(db: Database, schedule_id: str) -> list[str]:
 
 
 async def _ids_by_state(db: Database, q: Runs, states: set[State] | None) -> list[str] | None:
-    """Return the ids of the runs in these states, or of all dead letters if `q.dead`, in no order.
+    """Return ids of runs in no order, among them the ids of all runs in these states, or all dead letters if `q.dead`.
 
-    Return None if there is no index (for `states` None, or for succeeded runs), or if the indexes hold more than
-    `_MAX_INDEXED_IDS` ids.
+    Some indexes hold several states. Return None if there is no index (for `states` None, or for succeeded runs), or if
+    the indexes hold more than `_MAX_INDEXED_IDS` ids.
     """
     if q.dead:
         names = {"dead"}

@@ -6,7 +6,7 @@ from mainspring.model.errors import OutcomeUnknown, StoreError
 
 
 class _CallFailed(Exception):
-    """A failed call that may be repeated. `store_error`: what to raise to the store's caller if it is not repeated."""
+    """A failed call that may be repeated. `store_error`: what to raise to the store's caller instead."""
 
     def __init__(self, store_error: StoreError) -> None:
         super().__init__(str(store_error))

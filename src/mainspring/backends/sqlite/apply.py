@@ -82,9 +82,9 @@ def _write_frequent(
     """Write the most frequent changes by fast paths: a batch of one new run, or the plain successes in a batch.
 
     A plain success ends a run that this store object claimed and that has no unique key. Set the `results` of the
-    written changes; return the other changes with their indexes. If one of these is made under a run's lease, the run
-    is removed from `db.claimed_runs`. `first`: the batch's first number for the column `mark`. `wall`: the present
-    time.
+    written changes; return the other changes with their indexes. If one of the other changes is made under a run's
+    lease, this run is removed from `db.claimed_runs`. `first`: the batch's first number for the column `mark`. `wall`:
+    the present time.
     """
     mark = first + len(changes)
     if len(changes) == 1:
@@ -195,7 +195,8 @@ def _ids_and_marks(rows: Iterable[list[Any]]) -> Iterable[tuple[Any, int]]:
 def _read_marks(db: Database, rows: Iterable[tuple[Any, int]], first: int) -> list[tuple[int, int]]:
     """Return (index of the change, `n`) of each run that its change has written, as the column `mark` shows.
 
-    `rows`: (run id, the number that its change writes into `mark`). `first`: that number of the batch's first change.
+    `rows`: (run id, the number that its change writes into `mark`). `first`: the number that the batch's first change
+    writes.
     """
     return _decode_marks(db.value(sql.MARKED_RUNS, pack(list(rows))), first)
 
@@ -208,9 +209,11 @@ def _decode_marks(text: str, first: int) -> list[tuple[int, int]]:
 
 
 def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> None:
-    """Write the other rows of the accepted changes (`holding`): runs, bodies, gates, spans, touches, gate releases.
+    """Write what the accepted changes contain beside guarded rows and events.
 
-    A run or body that exists is left as it is; of a gate that exists, only `max` is changed.
+    That is: runs, bodies, gates, spans, touches and releases of gates. `holding`: the accepted changes of `segment`,
+    which itself gives only the time and the numbers for the column `mark`. A run or body that exists is left as it is;
+    of a gate that exists, only `max` is changed.
     """
     runs: list[list[Any]] = []
     spans: list[Any] = []

@@ -102,10 +102,9 @@ WHERE r.id = {item(0)} AND r.mark = {item(1)}
 
 
 def _inserted_by(change: int, runs: int) -> str:
-    """Return an SQL condition: one of the change's new runs exists, with an event of this change.
+    """Return an SQL condition: a change was accepted before, because a run that it inserts exists with an event of it.
 
-    Then the change was accepted before. `change` and `runs`: positions of the change's id and of the list of its new
-    runs' ids in a row.
+    `change`, `runs`: indexes, in the statement's JSON row, of the change's id and of the list of its new runs' ids.
     """
     return f"""EXISTS (SELECT 1 FROM json_each({item(runs)}) i CROSS JOIN run o CROSS JOIN event e
                        WHERE o.id = i.value AND e.rid = o.rid AND e.rid IS NOT NULL AND e.change = {item(change)})"""  # noqa: S608

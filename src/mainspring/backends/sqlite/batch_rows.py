@@ -82,9 +82,10 @@ class Segment:
 
 
 def split_segments(changes: IndexedChanges, first: int, wall: Ms) -> Iterable[Segment]:
-    """Yield the changes, given with their indexes in a batch, in as few segments as possible, nearly always one.
+    """Yield the changes, each with its index in a batch, in consecutive segments, nearly always one.
 
-    `first`: the number for the column `mark` of the batch's first change. `wall`: the present time.
+    The changes of one segment do not depend on each other. `first`: the number for the column `mark` of the batch's
+    first change. `wall`: the present time.
     """
     for part in split_independent(changes):
         yield Segment(part, first, wall)

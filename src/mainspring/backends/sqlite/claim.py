@@ -148,9 +148,9 @@ _numbers = msgspec.json.Decoder(list[int])
 def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
     """Lease up to `limit` due runs that the offer covers and that pass their gates, by priority, then by time.
 
-    Return their claims, and when the next run becomes claimable. A run that a gate refuses is parked. If no run is due,
-    begin no transaction. `ids`: consider only these runs; empty: all. `now`: the time to use, for tests; None: what the
-    clock shows.
+    Return their claims, and when the next run becomes claimable. A run that a gate refuses is parked. If no run is due
+    or `limit` is 0, begin no transaction. `ids`: consider only these runs; empty: all. `now`: the time to use, for
+    tests; None: what the clock shows.
     """
     wall, lease_now = db.lease_clocks(now)
     lanes, tasks = pack(list(dict.fromkeys(offer.lanes))), pack(offer.tasks)
@@ -233,9 +233,10 @@ def _claim_contended(
     """Lease up to `limit` due runs that pass their gates and return their claims; park runs that a gate refuses.
 
     `lanes` and `tasks`: the offer's, as JSON lists. `named`: a JSON list of run ids, to consider only those of them
-    that the offer covers; None: consider all runs. If some of the first `limit` runs may be refused, up to four times
-    as many of each lane and priority are read. `db.gates_refused` is set for the next claim. `wall`: the present time.
-    `lease_now`: the present time by the clock of leases.
+    that the offer covers; None: consider all runs. If one of the first `limit` runs has gates or crashed before, up to
+    four times as many runs of each lane and priority are read. `db.gates_refused` becomes True if the next claim should
+    not try `_claim_uncontended`, else False. `wall`: the present time. `lease_now`: the present time by the clock of
+    leases.
     """
     found = _candidates(db, lanes, tasks, wall, offer.ahead, limit, named)
     if not found:
@@ -276,7 +277,7 @@ def _candidates(
 def _cut_priorities(candidates: list[_Candidate], limit: int) -> list[_Candidate]:
     """Return all candidates of the most urgent priority, then of the next ones until there are `4 * limit` or more.
 
-    Candidates of the remaining priorities are left out: that many runs need not be tested.
+    Candidates of the remaining priorities are left out, so that the number of runs to test against gates stays small.
     """
     found: list[_Candidate] = []
     for priority in range(4):
@@ -289,7 +290,8 @@ def _cut_priorities(candidates: list[_Candidate], limit: int) -> list[_Candidate
 def _admit(db: Database, candidates: list[_Candidate], limit: int, wall: Ms) -> list[_Candidate]:
     """Return up to `limit` candidates that pass their gates, and take their slots; park the runs that a gate refuses.
 
-    The rules are those of `model.gate.admit`. `db.gates_refused` is set for the next claim. `wall`: the present time.
+    The rules are those of `model.gate.admit`. `db.gates_refused` becomes True if a run was parked, if several of the
+    returned runs share a gate, or if one of them crashed before; else False. `wall`: the present time.
     """
     gates, first = _read_gates(db, candidates)
     runs = (

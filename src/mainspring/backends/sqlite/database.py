@@ -111,22 +111,23 @@ class Database:
         return isinstance(self.clock, SystemClock)
 
     def clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return (wall time, lease time) in ms: `now` for both if a test gave it, else what the clock shows."""
+        """Return (present time, present time by the clock of leases) in ms; `now` for both if a test gave it."""
         return (self.clock.now(), self.clock.boot()) if now is None else (now, now)
 
     def lease_clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return (wall time, lease time) in ms: `now` for both if a test gave it, else what the clock shows.
+        """Return (present time, present time by the clock of leases) in ms; `now` for both if a test gave it.
 
-        A lease time of the system's clock is rounded up by 1 ms, because a lease that begins now must not be shorter
-        than its `ttl`.
+        The second time, if it comes from the system's clock, is rounded up by 1 ms, because a lease that begins now
+        must not be shorter than its `ttl`.
         """
         wall, lease_now = self.clocks(now)
         return wall, lease_now + (now is None and self.uses_system_clock)
 
     def reserve_marks(self, count: int) -> int:
-        """Return the first of `count` consecutive numbers for the column `mark`. No row has one of these numbers.
+        """Return the first of `count` consecutive numbers for the column `mark`.
 
-        A change writes its number into its rows. A row that has the number afterwards was written by this change.
+        That a row has one of these numbers already is extremely unlikely: numbering begins at random. A change writes
+        its number into its rows. A row that has the number afterwards was written by this change.
         """
         if self._mark + count > _MAX_MARK:
             self._mark = 1
@@ -191,7 +192,7 @@ class Database:
 
     @property
     def rows_changed(self) -> int:
-        """Return the number of rows changed since the connection was opened."""
+        """The number of rows that this connection has changed since it was opened."""
         assert self._connection is not None
         return self._connection.total_changes
 

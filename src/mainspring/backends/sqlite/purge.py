@@ -164,7 +164,7 @@ _keys = msgspec.json.Decoder(list[tuple[str, str]])
 
 
 def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> Purged:
-    """Remove what the policy allows, in one transaction: all such spans, and up to `limit` rows of each other kind.
+    """Remove what the policy allows, in one transaction: all such spans and up to `limit` rows of each other kind.
 
     Return the numbers of removed rows. If nothing can be removed, no write transaction is begun. `now`: the time to
     use, for tests; None: what the clock shows.

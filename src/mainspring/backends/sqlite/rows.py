@@ -73,7 +73,7 @@ def expand_rows(template: str, width: int, rows: int) -> str:
 def statement_size(rows: int) -> int:
     """Return how many rows a statement should have to bind `rows` rows: that number, rounded up.
 
-    Rows of NULLs, which are less than a quarter, fill the statement; templates skip them. Why: SQLite prepares a
+    Rows of NULLs, less than a quarter of all rows, fill the statement; templates skip them. Why: SQLite prepares a
     statement for each different number of rows, and rounding leaves few different numbers.
     """
     step = 1 << max(0, rows.bit_length() - 3)

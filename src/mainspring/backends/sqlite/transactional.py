@@ -15,7 +15,8 @@ from mainspring.model.errors import InvalidInput
 class CallerDatabase(Database):
     """A `Database` on the caller's connection, so that a change becomes a part of the caller's transaction.
 
-    The caller commits, and chooses how durable a commit is. `home`: the store's own `Database`.
+    The caller commits, unless the connection commits each statement by itself; the caller chooses how durable that is.
+    `home`: the store's own `Database`.
     """
 
     def __init__(self, home: Database, connection: sqlite3.Connection) -> None:

@@ -55,7 +55,7 @@ class HintInbox:
         self.claimed = 0
 
     def add(self, run_id: str, message: Message, now: float) -> bool:
-        """Take a message that names the run `run_id`. Return True if the worker still has to claim that run, or False.
+        """Take a message that names the run `run_id`. Return True if the worker must still claim that run, else False.
 
         If the run ended here, answer the message now. If the worker holds the run, answer a repeated delivery now,
         because the lease protects the run; answer a first delivery when the outcome of the run is stored. Of two

@@ -72,10 +72,9 @@ class Worker(Loop):
     ) -> None:
         """Make a worker that claims under the name `owner`. `publisher` receives a `RunStarted` event for each claim.
 
-        `handlers`: task name → handler. The caller fills `executors` before `start`, because executors need the
-        worker's inbox. `post` calls a function on the engine loop soon, from any thread. `under_way`, given if the
-        executor has a queue of its own, returns how many attempts run outside that queue. In the log, this loop is
-        called `name`, its heartbeat `heartbeat_name`.
+        `handlers`: task name → handler. `executors`: kind of handler → executor; the caller fills it before `start`.
+        `post` calls a function on the engine loop soon, from any thread. `under_way`, if the executor has its own
+        queue: returns how many attempts run outside it. `name`, `heartbeat_name`: names in the log of the two loops.
         """
         super().__init__(settings.poll / 1000)
         self.name = name
@@ -257,8 +256,7 @@ class Worker(Loop):
     def _wanted(self) -> int:
         """Return the most runs to claim: those for free slots and for the local queue. Zero or less: make no claim.
 
-        Zero while a run that may crash only once more is held: if it kills the process, each run claimed beside it
-        would be charged with a crash, too.
+        Zero while a run that may crash only once more is held: its crash would also count for runs claimed beside it.
         """
         slots = self._settings.concurrency
         if self.draining or not self._handlers or self._last_chances or self.slots.taken >= slots:
@@ -278,8 +276,7 @@ class Worker(Loop):
     def _claim_ahead_ms(self) -> Ms:
         """Return how many milliseconds ahead of their time to claim runs; 0: claim only runs that are due.
 
-        It is 0 if runs are rare or wait for slots, with a broker, for HTTP agents, and if a task here runs at most
-        once.
+        It is 0 if runs are rare or wait for slots, with a broker, for HTTP agents, and with an at-most-once task here.
         """
         if self._was_claim_full or self._waiting or self._hints is not None or self._under_way is not None:
             return 0
@@ -485,11 +482,14 @@ class Worker(Loop):
         self.idle.set()
 
     async def hand_back(self, reason: str) -> None:
-        """Stop every attempt, hand back its run for `reason`, and store that. A begun at-most-once run ends as lost."""
+        """Stop every attempt, hand back its run for `reason`, and wait for the recorder to store the outcomes.
+
+        An attempt that has not ended after about 0.2 s, such as a thread's, is abandoned: its run is handed back while
+        it runs on. A run with `recovery="fail"` whose handler has begun ends as lost instead.
+        """
         for held in list(self.running.values()):
             if held.stop is None:
                 self.stop_attempt(held, HandedBack(reason, began=held.execution.began_at is not None))
-        # Coroutines unwind within a moment; threads cannot be stopped, so their runs are handed back while they run.
         for _ in range(20):
             if not self.running:
                 break

@@ -65,7 +65,10 @@ class Every(Trigger):
         return max(1, (after - anchor) // interval + 1), (min(through, LAST_MS) - anchor) // interval
 
     def _instants(self, after: Ms, first: int, last: int) -> list[Ms]:
-        """Return the instants of the fires from number n = `first` to n = `last`."""
+        """Return the instants of the fires from number n = `first` to n = `last`, counted from the anchor.
+
+        `after` is the anchor if the trigger has none of its own; else it is ignored.
+        """
         anchor, interval = self._anchor(after), self.spec.interval
         return [anchor + n * interval for n in range(first, last + 1)]
 

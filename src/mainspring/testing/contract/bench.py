@@ -118,7 +118,7 @@ class StoreBench:
 class ContractBase:
     """Base of the contract classes; a backend sets `make(tmp_path)`, which returns an empty store, not yet open.
 
-    `make` may return a coroutine of the store.
+    `make` may also return a coroutine that returns the store.
     """
 
     make: ClassVar[Callable[[Path], Any]]

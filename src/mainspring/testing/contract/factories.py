@@ -112,12 +112,12 @@ def scheduled(run: Run) -> RunScheduled | RunSkipped:
 
 
 def with_kind(change: Change) -> Change:
-    """Return the change with its `kind` set to what its parts allow, as the engine does (ADR 0020)."""
+    """Return the change with its `kind` set to the one that `shape_of` finds for its parts (ADR 0020)."""
     return replace(change, kind=shape_of(change))
 
 
 def enqueue_change(ids: Ids, run: Run, *, body: str | None = None, gates: Sequence[Gate] = ()) -> Change:
-    """Return a change that inserts a new run, with `body` as its payload and the rows of `gates`."""
+    """Return a change that inserts a new run, its payload with the text `body` (None: no payload), and `gates`."""
     bodies: tuple[Body, ...] = ()
     if body is not None:
         bodies = (make_body(body),)
@@ -135,7 +135,7 @@ def enqueue_change(ids: Ids, run: Run, *, body: str | None = None, gates: Sequen
 
 
 def create_schedule_change(ids: Ids, schedule: Schedule, *, body: str | None = None) -> Change:
-    """Return a change that inserts a new schedule, with `body` as its payload."""
+    """Return a change that inserts a new schedule, and its payload with the text `body` (None: no payload)."""
     bodies: tuple[Body, ...] = ()
     if body is not None:
         bodies = (make_body(body),)
@@ -201,10 +201,10 @@ def plan_change(
     touched: int = 0,
     **over: Any,
 ) -> Change:
-    """Return a change that advances a schedule over `fires` and inserts a run for each; `over`: fields of the runs.
+    """Return a change that moves a schedule's cursor past `fires` and `spans`, and inserts a run for each fire.
 
-    `next_at` None: one second after the last fire or span. `events` come before those of the runs. `touched`: the
-    number of the last touch, if the change is to clear the touch; 0: it clears none.
+    `over`: fields of the runs. `next_at` None: one second after the last fire or span. `events`: put before the events
+    of the runs. `touched`: the number of the last touch, if the change is to clear the touch; 0: it clears none.
     """
     runs = tuple(fire_run(schedule, fire, **over) for fire in fires)
     cursor = max([schedule.cursor, *fires, *(span.through for span in spans)])

@@ -1,4 +1,7 @@
-"""The contract of `restore`: it writes a page of another store's rows and events if the log ends where it begins."""
+"""Tests of `restore`, which writes one page of another store's rows and events into the store under test.
+
+If the log of that store does not end at the place where the page begins (`page.after`), nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from mainspring.testing.contract.factories import T0, make_body, make_run, make_
 
 
 def birth(run: Run, seq: int) -> RunScheduled:
-    """Return the first event of a run, as the log of another store contains it."""
+    """Return the first event of a run, as the log of another store contains it under the number `seq`."""
     return RunScheduled(
         seq=seq, at=T0 - 50, n=1, change="theirs", run_id=run.id, schedule_id=run.schedule_id, task="t", due_at=T0
     )

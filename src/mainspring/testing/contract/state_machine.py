@@ -92,7 +92,7 @@ INDEX = range(100)
 
 
 def command(when: Callable[[Any], Any] = lambda machine: True, **choices: Sequence[Any]) -> Callable[[F], F]:
-    """Return a decorator that makes a method a rule of hypothesis, with arguments picked from `choices`.
+    """Return a decorator that makes a method a rule of hypothesis. `choices`: argument name → values to pick from.
 
     `when` returns True if the rule can be applied to a machine. `walk` calls the decorated methods, too.
     """
@@ -161,7 +161,7 @@ class _Machine(RuleBasedStateMachine):
         return self.runner.run(drive())
 
     def both(self, ask: Callable[[Store], Awaitable[T]], key: Callable[[T], Any] = lambda answer: answer) -> T:
-        """Call both stores, fail unless `key(answer)` is equal for both, and return the answer of the memory store."""
+        """Call `ask` with each store, fail unless `key(answer)` is equal for both, and return the model's answer."""
         expected = self.run_async(ask(self.model))
         answer = self.run_async(ask(self.subject))
         assert key(answer) == key(expected), f"\nsubject: {key(answer)!r}\nmodel:   {key(expected)!r}"
@@ -348,7 +348,7 @@ class _Machine(RuleBasedStateMachine):
 
     @command(lambda self: self.leased, owner=[None, None, *OWNERS], left=range(3), shift=[0, 0, 0, 1])
     def renew(self, owner: str | None, left: int, shift: int) -> None:
-        """Renew an owner's leases but the first `left`, which become strays. `shift` 1: with wrong epochs."""
+        """Renew the leases of `owner` (None: the last claim's) but the first `left`. `shift` 1: with wrong epochs."""
         owner = owner or self.leased[-1].owner or ""
         runs = [run for run in self.leased if run.owner == owner][left:] or self.leased[:2]
         picked = {run.id: run.epoch + shift for run in runs}
@@ -446,7 +446,7 @@ class _Machine(RuleBasedStateMachine):
         self.sent = []
 
     def walk(self, rng: random.Random, steps: int) -> None:
-        """Run `steps` commands, all equally likely. Why: hypothesis itself tries similar commands again and again."""
+        """Try `steps` commands, all equally likely. Why: hypothesis itself tries similar commands again and again."""
         commands = [name for name in dir(type(self)) if hasattr(getattr(type(self), name), "choices")]
         for _ in range(steps):
             method = getattr(self, rng.choice(commands))

@@ -5,8 +5,8 @@ To test a store, write three lines:
     class TestMine(StoreContract):
         make = staticmethod(lambda tmp_path: MyStore(tmp_path / "ledger"))
 
-`make` returns an empty store that is not yet open, or a coroutine of one. The tests pass the time as an argument, and
-do not wait for it, except those of the store's own clock and of `wait`. For readable failures call
+`make` returns an empty store that is not yet open, or a coroutine that returns such a store. The tests pass the time as
+an argument, and do not wait for it, except those of the store's own clock and of `wait`. For readable failures call
 `pytest.register_assert_rewrite("mainspring.testing")` in conftest.py.
 """
 

@@ -1,7 +1,8 @@
 """The history checker: compares the fires that were owed with a store's rows and events and with the handlers' log.
 
-`read_history` reads a store by its port, and `check` checks what was read. Of the engine's code, the checker uses only
-the values, the triggers and the fold of events into rows. `docs/proof.md` lists the invariants.
+`read_history` reads a store by its port, and `check` checks what was read. Of the code that it checks, the checker uses
+the values, the cron triggers, the windows, the table of transitions and the fold of events into rows. `docs/proof.md`
+lists the invariants.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def check(
     seen: Iterable[int] | None = None,
     seed: int | None = None,
 ) -> Report:
-    """Check every invariant and return the report; all times are in milliseconds.
+    """Check the invariants and return the report; all times are in milliseconds.
 
     `calls`: the handlers' own log; None if the handlers kept none. `until`: every fire up to this instant must have a
     run or a span. `late`: how late a fire after `late_since` may be planned; None: at any time. `lease_ttl`: a lease

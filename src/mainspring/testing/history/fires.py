@@ -42,7 +42,7 @@ _END_EVENTS = tuple({event for (_, event), after in TRANSITIONS.items() if after
 class Bounds(Struct, frozen=True, kw_only=True):
     """The limits of a check. Fires up to the instant `until` are owed: each needs a run or a span.
 
-    A fire after the instant `late_since` may be planned at most `late` ms after its time; None: at any time after it.
+    A fire after the instant `late_since` may be planned at most `late` ms after its time. `late` None: no limit.
     """
 
     until: Ms
@@ -53,7 +53,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
 def check_fires(history: History, report: Report, bounds: Bounds) -> None:
     """Compare every schedule's fires with its runs and spans, and add the violations to the report.
 
-    Also check that no fire was planned too early or too late, and add the number of fires owed to the report.
+    Also check that no fire was planned too early or too late, and that no fire was put into a span before its time. Add
+    the number of fires owed to the report.
     """
     streams = history.schedule_streams()
     rows: dict[str, list[Run]] = defaultdict(list)
@@ -79,8 +80,8 @@ def check_fires(history: History, report: Report, bounds: Bounds) -> None:
 def _check_on_time(event: Event, report: Report, bounds: Bounds) -> None:
     """Check that a fire was planned at most `PLAN_AHEAD_MS` early and at most `bounds.late` late (I6).
 
-    `event`: the event that inserted its run. A fire up to `bounds.late_since`, or a run that catches up on
-    missed fires, may be later.
+    `event`: the event that inserted the run of the fire. With `bounds.late` None, for a fire up to `bounds.late_since`,
+    and for a run that catches up on missed fires, the lateness is not checked.
     """
     fire: Ms = event.fire_time or 0  # type: ignore[attr-defined]  # a birth has it
     late = event.at - fire
@@ -97,7 +98,8 @@ def fires_of(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> Iterator
     """Yield every fire after `after` and up to `through` that lies between the schedule's start and end.
 
     `anchor`: the instant from which an interval without an anchor of its own is counted. Intervals and lists of
-    instants are computed independently of the engine; cron times come from the engine's trigger.
+    instants are computed independently of the engine; cron times come from the engine's trigger. The schedule's window
+    and its `max_runs` are ignored.
     """
     low = after if spec.start is None else max(after, spec.start - 1)
     high = through if spec.end is None else min(through, spec.end)
@@ -191,8 +193,8 @@ class _FireAccount:
     def _owed_through(self) -> Ms:
         """Return the instant up to which the schedule's last definition owes fires (each needs a run or a span).
 
-        Active: at least `bounds.until`. Finished: the cursor. Paused or deleted: the cursor or, if later, the time of
-        the pause or deletion minus `bounds.late` (None: the cursor); later fires are settled only if it resumes.
+        Active: the cursor or `bounds.until`, whichever is later. Finished: the cursor. Paused or deleted: the cursor
+        or, if later, the time of the pause or deletion minus `bounds.late`; with `bounds.late` None, the cursor.
         """
         row, bounds = self.schedule, self.bounds
         if row.state == "active":
@@ -205,9 +207,10 @@ class _FireAccount:
     # ── rows and spans against what was owed ───────────────────────────────
 
     def _check_coverage(self, owed: list[Ms], dropped: list[Ms], closed: list[tuple[Ms, Ms]]) -> None:
-        """Check that each fire owed has one run or span, each dropped fire a span, and that there are no further ones.
+        """Check that each fire owed has one run or span, and each dropped fire a span; report further runs and spans.
 
-        `closed`: periods (after, through] with a fixed delay, which `_check_fixed_delay` checks.
+        `owed`, `dropped`: fire times, in order; a clock change dropped those in `dropped`. `closed`: periods
+        (after, through] with a fixed delay, which `_check_fixed_delay` checks.
         """
         owing = set(owed)
         times: dict[Ms, int] = defaultdict(int)
@@ -247,14 +250,20 @@ class _FireAccount:
         return fire <= self.low or any(after < fire <= last for after, last in closed)
 
     def _check_fire_keys(self, owing: set[Ms]) -> None:
-        """Check that no two runs have one fire key; runs of fires in `owing` are checked by their fire time."""
+        """Check that no two runs have one fire key (I1).
+
+        `owing`: the fire times owed. Their runs are left out, because `_check_coverage` counts them by fire time.
+        """
         keys = Counter(run.fire_key for run in self.rows if run.fire_time not in owing and run.fire_key is not None)
         for key in sorted(key for key, count in keys.items() if count > 1):
             what = f"two runs of {self.schedule.name!r} have the fire key {key}"
             self.report.add("I1", what, self._events_around(int(key)), kind="doubled")
 
     def _check_accounted_once(self, fire: Ms, times: int, nothing: str) -> None:
-        """Report a fire with no or several rows. `times`: their number. `nothing`: what is missing, for the text."""
+        """Report a fire that no run or span covers, or more than one. `times`: how many do.
+
+        `nothing`: what is missing if none does, for the text.
+        """
         name = self.schedule.name
         if times == 0:
             what = f"{name!r} owed {isoformat(fire)}, and it has {nothing}"
@@ -275,7 +284,7 @@ class _FireAccount:
     # ── schedules that finished ────────────────────────────────────────────
 
     def _check_finishes(self) -> None:
-        """Check that no schedule fired beyond `max_runs`, and that none was finished while it still owed fires."""
+        """Check that the schedule did not fire beyond `max_runs`, and was not finished while it still owed fires."""
         fired = 0
         spec: ScheduleSpec | None = None
         anchor = 0
@@ -364,6 +373,7 @@ class _FireAccount:
         """Check that an active schedule without open runs fired at least one interval after the newest fact (I2).
 
         The fire may be late by `bounds.late`; None: nothing is checked. `last`: the schedule's newest definition.
+        `facts`: the instants from which its delay may be counted. `fires`: the fire times of its runs.
         """
         row, late = self.schedule, self.bounds.late
         if (
@@ -434,8 +444,8 @@ def _has_fixed_delay(definition: Definition) -> bool:
 def _last_closed_at(stream: Sequence[ScheduleEvent]) -> Ms | None:
     """Return the instant from which the schedule owes no fires; None if it is active.
 
-    A pause or deletion sets it to its own time, unless it is set already. `ScheduleFinished` sets it to the event's
-    cursor. An edit of a paused schedule moves it to the event's cursor, if that is later.
+    A pause or deletion sets the instant to the time of that event, unless it is set already. `ScheduleFinished` sets it
+    to the event's cursor. An edit of a paused schedule moves it to the event's cursor, if that is later.
     """
     closed: Ms | None = None
     for event in stream:

@@ -118,14 +118,14 @@ class Report(Struct, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """True when nothing is wrong."""
+        """True if no violation was found."""
         return not any(self.counts.values())
 
     def add(self, invariant: str, what: str, events: Iterable[Event] = (), *, kind: str = "", count: int = 1) -> None:
-        """Add a violation: `count`, the number of fires or calls concerned, is added to the counts.
+        """Add a violation that concerns `count` fires or calls.
 
-        It is added for the invariant and for the `kind`, of which either may be "". `events`: the events that show the
-        violation. The first `MAX_KEPT_VIOLATIONS` violations are kept in `violations`.
+        `count` is added to the counts of the invariant and of the `kind`; "" has no count. `events`: the events that
+        show the violation. Only the first `MAX_KEPT_VIOLATIONS` violations are kept in `violations`.
         """
         for key in filter(None, (invariant, kind)):
             self.counts[key] += count
@@ -159,7 +159,11 @@ def _cut(events: list[Event]) -> list[Event]:
 
 
 def format_event(event: Event) -> str:
-    """Return one event as a line: number in the log, time, id of its run or schedule, number `n`, type, own fields."""
+    """Return one event as a line of at most 220 characters.
+
+    The line has its number in the log, its time, the id of its run or schedule, its number `n`, its type and its own
+    fields.
+    """
     stream = event.run_id if isinstance(event, RunEvent) else event.schedule_id
     said = msgspec.to_builtins(event)
     hidden = ("seq", "at", "ns", "schedule_id", "run_id", "n", "v", "change", "spec", "trace", "digest", "lane", "type")

@@ -1,4 +1,4 @@
-"""Checks of runs against the invariants I4 to I11: calls, tokens, leases, the fold, idempotency keys and overlap.
+"""Checks of runs and of the log against the invariants I2 and I4 to I11, which `INVARIANTS` in `report.py` lists.
 
 A token is the epoch of a lease. A stream is the list of the events of one run, in the order of the log. `mine` are the
 calls of one run's handler. Each check adds its violations to `report`.
@@ -44,7 +44,7 @@ CLOCK_ROUNDING_MS: Ms = 2
 def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
     """Check each run's events: tokens (I5), leases (I7), and that no claim starts the run before it is due (I6).
 
-    `lease_ttl`: a lease may be ended by expiry only after this time; None: not checked.
+    `lease_ttl`: the milliseconds that a lease lasts; it must not expire earlier. None: not checked.
     """
     for run_id, stream in history.run_streams().items():
         _check_tokens(run_id, stream, report)
@@ -53,7 +53,7 @@ def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
 
 
 def _check_tokens(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that each claim has a greater token than the one before, and each outcome the newest token (I5)."""
+    """Check that tokens grow with each claim, and that each event that ends a lease has the newest token (I5)."""
     newest = 0
     for index, event in enumerate(stream):
         if isinstance(event, RunStarted):
@@ -73,9 +73,10 @@ def _since_started(stream: Sequence[RunEvent], index: int, epoch: int) -> list[R
 
 
 def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: Ms | None) -> None:
-    """Check that a run is not claimed while it is held, and that no lease is ended by expiry before `ttl` ms (I7).
+    """Check that a run is not claimed while it is held, and that no lease expires before it has lasted `ttl` ms (I7).
 
-    `ttl` None: the time of the expiry is not checked.
+    `ttl` None: the time of the expiry is not checked. If a claim bears the time at which its run was due, it may have
+    been made ahead of that time: then `PLAN_AHEAD_MS` less is enough.
     """
     holder: tuple[int, RunEvent] | None = None
     given: Ms = 0
@@ -95,14 +96,17 @@ def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: 
 
 
 def _by_expiry(event: RunEvent) -> bool:
-    """Return True if the event ended a lease because it was not renewed in time. False for `RunLost`."""
+    """Return True if the event ended a lease that was not renewed. False for `RunLost`, which has other causes, too."""
     if isinstance(event, RunFailed):
         return event.reason == "crashed"
     return isinstance(event, LeaseExpired) or (isinstance(event, RunCancelled) and event.by == "lease")
 
 
 def _with_ready(stream: Sequence[RunEvent]) -> Iterator[tuple[RunEvent, Ms | None]]:
-    """Yield each event of a run, with the instant from which the run may begin after it; None: not known."""
+    """Yield each event of a run with the due time known by then; None: no event has set one yet.
+
+    The creation, a retry, a snooze, an expired lease and a reopening set the due time; other events keep it.
+    """
     ready: Ms | None = None
     for event in stream:
         match event:
@@ -131,7 +135,7 @@ def _check_not_early(run_id: str, stream: Sequence[RunEvent], report: Report) ->
 
 
 def check_calls(history: History, calls: Sequence[Call], report: Report, at_most_once: Collection[str]) -> None:
-    """Compare the handlers' own log with the event log (I4, I5, I6, I10).
+    """Compare `calls`, the handlers' own log, with the event log (I4, I5, I6, I10).
 
     `at_most_once`: names of tasks with recovery="fail".
     """
@@ -183,7 +187,7 @@ def _check_called(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent],
 
 
 def _check_tokens_of_calls(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that each call of a handler has a lease under its token, and that no token has two calls (I4)."""
+    """Check that each call's token was given out by a claim, and that no token was used by two calls (I4)."""
     calls = Counter(call.token for call in mine)
     given = {event.epoch for event in stream if isinstance(event, RunStarted)}
     for token in sorted(calls.keys() - given):
@@ -197,7 +201,10 @@ def _check_tokens_of_calls(run_id: str, mine: Sequence[Call], stream: Sequence[R
 
 
 def _check_begin_times(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that no handler was called before the run was due (I6); the claim may come earlier."""
+    """Check that no call began more than `CLOCK_ROUNDING_MS` before the run was due (I6).
+
+    Calls under a claim that itself starts the run too early are left out: `_check_not_early` reports that claim.
+    """
     started = [(event, at) for event, at in _with_ready(stream) if isinstance(event, RunStarted)]
     # An event before `at` is a claim that starts the run too early, which `_check_not_early` reports.
     ready = {event.epoch: at for event, at in started if at is not None and at <= event.at}
@@ -218,7 +225,10 @@ def _check_at_most_once(run_id: str, mine: Sequence[Call], stream: Sequence[RunE
 
 
 def _check_acceptance_order(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that no outcome of an older token was accepted after a call under a newer token had begun (I5)."""
+    """Check that no outcome of an older token was accepted after a call under a newer token had begun (I5).
+
+    If the log has the claim of the newer token before the outcome, nothing is reported: `_check_tokens` does that.
+    """
     for index, event in enumerate(stream):
         if not isinstance(event, _LEASE_ENDS) or event.epoch is None:
             continue
@@ -234,7 +244,7 @@ def _check_acceptance_order(run_id: str, mine: Sequence[Call], stream: Sequence[
 def check_fold(history: History, report: Report) -> None:
     """Check that folding the events gives the rows (I8).
 
-    An illegal transition of a run whose leases overlap is left out, because it was reported before (I7).
+    An illegal transition of a run that a reported I7 violation shows is left out: that violation is its cause.
     """
     found = _replay_differences(history)
     reported = {event.run_id for v in report.violations if v.invariant == "I7" for event in v.slice}
@@ -268,16 +278,19 @@ def _replay_differences(history: History) -> Differences:
 
 
 def _slice_around(stream: list[Event], what: str) -> list[Event]:
-    """Return the events around the one that the text `what` names as "event N", else the last events of the stream."""
+    """Return the event that the text `what` names as "event N", with two before it and one after it.
+
+    If `what` names none, return the last three events of the stream.
+    """
     named = [i for i, event in enumerate(stream) if f"event {event.seq} " in what]
     at = named[0] if named else len(stream) - 1
     return stream[max(0, at - 2) : at + 2]
 
 
 def check_tail(history: History, report: Report, seen: Iterable[int] | None) -> None:
-    """Check that `tail` returned every event once and in order (I9), and that a subscriber received every event.
+    """Check that `tail` returned every event once and in order (I9), and that a subscriber received all in order.
 
-    `seen`: the numbers that the subscriber received, in that order, possibly repeated; None: there was none.
+    `seen`: the event numbers that the subscriber received, in that order, possibly repeated; None: no subscriber.
     """
     by_seq = {event.seq: event for event in history.events}
     _check_event_order("tail", history.tailed, by_seq, report, repeats=False)
@@ -288,8 +301,9 @@ def check_tail(history: History, report: Report, seen: Iterable[int] | None) -> 
 def _check_event_order(
     reader: str, seqs: list[int], by_seq: dict[int, Event], report: Report, *, repeats: bool
 ) -> None:
-    """Check that `reader` received every event, in order, only once unless `repeats` is True, and no others (I9).
+    """Check that a reader received every event in order, only once unless `repeats` is True, and no others (I9).
 
+    If retention has removed events, events that are no longer in the log are allowed. `reader`: its name in reports.
     `seqs`: the numbers of the events that it received. `by_seq`: event number → event of the log.
     """
     known: set[int] = set()
@@ -316,7 +330,10 @@ def _check_event_order(
 
 
 def check_overlap(history: History, report: Report) -> None:
-    """Check concurrent leases (I11): one among runs that must not overlap, at most `max` among the runs of a gate."""
+    """Check how many leases are held at the same time (I11).
+
+    The runs of a schedule whose runs must not overlap hold at most one, the runs of a gate at most `gate.max`.
+    """
     limits = {gate.name: gate.max for gate in history.gates if not gate.name.startswith("schedule:")}
     named = _limits_of_runs(history, limits)
     held: dict[str, dict[str, RunEvent]] = defaultdict(dict)
@@ -355,7 +372,7 @@ def _limits_of_runs(history: History, limits: Collection[str]) -> dict[str, tupl
 
 
 def check_complete(history: History, report: Report, until: Ms, longest: Ms) -> None:
-    """Check that no run that is due at `until` is open, except runs that began within the `longest` ms before."""
+    """Check that no run that is due at `until` is open, except runs that began in the `longest` ms before it."""
     streams = history.run_streams()
     for run in history.runs:
         running = run.state is State.RUNNING

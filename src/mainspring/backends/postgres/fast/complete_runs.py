@@ -29,9 +29,9 @@ async def complete_runs(
 ) -> Applied | None:
     """Write a batch of plain successes and claim if requested; return the results.
 
-    All successes must have one owner, and each another run. Return None, with nothing written, for any other batch, or
-    if the values of a column cannot be joined to one text. All runs of the batch are removed from `db.claimed`. `now`:
-    the instant of a test, else None.
+    All successes must have one owner, and no two of them one run. Return None, with nothing written, for any other
+    batch, or if the values of a column cannot be joined to one text. The runs of a written batch are removed from
+    `db.claimed`. `now`: the instant of a test, else None.
     """
     rows: dict[str, tuple[Any, ...]] = {}
     owner = changes[0].events[0].owner if changes[0].events else None
@@ -65,7 +65,7 @@ async def _write(
 
     The claim shares the commit, except in two cases, in which it follows the commit: if the runs leave gates, so that
     the claim finds room in them; and if a candidate has gates or crashed before. The claim is None if none was
-    requested, or if it failed after the commit.
+    requested, if it failed after the commit, or, unless runs leave gates, if its limit is 0.
     """
     claimed: Claimed | None = None
     released = [(change.guard.id, gate) for change in changes if change.guard for gate in change.releases]

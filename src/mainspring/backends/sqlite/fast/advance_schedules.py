@@ -126,8 +126,8 @@ def _event_values(event: Event, change: Change) -> tuple[Any, ...]:
 def _read_plan(db: Database, change: Change, rows: list[list[Any]], mark: int) -> tuple[Any, ...] | None:
     """Return the schedule's row for `MOVE_SCHEDULES` or `FINISH_SCHEDULES` if the change is a plan, else None.
 
-    Also return None if the plan finishes a touched schedule, which only `apply` can write. The rows of the plan's runs
-    are added to `rows`. `mark`: the number for the column `mark` of these runs.
+    Also return None if the plan finishes a touched schedule: this fast path cannot write such a plan. The rows of the
+    plan's runs are added to `rows`. `mark`: the number for the column `mark` of these runs.
     """
     guard, schedule = change.guard, change.schedule
     if change.kind != "plan" or not isinstance(guard, ScheduleAt) or schedule is None:

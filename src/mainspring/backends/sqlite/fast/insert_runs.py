@@ -31,8 +31,8 @@ def insert_runs(db: Database, changes: IndexedChanges, results: list[Result], ma
     """Write the changes, set their `results` and return True if all of them only insert runs that do not exist yet.
 
     Else write nothing and return False. Also return False if a run is in the batch twice or has more values than a new
-    run, or if a guard names a unique key: `apply` must then look for an open run with this key. `mark`: the number for
-    the column `mark` of the runs. `wall`: the present time.
+    run, or if a guard names a unique key: the general statements then look for an open run with this key. `mark`: the
+    number for the column `mark` of the runs. `wall`: the present time.
     """
     found: list[NewRun] = []
     for _, change in changes:
@@ -125,7 +125,8 @@ def insert_run(db: Database, change: Change, mark: int, wall: Ms) -> Result | No
 def _collect_new_runs(change: Change, found: list[NewRun]) -> bool:
     """If the change only inserts new runs, add these to `found` and return True; else return False.
 
-    Also return False if the guard names a unique key, because `apply` must then look for an open run with that key.
+    Also return False if the guard names a unique key: the general statements of `apply` then look for an open run with
+    this key.
     """
     if change.kind != "new_runs":
         return False

@@ -29,8 +29,8 @@ def insert_schedules(db: Database, changes: IndexedChanges, results: list[Result
     """Write the changes, set their `results` and return True if all of them only create schedules that do not exist.
 
     Else write nothing and return False. Also return False if a schedule is in the batch twice, or if one of its texts
-    has U+0000, which `apply` replaces. `mark`: the number for the column `mark` of the schedules. `wall`: the present
-    time.
+    has U+0000, which only the general statements of `apply` replace. `mark`: the number for the column `mark` of the
+    schedules. `wall`: the present time.
     """
     rows: list[tuple[Any, Any]] = []
     events: list[tuple[Any, Any]] = []
@@ -102,7 +102,7 @@ def _encode_data(event: ScheduleCreated, spec: bytes) -> str | None:
 def _match_creation(change: Change) -> ScheduleCreated | None:
     """Return the event of a change that only creates a schedule. Return None for other changes.
 
-    Also return None if a text of the schedule or event has U+0000, because only `apply` replaces it.
+    Also return None if a text of the schedule or event has U+0000, which this fast path does not replace.
     """
     event, s = change.events[0] if change.events else None, change.schedule
     if change.kind != "new_schedule" or s is None or not isinstance(event, ScheduleCreated):

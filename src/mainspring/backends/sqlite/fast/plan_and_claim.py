@@ -41,9 +41,9 @@ def plan_and_claim(
     `wall`: the present time. `lease_now`: the present time by the clock of leases.
 
     Write nothing and return None if a change is not a plan or finishes its schedule, if two plans are of one schedule,
-    if a run has more values than a new run, if other runs are due, if there are no fires or more than requested, or if
-    a fire does not fit the request or a gate refuses it. Raises: `FastPathMissed` if a row differs from what the
-    planner read.
+    if a run has more values than a new run, if the request could take another run now, if there are no fires or more
+    than requested, or if a fire does not fit the request or a gate refuses it. Raises: `FastPathMissed` if a schedule
+    is not as the planner read it, or if a run exists already.
     """
     offer = claim_request.offer
     plans = match_plans(db, changes, mark)
