@@ -97,16 +97,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes. If the head is not complete after too many bytes, answer 400 instead.
+        """Parse received bytes. If the head is still not complete after `MAX_HEAD_BYTES`, answer 400 and disconnect.
 
-        Bytes of a body that arrive together with the head are counted, too, so the limit is a little higher here.
+        Bytes of a body that arrive together with the end of its head do not count.
         """
-        if self._in_head:
-            self._head += len(data)
-            if self._head > MAX_HEAD_BYTES + 16 * 1024 and self.parser is not None:
-                self.send_400_response("The head of the request is too large.")
-                return
+        self._head += len(data)
         super().data_received(data)
+        if not self._in_head:
+            self._head = 0
+        elif self._head > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -126,13 +126,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError("too many headers, or one that is too long")
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head = False, 0
+        self._in_head = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._cancel_deadline()
         super().on_message_complete()
-        self._in_head, self._head = True, 0
+        self._in_head, self._head = True, 0  # the head of the next request in these bytes, if any, is not counted yet
 
     def _start_deadline(self) -> None:
         """Close the connection in `request_timeout` seconds, unless `_cancel_deadline` is called before."""
