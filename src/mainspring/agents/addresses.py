@@ -1,6 +1,7 @@
-"""Verdicts on IP addresses: public, private, or never to be called.
+"""Verdicts on IP addresses: "public", "private", or "never", which no setting allows to be called.
 
-They are our own lists, because `ipaddress.is_global` allows more than is safe.
+The module has its own lists, because `ipaddress.is_global` is also True for unsafe addresses, such as a metadata
+service of Azure.
 """
 
 from __future__ import annotations

@@ -155,7 +155,10 @@ def invalid_request(faults: list[Fault]) -> Refused:
 
 
 def describe_faults(faults: list[Fault]) -> str:
-    """Return a text with the first mistake and the number of further ones: "name: is missing (and 2 more)"."""
+    """Return the first of one or more mistakes, with its place and suggestion, and the number of the others.
+
+    For example "name: is missing (and 2 more)".
+    """
     first = faults[0]
     where = first.pointer.removeprefix("#/") if first.pointer else first.parameter or "body"
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""

@@ -114,8 +114,9 @@ class EngineHost:
     ) -> None:
         """Check `url` (unless the environment has a store) and the broker's URL; nothing is opened.
 
-        `rng` makes run ids and random delays; None: a new generator. `agents` None: no HTTP agent is called. Raises:
-        InvalidInput for a URL that no backend knows; MissingExtra if a backend's package is not installed.
+        `rng` makes run ids and random delays; None: a new generator. `agents` None: no HTTP agent is called until
+        `enable_agents` was called. Raises: InvalidInput for a URL that no backend knows; MissingExtra if a backend's
+        package is not installed.
         """
         if environment.store is None:
             open_store(url, SystemClock())

@@ -25,10 +25,10 @@ class HttpAgents:
         self._host = host
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Use `settings` for calls of agents from now on; the service calls this when its configuration changes.
+        """Use new settings for HTTP agents; the service calls this when its configuration changes.
 
-        An HTTP client that runs keeps its address guard, its limit of calls to all hosts and its time-outs until the
-        next start of the engine. Thread: the handlers' loop.
+        At once: URL checks of new schedules, the limit per host, response sizes, the callback URL. At the engine's next
+        start: the address guard of calls, the limit of all calls, time-outs. Thread: the handlers' loop.
         """
         self._host.enable_agents(settings)
         runtime = self._host.runtime

@@ -199,7 +199,11 @@ class BaseTask(Generic[P, R]):
         return [RunHandle(run.id, self._host, self.signature.result, created=created) for run, created in joined]
 
     def _bodies(self, items: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[Body | None]:
-        """Return the payload of each item; None for an item without arguments. Raises: WrongArguments."""
+        """Return the encoded arguments of each item; None for an item without arguments.
+
+        An item is a tuple of arguments or a dictionary of named ones. Raises: WrongArguments; PayloadTooLarge;
+        PayloadNotSerialisable.
+        """
         encode, limit = self.signature.encode, self._host.settings.payload_limit
         return [encode((), i, limit) if isinstance(i, dict) else encode(tuple(i), {}, limit) for i in items]
 
@@ -344,9 +348,10 @@ class BaseTask(Generic[P, R]):
             return self.signature.call(values, context, resolved)
 
     def with_options(self, **changes: Any) -> None:
-        """Change the fields `priority`, `queue` or `limit` of `options`, for runs that are enqueued from now on.
+        """Change fields of `options` for later runs and schedule definitions.
 
-        A change of another field has no effect: the handler that workers use was made when the task was registered.
+        Meant for `priority` (a `Priority`), `queue` and `limit`; workers keep the handler made at registration. The
+        values are not checked.
         """
         self.options = replace(self.options, **changes)
 

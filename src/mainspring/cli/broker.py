@@ -30,9 +30,10 @@ def broker_option(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def broker() -> None:
-    """Inspect a broker and its dead letters: messages that could not be read, or that were delivered too often.
+    """Count a broker's messages; list, replay or discard its dead letters.
 
-    A message only announces a run. The run itself is in the store, where a worker finds it even if the message is lost.
+    A dead letter is a message that could not be read, or that was delivered too often. A message only announces a run.
+    The run itself is in the store, where a worker finds it even if the message is lost.
     """
 
 

@@ -17,7 +17,7 @@ from mainspring.model.settings import DEFAULT_STORE_URL
 )
 @click.option("--sql", "only_print", is_flag=True, help="Print the SQL that would run, and change nothing.")
 def migrate(url: str | None, only_print: bool) -> None:
-    """Bring the schema of a PostgreSQL store up to date and print the SQL that was run.
+    """Bring the schema of a PostgreSQL store up to date and list the steps that were run; --sql only prints the SQL.
 
     Other stores need no migration: a SQLite file is brought up to date when it is opened, and Redis has no schema.
 

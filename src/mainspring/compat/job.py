@@ -87,12 +87,12 @@ class Task(Generic[D]):
 
     @staticmethod
     def from_async(function: Callable[[TaskContext[D]], Awaitable[None]]) -> Task[D]:
-        """Return a task that runs an `async def` on the event loop of `Scheduler.run`."""
+        """Return a task that runs an `async def` on the handlers' loop."""
         return Task("async", _callable(function))
 
     @staticmethod
     def from_sync(function: Callable[[TaskContext[D]], None]) -> Task[D]:
-        """Return a task that runs a plain function, which must be short, on the event loop of `Scheduler.run`."""
+        """Return a task that runs a plain function, which must be short, on the handlers' loop."""
         return Task("sync", _callable(function))
 
     @staticmethod

@@ -259,9 +259,9 @@ class Scheduler:
         await self._until(lambda: self._is_quiet(slot, seen), stoppable=False)
 
     async def _cancel_on_request(self, slot: _Slot) -> None:
-        """Once the handle's `cancel` was called, cancel the job's runs in this process.
+        """Wait for the handle's `cancel`, then cancel the job's runs in this process, and those that begin later, too.
 
-        The coroutine does not end by itself: `run` cancels it.
+        It loops until `run` cancels it. `slot`: the registered task of the job's id.
         """
         cancelled: set[str] = set()
         with self._handle.waker() as woken:

@@ -83,8 +83,9 @@ class Scheduler:
     async def schedule_recurring(self, task: BaseTask[P, Any], cron: str, *args: P.args, **kwargs: P.kwargs) -> str:
         """Create a schedule that runs a task with `args` and `kwargs` by a cron expression; return the schedule's id.
 
-        A call with equal task, expression and arguments returns the id of the schedule that exists: a program can
-        repeat the call at every start. Raises: UnknownTask; WrongArguments; InvalidInput for a wrong expression.
+        A repeated call returns the id of the stored schedule, so a program can repeat it at every start. Raises:
+        ScheduleConflict if that schedule's definition now differs, for example in its zone or queue; UnknownTask;
+        WrongArguments; InvalidInput for a wrong expression.
         """
         known = self._known(task)
         payload = known.new_run(args, kwargs).event.body

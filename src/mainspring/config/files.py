@@ -69,7 +69,7 @@ def read_file(path: Path, variables: Mapping[str, str]) -> ConfigFile:
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a file of at most `MAX_FILE_BYTES`. Raises: InvalidInput if it cannot be read."""
+    """Return the text of a UTF-8 file. Raises: InvalidInput if it cannot be read or is larger than `MAX_FILE_BYTES`."""
     try:
         if path.is_dir():
             raise InvalidInput("", "is a directory", f"Name a file in it, for example {path}/mainspring.yaml")
@@ -218,7 +218,7 @@ def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 def _section_leaves(section: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield (full key, value) for each setting in `value`, the content of a section, which is None if it is empty.
 
-    Raises: InvalidInput if `value` is neither a mapping nor None.
+    Raises: InvalidInput if `value` is neither a mapping nor None, and for an unknown key in it.
     """
     if isinstance(value, dict):
         yield from _leaves(value, f"{section}.")
@@ -236,7 +236,7 @@ def _store_leaves(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_key(key: str) -> bool:
-    """Return True if a file may hold a value under this full key."""
+    """Return True for a full key that a file may hold a value under, other than `store.url`."""
     return key in KEYS or key in ALIASES or key in _FOREIGN_KEYS
 
 

@@ -37,7 +37,10 @@ def _redact_parameter(parameter: str) -> str:
 
 
 def format_value(key: str, value: Any) -> str:
-    """Return the value of a configuration key as the text of a configuration file, with *** for passwords in URLs."""
+    """Return `value`, the checked value of the configuration key `key`, as text for people, much as YAML has it.
+
+    Passwords in URLs become ***, None becomes "null", and durations get a unit. Texts are not quoted.
+    """
     if value is None:
         return "null"
     if key in ("store", "broker"):

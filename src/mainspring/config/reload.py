@@ -148,7 +148,7 @@ class Reloader:
 
 
 def _file_state(path: Path) -> object:
-    """Return inode, time of change and size of a file; or the number of the error if they cannot be read."""
+    """Return (inode, time of modification, size) of a file; or the number of the error if they cannot be read."""
     try:
         found = os.stat(path)
     except OSError as error:

@@ -50,8 +50,9 @@ class Sources(Struct, frozen=True):
 def resolve(sources: Sources) -> Resolved:
     """Read and check all sources, and return the settings with the origin of each value.
 
-    Raises: InvalidInput for the first wrong value, with the file, variable or flag that holds it; MissingExtra if the
-    file is YAML and PyYAML is not installed.
+    Raises: InvalidInput for the first wrong value, named by its flag, its variable, or its file and key. For values
+    that do not fit together, by the key, and the file if the value is from it. MissingExtra if a package is not
+    installed that the file (PyYAML), the store URL or the broker URL needs.
     """
     dotenv_path = sources.folder / ".env"
     dotenv = read_dotenv(dotenv_path)

@@ -137,7 +137,7 @@ class Keeper(Loop):
         """Pause the active schedules of this app that no program declares any more. Return the number paused.
 
         A schedule is paused if it has not changed for `Settings.undeclared_after` and no instance that ran within that
-        time declares it. It is never deleted. Raises: StoreError.
+        time declares it. It is never deleted. End early if the leadership is lost. Raises: StoreError.
         """
         horizon = self._clock.now() - self._settings.undeclared_after
         declared = await self._find_declared(horizon)

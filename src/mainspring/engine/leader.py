@@ -140,7 +140,10 @@ class Leader(Loop):
         self._on_elected()
 
     def _report_term_over(self, reason: str) -> None:
-        """Write to the log and the event log that this instance's term is over. `reason`: a key of `END_REASONS`."""
+        """Write to the log and the event log that this instance's term is over. `reason`: a key of `END_REASONS`.
+
+        Do nothing if no term was reported as won since the last report.
+        """
         term, self._leading = self._leading, None
         if term is not None:
             level = logging.INFO if reason == "stopped" else logging.WARNING

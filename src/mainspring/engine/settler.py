@@ -240,7 +240,8 @@ class Settler(Loop):
     async def _seconds_until_steady(self) -> float:
         """Return for how many seconds planning still waits after a step of the wall clock; 0 or less: plan now.
 
-        A new step begins the wait, because the clock may soon step back. It is written to the log and the event log.
+        A new step begins the wait, because the clock may soon step back. The step is written to the log and the event
+        log.
         """
         step = self._clock.now() - self._clock.boot() - self._wall_offset
         if abs(step) >= MIN_CLOCK_STEP_MS:
@@ -254,7 +255,10 @@ class Settler(Loop):
         return self._steady_from - self._clock.monotonic()
 
     def _settle(self, row: DueSchedule, now: Ms) -> ScheduleDraft:
-        """Return a draft that resumes a due schedule if its pause is over, and else settles its fires up to `now`."""
+        """Return a draft that resumes a due schedule if its pause is over, and else settles its fires up to `now`.
+
+        A draft that settles also deletes the schedule if it is over and is to be deleted then (`_delete_if_terminal`).
+        """
         schedule = row.schedule
         if schedule.state == "paused":
             return resume(schedule, now, reason="until")
@@ -277,7 +281,7 @@ class Settler(Loop):
     # ── touched schedules ──────────────────────────────────────────────────
 
     async def update_touched(self) -> float:
-        """Commit what touched schedules need: the next fire of a fixed delay, a pause, a deletion, or nothing.
+        """Commit what touched schedules need: a next fire (fixed delay, damaged row), a pause, a deletion, or nothing.
 
         Each commit clears the touch that was read. A schedule that must wait for its open runs keeps its touch. Return
         the seconds until the next call. Raises: StoreError.
@@ -295,8 +299,8 @@ class Settler(Loop):
     async def _must_wait_for_open_runs(self, row: DueSchedule) -> bool:
         """Return True if the touch of a finished schedule must stay, because the ends of its runs will not touch it.
 
-        That is so if the schedule is to be deleted after its open runs (`terminal="delete"`), and none of these runs
-        touches it at its end. Such a run is of an earlier revision, which did not ask for the deletion.
+        That is so if the schedule is to be deleted after its open runs (`terminal="delete"`), and none of them was made
+        to touch it at its end (`rearm`): they are of an earlier revision, which did not ask for the deletion.
         """
         schedule = row.schedule
         if row.open == 0 or schedule.spec.terminal != "delete" or schedule.state != "finished":
@@ -305,10 +309,11 @@ class Settler(Loop):
         return not any(run.options is not None and run.options.rearm for run in found)
 
     async def _draft_touched(self, row: DueSchedule, now: Ms) -> ScheduleDraft | None:
-        """Return a draft for a touched schedule: pause it, set its next fire after a fixed delay, or delete it.
+        """Return a draft for a touched schedule, which does one of these or nothing.
 
-        If nothing is to be done, return an empty draft, whose change only clears the touch. If an open run must end
-        first, return None: the touch then stays. `now`: the store's time.
+        Pause it; set its next fire after a fixed delay; plan it if its row is damaged; delete it. If nothing is to be
+        done, return an empty draft, whose change only clears the touch. If an open run must end first, return None: the
+        touch then stays. `now`: the store's time.
         """
         schedule = row.schedule
         last = await self._find_newest_run(schedule.id, ENDED - {State.SKIPPED})
@@ -392,9 +397,11 @@ class Settler(Loop):
 
 
 def _reason_to_pause(schedule: Schedule, last: Run | None) -> str | None:
-    """Return why the engine must pause a schedule: its last run exhausted its retries, or its HTTP agent is gone.
+    """Return why the engine must pause a schedule; None if it need not.
 
-    Return None if it need not. `last`: the newest of its runs that ended and were not skipped; None: there is none.
+    It must if the last run failed for good, with `on_exhausted="pause"` or because the HTTP agent is gone. A run that
+    ended before the schedule was last changed does not count. `last`: the newest run that ended and was not skipped;
+    None: there is none.
     """
     if last is None or last.state is not State.FAILED or not last.dead:
         return None

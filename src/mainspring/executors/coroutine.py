@@ -32,11 +32,10 @@ class CoroutineExecutor:
         take_slot: Callable[[HeldRun], bool] = lambda held: True,
         on_no_slot: Callable[[HeldRun], None] = lambda held: None,
     ) -> None:
-        """Run attempts on `loop`; `done` receives each outcome there, or where `start` was called if `loop` is closed.
+        """Run attempts on `loop`, and call `done` there with each outcome. If `loop` is closed, `start` calls `done`.
 
-        An attempt that was handed over early begins at its time (`starts_at`). Then `take_slot` is called to take a
-        slot for it. If that returns False, the attempt does not begin, and `on_no_slot` is called instead of `done`.
-        Both functions are called on `loop`.
+        An attempt with `starts_at` was given to `start` ahead of its time: it waits until then and calls `take_slot`.
+        If that returns False, it does not begin, and `on_no_slot` is called instead of `done`; both on `loop`.
         """
         self._loop = loop
         self._clock = clock

@@ -61,7 +61,10 @@ def http_handler(settings: AgentSettings) -> Handler:
 
 
 def _unwired(*_: Any) -> Any:
-    """Stand in for a function that is never called."""
+    """Raise AssertionError.
+
+    Fills the functions of `Handler` that agent calls do not use, or that `make_agent_client` replaces.
+    """
     raise AssertionError("HTTP agents are called by their client")
 
 

@@ -51,8 +51,8 @@ def value_outcome(attempt: Attempt, value: Any) -> Outcome:
 def error_outcome(error: BaseException) -> Failed:
     """Return the outcome of a handler that raised `error`.
 
-    Errors of one type from one line of code have one fingerprint. Error text and traceback are cut to
-    `MAX_ERROR_CHARS` and `MAX_TRACE_CHARS`.
+    Errors of one type from one line of code have one fingerprint. Error text and traceback are cut to `MAX_ERROR_CHARS`
+    and `MAX_TRACE_CHARS`; a note "N characters left out" comes on top.
     """
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

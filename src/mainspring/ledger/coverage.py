@@ -234,11 +234,10 @@ class Cover:
         return not any(after < fire <= through for after, through in self._ranges.get(id(period), []))
 
     def name_missing(self, count: int, certain: list[Ms], tallied: dict[int, int]) -> None:
-        """Report `count` uncovered fires as missing, and name up to `MAX_NAMED_DIFFERENCES` of them.
+        """Report `count` uncovered fires as missing: add them to `unexplained`, name up to `MAX_NAMED_DIFFERENCES`.
 
-        `certain`: fires that are missing for certain; they are named first. `tallied`: day (days since 1970) → number
-        of removed fires. Then fires are named that a clock change dropped, and fires of days on which more are
-        uncovered than were removed.
+        `certain` are named first. Then, period by period: fires that a clock change dropped, and fires of days with
+        more uncovered fires than `tallied` has (day since 1970 → number of fires that retention removed).
         """
         room = min(count, MAX_NAMED_DIFFERENCES)
         found = certain[:room]

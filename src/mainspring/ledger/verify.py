@@ -163,11 +163,11 @@ async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
 
 
 async def _skip_bad_event(store: Store, after: int) -> int:
-    """Return the number of the last of the consecutive events after `after` that cannot be read.
+    """Return the number of the last event of the unreadable stretch right after `after`; reading can go on behind it.
 
-    Reading can go on behind it. Raises: StoreUnavailable; the store's error if reading fails behind every number.
+    Beyond 64 numbers it may jump over readable events. Raises: StoreUnavailable; the store's error if all reads fail.
     """
-    low, high, step = after, after, 1  # reading after `low` fails; find the least `high` after which it does not
+    low, high, step = after, after, 1  # reading after `low` fails; find a `high` after which it does not
     while (error := await _find_read_error(store, high := low + step)) is not None:
         if high - after > MAX_LOG_EVENTS:
             raise error  # the log cannot be read, not one event of it

@@ -159,7 +159,10 @@ class OutcomeUnknown(StoreUnavailable):
 
 
 class StoreDenied(StoreError):
-    """The store refused the user, the password or a privilege that is needed; nothing was changed."""
+    """The store refused the connection or a request; nothing was changed.
+
+    Reasons: the user, the password, a missing privilege, a missing database, or an error of TLS.
+    """
 
 
 class StoreFull(StoreUnavailable):
@@ -203,7 +206,7 @@ class CopyRefused(MainspringError):
 
 
 class MissingExtra(MainspringError, ImportError):
-    """A backend needs a package that is not installed."""
+    """A part of Mainspring needs a package that is not installed."""
 
 
 def suggest_nearest(value: str, known: Iterable[str]) -> str:

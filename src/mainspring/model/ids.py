@@ -1,6 +1,7 @@
-"""Ids of runs, fires and payloads, and checks of names and texts.
+"""Ids of runs and payloads, and checks of names and texts.
 
-Run ids are ordered by time. Every instance computes equal ids for a fire.
+Run ids sort by time: by the fire time for a run of a fire, else by the time of creation. All instances compute one id
+for the run of a fire.
 """
 
 from __future__ import annotations

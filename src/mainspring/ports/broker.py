@@ -93,7 +93,11 @@ class Broker(Protocol):
         ...
 
     async def publish(self, topic: str, bodies: Sequence[str]) -> None:
-        """Append a message for each body to a topic, in this order. Waits while the topic is full."""
+        """Append a message for each body to a topic, in this order.
+
+        A topic with a group has a limit: while it is full, wait. In a topic without a group, new messages replace the
+        oldest.
+        """
         ...
 
     def consume(
@@ -102,8 +106,9 @@ class Broker(Protocol):
         """Yield lists of up to `limit` messages of a topic as they arrive, until the broker is closed.
 
         With a group, each message goes to one consumer of the group, oldest first, and is delivered again until it is
-        acknowledged. Without a group, each consumer receives every message published from now on, once. `consumer` is
-        the name of this consumer in the group.
+        acknowledged or becomes a dead letter. Without a group, each consumer receives every message published after its
+        first list once, unless newer messages replaced the message before it was read. `consumer`: the name of this
+        consumer in the group.
 
         The first list, and from time to time a later one, is empty: it shows that the broker can be reached.
         """
@@ -116,7 +121,8 @@ class Broker(Protocol):
     async def nack(self, messages: Sequence[Message], *, group: str, delay: Ms = 0) -> None:
         """Refuse messages for a group: each is delivered to it again after `delay` milliseconds.
 
-        A message that was delivered `max_deliveries` times becomes a dead letter instead.
+        On Redis, it is delivered after `redeliver_after` at the latest. A message that was delivered `max_deliveries`
+        times becomes a dead letter instead.
         """
         ...
 
@@ -129,7 +135,12 @@ class Broker(Protocol):
         ...
 
     async def has_readers(self, topic: str) -> bool:
-        """Return True if the topic has a group, or had a consumer without a group a short time ago."""
+        """Return True if the topic may have a reader.
+
+        Publishers ask, so as not to send events that no consumer reads. True if the topic has a group, or if a consumer
+        without a group reads it or lately did (Redis: up to 15 s ago). With the Redis option `events=always`, also True
+        for `EVENTS_TOPIC` without readers.
+        """
         ...
 
     async def dead_letters(self, limit: int = 100, after: str | None = None) -> list[DeadLetter]:

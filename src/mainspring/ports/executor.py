@@ -125,8 +125,8 @@ class Execution(Struct, eq=False):
     """What an executor records about an attempt: when it began, how long it took, and how to stop it.
 
     Only the executor writes it. `started`, `began_at` and `ms` are written on the thread that runs the handler or waits
-    for its child process, and read on any thread. The other fields are used by the executor alone; the docstring of the
-    executor's class names the threads that write them.
+    for its child process, and read on any thread. The docstring of the executor's class names the threads that write
+    the other fields.
     """
 
     #: When the handler began, in monotonic seconds. Written before `began_at`.
@@ -146,8 +146,8 @@ class Execution(Struct, eq=False):
 class HeldRun(Struct, eq=False):
     """A run whose lease a worker holds, with its attempt. Executors and handlers read it on any thread.
 
-    The engine writes it on the engine loop, where executors may call `request_stop` and `abandon`, too. Two fields are
-    also written elsewhere: `Slots` writes `has_slot`, and `is_done` of an attempt without a slot, under its lock.
+    Only the engine loop writes it; executors, too, may call `request_stop` and `abandon` there. One exception: `Slots`,
+    under its lock and on any thread, writes `has_slot`, and sets `is_done` if there is no slot.
     """
 
     attempt: Attempt

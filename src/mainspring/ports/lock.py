@@ -45,13 +45,16 @@ class LockBackend(Protocol):
     """
 
     async def acquire(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
-        """Acquire a name for `ttl` milliseconds. Return the token, or None while another owner holds the name."""
+        """Acquire a name for `ttl` milliseconds. Return the token, or None while the name is held.
+
+        A lease that `owner` itself holds also gives None. A server's own lock does not end after `ttl`.
+        """
         ...
 
     async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
         """Extend the lock to `ttl` milliseconds from now. Return False if the owner no longer holds it under `token`.
 
-        `data` None: the stored text stays as it is.
+        `data` None: the stored text stays as it is. A server's own lock is only checked: nothing is extended or stored.
         """
         ...
 

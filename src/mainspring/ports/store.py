@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Capabilities(Struct, frozen=True):
-    """What a backend can do. Code checks a capability and never the name of a backend."""
+    """What a backend can do. The engine checks a capability and never the name of a backend."""
 
     #: True if the content outlives the process.
     durable: bool
@@ -168,9 +168,9 @@ class Renewed(Struct, frozen=True):
 class Page(Struct, frozen=True, kw_only=True):
     """A part of another store's content, which `restore` writes unchanged.
 
-    `after` is the number of the event at which the log of the store that is written must end. Events keep their fields
-    `seq`, `at`, `n` and `change`. Rows replace existing rows with their keys. `touched` has the number of the last
-    touch of each schedule. Spans are added, so a page contains a span only together with the event that made it.
+    `after`: number of the event at which the written store's log must end. Events keep their fields `seq`, `at`, `n`
+    and `change`. A row replaces the stored row with its key, if there is one. `touched`: schedule id → number of its
+    last touch. Spans are added, so a page contains a span only together with the event that made it.
     """
 
     after: int
@@ -207,7 +207,7 @@ class Query(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Runs(Query[Run], frozen=True, kw_only=True):
-    """Selects runs, newest first. `after` is a run id: ids are in the order of creation.
+    """Selects runs, newest first. `after` is a run id; ids sort by time of creation, those of fires by fire time.
 
     `fired_since`: with a fire time later than this. `created_since`: created then or later. `due_before`: ready to run
     then or earlier.
@@ -386,17 +386,20 @@ class Store(Protocol):
         data: str | None = None,
         now: Ms | None = None,
     ) -> Lease | None:
-        """Acquire a named lease for `ttl` milliseconds, or renew it. Return None if another term is in force.
+        """Acquire a named lease for `ttl` milliseconds, or renew it, and return it; return None if that is refused.
 
-        Without `epoch`, begin a new term if the lease is free or has ended. With `epoch`, extend the term of `owner`
-        that has this number, if it has not ended. `data` is a text that is stored with the lease.
+        Without `epoch`, begin a new term; refused while any term lasts, even one of `owner`. With `epoch`, extend the
+        term of `owner` that has this number; refused once it has ended. `data` is stored; None at a renewal keeps the
+        old text.
         """
         ...
 
     async def release(self, name: str, owner: str, epoch: int, *, now: Ms | None = None) -> bool:
-        """End a term of a named lease early. Return False if the owner no longer holds it.
+        """End the term `epoch` of a named lease early, and return True.
 
-        The row stays, so that the epoch of the next term is higher.
+        Return False if the term was released before, or is not the lease's present term of `owner`. A term that has
+        expired still counts as present until a new term begins. The row stays, so that the epoch of the next term is
+        higher.
         """
         ...
 
@@ -409,7 +412,10 @@ class Store(Protocol):
         ...
 
     async def progress(self, run_id: RunId, epoch: int, text: str) -> bool:
-        """Store the progress line of a run, without an event. Return False if the lease `epoch` no longer holds."""
+        """Store the progress line of a run, without an event.
+
+        Return False, with nothing stored, if the run is not running under the lease `epoch`.
+        """
         ...
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:

@@ -68,7 +68,7 @@ class ServerStore(Protocol):
     async def exists(self) -> bool:
         """Return True if there is a store at this URL already; create nothing.
 
-        On Redis, this is True only if an event was ever written.
+        On PostgreSQL, this is True if the schema exists; on Redis, if an event was ever written.
         """
         ...
 
@@ -78,9 +78,10 @@ class MigratableStore(Protocol):
     """A store with a versioned schema, which `mainspring migrate` brings up to date."""
 
     async def migrate(self, *, only_print: bool) -> str:
-        """Bring the schema up to date. Return the SQL that was run, or a line that says that it was up to date.
+        """Bring the schema up to date. Return a line "step N: name" for each step that was run.
 
-        With `only_print`, change nothing and return the SQL that would run.
+        If nothing is to be done, return a line that says so. With `only_print`, change nothing and return the SQL that
+        would run.
         """
         ...
 

@@ -276,10 +276,10 @@ def _missed_span(after: Ms, through: Ms, count: int) -> list[_Fire | _Elision]:
 
 
 def _apply_window(spec: ScheduleSpec, items: list[_Fire | _Elision]) -> list[_Fire | _Elision]:
-    """Return the plan items, with a span in place of each fire that cannot begin inside the schedule's window.
+    """Return the plan items, with a span in place of fires that cannot begin inside the schedule's window.
 
-    A fire at most `grace` before an opening of the window stays a run: a worker executes that run if it claims it after
-    the opening, else skips it. Runs that make up for missed fires also stay.
+    Neighbouring fires share one span. A fire at most `grace` before an opening of the window stays a run: a worker
+    executes that run if it claims it after the opening, else skips it. Runs that make up for missed fires also stay.
     """
     if _window_of(spec) is None:
         return items
@@ -320,11 +320,11 @@ def _misses_window(spec: ScheduleSpec, fire: Ms) -> bool:
 
 
 def _emit(draft: ScheduleDraft, items: list[_Fire | _Elision], open_runs: OpenRuns, next_at: Ms | None) -> None:
-    """Add the events of plan items to a draft: a span, or a run that is scheduled or, by the overlap policy, skipped.
+    """Add the events of `items` (one or more) to a draft: spans, runs, and runs that the overlap policy skips.
 
-    `open_runs` are the runs that were open before this draft; the runs of earlier items count as open, too. `next_at`
-    is the instant of the next planning after all items, which every event carries. For a fixed delay, the row's
-    `next_at` is set afterwards, because no event carries it.
+    Set `draft.cancels_open` if a run is added while others are open under "cancel_running". `open_runs`: the runs open
+    before this draft; runs added here count, too. `next_at`: the next planning after all items, put into each event,
+    None if there is none; also None for a fixed delay, whose next planning is set in the row only.
     """
     schedule = draft.schedule
     overlap = schedule.spec.overlap

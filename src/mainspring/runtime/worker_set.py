@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class WorkerSet:
     """The worker of Python handlers and, where HTTP agents are called, a second worker with slots of its own.
 
-    Why two: a slow agent then takes no slot from a Python handler. The set itself is made before the batcher, which
-    needs `claims`. It has no worker before `make_worker` and none after `close`. Thread: engine loop.
+    Why two: a slow agent then takes no slot from a Python handler. The set has no workers before `make_worker` and
+    after `close`; it is made early because the batcher keeps its `claims`. Thread: engine loop.
     """
 
     def __init__(
@@ -47,9 +47,10 @@ class WorkerSet:
         threads: Threads,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Make the set, without a worker yet. `owner` is the name under which the workers claim runs.
+        """Make the set, without a worker yet.
 
-        `handlers`: task name → handler. `post` has a function called on the engine loop soon, from any thread.
+        `owner`: the name for claims; the worker of agents appends ":http" to it. `handlers`: task name → handler.
+        `post(function)`, from any thread: have the engine loop call `function` soon.
         """
         self._store = store
         self._clock = clock

@@ -1,6 +1,7 @@
-"""Access log: one line for each request with its caller, path, status, size, duration and request id.
+"""Access log: one line for each HTTP request.
 
-Queries, headers and bodies are never logged: they may hold secrets.
+A line has the client address, caller, method, path, status, size of the answer, duration and request id. Queries,
+headers and bodies are never logged: they may hold secrets.
 """
 
 from __future__ import annotations

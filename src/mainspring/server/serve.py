@@ -82,10 +82,10 @@ def agent_settings(settings: ServeSettings) -> AgentSettings:
 
 
 def run(app: Mainspring, sources: Sources, resolved: Resolved, print_line: Callable[[str], Any]) -> None:
-    """Serve `app` in the calling thread until SIGTERM or SIGINT. Raises: the errors of the start, unchanged.
+    """Serve `app` in the calling thread until SIGTERM or SIGINT. An error of the start is raised unchanged.
 
-    `resolved` are the settings at the start. `sources` are read again when the configuration is reloaded. `print_line`
-    prints a line for the user, such as the address of the service.
+    `resolved`: the settings to start with. `sources`: where a reload reads the settings again. `print_line` shows a
+    line to the user, such as the address of the service.
     """
     settings = resolved.settings
     sockets = bind(settings.server.host, settings.server.port)

@@ -264,9 +264,9 @@ class Commands:
         return draft
 
     async def replace(self, schedule: Schedule, want: ScheduleRequest, *, exactly: bool = False) -> Schedule:
-        """Write `want` as a new revision of a schedule and return the schedule.
+        """Replace a schedule's definition with that of `want`, as a new revision, and return the schedule.
 
-        If it was edited after `schedule` was read, this edit comes on top; with `exactly`, raise RevisionConflict.
+        An edit made since `schedule` was read is overwritten; with `exactly`, raise RevisionConflict instead.
         """
         want = await self.with_stored_headers(want)
 

@@ -288,7 +288,10 @@ class Kit:
     # ── making things go wrong ─────────────────────────────────────────────
 
     def fail_next(self, task: TaskLike, error: BaseException | type[BaseException], *, times: int = 1) -> None:
-        """Let the next `times` attempts of a task raise `error` (an exception or its class) instead of its handler."""
+        """Let the next `times` attempts of a task raise `error`, without calling its handler.
+
+        `error`: an exception or its class.
+        """
         target = self._task(task)
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not is_class and not isinstance(error, BaseException):

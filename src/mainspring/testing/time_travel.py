@@ -189,7 +189,10 @@ async def _shut(app: Mainspring, machine: Travel) -> None:
 
 
 async def _stop(app: Mainspring, runtime: Runtime) -> None:
-    """Hand back the running attempts, let subscribers handle the events so far, and close the app."""
+    """Give up the running attempts and hand back their runs, then stop the engine.
+
+    After that, let subscribers handle the events so far, and close the app.
+    """
     await runtime.stop_now()
     await runtime.stop(0)
     await host_of(app).bus.settle()

@@ -89,11 +89,11 @@ class MemoryClaim(MemoryTables):
             heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
 
     def _candidates(self, offer: Offer, enough: int, ids: set[str], wall: Ms) -> tuple[list[Run], list[Run]]:
-        """Take due runs off the offer's queues; return (runs that fit, in the order of claims, runs that do not fit).
+        """Take runs that fall due by `wall + offer.ahead` off the offer's queues; return (runs that fit, all others).
 
-        A run fits if its task is offered, it is in `ids` (empty: any run), and it is due or may be claimed ahead. The
-        caller puts the runs that do not fit back. Priorities are read from the most urgent on, until `enough` fitting
-        runs are found. Each queue gives up to `enough` fitting runs. `wall`: the present time.
+        A run fits if its task is offered, `ids` is empty or has it, and it is due or may be claimed ahead. Runs that
+        fit are in the order of claims; the caller puts the others back. At most `enough` fitting runs are taken per
+        queue; less urgent priorities are read only while fewer than `enough` fit in all. `wall`: the present time.
         """
         found: list[Run] = []
         unfit: list[Run] = []

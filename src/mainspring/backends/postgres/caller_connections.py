@@ -40,7 +40,8 @@ class CallerConnection(Struct, frozen=True):
 def adapt(connection: Any) -> CallerConnection:
     """Return the adapter for a caller's connection; its driver is found by the names of its classes and modules.
 
-    Raises: `InvalidInput` if the driver is not known, the connection is closed, or it does not lead to PostgreSQL.
+    Raises: `InvalidInput` if the driver is not known, the connection is seen to be closed, or it does not lead to
+    PostgreSQL.
     """
     for cls in type(connection).__mro__:
         make = _ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))

@@ -209,7 +209,7 @@ async def _find_events(db: Database, session: Session, q: Events) -> list[Event]
 
 
 async def _find_bodies(db: Database, session: Session, q: Bodies) -> list[Body]:
-    """Return the payloads with the ids `q.ids`, in no order; an id without a payload is skipped.
+    """Return the payloads with the ids `q.ids`, in any order; an id without a payload is skipped.
 
     `after` and `limit` of the query are not applied.
     """

@@ -100,10 +100,11 @@ def _write_frequent(
 
 
 def _write_others(db: Database, rest: IndexedChanges, results: list[Result], first: int, wall: Ms) -> None:
-    """Write the changes `rest` and set their `results`: by a fast path that fits, else by general statements.
+    """Write the changes that `_write_frequent` has left in `rest`, and set their `results`.
 
-    For these, the changes are divided into segments, in which no change depends on another. `first`: the batch's first
-    number for the column `mark`. `wall`: the present time.
+    Fast paths for plans, new runs and new schedules go first; general statements write what is left, in segments of
+    independent changes. `first`: the number for the column `mark` of the batch's first change. `wall`: the present
+    time.
     """
     mark = first + len(results)
     rest = advance_schedules(db, rest, results, mark, wall) if rest else rest

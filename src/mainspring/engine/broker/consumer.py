@@ -187,7 +187,8 @@ class HintConsumer:
     async def _wait_for_room(self) -> None:
         """Return once fewer than `_max_named` runs wait to be claimed. Meanwhile acknowledge messages that are too old.
 
-        A message is too old if its run has not been claimed for `STALE_MESSAGE_SECONDS` and two poll intervals.
+        A message is too old if its run was not claimed for `STALE_MESSAGE_SECONDS`, or for two poll intervals if these
+        are longer.
         """
         while sum(len(inbox.named) for _, inbox in self._workers) >= self._max_named:
             self._room.clear()

@@ -120,7 +120,10 @@ class Dispatcher:
         self._outboxes: dict[str, Outbox] = {}
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Announce the runs that accepted changes made claimable, except runs that this instance claimed itself."""
+        """Announce the runs that accepted changes made claimable now, in the next turn of the event loop.
+
+        Runs that this instance holds by then are not announced.
+        """
         claimable, now = self._claimable, self._now()
         before = len(claimable)
         for change in changes:

@@ -144,7 +144,7 @@ class BrokerLink:
             await cancel_and_wait(task)
 
     async def close(self) -> None:
-        """Stop reading, publish the messages that wait, for at most a second, and disconnect."""
+        """Stop reading, publish waiting messages for at most a second, and disconnect. What is left then is lost."""
         await self.stop()
         checking, self._checking = self._checking, None
         if checking is not None:
@@ -248,10 +248,11 @@ class HintResender(Loop):
         return {lane: depth.unanswered for lane, depth in depths.items() if depth.waiting == 0}
 
     async def _find_overdue(self, lanes: Container[str], before: Ms) -> list[Run]:
-        """Return claimable runs of these lanes that were due at the store time `before`, up to `RESEND_BATCH_RUNS`.
+        """Return the runs of these lanes among the oldest claimable runs that were due at the store time `before`.
 
-        Leave out runs that were announced again lately: less than `redeliver_after` ago, the time after which the
-        broker delivers an unanswered message again. Raises: StoreError.
+        At most `RESEND_BATCH_RUNS` runs are read. Parked runs are left out, and runs that were announced again less
+        than `redeliver_after` ago, the time after which the broker delivers an unanswered message again. Raises:
+        StoreError.
         """
         forget_before = self._clock.monotonic() - self._link.broker.limits.redeliver_after / 1000
         self._resent_at = {run_id: at for run_id, at in self._resent_at.items() if at > forget_before}

@@ -78,7 +78,7 @@ class EventSink(Protocol):
 
     @property
     def has_listeners(self) -> bool:
-        """True if published events reach any subscriber or reader; if False, `publish` need not be called."""
+        """True if published events may reach a subscriber or reader; if False, `publish` need not be called."""
         ...
 
     def publish(self, event: Event) -> None:
@@ -157,9 +157,9 @@ class Batcher:
     async def apply_here(self, change: Change) -> Result:
         """Commit a change in the caller's own task and return its result, which saves a task.
 
-        If changes are queued or a commit is under way in the queue's task or here, do what `apply` does instead.
-        Cancelling the caller cancels a commit in its task. Raises: StoreError if the change could not be committed, or
-        if the result is unknown.
+        If changes are queued, or a commit is under way in the queue's task or in another call of this method, do what
+        `apply` does instead. If the caller is cancelled, its own commit is cancelled, too. Raises: StoreError if the
+        change could not be committed, or if the result is unknown.
         """
         if self._flusher is not None or self._is_committing_here or self._queue:
             return await self.apply(change)
@@ -304,8 +304,8 @@ class Batcher:
     def _next_batch(self) -> list[_Waiting]:
         """Take as many changes from the queue as fit one commit, and return them: at most one per guarded row.
 
-        A further change of a row that the batch already has ends the batch. A change whose future was cancelled is
-        taken from the queue and not committed.
+        The batch ends before a second change of one row. A change whose future was cancelled is taken from the queue
+        and not committed.
         """
         batch: list[_Waiting] = []
         guarded: set[str] = set()

@@ -32,7 +32,7 @@ class _Subscription:
         failed: Callable[[Event, str], None],
         everywhere: bool,
     ) -> None:
-        """Call `call`, the subscriber, with events of `types`. `failed(event, error)` reports that it raised an error.
+        """Call the subscriber `call` with events of `types`, and report each of its errors by `failed(event, error)`.
 
         `error` is the text of the error. `everywhere`: True if the subscriber wants the events of every instance, False
         for those of this process.

@@ -35,7 +35,7 @@ class EventPublisher:
 
     @property
     def has_listeners(self) -> bool:
-        """True if an event given to `publish` reaches a subscriber in this process or a reader of the broker."""
+        """True if an event given to `publish` may reach a subscriber in this process or a reader of the broker."""
         link = self._broker_link
         return self._bus.has_local_subscribers or (link is not None and link.dispatcher.has_readers)
 

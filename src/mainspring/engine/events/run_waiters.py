@@ -121,9 +121,9 @@ class RunWaiters:
             self._arm(max(self._pause, PAUSE_PER_QUERY * (loop.time() - began)))
 
     def _next_run_ids(self) -> list[str]:
-        """Return the ids of the runs for the next query, at most `MAX_RUNS_PER_QUERY`.
+        """Return the ids of awaited runs that this process does not hold, at most `MAX_RUNS_PER_QUERY`.
 
-        At that limit, move these runs to the end, so that the following query takes other runs.
+        At that limit, move these runs to the end, so that the next query takes other runs.
         """
         run_ids: list[str] = []
         for run_id in self.waiting:

@@ -152,8 +152,8 @@ class HeldLock:
     async def _acquire_once(self) -> bool:
         """Ask the store for the lock once. Return True if it was given. Raises: StoreError.
 
-        If the caller is cancelled before the answer, or the request fails, a task releases the lock, because the store
-        may have given it.
+        If `abandon` was called meanwhile, release the lock and return False. If the caller is cancelled before the
+        answer, or the request fails, a task releases the lock, because the store may have given it.
         """
         acquiring = asyncio.ensure_future(self.term.acquire())
         try:

@@ -24,10 +24,10 @@ class Leasing(Protocol):
     async def lease(
         self, name: str, owner: str, ttl: Ms, *, epoch: int | None = None, data: str | None = None
     ) -> Lease | None:
-        """Acquire the lease row for `ttl` milliseconds; with `epoch`, renew the lease of that number.
+        """Acquire the lease row for `ttl` milliseconds; with `epoch`, renew the term of `owner` that has this number.
 
-        Return None if the row is held, or if the lease to be renewed is over. `data` is a text to store in the row;
-        None at a renewal: the stored text stays.
+        Return None if the row is held, or if the term to be renewed is over. `data` is a text to store in the row; None
+        at a renewal: the stored text stays.
         """
         ...
 
@@ -41,7 +41,7 @@ class Leasing(Protocol):
 
 
 class LeaseRows:
-    """A lock backend on the lease rows of a store. The row's epoch is the token; the store's clock tells when it ends.
+    """A lock backend on the lease rows of a store. The row's epoch is the token; a lease ends by the store's clock.
 
     `data` is a text stored in the row; None at a renewal: the stored text stays. Each method raises StoreError if the
     store fails.
@@ -60,7 +60,7 @@ class LeaseRows:
         return await self._store.lease(name, owner, ttl, epoch=token, data=data) is not None
 
     async def release(self, name: str, owner: str, token: int) -> bool:
-        """Release the lease `name`. Return False if `owner` no longer held it under `token`."""
+        """Release the lease `name`. Return False if the term `token` of `owner` was released or replaced before."""
         return await self._store.release(name, owner, token)
 
     async def find_holder(self, name: str) -> LockHolder | None:
@@ -99,7 +99,7 @@ class LeaseTerm:
     """
 
     def __init__(self, backend: LockBackend, clock: Clock, name: str, owner: str, ttl: Ms) -> None:
-        """Make a term that is not acquired yet. `name`: what it holds. `ttl`: the length of a lease in milliseconds.
+        """Make a term that is not acquired yet. `name`: the name to hold. `ttl`: the length of a lease in milliseconds.
 
         `backend` stores the lease. `owner` names its holder, and must be unique for each `LeaseTerm` of a name.
         """
@@ -184,7 +184,10 @@ class LeaseTerm:
         return True
 
     def drop(self) -> None:
-        """Stop relying on the term for good, because it was reported as over. `acquire` then begins a new term."""
+        """Give up the term for good, because its loss was reported, although the store may still count it as held.
+
+        A later `acquire` does not take it up again: it begins a new term, unless another owner holds the name.
+        """
         self._dropped_token, self.token = self.token, None
         self._may_hold = True
 

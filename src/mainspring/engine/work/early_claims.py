@@ -68,9 +68,9 @@ class EarlyClaims:
         self._ends_at = 0.0
 
     def add(self, held: HeldRun) -> None:
-        """Queue a run until its time, `PLAN_AHEAD_MS` at most: a wall clock that is set back must not delay the run.
+        """Queue a run until its time, but not for more than `PLAN_AHEAD_MS`, and set its `is_early`.
 
-        Set its `is_early`.
+        Why the limit: a wall clock that is set back must not delay the run.
         """
         wait = min(held.attempt.run.ready_at - self._clock.now(), PLAN_AHEAD_MS) / 1000
         held.is_early = True

@@ -157,10 +157,10 @@ class Heartbeat(Loop):
         task.add_done_callback(self._recording.discard)
 
     async def _record_if_held(self, held: HeldRun, outcome: Outcome) -> None:
-        """Renew the lease of a run, then record its outcome.
+        """Renew a run's lease after its trust deadline, to learn if it is still held. If so, record the outcome.
 
-        If the store fails, give the outcome up; the recorder keeps it for `recall`. If the lease is lost, report the
-        outcome as refused.
+        If the store fails, the recorder keeps the outcome, in case the store later lists the run as a stray of this
+        worker. If the lease is lost, report the outcome as refused.
         """
         run = held.attempt.run
         sent = self._clock.boot()

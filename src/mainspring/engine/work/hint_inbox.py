@@ -88,10 +88,10 @@ class HintInbox:
         where[run_id] = message
 
     def names_to_claim(self, now: float) -> list[str]:
-        """Return the ids of the runs to claim by name. If the list is empty, make an ordinary claim of any due runs.
+        """Return the ids of the runs to claim by name; if the list is empty, the worker claims any due runs instead.
 
-        It is empty if no run is named, and once per poll interval, so that runs without a message are found, too.
-        `now`: monotonic seconds.
+        The list is empty if no named run is left to claim. It is also empty once per poll interval, so that runs
+        without a message are found. `now`: monotonic seconds.
         """
         if not self.named or now - self._polled_at >= self._poll:
             self._polled_at = now

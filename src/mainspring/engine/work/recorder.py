@@ -232,7 +232,11 @@ class Recorder:
 
 
 def _urgency(held: HeldRun, change: Change) -> Urgency:
-    """Return the urgency of the commit of a success. It is lower if no other run or schedule waits for that commit."""
+    """Return how urgently to commit `change`, which stores a success.
+
+    `NEXT_PACE` if it touches a schedule. Else `LINGER` if the run was claimed ahead. Else `NEXT_PACE` if it releases a
+    gate or the run is at-most-once, and `WHEN_IDLE` if not.
+    """
     if change.touches:
         return Urgency.NEXT_PACE
     if held.is_early:

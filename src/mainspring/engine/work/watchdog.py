@@ -124,7 +124,7 @@ class Watchdog:
     def start(self, held_runs: Sequence[HeldRun]) -> None:
         """Give attempts to the executor of coroutines, and begin the checks of the loop unless they are under way.
 
-        If they are under way and the next check is due soon, make it now.
+        If they are under way, no ping is unanswered and the next check is due soon, make that check now.
         """
         now = self._clock.monotonic()
         if self._timer is None:
@@ -290,7 +290,7 @@ class Watchdog:
         )
 
     def _find_holder(self, task: asyncio.Task[Any] | None, stack: Sequence[FrameType]) -> Attempt | None:
-        """Return the attempt that blocks the loop: `task` executes it, or the code that runs now was started by it.
+        """Return the attempt that blocks the loop: `task` executes it, or a task or callback that it started runs now.
 
         `stack`: the frames that the loop runs now. Return None if the code belongs to no attempt, or if that cannot be
         seen because the loop is not asyncio's own.
@@ -307,7 +307,7 @@ class Watchdog:
     def _hand_back(self) -> None:
         """Hand back the runs for that loop that have not begun, so that other instances can claim them.
 
-        Their `stop` is set, which keeps the attempts from beginning when the loop is free again.
+        The `stop` of these runs is set, which keeps their attempts from beginning when the loop is free again.
         """
         back: list[tuple[HeldRun, Outcome]] = []
         for held in self._held_on_loop():
@@ -339,7 +339,7 @@ class Watchdog:
 
 
 def _has_begun(held: HeldRun) -> bool:
-    """Return True if the attempt of a run has begun. Another thread begins it, so an earlier answer may be wrong."""
+    """Return True if the attempt of a run has begun. Another thread begins it, so False may be out of date at once."""
     return held.execution.began_at is not None
 
 

@@ -254,7 +254,7 @@ class Worker(Loop):
         return False
 
     def _wanted(self) -> int:
-        """Return the most runs to claim: those for free slots and for the local queue. Zero or less: make no claim.
+        """Return how many runs to claim at most: for free slots and for the local queue. Zero or less: make no claim.
 
         Zero while a run that may crash only once more is held: its crash would also count for runs claimed beside it.
         """
@@ -276,7 +276,7 @@ class Worker(Loop):
     def _claim_ahead_ms(self) -> Ms:
         """Return how many milliseconds ahead of their time to claim runs; 0: claim only runs that are due.
 
-        It is 0 if runs are rare or wait for slots, with a broker, for HTTP agents, and with an at-most-once task here.
+        0 if runs are rare or wait for slots, before a measurement, with a broker, HTTP agents or an at-most-once task.
         """
         if self._was_claim_full or self._waiting or self._hints is not None or self._under_way is not None:
             return 0

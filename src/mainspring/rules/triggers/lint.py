@@ -59,7 +59,10 @@ def lint_cron(cron: Cron, zone_given: bool, around: datetime | None = None) -> l
 
 
 def _zone_matters(fields: CronFields) -> bool:
-    """Return True if another zone could give other fires. False if only minutes and seconds are restricted."""
+    """Return True if the hours are restricted, or a day or month field is not * or ?.
+
+    Minutes and seconds are ignored.
+    """
     return len(fields.hours) < 24 or any(field.text not in ("*", "?") for field in fields.fields[3:])
 
 

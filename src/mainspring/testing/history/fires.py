@@ -260,9 +260,10 @@ class _FireAccount:
             self.report.add("I1", what, self._events_around(int(key)), kind="doubled")
 
     def _check_accounted_once(self, fire: Ms, times: int, nothing: str) -> None:
-        """Report a fire that no run or span covers, or more than one. `times`: how many do.
+        """Report a fire that nothing accounts for (I2), or that is accounted for more than once (I1).
 
-        `nothing`: what is missing if none does, for the text.
+        `times`: how many runs and spans account for it; only spans for a fire that a clock change dropped. `nothing`:
+        end of the report's sentence if `times` is 0, such as "neither a run nor a span".
         """
         name = self.schedule.name
         if times == 0:
