@@ -158,7 +158,7 @@ def run_part(name: str, *, only_list: bool) -> bool:
 
 def commands(name: str, part: Part) -> list[list[str]]:
     """Give the command lines of a part: its chaos tests, the tests it runs whole, its mutants."""
-    pytest = [sys.executable, "-m", "pytest", "--durations=10", "-s"]
+    pytest = [sys.executable, "-m", "pytest", "--durations=10", "-s", "-o", "faulthandler_timeout=0"]  # tests are long
     lines = [[*pytest, "-m", "chaos", *part.tests]]
     if part.whole:
         lines.append([*pytest, "-n", "2", "-q", *part.whole])

@@ -17,10 +17,10 @@ def add_reserve(limit: int) -> int:
 class FairLimiter:
     """Grants slots for concurrent calls.
 
-    A schedule without a call under way gets a slot while fewer than `limit` plus a quarter of it are taken. Any other
-    schedule gets one while under half of `limit` is taken; then, below `limit`, only if it has fewer slots than `limit`
-    divided by the number of schedules with calls. `now` returns monotonic seconds, to end waits that stall. Calls of
-    runs without a schedule count as calls of one schedule, None. Thread: one event loop.
+    A schedule without a call under way gets a slot while fewer than `limit` + `limit` // 4 slots are taken. Any other
+    schedule gets one while fewer than half of `limit` are taken. From half of `limit` up to `limit`, it must also have
+    fewer slots than its share: `limit` / number of schedules with calls. `now` is a monotonic clock in seconds, to end
+    waits that stall. Calls of runs without a schedule count as calls of one schedule, None. Thread: one event loop.
     """
 
     __slots__ = ("_by_schedule", "_limit", "_moved", "_now", "_used", "_waiting")

@@ -93,10 +93,10 @@ class AddressGuard:
         return [self.check_address(text, host) for text in found]
 
     async def check_url(self, url: str, *, field: str = "url") -> list[str]:
-        """Check that this instance may call the URL of an agent, and return a list of warnings.
+        """Check that this instance may call `url`, a URL that `model.http.check_url` returned.
 
-        There is one warning if the host name has no address now, else the list is empty. Raises: InvalidInput, which
-        names `field`, if the URL is not valid or this instance may not call it.
+        Return a list of warnings: one if the host name has no address now, else none. Raises: InvalidInput, which names
+        `field`, if this instance may not call it.
         """
         host, port = host_and_port(url)
         try:

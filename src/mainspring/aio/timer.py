@@ -12,7 +12,7 @@ from typing import Any
 
 
 class TimerFuture:
-    """A future that is done after `seconds`. One task may await it, once, on the event loop `loop`.
+    """A future that is done `seconds` after a task begins to await it. One task may await it, once, on the loop `loop`.
 
     It saves a turn of the loop. An ordinary future that a timer resolves wakes its task one turn later; here the timer
     wakes the task directly. asyncio accepts it as a future because it has `_asyncio_future_blocking`.

@@ -46,7 +46,10 @@ _OVERTAKEN = "its lease ended, and another owner may have acquired it"
 
 
 class BaseLockGuard:
-    """What the block of a lock receives: the fencing `token`; `held` and `check()` state whether it holds the lock."""
+    """What the block of a lock receives.
+
+    `token`: the fencing token. `held` is True while the lock is held; `check()` raises LockLost unless it is.
+    """
 
     def __init__(self, name: str, hold: HeldLock) -> None:
         self.name = name
@@ -69,7 +72,7 @@ class BaseLockGuard:
 class LockGuard(BaseLockGuard):
     """What the block of `async with ms.lock(…)` receives: when the lock is lost, `lost` is set and the block cancelled.
 
-    `token`: the fencing token. `held` and `check()` state whether the lock is still held.
+    `token`: the fencing token. `held` is True while the lock is held; `check()` raises LockLost unless it is.
     """
 
     def __init__(self, name: str, hold: HeldLock) -> None:

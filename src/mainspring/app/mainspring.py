@@ -331,7 +331,7 @@ class Mainspring:
         return await self.runs(state=state, limit=limit)
 
     async def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
-        """Return up to `limit` waiting and retrying runs due by the instant `before` (None: now), oldest first."""
+        """Return up to `limit` waiting and retrying runs of this namespace due by `before` (None: now), by run id."""
         due_before = self._host.now() if before is None else instant_ms(before, field="before")
         return await self._queries.find_waiting(due_before, limit)
 

@@ -44,7 +44,7 @@ class RunHandle(Generic[R]):
         return await self._host.call(lambda runtime: runtime.commands.run(self.id))
 
     async def state(self) -> State:
-        """Return the state of the run."""
+        """Return the state of the run. Raises: UnknownRun, as `run` does."""
         return (await self.run()).state
 
     async def result(self, timeout: Duration | None = None) -> R:

@@ -242,7 +242,7 @@ class SyncDoor:
         return self._run(self._app.find_by_status(state, limit=limit), "find_by_status")
 
     def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
-        """Return up to `limit` waiting and retrying runs due by the instant `before` (None: now), oldest first."""
+        """Return up to `limit` waiting and retrying runs of this namespace due by `before` (None: now), by run id."""
         return self._run(self._app.find_due(before, limit=limit), "find_due")
 
     def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:

@@ -59,7 +59,10 @@ def as_dict(book: Ledger) -> dict[str, Any]:
 
 
 def _print(book: Ledger, every: bool) -> None:
-    """Print the ledger: a table with the total, and lines below it. With `every`, the table has a line per schedule."""
+    """Print the ledger: a table with the total, then the notes below it (skips by reason, ad-hoc runs, differences).
+
+    With `every`, the table also has a line for each schedule in `book.schedules`, which may be fewer than all.
+    """
     from rich.console import Console
     from rich.table import Table
 

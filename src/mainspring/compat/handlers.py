@@ -50,10 +50,11 @@ class InvalidTask(InvalidInput):
 
 
 class TaskEvent(Struct, frozen=True, tag="task_event", tag_field="kind"):
-    """The result that `TaskHandler.execute` returns, with fields of its own choice: `TaskEvent("email_sent", address)`.
+    """What `TaskHandler.execute` returns: a type and a payload, both of its own choice.
 
-    It is stored with the run in the log, and every event handler for this `event_type` or for all types receives it.
-    `payload` is any value that can be stored as JSON.
+    For example `TaskEvent("email_sent", address)`. It is stored with the run in the log. Handlers for this `event_type`
+    or for all types receive it, at most once, in the process that stored the result. `payload` is any value that can be
+    stored as JSON.
     """
 
     event_type: str
@@ -198,11 +199,11 @@ class Scheduler:
         """Store a task, with exactly one of `cron`, `interval`, `one_time` and `immediate` to say when it runs.
 
         `cron` has 5 or 6 fields. A number as `interval` means seconds, as `one_time` a unix time. `task_type` names the
-        handler. `max_retries` counts all attempts of a run, the first included. If `max_retries` or `timeout_secs` is
-        None, the scheduler's default applies. If the id exists with an equal task, nothing changes. If it exists with a
-        different task, `on_conflict` "replace" edits that task, "keep" returns it, and "error" raises ScheduleConflict.
-        Also raises: InvalidTask if `validate` refuses the payload; InvalidInput for any other wrong argument;
-        UnknownTask.
+        handler. `max_retries` counts all attempts of a run, the first included; a run out of attempts pauses the task.
+        Without `max_retries` or `timeout_secs`, the handler's default applies (for a `TaskHandler`: the scheduler's).
+        If the id exists with an equal task, nothing changes. If it exists with a different task, `on_conflict`
+        "replace" edits that task, "keep" returns it, and "error" raises ScheduleConflict. Also raises: InvalidTask if
+        `validate` refuses the payload; InvalidInput for any other wrong argument; UnknownTask.
         """
         check_name(task_id, field="task_id")
         task = self.app.tasks.get(task_type)

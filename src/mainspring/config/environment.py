@@ -110,8 +110,9 @@ def read_dotenv(path: Path) -> dict[str, str]:
 def _unquoted(value: str, where: str) -> str:
     """Return `value`, the text after `=`, without the quotes around it, the comment after it, and white space.
 
-    A comment starts with `#` behind white space. So the value is "" if only a comment follows `= `. Raises:
-    InvalidInput, whose text begins with `where`, if the quotes do not match.
+    Without quotes, a comment starts with `#` after white space; after a closing quote, with any `#`. So the value is ""
+    if only a comment follows `= `. Raises: InvalidInput, whose text begins with `where`, if a quote is not closed or
+    other text follows it.
     """
     quoted = value.strip()
     if quoted[:1] in ("'", '"'):

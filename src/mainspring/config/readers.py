@@ -28,7 +28,10 @@ _SIZES = {"": 1, "b": 1, "kib": 1024, "mib": 1024 * 1024, "kb": 1_000, "mb": 1_0
 
 
 def read_text(value: Any, field: str) -> str:
-    """Read a text of one line, without white space around it. Raises: InvalidInput, also for an empty text."""
+    """Check that a value is one line of text, not empty, and return it with the spaces around it removed.
+
+    Raises: InvalidInput, also for a control character anywhere, such as a tab or a line end.
+    """
     if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 or ord(c) == 127 for c in value):
         hint = " (YAML reads yes, no, on and off as such)" if isinstance(value, bool) else ""
         raise InvalidInput(field, f"{_shown(value)} is not a text{hint}", "Put one line of text between quotes")
@@ -160,7 +163,10 @@ def list_reader(read: Reader) -> Reader:
 
 
 def read_http_url(value: Any, field: str) -> str:
-    """Read an absolute http or https URL without query, fragment and user, and remove slashes at its end."""
+    """Check an absolute http or https URL and return it without slashes at its end.
+
+    Refuse a query, fragment or user.
+    """
     given = read_text(value, field)
     fix = "Write for example https://scheduler.example.com"
     try:

@@ -239,9 +239,11 @@ class HttpClient:
         return self._session
 
     def _socket(self, info: Any) -> socket.socket:
-        """Return a socket for the address and port in `info`, after checking both. aiohttp calls this to connect.
+        """Return an unconnected socket for `info`, an address that aiohttp will connect to.
 
-        Why: URLs with an address instead of a name are not resolved, so nothing has checked them. Raises: Forbidden.
+        `info`: (family, type, protocol, name, address). First check its address and port against the settings for
+        agents. Why: URLs with an address instead of a name are not resolved, so nothing has checked them. Raises:
+        Forbidden.
         """
         family, kind, protocol, _, address = info
         self._guard.check_port(address[1])

@@ -163,7 +163,8 @@ async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark
     Otherwise it is the `Mark` that an earlier call has stored in the target.
 
     `mine`: what a new copy of this source would store. `at`: the number of the last event in the target's log, 0 for an
-    empty log. Raises: CopyRefused if the target holds anything but the beginning of a copy of `source`.
+    empty log. Raises: CopyRefused if the target's log has events and the target has no mark, or its first or last event
+    differs from the source's; with an empty log, if the target has rows and no mark of a source of this name.
     """
     known = await _read_mark(target)
     if at == 0:
@@ -339,7 +340,10 @@ class _Writer:
         await self._write(Page(after=self.at, schedules=tuple(rows), touched=mine))
 
     async def _write_bodies(self, names: Iterable[str | None]) -> None:
-        """Write the payloads whose ids are `names`, in transactions of bounded size. Skip None and unknown ids."""
+        """Write the payloads whose ids are `names`, in transactions of bounded size.
+
+        Skip None, ids without a payload in the source, and payloads written before.
+        """
         wanted = [name for name in dict.fromkeys(names) if name is not None and name not in self._sent]
         found: list[Body] = []
         size = 0

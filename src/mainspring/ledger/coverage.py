@@ -236,7 +236,8 @@ class Cover:
     def name_missing(self, count: int, certain: list[Ms], tallied: dict[int, int]) -> None:
         """Report `count` uncovered fires as missing: add them to `unexplained`, name up to `MAX_NAMED_DIFFERENCES`.
 
-        `certain` are named first. Then, period by period: fires that a clock change dropped, and fires of days with
+        `certain`: owed fires without a row that the log proves were planned and not removed by retention; named first.
+        Then, period by period: fires that a clock change dropped, and fires of days with
         more uncovered fires than `tallied` has (day since 1970 → number of fires that retention removed).
         """
         room = min(count, MAX_NAMED_DIFFERENCES)

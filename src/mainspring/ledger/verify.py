@@ -1,7 +1,4 @@
-"""Verify the rows of a store against its event log: replay every event, fold runs and schedules, and compare.
-
-Operational values (leases, parking, progress) are not in the log and are not compared.
-"""
+"""Verify the rows of a store against its event log: replay every event, fold runs and schedules, and compare."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ T = TypeVar("T")
 EVENTS_PER_READ = 2_000
 #: Most differences that a report names. Further differences are only counted.
 MAX_NAMED_MISMATCHES = 1_000
-#: Columns of a run that are not in the log.
+#: Columns of a run that are not in the log, and so are not compared: lease, parking, progress.
 OPERATIONAL = frozenset({"owner", "lease_until", "parked_on", "progress"})
 _RUN_FIELDS = tuple(name for name in Run.__struct_fields__ if name not in OPERATIONAL)
 _SCHEDULE_FIELDS = Schedule.__struct_fields__
@@ -123,7 +120,7 @@ async def _check_runs(store: Store, report: Report, replay: Replay, bodies: dict
 
 
 async def _check_schedules(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> None:
-    """Compare all schedule rows with the log; add their payloads to `bodies`: id → text for the row that names it."""
+    """Compare all schedule rows with the log. Add their payloads to `bodies`: payload id → row, as "schedule …"."""
     async for schedule in _read_schedules(store, report, replay):
         report.schedules += 1
         if schedule.spec.body is not None:
@@ -190,9 +187,10 @@ async def _find_read_error(store: Store, after: int) -> Exception | None:
 
 
 async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncIterator[Run]:
-    """Yield all run rows. If a page cannot be read, report it, and read one by one the log's runs not in `replay.seen`.
+    """Yield the run rows. If a page cannot be read, report it, and then yield rows that are read one by one.
 
-    The caller adds the id of each row to `replay.seen` before it asks for the next row.
+    These are the rows of those runs of the log that are not in `replay.seen` yet. The caller adds each row's id to it
+    before it asks for the next row. Raises: StoreUnavailable.
     """
     try:
         async for run in iterate_rows(store, Runs(oldest_first=True, limit=1_000), lambda run: run.id):
@@ -208,10 +206,7 @@ async def _read_runs(store: Store, report: Report, replay: Replay) -> AsyncItera
 
 
 async def _read_schedules(store: Store, report: Report, replay: Replay) -> AsyncIterator[Schedule]:
-    """Yield all schedule rows. If a page cannot be read, report it, and read one by one those not in `replay.seen`.
-
-    The log gives their ids. The caller adds the id of each row to `replay.seen` before it asks for the next row.
-    """
+    """Yield the schedule rows as `_read_runs` yields runs; the caller must add their ids to `replay.seen` likewise."""
     query = Schedules(states=("active", "paused", "finished", "deleted"), limit=500)
     try:
         async for schedule in iterate_rows(store, query, lambda s: s.id):
@@ -321,9 +316,10 @@ class Replay:
         self.runs[run_id] = _encoder.encode(run) if run.state in ENDED else run
 
     def _check_number(self, name: str, row_id: str, event: Event, last: int) -> bool:
-        """Report an event whose `n` is not `last` + 1; `last` is the `n` of the same row's event before it.
+        """Report that an event's `n` is not `last` + 1, which the caller has found, and mark its row as broken.
 
-        `name`: the row, for the report. Return False if `n` is repeated (do not fold the event then), else True.
+        `last`: `n` of the row's event before this one. `name`: the row, for the report. Return False if `n` is repeated
+        (do not fold the event then), else True.
         """
         n, shown = event.n or 0, f"event {event.seq} {type(event).__name__}"
         self._broken.add(row_id)
@@ -457,7 +453,10 @@ async def _check_spans(store: Store, report: Report, replay: Replay) -> None:
 
 
 async def _check_bodies(store: Store, report: Report, wanted: dict[str, str]) -> None:
-    """Report payloads that do not exist or do not match their id. `wanted`: id → text for the row that names it."""
+    """Report payloads that do not exist or do not match their id.
+
+    `wanted`: payload id → a row that refers to it, as text for the report, such as "run …".
+    """
     ids = list(wanted)
     for start in range(0, len(ids), 500):
         part = tuple(ids[start : start + 500])

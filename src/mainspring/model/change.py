@@ -139,7 +139,10 @@ class Result(Struct, frozen=True, gc=False):
 
     @property
     def ok(self) -> bool:
-        """True if the change was written, by this call or by an earlier call with its id."""
+        """True if the change is known to be written, by this call or by an earlier call with its id.
+
+        False does not exclude that an earlier call wrote it.
+        """
         return self.status != "refused"
 
 

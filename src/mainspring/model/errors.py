@@ -59,7 +59,7 @@ class PayloadNotSerialisable(InvalidInput):
 
 
 class PayloadTooLarge(InvalidInput):
-    """The arguments are larger than the payload limit."""
+    """A payload, a handler's result or a message is larger than its limit."""
 
 
 class WrongArguments(InvalidInput, TypeError):
@@ -178,7 +178,7 @@ class StoreReadOnly(StoreUnavailable):
 
 
 class StoreCorrupt(StoreError):
-    """The store's file is damaged or is not a Mainspring store; it was left as it is."""
+    """The store is damaged, or its file is not a Mainspring store; it was left as it is."""
 
 
 class SchemaMismatch(StoreError):

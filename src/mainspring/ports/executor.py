@@ -32,7 +32,11 @@ _making_event = threading.Lock()
 
 
 class ProgramLoaded(BaseException):
-    """Raised in a child process at the program's first use of the engine: the child needs no more of its main file."""
+    """Ends the loading of the program's main file in a child process.
+
+    Raised at that file's first use of the engine: the child needs the functions defined before it, and must not start
+    an engine of its own.
+    """
 
 
 def end_of_loading() -> None:

@@ -426,7 +426,8 @@ def _fold_snoozed(run: Run, event: RunSnoozed) -> dict[str, Any]:
 
 
 def _fold_handed_back(run: Run, event: RunHandedBack) -> dict[str, Any]:
-    """Return the column `reason` if the handler had begun, else none: a worker never skips a run that has a reason."""
+    """Return the column `reason` if the handler had begun, else no column."""
+    # Why: a run with a reason has begun before, so the worker does not skip it for its window or start deadline.
     return {"reason": "handed_back"} if event.began else {}
 
 

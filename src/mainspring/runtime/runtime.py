@@ -260,7 +260,8 @@ class Runtime:
 
         Handlers of the kinds "async" and "sync", and subscribers to events, run on `handler_loop`; with `inline`,
         handlers of every kind run there. Without `plans`, the instance neither plans schedules nor becomes the leader.
-        `agents`: call HTTP agents within these limits; None: call none. Raises: RunsAlready if the loops run.
+        `agents`: call HTTP agents within these limits; None: call none. Raises: RunsAlready if the loops run;
+        StoreError.
         """
         if self.worker is not None:
             raise RunsAlready

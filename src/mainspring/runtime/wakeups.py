@@ -1,4 +1,7 @@
-"""Wake-ups: wake the loops that have work after a commit of this instance, or after a hint from another process."""
+"""Wake-ups: after a commit of this instance, wake the loops that have work because of it.
+
+After a hint from another process, wake the settler, the workers and the log follower.
+"""
 
 from __future__ import annotations
 

@@ -148,8 +148,8 @@ class Access:
     async def _check(self, scope: Scope, headers: Mapping[str, str]) -> str | Refusal:
         """Check a request's Host header, key, origin and rate. Return its caller if it may pass, else the refusal.
 
-        The caller is the name of a valid key. It is "local" if no key was sent and `_is_local` says that none is
-        needed. It is "" for other requests on a route of `PUBLIC`, and for all on `OWN_TOKEN`, where no key is read.
+        The caller is the name of a valid key, or "local" if no key was sent and `_is_local` says that none is needed.
+        It is "" on a route of `PUBLIC` if neither applies, and always on `OWN_TOKEN`, where this method reads no key.
         """
         host_header = _host_header(scope)
         if host_header is None:
@@ -170,7 +170,7 @@ class Access:
         return self._check_rate(_address(scope), path) or "local"
 
     def _admit_without_key(self, scope: Scope, path: str) -> str | Refusal:
-        """Return "" if the route `path` needs no key, else a refusal: 429 over the rate limit, 401 otherwise."""
+        """Return "" if `path` is in `PUBLIC`, else a refusal: 429 over the rate limit, 401 otherwise."""
         return "" if path in PUBLIC else self._check_rate(_address(scope), path) or UNAUTHORIZED
 
     def _is_served(self, host: str) -> bool:
@@ -269,7 +269,10 @@ def _address(scope: Scope) -> str:
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
-    """Return the id of a request: the client's `X-Request-Id` if it can stand in a log line, else a new random id."""
+    """Return the client's `X-Request-Id` if it has 1 to 64 ASCII letters, digits or `_.:-`, else a new random id.
+
+    Why: the id is written to the log, so other characters are not accepted.
+    """
     given = headers.get("x-request-id", "")
     return given if re.fullmatch(r"[\w.:-]{1,64}", given, re.ASCII) else f"req_{secrets.token_hex(6)}"
 

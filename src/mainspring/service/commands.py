@@ -234,8 +234,7 @@ class Commands:
     async def create_many(self, wants: list[ScheduleRequest], on_conflict: OnConflict = "error") -> int:
         """Create schedules in one commit, and return how many schedules this commit created.
 
-        After the commit, `on_conflict` decides about each name that exists with another definition: "keep" it,
-        "replace" it, or raise ScheduleConflict ("error"). The created schedules stay in any case.
+        Names that exist are then handled as by `create`. The created schedules stay, also on ScheduleConflict.
         """
         wants = [want if want.agent is None else await self.with_stored_headers(want) for want in wants]
         now = self._time.now()
@@ -294,9 +293,8 @@ class Commands:
     ) -> str:
         """Create, update or resume a schedule as code declares it, and return the verdict of `judge_declaration`.
 
-        `live`: declarations of this schedule by other live instances. `on_drift`: "keep" an edit that a person made, or
-        overwrite it with the "code". On the verdict "conflict" (a live instance of newer code declares the schedule
-        differently), the schedule stays as it is, and an event records the conflict.
+        `live`: what other live instances declare. `on_drift`: "keep" a person's edit, or overwrite it with the "code".
+        On "conflict" (a live instance of newer code declares it differently), only an event is written, a note of it.
         """
         want = await self.with_stored_headers(want)
         found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
@@ -394,11 +392,7 @@ class Commands:
         return found[0] if found and found[0].n == schedule.n else schedule
 
     async def cancel_older(self, draft: ScheduleDraft) -> None:
-        """Cancel the open runs that a new fire replaces (overlap "cancel_running"): all but those that `draft` planned.
-
-        Waiting runs end at once, running ones are asked to stop. This method does not wait for their end: the new run
-        does. Of more than 1,000 open runs, only the newest 1,000 are handled.
-        """
+        """Cancel the newest 1,000 open runs but those of `draft` (overlap "cancel_running"). Wait for no run to end."""
         new = {run.id for run in draft.runs}
         for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
             if run.cancel is None and run.id not in new:
@@ -458,7 +452,10 @@ class Commands:
         return await self._command(await self.run(run_id), Discard(by))
 
     async def _command(self, run: Run, command: Command) -> Run:
-        """Apply a command to a run and return the new row. Cancelling a run that has ended meanwhile does nothing."""
+        """Apply a command to a run and return the new row. If the row changes meanwhile, decide again on the new row.
+
+        A run that has ended by then is not cancelled. Raises: IllegalTransition; InvalidInput; UnknownRun; StoreError.
+        """
         for _ in range(MAX_WRITE_ATTEMPTS):
             events: tuple[RunEvent, ...] = decide(run, command, self._time.now())
             after = evolve(run, events[0])
@@ -493,7 +490,10 @@ def _is_undeclared(schedule: Schedule) -> bool:
 
 
 def stored_run(run: Run, result: Result) -> tuple[Run, bool]:
-    """Return `run` and True if `result`, of its insert, is ok; else the open run that has its unique key, and False."""
+    """Return the run that is stored after the insert of `run`, and True if that is `run` itself.
+
+    `result`: the store's answer. If it refused the insert, return the open run with the same unique key, and False.
+    """
     if result.ok:
         return run, True
     assert isinstance(result.current, Run)

@@ -29,8 +29,9 @@ class JsonLineFormatter(logging.Formatter):
 def configure_logging(level: str, form: str) -> None:
     """Send log records of at least `level` to standard error, as lines of the format `form`: "text" or "json".
 
-    Call this once, before the first line is logged. The root logger's present handlers are removed. The libraries
-    uvicorn, watchfiles and asyncio log warnings and errors only, also at level error.
+    Call this once, before the first line is logged. The root logger's present handlers are removed. The loggers of
+    uvicorn, watchfiles and asyncio have the level warning, whatever `level` is: at level "error" they still log
+    warnings, at "debug" they log nothing below a warning.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLineFormatter() if form == "json" else logging.Formatter(_TEXT))

@@ -361,7 +361,10 @@ class BlockingExecutor(ThreadExecutor):
                 self._loop.run_in_executor(None, self.carry_out, held)
 
     def carry_out(self, held: HeldRun) -> None:
-        """Call the handler and record its outcome. Thread: the one that the handler runs in."""
+        """Call the handler and queue its outcome for the worker.
+
+        Thread: the test's in a plain test, else one of a thread pool.
+        """
         self._done(held, self._outcome(held))
 
     def _run_on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

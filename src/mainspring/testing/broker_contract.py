@@ -465,7 +465,8 @@ class BrokerContract:
     async def _until_dead(self, broker: Broker, reader: Reader) -> None:
         """Poll with `reader` until the broker has a dead letter.
 
-        Why poll: the broker buries a message that was delivered too often at the next poll.
+        Fail if a poll returns a message, or after `MESSAGE_TIMEOUT_SECONDS`. Why poll: only at its next poll does the
+        broker bury a message delivered too often.
         """
         async with asyncio.timeout(MESSAGE_TIMEOUT_SECONDS):
             while not await broker.dead_letters():

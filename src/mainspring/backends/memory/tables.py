@@ -32,7 +32,11 @@ class _Queue:
 
 
 class MemoryTables:
-    """Rows, event log and indexes of a `MemoryStore`, and `restore`. Subclasses implement the port's other methods."""
+    """Holds the rows, event log and indexes of a `MemoryStore`, and keeps the indexes up to date with the rows.
+
+    Of the store port (`ports.store`) it implements `restore`, which writes these tables directly; subclasses do the
+    rest.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()

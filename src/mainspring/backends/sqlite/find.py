@@ -1,4 +1,4 @@
-"""The store's `find` and `tail`: each query is one SELECT, whose answer is one row of JSON."""
+"""The store's `find` and `tail`. Most queries are one SELECT whose answer is one row of JSON."""
 
 from __future__ import annotations
 

@@ -95,9 +95,9 @@ class BrokerLink:
         self.consumer.start()
 
     def serve(self, worker: Worker, tasks: Container[str], unstored: Container[str]) -> None:
-        """Give messages for `tasks`, which are names of tasks, to a further worker. Do nothing before `start`.
+        """From now on, pass messages for the tasks named in `tasks` to one more worker, such as that of HTTP agents.
 
-        `unstored`: ids of the runs whose outcome is not stored yet.
+        Ignored if `start` was not called yet. `unstored`: ids of the runs whose outcome is not stored yet.
         """
         if self.consumer is not None:
             self.consumer.serve(worker, tasks, unstored)

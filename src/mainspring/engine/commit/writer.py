@@ -22,5 +22,8 @@ class Writer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Commit or pass on the changes accepted so far, and close the connections that this writer opened."""
+        """Close the connections that this writer opened; those of other event loops may close soon after the return.
+
+        Changes accepted so far are committed first, or left to the engine loop to commit.
+        """
         ...

@@ -111,11 +111,11 @@ class HintInbox:
         return ids
 
     def claim_answered(self, asked: Sequence[str], claimed: Claimed, wanted: int) -> bool:
-        """Handle the answer to a claim of up to `wanted` runs that asked for the runs `asked` by name.
+        """Update the inbox after a claim that asked for the runs `asked` by name and had room for `wanted` runs.
 
-        A message stays unanswered if the claim brought its run. It stays unanswered, too, if there was no room: because
-        the claim brought `wanted` runs, or one run that crashed before, which always comes alone. All other runs in
-        `asked` cannot be claimed, so their messages are answered. Return True if there are more runs to claim by name.
+        Keep the messages of the runs it brought. Acknowledge those of the other asked runs, which cannot be claimed,
+        unless the claim was cut short (by `wanted`, or by a run that crashed before, which comes alone). Return True if
+        named runs are left.
         """
         got = {claim.run.id for claim in claimed.claims}
         self.claimed += len(got)

@@ -170,9 +170,10 @@ class Watchdog:
     def _ping_or_judge(self, now: float) -> float | None:
         """Ping the handlers' loop, unless it waits for work; if the last ping is unanswered, judge the silence instead.
 
-        If a blocked loop has answered, report that it is free. Once a second, abandon attempts that do not stop after
-        their time-out. `now`: monotonic seconds. Return the seconds until the next check; None if the worker holds no
-        run for that loop, or if the loop is closed.
+        The silence is not judged, but counted from now, if this check came late or the loop is idle. If a blocked loop
+        has answered, report that it is free. Once a second, abandon attempts that do not stop after their time-out.
+        `now`: monotonic seconds. Return the seconds until the next check. Return None only if the last ping is
+        answered: if the worker then holds no run for that loop, or if the loop is closed.
         """
         if now >= self._overrun_at:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS

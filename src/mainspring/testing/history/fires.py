@@ -325,10 +325,11 @@ class _FireAccount:
     # ── fixed delay ────────────────────────────────────────────────────────
 
     def _check_fixed_delay(self, history: History, found: Sequence[Definition]) -> None:
-        """Check a fixed delay: each fire lies one interval after a recorded fact, and a fire follows the last fact.
+        """Check a fixed delay: each fire lies one interval after a fact, or 1 ms after a fact or fire.
 
-        Facts are ends of runs, skipped fires, the cursors of creations, updates and resumptions, and the schedule's
-        start.
+        Also, a fire follows the last fact, if the schedule is active and has no open run. Facts are ends of runs,
+        skipped fires, the cursors of creations, updates and resumptions, and 1 ms before the start. `found`: the
+        definitions of the schedule, oldest first.
         """
         facts = self._fixed_delay_facts(history)
         fires = {run.fire_time for run in self.rows if run.fire_time is not None}
