@@ -100,11 +100,14 @@ def sample(folder: Path, pid: int, history: int) -> dict[str, int]:
         "rss_kb": int(words["VmRSS"]),
         "threads": int(words["Threads"]),
         "fds": len(os.listdir(f"/proc/{pid}/fd")),
-        "file_kb": (folder / "x.db").stat().st_size // 1024,
         "wal_kb": (folder / "x.db-wal").stat().st_size // 1024,
     }
     connection = sqlite3.connect(folder / "x.db")
     try:
+        # All pages, also those that no checkpoint has moved from the WAL into the file: before the first checkpoint,
+        # the file itself has one page.
+        pages, page_bytes = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        found["data_kb"] = pages * page_bytes // 1024
         late = time.time_ns() // 1_000_000 - history - OVERDUE_AFTER
         found["overdue"] = connection.execute("SELECT count(*) FROM run WHERE ended_at < ?", (late,)).fetchone()[0]
         found["orphans"] = connection.execute(ORPHANS).fetchone()[0]
@@ -119,7 +122,7 @@ def sample(folder: Path, pid: int, history: int) -> dict[str, int]:
 #: The number of rows follows the speed of the machine, so their age is limited as well (`overdue`).
 NONE = (0.0, 0)
 STEADY = {"threads": (0.0, SLOTS), "fds": (0.0, 3), "wal_kb": (0.0, 20_480), "overdue": (0.0, 20), "orphans": NONE}
-LONG = STEADY | {"rss_kb": (0.03, 2_048), "file_kb": (0.25, 512), "event": (0.5, 0), "run": (0.5, 0), "body": (0.5, 0)}
+LONG = STEADY | {"rss_kb": (0.03, 2_048), "data_kb": (0.25, 512), "event": (0.5, 0), "run": (0.5, 0), "body": (0.5, 0)}
 SHORT = STEADY | {"rss_kb": (0.15, 8_192)}
 ROWS = (0.10, 20)
 ROWS_SHORT = (0.60, 300)
