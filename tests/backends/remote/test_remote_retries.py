@@ -80,6 +80,16 @@ async def test_a_write_whose_answer_stays_lost_has_an_unknown_outcome() -> None:
         await resend_until_answered(Calls(*[LOST] * 99), "the store")
 
 
+async def test_after_a_lost_answer_every_final_failure_leaves_the_outcome_unknown() -> None:
+    """The write whose answer was lost may be stored, so an error that says "nothing was changed" would be wrong."""
+    for failure in (CONFLICT, StoreError("no"), StoreDenied("no")):
+        with pytest.raises(OutcomeUnknown):
+            await resend_until_answered(Calls(LOST, *[failure] * 99), "the store")
+    with pytest.raises(StoreError, match="deadlock") as raised:
+        await resend_until_answered(Calls(*[CONFLICT] * 9), "the store")
+    assert not isinstance(raised.value, OutcomeUnknown)
+
+
 async def test_a_starting_server_is_waited_for_and_a_refusal_is_final(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("mainspring.test")
     assert await wait_for_server(Calls(ServerStarting(AWAY)), 2_000, log) == "answer"

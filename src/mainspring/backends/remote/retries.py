@@ -1,4 +1,4 @@
-"""Repeat calls to a remote store: after a write conflict, and after a lost answer."""
+"""Repetition of calls to a remote store after a write conflict or a lost answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from mainspring.backends.remote.failures import ConnectionLost, WriteConflict, outcome_unknown
-from mainspring.model.errors import StoreUnavailable
+from mainspring.model.errors import StoreError, StoreUnavailable
 
 T = TypeVar("T")
 #: How many times a call is tried while each try ends in a write conflict.
@@ -47,11 +47,12 @@ async def retry_conflicts(call: Callable[[], Awaitable[T]]) -> T:
 async def resend_until_answered(send: Callable[[bool], Awaitable[T]], where: str) -> T:
     """Await `send(resent)`, again and again until the store answers; return the answer.
 
-    `resent` is False in the first call and True once an answer was lost. The changes may then be stored already, under
+    `resent` is True once an answer was lost, before that False. If it is True, the changes may be stored already, under
     their ids; for such changes the store answers "repeated". `where` names the store in error texts.
 
-    Raises: `OutcomeUnknown` RESEND_SECONDS after the first lost answer; `StoreUnavailable` only if no answer was lost
-    before, because then nothing is stored; the `StoreError` inside the last of MAX_CONFLICTING_TRIES write conflicts.
+    Raises, if no answer was lost: `StoreError`, among others `StoreUnavailable` and the one inside the last of
+    MAX_CONFLICTING_TRIES write conflicts; nothing is stored then. After a lost answer: `OutcomeUnknown`, at once for
+    a failure that a repetition does not help, else if a try fails more than RESEND_SECONDS after that answer.
     """
     conflicts = 0
     lost: ConnectionLost | None = None
@@ -62,7 +63,7 @@ async def resend_until_answered(send: Callable[[bool], Awaitable[T]], where: str
             return await send(lost is not None)
         except WriteConflict as error:
             conflicts += 1
-            if conflicts >= MAX_CONFLICTING_TRIES:
+            if lost is None and conflicts >= MAX_CONFLICTING_TRIES:
                 raise error.store_error from error
         except ConnectionLost as error:
             deadline = deadline or loop.time() + RESEND_SECONDS
@@ -70,6 +71,10 @@ async def resend_until_answered(send: Callable[[bool], Awaitable[T]], where: str
         except StoreUnavailable:
             if lost is None:
                 raise
+        except StoreError as error:
+            if lost is None:
+                raise
+            raise outcome_unknown(error, where) from error
         if lost is not None:
             if loop.time() > deadline:
                 raise outcome_unknown(lost.store_error, where) from lost
