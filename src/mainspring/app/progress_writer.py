@@ -25,16 +25,18 @@ class ProgressWriter:
 
     def put(self, held: HeldRun, text: str) -> None:
         """Store `text` as the progress line of an attempt soon, unless the attempt ends before. Thread: engine loop."""
-        idle = not self._lines
         self._lines[held] = text
-        if idle:
-            self._writing = asyncio.get_running_loop().create_task(self._write())
+        loop = asyncio.get_running_loop()
+        writing = self._writing
+        if writing is None or writing.done() or writing.get_loop() is not loop:  # an ended loop left its task undone
+            self._writing = loop.create_task(self._write())
 
     def cancel(self) -> None:
         """Drop the lines that are not written yet. Thread: engine loop."""
         self._lines.clear()
         if self._writing is not None:
             self._writing.cancel()
+            self._writing = None
 
     async def _write(self) -> None:
         """Write the lines that wait, every `PROGRESS_INTERVAL_SECONDS`, until none wait.
