@@ -239,6 +239,13 @@ def test_a_wrong_variable_is_named(look: Look, variables: dict[str, str], said: 
     assert said in str(refused.value)
 
 
+def test_a_dotenv_file_that_is_too_large_in_bytes_is_refused_and_not_cut(tmp_path: Path) -> None:
+    """40,000 characters of two bytes each: more bytes than allowed, though fewer characters than that number."""
+    (tmp_path / ".env").write_text("NAME=" + "é" * 40_000 + "\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="is larger than 65536 bytes"):
+        read_dotenv(tmp_path / ".env")
+
+
 @pytest.mark.parametrize(
     ("line", "value"),
     [

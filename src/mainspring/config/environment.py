@@ -23,7 +23,7 @@ _WITHOUT_EFFECT = ("REDIS_HOST", "REDIS_PORT")
 
 
 class VariableValues:
-    """Settings that were read from variables. `notes`: sentences for the user, as about a variable without effect."""
+    """Settings that were read from variables. `notes`: sentences for the user, such as "NAME has no effect here"."""
 
     def __init__(self) -> None:
         #: Configuration key → value.
@@ -63,10 +63,10 @@ def read_variables(variables: Mapping[str, str], where: str = "") -> VariableVal
 
 
 def _read_source_002(given: VariableValues, variables: Mapping[str, str], where: str) -> None:
-    """Add to `given` the settings that variables of another scheduler (source 002), and MAINSPRING_URL, give.
+    """Add to `given` the settings from MAINSPRING_URL and from the variables of another scheduler (source 002).
 
-    The caller reads Mainspring's own names later: they override these settings. Error texts begin with `where` and the
-    name of the variable.
+    The caller reads the names MAINSPRING_SECTION__KEY later: they override these settings. Error texts begin with
+    `where` and the name of the variable.
     """
     url = _postgres_url(variables, where)
     if url is not None:
@@ -79,19 +79,21 @@ def _read_source_002(given: VariableValues, variables: Mapping[str, str], where:
 def read_dotenv(path: Path) -> dict[str, str]:
     """Return name → value for the NAME=value lines of a `.env` file; an empty dict if there is no file.
 
-    Outside quotes, `#` at the start of a line or behind white space starts a comment. Quotes around a value are
-    removed. Nothing is executed or expanded. Raises: InvalidInput if the file cannot be read or is too large, or, with
-    the number of the line, if a line is wrong.
+    Outside quotes, `#` at the start of a line or after white space starts a comment. Quotes around a value are
+    removed. Nothing is executed or expanded. Raises: InvalidInput if the file cannot be read, is too large, or has a
+    wrong line; for a wrong line, the error has its number.
     """
     try:
         if not path.is_file():
             return {}
-        text = path.read_bytes()[: MAX_DOTENV_BYTES + 1].decode("utf-8-sig")
+        with path.open("rb") as file:
+            raw = file.read(MAX_DOTENV_BYTES + 1)
+        text = raw.decode("utf-8-sig") if len(raw) <= MAX_DOTENV_BYTES else ""
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(
             str(path), f"cannot be read: {error}", "Make it a UTF-8 text file that this user may read"
         ) from None
-    if len(text) > MAX_DOTENV_BYTES:
+    if len(raw) > MAX_DOTENV_BYTES:
         raise InvalidInput(
             str(path), f"is larger than {MAX_DOTENV_BYTES} bytes", "Is this the right file? It holds NAME=value lines"
         )
@@ -127,7 +129,8 @@ def _unquoted(value: str, where: str) -> str:
 def _postgres_url(variables: Mapping[str, str], where: str) -> str | None:
     """Return the store URL that the POSTGRES_ variables of another scheduler (source 002) give together.
 
-    Return None if neither POSTGRES_HOST nor POSTGRES_DB is set. Error texts begin with `where` and the variable.
+    Return None if neither POSTGRES_HOST nor POSTGRES_DB is set. Error texts begin with `where` and the name of the
+    variable.
     """
     host, database = variables.get("POSTGRES_HOST", ""), variables.get("POSTGRES_DB", "")
     if not host and not database:
@@ -144,7 +147,7 @@ def _postgres_url(variables: Mapping[str, str], where: str) -> str | None:
 def _postgres_password(variables: Mapping[str, str], where: str) -> str:
     """Return the password in POSTGRES_PASSWORD, else in the file that POSTGRES_PASSWORD_FILE names, else "".
 
-    Error texts begin with `where` and the variable.
+    Error texts begin with `where` and the name of the variable.
     """
     password, path = variables.get("POSTGRES_PASSWORD", ""), variables.get("POSTGRES_PASSWORD_FILE", "")
     return password if password or not path else _read_secret("POSTGRES_PASSWORD_FILE", path, where)

@@ -48,10 +48,10 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerSettings(Struct, frozen=True, kw_only=True):
-    """Settings of the engine. Those without a comment mean what they mean in `model.settings.Settings`.
+    """Settings of the engine. A field without a comment means what it means in `model.settings.Settings`.
 
-    If the service runs a Python program (`ServeSettings.app`), the program's own settings apply instead, with the
-    exceptions that `server.serve.make_app` lists.
+    If the service runs a Python program (`ServeSettings.app`), the program's own settings apply instead, except for
+    `max_lag`, and with the exceptions that `server.serve.make_app` lists.
     """
 
     #: Name under which instances of one program share a leader (`app` in `Settings`).
@@ -131,11 +131,6 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
         if host in ("0.0.0.0", "::", ""):  # noqa: S104 - only compared
             host = "localhost"
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server.port}"
-
-    @property
-    def body_limit(self) -> int:
-        """Bytes that a request body may have: the payload limit and `BODY_MARGIN_BYTES`."""
-        return self.scheduler.payload_limit + BODY_MARGIN_BYTES
 
 
 def is_loopback(host: str) -> bool:
