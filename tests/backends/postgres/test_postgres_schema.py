@@ -87,6 +87,8 @@ async def test_an_older_schema_is_refused_with_the_command_that_upgrades_it(url:
 async def test_the_printed_command_does_not_contain_the_password() -> None:
     store = PostgresStore("postgresql://ann:s3cret@db.example/app?schema=mine&pool=2")
     assert store._db.shown_url == "postgresql://ann@db.example/app?schema=mine"
+    store = PostgresStore("postgresql://db.example/app?user=ann&password=s3cret@x&sslmode=require&sslpassword=s3cret")
+    assert store._db.shown_url == "postgresql://db.example/app?user=ann&sslmode=require"
 
 
 @pytest.mark.tampers

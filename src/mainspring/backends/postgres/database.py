@@ -48,9 +48,9 @@ _COMMAND_TIMEOUT_SECONDS = 35.0
 _CONNECT_TIMEOUT_SECONDS = 5.0
 #: A connection is given up when data that was sent is not acknowledged for this time: its packets are being lost.
 _TCP_USER_TIMEOUT_MS = 5_000
-#: Settings of every session. Every statement has an index, so sequential scans and hash and merge joins are off: a plan
-#: made while the tables were small must not scan them when they are large. No plan depends on the parameters, so the
-#: server makes one plan for each statement; by default, it would make a new plan for every claim.
+#: Settings of every session. Each statement has an index to use. So sequential scans and hash and merge joins are off:
+#: a plan that was made while the tables were small must not scan them when they are large. The best plan never depends
+#: on the parameters, so the server makes one plan for each statement. By default, it would plan every claim anew.
 _SESSION_SETTINGS = {
     "statement_timeout": str(_STATEMENT_TIMEOUT_MS),
     "lock_timeout": str(_LOCK_TIMEOUT_MS),
@@ -66,7 +66,7 @@ _SESSION_SETTINGS = {
 class GateMode(IntEnum):
     """How a claim begins: by a statement for runs without gates, by one for gates with room, or by several statements.
 
-    The runs that recent claims found decide about it.
+    The next claim begins in the mode that the runs of the last claims needed.
     """
 
     #: Runs without gates.
@@ -146,7 +146,7 @@ class Database:
     def __init__(
         self, settings: PostgresSettings, clock: Clock | None, failpoint: Callable[[str], None] | None
     ) -> None:
-        """`clock` and `failpoint` are for tests, and None outside tests.
+        """Remember the arguments; nothing is opened. `clock` and `failpoint` are for tests, and None outside tests.
 
         `clock` takes the place of the server's clock. `failpoint` is called with the names of places in the code that
         are reached.
@@ -263,7 +263,7 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def read_only(self) -> AsyncIterator[Session]:
-        """Lend a session for statements that change no row; each statement has a snapshot of its own.
+        """Lend a session for statements that change no row; each statement sees its own snapshot of the data.
 
         Behind a pooler a transaction surrounds the statements, because session settings last for one transaction only.
         Raises: `StoreError`, `ConnectionLost`, `WriteConflict`.
@@ -410,16 +410,17 @@ class Database:
     def shown_url(self) -> str:
         """The store's URL as error texts show it in a command to run.
 
-        It has no password before the host. Of Mainspring's own options it has only `schema`, and only if this is not
-        the default.
+        It has no password, neither before the host nor as an option. Of Mainspring's own options it has only `schema`,
+        and only if this is not the default.
         """
-        head, _, rest = self.settings.dsn.partition("://")
+        address, _, query = self.settings.dsn.partition("?")
+        head, _, rest = address.partition("://")
         user, at, host = rest.rpartition("@")
         name = user.partition(":")[0]
-        base = f"{head}://{name}{at}{host}"
-        if self.settings.schema == "mainspring":
-            return base
-        return f"{base}{'&' if '?' in base else '?'}schema={self.settings.schema}"
+        options = [one for one in query.split("&") if one and one.partition("=")[0] not in ("password", "sslpassword")]
+        if self.settings.schema != "mainspring":
+            options.append(f"schema={self.settings.schema}")
+        return f"{head}://{name}{at}{host}{'?' if options else ''}{'&'.join(options)}"
 
 
 async def upgrade_schema(settings: PostgresSettings, *, only_print: bool) -> str:
