@@ -38,7 +38,7 @@ from mainspring.rules.definition import PolicyOptions, SpecTarget, amend, build_
 from mainspring.rules.triggers import At, Cron, Every, compile_trigger
 from mainspring.rules.triggers.base import LAST_MS
 from mainspring.rules.windows import Window
-from mainspring.service.commands import ScheduleRequest
+from mainspring.service.requests import ScheduleRequest
 
 if TYPE_CHECKING:
     from mainspring.api.context import Api
@@ -59,7 +59,7 @@ _DURATION_OPTIONS = {
     "timeout_ms": "timeout",
 }
 _INSTANT_OPTIONS = {"start_at": "start", "end_at": "end"}
-#: Attributes of `ScheduleUpdate` with the name and the value of an option of `rules.definition`.
+#: Attributes of `ScheduleUpdate` whose name and value are those of an option of `rules.definition`.
 _PLAIN_OPTIONS = tuple(
     name for name in ScheduleUpdate.__struct_fields__ if name in PolicyOptions.__annotations__ and name != "window"
 )
@@ -68,7 +68,7 @@ MEASURED_FIRES = 100
 
 
 class ScheduleInput(Struct, frozen=True, kw_only=True):
-    """A definition made from a request. Header values of an HTTP agent are apart: they must not get into the log."""
+    """A definition made from a request. Header values of an agent are kept apart: they must not get into the log."""
 
     want: ScheduleRequest
     #: New header values by name; None leaves all headers as they are.
@@ -174,8 +174,8 @@ def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | No
     """Return those of the options `trigger`, `delay` and `tz` that the request sets: name → value.
 
     A new schedule always gets `tz`. `full_name` is the schedule's name with its namespace. `old` is the definition that
-    is edited; None for a new schedule. A field of the trigger that the request leaves out has the value in `old`, if
-    the trigger there is of the same kind. `default_tz` is the zone of a new schedule that names none.
+    is edited; None for a new schedule. A field of the trigger that the request leaves out keeps its value in `old`,
+    if the trigger there is of the same kind. `default_tz` is the zone of a new schedule that names none.
     """
     before = None if old is None else old.trigger
     tz = _or_default(given.timezone, default_tz if old is None else old.tz)
@@ -199,7 +199,7 @@ def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | No
 
 
 def _named_kind(given: ScheduleUpdate) -> str | None:
-    """Return the name of the field in `given` that says when to fire, None without one. Raises: Refused for several."""
+    """Return the name of the field in `given` that says when to fire; None without one. Raises: Refused for several."""
     named = [field for field in _TRIGGER_FIELDS if getattr(given, field) is not UNSET]
     if len(named) > 1:
         fields = " and ".join(_TRIGGER_FIELDS[field] for field in named)
@@ -416,7 +416,7 @@ def _parse_retry(
 
 
 def default_retry(ms: Mainspring, task: str) -> RetryPolicy | None:
-    """Return the retry policy of a task, which a schedule without a policy follows; None if the task has none."""
+    """Return the retry policy of the task, which a schedule without a policy follows; None if it is not registered."""
     known = ms.tasks.get(task)
     return None if known is None else known.options.retry
 

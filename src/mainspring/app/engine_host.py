@@ -33,7 +33,8 @@ from mainspring.ports.store import Capabilities, Store
 from mainspring.ports.threads import Threads
 from mainspring.runtime.engine_thread import EngineLoop, ThreadLoop
 from mainspring.runtime.runtime import Runtime, open_broker, open_store
-from mainspring.service.commands import MAX_ROWS_PER_COMMIT, NewRun, stored_run
+from mainspring.service.commands import MAX_ROWS_PER_COMMIT, stored_run
+from mainspring.service.requests import NewRun
 
 T = TypeVar("T")
 
@@ -100,7 +101,8 @@ class RunIds:
 class EngineHost:
     """Owner of an app's runtime: opens it at the first `call`, closes it, and opens it again after a fork or a close.
 
-    `call` runs coroutines on the engine's loop. `enqueue` can store new runs on the caller's own thread.
+    The runtime is the open store with the parts of the engine. `call` runs coroutines on the engine's loop. `enqueue`
+    can store new runs on the caller's own thread.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class EngineHost:
         self.settings = settings or self.settings
 
     def enable_agents(self, settings: AgentSettings | None = None) -> None:
-        """Have the engine call HTTP agents from its next start on.
+        """Let the engine call HTTP agents from its next start on.
 
         `settings` None: keep the settings in `agents`; if there are none, use the defaults.
         """
@@ -301,16 +303,16 @@ class EngineHost:
         return self.clock.now() if self._runtime is None else self._runtime.time.now()
 
     def report_progress(self, held: HeldRun, text: str) -> None:
-        """Have the engine's loop store `text` as the progress line of an attempt soon; do not wait. Thread: any.
+        """Let the engine's loop store `text` as the progress line of an attempt soon; do not wait. Thread: any.
 
         If the loop does not run, the line is dropped.
         """
         self.engine.post(self._progress.put, held, text)
 
     def subscribe(self, types: tuple[type[Event], ...], subscriber: Subscriber, *, everywhere: bool) -> None:
-        """Call `subscriber` with events of these types that this process commits, while the engine runs.
+        """While the engine runs, call `subscriber` with events of these types that this process commits.
 
-        `everywhere`: with events that any instance in the app's namespace commits.
+        With `everywhere`, call it with those that any instance in the app's namespace commits.
         """
         self.bus.subscribe(types, subscriber, everywhere=everywhere)
         if self._runtime is not None:

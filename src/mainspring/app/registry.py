@@ -30,7 +30,7 @@ from mainspring.model.policies import (
 from mainspring.model.schedule import Schedule
 from mainspring.ports.executor import Kind
 from mainspring.rules.definition import PolicyOptions, SpecTarget, build_spec, digest_of, suggest_option
-from mainspring.service.commands import ScheduleRequest
+from mainspring.service.requests import ScheduleRequest
 
 if TYPE_CHECKING:
     from mainspring.app.mainspring import Mainspring
@@ -42,7 +42,7 @@ Executor = Literal["auto", "loop", "thread", "process"]
 
 
 class TaskSettings(TypedDict, total=False):
-    """Options of `@ms.task(…)`. Each may be absent, and then has its default."""
+    """Options of `@ms.task(…)`. An option that is absent gets its default."""
 
     #: Name of the task; None: the name of the function.
     name: str | None
@@ -185,10 +185,10 @@ class Registry:
         return name
 
     def _make_task(self, function: Callable[..., Any], name: str, options: TaskOptions) -> BaseTask[Any, Any]:
-        """Return the function as one of four task classes: async or not, with the run's `Context` first or not.
+        """Return a task for the function, of one of four classes: async or not, with the run's `Context` first or not.
 
-        Why: so `task(…)` has the function's own signature for type checkers. The `kind` "async" in `options` selects
-        the async classes.
+        Why four: so a call of the task has the function's own signature for type checkers. The `kind` "async" in
+        `options` selects the async classes.
         """
         is_async = options.kind == "async"
         task: BaseTask[Any, Any] = (AsyncTask if is_async else Task)(self._app, self._host, function, name, options)
@@ -199,7 +199,7 @@ class Registry:
         return task
 
     def find_task(self, task: BaseTask[Any, Any] | Callable[..., Any] | str) -> BaseTask[Any, Any]:
-        """Return the task that `task` stands for: a task itself, a task's name, or a function with a task's name.
+        """Return the task that `task` stands for: a task itself, a task's name, or a function whose name is a task's.
 
         Raises: UnknownTask, with the nearest name; InvalidInput for the built-in task of HTTP agents.
         """
@@ -341,9 +341,10 @@ class Registry:
     ) -> tuple[Body | None, Callable[[str | None], Any]]:
         """Return what `Mainspring.trigger` needs for one run of a schedule: (payload, decoder of the result).
 
-        The payload is None if the run has the schedule's own. The decoder turns the stored JSON text into the task's
-        return value, or returns the text if the task is not registered here. Raises: InvalidInput for arguments to an
-        agent or a payload to a task; UnknownTask for arguments of a task that is not registered here.
+        The payload is None if the run gets the schedule's own. The decoder turns the stored JSON text into the task's
+        return value, or into an `HttpResult` for an agent. If the task is not registered here, it returns the text.
+        Raises: InvalidInput for arguments to an agent or a payload to a task; UnknownTask for arguments of a task that
+        is not registered here.
         """
         limit = self._host.settings.payload_limit
         has_arguments = args is not None or kwargs is not None

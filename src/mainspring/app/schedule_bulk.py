@@ -15,10 +15,11 @@ from mainspring.model.ids import check_name
 from mainspring.model.policies import OnConflict
 from mainspring.rules.definition import digest_of
 from mainspring.rules.triggers.every import Every
-from mainspring.service.commands import MAX_ROWS_PER_COMMIT, ScheduleRequest
+from mainspring.service.commands import MAX_ROWS_PER_COMMIT
+from mainspring.service.requests import ScheduleRequest
 
-#: Options whose items are always parsed, never copied from the item before. Why: their value may be an object that the
-#: caller changes, or their meaning depends on the schedule's name or on the time.
+#: The definition of an item with one of these options is not copied for the next item. Why: the value may be an object
+#: that the caller changes, or its meaning depends on the schedule's name or on the time.
 _NEVER_SHARED = frozenset({"args", "kwargs", "payload", "cron", "delay", "at"})
 
 
@@ -30,7 +31,7 @@ class BulkReader:
     """
 
     def __init__(self, make_request: Callable[..., ScheduleRequest], task: Any) -> None:
-        """`make_request` makes a definition of options; `task` is the task, or HTTP agent, of items that name none."""
+        """`make_request` makes a definition from options. `task`: the task or HTTP agent of items that name none."""
         self._make_request = make_request
         self._task = task
         self._last: tuple[Mapping[str, Any], ScheduleRequest] | None = None
@@ -51,7 +52,10 @@ class BulkReader:
         return request
 
     def _vary_last(self, item: Mapping[str, Any]) -> ScheduleRequest | None:
-        """Return the last definition with this item's name and interval; None if the items differ in anything else."""
+        """Return a copy of the last definition, with the name and the interval of `item`.
+
+        Return None if there is no definition to copy, or if `item` differs from the last item in anything else.
+        """
         if self._last is None:
             return None
         before, last = self._last
@@ -77,7 +81,7 @@ def _is_same_kind_of_interval(value: Any, other: Any) -> bool:
 async def create_many(
     host: EngineHost, reader: BulkReader, items: Iterable[Mapping[str, Any]], on_conflict: OnConflict
 ) -> int:
-    """Create a schedule for each item, `MAX_ROWS_PER_COMMIT` in a commit, and return how many are new.
+    """Create a schedule for each item, up to `MAX_ROWS_PER_COMMIT` in a commit, and return how many are new.
 
     `on_conflict`: what to do if a name exists with another definition. The items of the next commit are read while a
     commit is stored. An error of an item or of the store ends the work; schedules stored before stay.

@@ -15,7 +15,8 @@ from mainspring.model.http import HttpAgent
 from mainspring.model.instant import duration_ms
 from mainspring.model.schedule import Schedule
 from mainspring.rules.definition import SpecTarget, WhenAndHow, amend, digest_of
-from mainspring.service.commands import MAX_WRITE_ATTEMPTS, RevisionConflict, ScheduleRequest
+from mainspring.service.commands import MAX_WRITE_ATTEMPTS, RevisionConflict
+from mainspring.service.requests import ScheduleRequest
 
 if TYPE_CHECKING:
     from mainspring.app.engine_host import EngineHost

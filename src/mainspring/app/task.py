@@ -40,7 +40,8 @@ from mainspring.model.policies import (
 from mainspring.model.settings import MAX_PAYLOAD_BYTES
 from mainspring.ports.executor import Handler, HeldRun, Kind
 from mainspring.rules.lanes import lane_of, task_gate
-from mainspring.service.commands import MAX_ROWS_PER_COMMIT, NewRun
+from mainspring.service.commands import MAX_ROWS_PER_COMMIT
+from mainspring.service.requests import NewRun
 
 if TYPE_CHECKING:
     from mainspring.app.engine_host import EngineHost
@@ -75,7 +76,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
 
 
 class CallOptions(Struct, frozen=True, kw_only=True):
-    """Settings of single calls, made by `using(…)`; None leaves the task's own. Durations in milliseconds."""
+    """Settings of single calls, made by `using(…)`. None: the task's own setting applies. Durations in milliseconds."""
 
     priority: Priority | None = None
     queue: str | None = None
@@ -170,7 +171,8 @@ class BaseTask(Generic[P, R]):
 
         Each item is a tuple of arguments, or a dictionary of named ones. If one does not fit, WrongArguments is raised
         and nothing is stored. With `connection`, all runs are part of the transaction that is open on it. With
-        `using(unique=…)` all items have one key, so that only the first is stored while its run is open.
+        `using(unique=…)` all items have the same key: while the run of the first is open, the others store nothing and
+        get a handle of that run.
         """
         bodies = self._bodies(items)
         host, decode = self._host, self.signature.result
@@ -209,7 +211,7 @@ class BaseTask(Generic[P, R]):
 
     @property
     def sync(self) -> SyncTask[P, R]:
-        """The methods that enqueue as blocking ones, for code without an event loop: `send.sync.enqueue("acme")`."""
+        """`enqueue` and `enqueue_many` as blocking methods, for code without an event loop: `send.sync.enqueue(…)`."""
         return SyncTask(self, self._host)
 
     def using(
@@ -360,7 +362,7 @@ class BaseTask(Generic[P, R]):
 
 
 class Task(BaseTask[P, R]):
-    """A task of a function without a context; calling it calls the function."""
+    """A task of a function whose first parameter is not the context; calling it calls the function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         value: R = self.function(*args, **kwargs)
@@ -368,7 +370,7 @@ class Task(BaseTask[P, R]):
 
 
 class AsyncTask(BaseTask[P, R]):
-    """A task of a coroutine function without a context; calling it returns the coroutine."""
+    """A task of a coroutine function whose first parameter is not the context; calling it returns the coroutine."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)

@@ -14,7 +14,8 @@ from mainspring.model.ids import unshared_body_id
 from mainspring.model.run import Run
 from mainspring.ports.store_extras import TransactionalStore
 from mainspring.runtime.runtime import Runtime
-from mainspring.service.commands import MAX_ROWS_PER_COMMIT, NewRun, stored_run
+from mainspring.service.commands import MAX_ROWS_PER_COMMIT, stored_run
+from mainspring.service.requests import NewRun
 
 if TYPE_CHECKING:
     from mainspring.app.engine_host import EngineHost
@@ -24,11 +25,11 @@ Stored = list[tuple[Run, bool]]
 
 
 async def join(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
-    """Insert the runs `news` in the open transaction of `connection`, and return the stored runs. Thread: the caller's.
+    """Insert the runs `news` in the open transaction of `connection`. Thread: the caller's.
 
-    Each stored run comes with True, or an open run with the same unique key with False. If the store needs it, the
-    runs' gates are stored before, in a commit of their own. Raises: InvalidInput if the store cannot join a caller's
-    transaction.
+    Return (run, True) for each of them; but if an open run has the same unique key, return (that run, False) in its
+    place. If the store needs it, the runs' gates are stored before, in a commit of their own. Raises: InvalidInput if
+    the store cannot join a caller's transaction.
     """
     runtime = await host.open_runtime()
     store = _require_joinable(runtime)
@@ -42,11 +43,11 @@ async def join(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
 
 
 def join_blocking(host: EngineHost, connection: Any, news: list[NewRun]) -> Stored:
-    """Insert the runs `news` in the open transaction of `connection`, whose driver blocks, and return the stored runs.
+    """Insert the runs `news` in the open transaction of `connection`, whose driver blocks.
 
-    Each stored run comes with True, or an open run with the same unique key with False. If the store needs it, the
-    runs' gates are stored before, in a commit of their own. Raises: InvalidInput if the store cannot join a caller's
-    transaction. Thread: the caller's, which runs no event loop.
+    Return (run, True) for each of them; but if an open run has the same unique key, return (that run, False) in its
+    place. If the store needs it, the runs' gates are stored before, in a commit of their own. Raises: InvalidInput if
+    the store cannot join a caller's transaction. Thread: the caller's, which runs no event loop.
     """
     runtime = host.block_on(host.open_runtime(), "task.enqueue(…)")
     store = _require_joinable(runtime)
@@ -102,10 +103,10 @@ def _make_changes(
 
 
 def _with_unshared_bodies(news: list[NewRun]) -> list[NewRun]:
-    """Return the runs without their gates, which are stored already, and with payload ids that no other runs use.
+    """Return the runs `news` without their gates, which are stored already, and with new ids of their payloads.
 
-    Equal payloads in `news` share an id. Why: another connection that stored an equal payload under an equal id would
-    wait for the caller's commit.
+    Only the runs in `news` use these ids; equal payloads among them share one. Why: another connection that stored an
+    equal payload under an equal id would wait for the caller's commit.
     """
     own: dict[str, Body] = {}
     answer: list[NewRun] = []
@@ -120,7 +121,7 @@ def _with_unshared_bodies(news: list[NewRun]) -> list[NewRun]:
 
 
 def _pair_results(runs: list[Run], changes: list[Change], results: list[Result]) -> Stored:
-    """Return each run of a chunk with True, or the open run that has its unique key with False.
+    """Return (run, True) for each run of a chunk; (open run, False) if an open run has its unique key.
 
     `results` are the results of the `changes` that inserted the chunk.
     """

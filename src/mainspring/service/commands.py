@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.engine.store_clock import StoreClock
@@ -19,16 +18,15 @@ from mainspring.model.errors import (
     UnknownSchedule,
     suggest_nearest,
 )
-from mainspring.model.events import DeclarationConflict, Event, RunEvent, RunScheduled, SchedulePaused
+from mainspring.model.events import DeclarationConflict, Event, RunEvent, SchedulePaused
 from mainspring.model.gate import Gate
-from mainspring.model.http import HTTP_TASK, HttpAgent
+from mainspring.model.http import HTTP_TASK
 from mainspring.model.ids import IdFactory, storable_text
 from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.policies import OnConflict
 from mainspring.model.run import OPEN, Run, State
-from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
-from mainspring.model.trigger import AtSpec
+from mainspring.model.schedule import Schedule
 from mainspring.ports.log_cursor import LogCursor, open_cursor
 from mainspring.ports.paging import find_log_end
 from mainspring.ports.store import Bodies, Events, KeyValues, Runs, Schedules, Store
@@ -48,6 +46,7 @@ from mainspring.rules.planning import OpenRuns
 from mainspring.rules.redeploy import LiveDeclaration, judge_declaration, version_key
 from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
 from mainspring.rules.schedule_draft import ScheduleDraft
+from mainspring.service.requests import NewRun, ScheduleRequest
 
 if TYPE_CHECKING:
     from mainspring.agents.vault import Vault
@@ -60,38 +59,6 @@ MAX_ROWS_PER_COMMIT = 1_000  # runs or schedules
 
 class RevisionConflict(Exception):
     """Raised to refuse an edit or deletion because the schedule no longer has the revision that the caller read."""
-
-
-class NewRun(Struct, frozen=True, gc=False):
-    """A run to enqueue: its first event, the payload that the event refers to, and the gates to create for the run."""
-
-    event: RunScheduled
-    bodies: tuple[Body, ...] = ()
-    gates: tuple[Gate, ...] = ()
-
-
-class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """A schedule to create, or to replace an existing one: name, definition, origin, and payload and gates to store."""
-
-    ns: str
-    name: str
-    spec: ScheduleSpec
-    digest: str  # hash of the definition that code declares; if no code does, hash of `spec`
-    bodies: tuple[Body, ...] = ()
-    gates: tuple[Gate, ...] = ()
-    origin: Origin = "api"
-    by: str = ""  # person, program or API key behind the request
-    app: str = ""  # application whose code declares the schedule; "" if no code does
-    version: str = ""  # version of that code
-    delay: Ms | None = None  # time from the creation to the only fire; replaces the trigger
-    paused: str | None = None  # the schedule is created paused, for this reason; None: it is created active
-    agent: HttpAgent | None = None  # the HTTP agent, until its header values are stored: they must not get into the log
-
-    def spec_at(self, now: Ms) -> ScheduleSpec:
-        """Return the definition to store at the instant `now`; a delay becomes one fire that long after `now`."""
-        if self.delay is None:
-            return self.spec
-        return replace(self.spec, trigger=AtSpec((now + max(1, self.delay),)))
 
 
 class Commands:
@@ -234,7 +201,7 @@ class Commands:
     async def create_many(self, wants: list[ScheduleRequest], on_conflict: OnConflict = "error") -> int:
         """Create schedules in one commit, and return how many schedules this commit created.
 
-        Names that exist are then handled as by `create`. The created schedules stay, also on ScheduleConflict.
+        Names that exist are then handled as by `create`. If that raises ScheduleConflict, the created ones stay.
         """
         wants = [want if want.agent is None else await self.with_stored_headers(want) for want in wants]
         now = self._time.now()
@@ -294,7 +261,7 @@ class Commands:
         """Create, update or resume a schedule as code declares it, and return the verdict of `judge_declaration`.
 
         `live`: what other live instances declare. `on_drift`: "keep" a person's edit, or overwrite it with the "code".
-        On "conflict" (a live instance of newer code declares it differently), only an event is written, a note of it.
+        On "conflict" (a live instance of newer code declares it differently), only write a `DeclarationConflict` event.
         """
         want = await self.with_stored_headers(want)
         found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
@@ -353,7 +320,7 @@ class Commands:
         return row
 
     async def trigger(self, schedule: Schedule, body: Body | None = None, *, by: str = "") -> Run:
-        """Enqueue a run of a schedule for now, beside its planned runs. `body`: payload in place of the schedule's."""
+        """Enqueue an extra run of a schedule for now, and return it. `body`: payload in place of the schedule's."""
         if schedule.state == "deleted":
             raise UnknownSchedule(f"the schedule {schedule.name!r} was deleted")
         now = self._time.now()
@@ -392,8 +359,8 @@ class Commands:
         return found[0] if found and found[0].n == schedule.n else schedule
 
     async def cancel_older(self, draft: ScheduleDraft) -> None:
-        """Cancel the newest 1,000 open runs but those of `draft` (overlap "cancel_running"). Wait for no run to end."""
-        new = {run.id for run in draft.runs}
+        """Request that the newest 1,000 open runs of the draft's schedule be cancelled, except those that it adds."""
+        new = {run.id for run in draft.runs}  # they replace the older runs (overlap "cancel_running")
         for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
             if run.cancel is None and run.id not in new:
                 await self._command(run, RequestCancel("replaced by a newer fire", "overlap"))

@@ -44,7 +44,8 @@ from mainspring.model.http import HTTP_TASK, HttpTarget
 from mainspring.model.instant import instant_ms
 from mainspring.model.schedule import Schedule, ScheduleSpec, ScheduleState
 from mainspring.ports.store import Schedules
-from mainspring.service.commands import MAX_WRITE_ATTEMPTS, RevisionConflict, ScheduleRequest
+from mainspring.service.commands import MAX_WRITE_ATTEMPTS, RevisionConflict
+from mainspring.service.requests import ScheduleRequest
 
 #: Reason of a pause by `enabled: false`.
 DISABLED = "disabled"
