@@ -45,7 +45,7 @@ async def test_it_is_degraded_while_the_store_is_away_and_says_why(monkeypatch: 
             await t.advance("15s")
             health = ms.health()
             assert (health.status, health.ok) == ("degraded", False)
-            assert {"settler", "worker", "heart", "presence"} <= set(health.failing)
+            assert {"settler", "worker", "heartbeat", "presence"} <= set(health.failing)
             assert all("the cable is cut" in why for why in health.failing.values())
         await t.advance("15s")
         assert ms.health().ok
@@ -61,7 +61,7 @@ async def test_a_store_that_says_nothing_counts_as_away(monkeypatch: pytest.Monk
             patch.setattr(t.runtime.store, "renew", silent)
             await t.advance("15s")
             assert ms.health().status == "degraded"
-            assert "has not answered for" in ms.health().failing["heart"]
+            assert "has not answered for" in ms.health().failing["heartbeat"]
 
 
 async def test_a_store_that_was_away_for_long_is_asked_again_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ MAX_WAIT_SECONDS = 60.0
 class StoreListener(Loop):
     """Waits for the store's hints. A lost hint costs only latency, because every loop polls as well."""
 
-    name = "watcher"
+    name = "store-listener"
 
     def __init__(self, store: Store, poll: float, on_hint: Callable[[], None]) -> None:
         """Wait for hints of `store`, and call `on_hint`, which wakes the loops of this instance.

@@ -50,7 +50,7 @@ class WorkerSet:
         """Make the set, without a worker yet.
 
         `owner`: the name for claims; the worker of agents appends ":http" to it. `handlers`: task name → handler.
-        `post(function)`, from any thread: have the engine loop call `function` soon.
+        `post(function)` schedules `function()` on the engine loop, from any thread.
         """
         self._store = store
         self._clock = clock
@@ -165,7 +165,7 @@ class WorkerSet:
             self.executors,
             publisher,
             self._post,
-            heartbeat_name="agents-heart",
+            heartbeat_name="agents-heartbeat",
             under_way=lambda: client.under_way,
         )
         self.executors["http"] = make_agent_executor(self._handler_loop, self._clock, agents.outcomes.put, client)
@@ -173,7 +173,7 @@ class WorkerSet:
         return agents
 
     def stop_claiming(self) -> None:
-        """Have the workers claim and begin no more runs. Attempts that have begun go on."""
+        """Let the workers claim and begin no more runs. Attempts that have begun go on."""
         for worker in self:
             worker.stop_claiming()
 
@@ -199,7 +199,7 @@ class WorkerSet:
     # ── what other parts of the instance call ──────────────────────────────
 
     def wake(self) -> None:
-        """Have every worker claim soon, without waiting for its poll."""
+        """Let every worker claim soon, without waiting for its poll."""
         for worker in self:
             worker.wake()
 
@@ -233,7 +233,7 @@ class WorkerSet:
 
     @property
     def running(self) -> int:
-        """Number of runs that the workers hold, those that wait for a slot included."""
+        """Number of runs that the workers hold, including those that wait for a slot."""
         return sum(len(worker.running) for worker in self)
 
     @property

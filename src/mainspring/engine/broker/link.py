@@ -1,4 +1,4 @@
-"""The broker link: all that a broker adds to an instance. It publishes messages, reads them, and replaces lost ones."""
+"""The broker link: all that a broker adds to an instance. It publishes and reads messages, and replaces lost ones."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class BrokerLink:
         return HintResender(self, leader, self._store, self._clock, self._settings, handlers)
 
     def listen(self, on_event: Callable[[], None]) -> None:
-        """Have `on_event` called whenever this or another instance published events. A second call does nothing."""
+        """From now on, call `on_event` whenever this or another instance published events. A second call is ignored."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(on_event))
 
@@ -173,7 +173,7 @@ class HintResender(Loop):
     runs, too; a message brings the runs to idle workers, which wait for messages.
     """
 
-    name = "sweep"
+    name = "hint-resender"
 
     def __init__(
         self,
@@ -211,13 +211,14 @@ class HintResender(Loop):
         return self.poll
 
     async def resend(self) -> int:
-        """Announce overdue runs again if there are more of them than unanswered messages. Return how many it announced.
+        """Announce overdue runs again if there are more of them than unanswered messages. Return their number.
 
         Only lanes in whose topic no message waits are compared: elsewhere a waiting message may name an overdue run.
         Runs that were announced again lately are left out, and at most `RESEND_BATCH_RUNS` are taken.
 
         An unanswered message explains an overdue run: a worker may have the message and no free slot for its run.
-        Usually nothing is overdue, and one cheap query to the store shows it. Raises: StoreError, BrokerError.
+        Unanswered means read by a worker and not yet acknowledged. Usually nothing is overdue, and one cheap query to
+        the store shows it. Raises: StoreError, BrokerError.
         """
         settings = self._settings
         lanes = tuple(lane_of(settings.namespace, queue) for queue in settings.queues)

@@ -1,7 +1,8 @@
 """The log follower: reads new events of every instance from the store's event log, for subscribers in this process.
 
 The log holds every event once, in order. It is read when it may have grown: after a hint of the store, after a commit
-in this process, or after a message in the broker's topic `events`. Without any of these it is read twice a second.
+in this process, or after a message in the broker's topic `events`. Without any of these it is read at least twice a
+second.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from mainspring.engine.loop import Loop
 from mainspring.model.events import Event
 from mainspring.ports.log_cursor import LogCursor
 
-#: Seconds between two reads: the first pause after an event, and the longest pause.
+#: Seconds between two reads if nothing wakes the follower. With each read that finds no event, the pause grows by half,
+#: starting from the first value, up to the second.
 MIN_READ_PAUSE_SECONDS, MAX_READ_PAUSE_SECONDS = 0.05, 0.5
 #: The most events in one read.
 READ_BATCH_EVENTS = 500
@@ -21,7 +23,7 @@ READ_BATCH_EVENTS = 500
 class LogFollower(Loop):
     """Publishes each event of a namespace that is appended to the log after `begin`. Thread: engine loop."""
 
-    name = "everywhere"
+    name = "log-follower"
 
     def __init__(self, ns: str, follow: Callable[[], Awaitable[LogCursor]], publish: Callable[[Event], None]) -> None:
         """Publish the events of the namespace `ns` through `publish`. `follow` opens a cursor at the end of the log."""
@@ -42,9 +44,9 @@ class LogFollower(Loop):
         return self._follower
 
     async def run_once(self) -> float:
-        """Read up to `READ_BATCH_EVENTS` new events and publish those of the namespace. Return the seconds to wait.
+        """Read about `READ_BATCH_EVENTS` new events at most, and publish those of the namespace.
 
-        Raises: StoreError.
+        Return the seconds to wait; 0 if there were events, because there may be more. Raises: StoreError.
         """
         follower = await self.begin()
         steps = await follower.read(READ_BATCH_EVENTS)

@@ -67,7 +67,7 @@ class Worker(Loop):
         publisher: EventSink,
         post: Callable[[Callable[[], None]], None],
         *,
-        heartbeat_name: str = "heart",
+        heartbeat_name: str = "heartbeat",
         under_way: Callable[[], int] | None = None,
     ) -> None:
         """Make a worker that claims under the name `owner`. `publisher` receives a `RunStarted` event for each claim.
@@ -256,7 +256,7 @@ class Worker(Loop):
     def _wanted(self) -> int:
         """Return how many runs to claim at most: for free slots and for the local queue. Zero or less: make no claim.
 
-        Zero while a run that may crash only once more is held: its crash would also count for runs claimed beside it.
+        Zero while a run is held whose next crash would end it: a crash would count for the runs claimed now, too.
         """
         slots = self._settings.concurrency
         if self.draining or not self._handlers or self._last_chances or self.slots.taken >= slots:
@@ -276,7 +276,7 @@ class Worker(Loop):
     def _claim_ahead_ms(self) -> Ms:
         """Return how many milliseconds ahead of their time to claim runs; 0: claim only runs that are due.
 
-        0 if runs are rare or wait for slots, before a measurement, with a broker, HTTP agents or an at-most-once task.
+        0 if runs are rare or too many for the slots, before a measurement, with a broker, agents, an at-most-once task.
         """
         if self._was_claim_full or self._waiting or self._hints is not None or self._under_way is not None:
             return 0
@@ -484,8 +484,8 @@ class Worker(Loop):
     async def hand_back(self, reason: str) -> None:
         """Stop every attempt, hand back its run for `reason`, and wait for the recorder to store the outcomes.
 
-        An attempt that has not ended after about 0.2 s, such as a thread's, is abandoned: its run is handed back while
-        it runs on. A run with `recovery="fail"` whose handler has begun ends as lost instead.
+        An attempt that has not ended after about 0.2 s, such as one in a thread, is abandoned: its run is handed back
+        while it runs on. A run with `recovery="fail"` whose handler has begun ends as lost instead.
         """
         for held in list(self.running.values()):
             if held.stop is None:
