@@ -153,8 +153,8 @@ def test_a_call_may_fall_silent_more_often_than_a_handler(task: str, crashes: in
     run = Run(
         id="r", task=task, state=State.RUNNING, epoch=crashes + 1, attempt=crashes + 1, crashes=crashes, owner="o"
     )
-    somebody: Any = SimpleNamespace(_handlers={}, _change_id=lambda: "c")
-    change = Settler._expire(somebody, run, 1_000)
+    settler: Any = SimpleNamespace(_handlers={}, _change_id=lambda: "c")
+    change = Settler._expire(settler, run, 1_000)
     assert change.run is not None
     assert change.run.state is after
 

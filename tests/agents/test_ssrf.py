@@ -46,7 +46,7 @@ class Wire:
 
     async def connect(self, _loop: Any, _socket: Any, address: Any) -> None:
         self.dialled.append(address[0])
-        raise ConnectionRefusedError(111, "the test lets nobody through")
+        raise ConnectionRefusedError(111, "the test accepts no connection")
 
     def getaddrinfo(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def ask(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:

@@ -316,7 +316,7 @@ async def test_a_delay_counts_from_when_it_is_stored_so_that_even_none_fires(ms:
             while "now0" not in ran:  # noqa: ASYNC110 - a fire beside an open run is skipped
                 await asyncio.sleep(0.01)
             await ms.schedule("now0", note, delay="1ms", args=("again",), on_conflict="replace")
-            while len(ran) < 7:  # noqa: ASYNC110 - whoever runs them signals nobody
+            while len(ran) < 7:  # noqa: ASYNC110 - no event tells when the list grows
                 await asyncio.sleep(0.01)
     assert sorted(ran) == ["again", "edited", *(f"now{n}" for n in range(5))]
 

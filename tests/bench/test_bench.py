@@ -29,8 +29,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_tiny_run_yields_sane_figures(tmp_path: Path) -> None:
     asked = ("--here", "--only", "drain", "--n", "200", "--runs", "1", "--json", "--no-gate", "--dir", str(tmp_path))
-    who = ("--contender", "mainspring", "--contender", "floor")
-    done = subprocess.run([sys.executable, "-m", "bench", *asked, *who], cwd=ROOT, capture_output=True, text=True)
+    contenders = ("--contender", "mainspring", "--contender", "floor")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *asked, *contenders], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     ours, floor = found["scenarios"]["drain"]["parts"]

@@ -36,9 +36,9 @@ def test_a_tiny_run_on_a_durable_server(tmp_path: Path) -> None:
     database_url()  # skips where there is no server to be had
     asked = ("--here", "--n", "120", "--runs", "1", "--json", "--no-gate", "--dir", str(tmp_path))
     only = ("--part", "postgres", "--only", "pg-drain", "--only", "pg-held")
-    who = ("--contender", "mainspring-pg", "--contender", "floor-pg")
+    contenders = ("--contender", "mainspring-pg", "--contender", "floor-pg")
     done = subprocess.run(
-        [sys.executable, "-m", "bench", *asked, *only, *who], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "bench", *asked, *only, *contenders], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -42,9 +42,9 @@ def test_a_tiny_run_on_redis(tmp_path: Path) -> None:
     server_url()  # skips where there is no server to be had
     asked = ("--here", "--n", "120", "--runs", "1", "--json", "--no-gate", "--dir", str(tmp_path))
     only = ("--part", "redis", "--only", "redis-drain", "--only", "redis-enqueue")
-    who = ("--contender", "mainspring-redis", "--contender", "floor-redis")
+    contenders = ("--contender", "mainspring-redis", "--contender", "floor-redis")
     done = subprocess.run(
-        [sys.executable, "-m", "bench", *asked, *only, *who], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "bench", *asked, *only, *contenders], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

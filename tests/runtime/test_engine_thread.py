@@ -122,7 +122,7 @@ async def test_a_thread_that_is_asked_for_something_stays_until_it_has_answered(
     assert engine.begun, "its owner uses it"
     await asyncio.gather(engine.stop_when_idle(lambda: True), engine.stop_when_idle(lambda: True))
     assert not engine.begun
-    engine.post(pytest.fail, "nobody is there to call this")
+    engine.post(pytest.fail, "no loop runs that could call this")
 
 
 async def test_what_is_under_way_on_it_is_not_cut_off_and_ends_it() -> None:

@@ -201,9 +201,9 @@ def test_a_damaged_file_is_refused_reported_or_a_valid_beginning_and_never_reset
         elif found[1]:
             seen["reported by events verify"] += 1
         else:
-            assert found[0] == events[: len(found[0])], (seed, kind, "another history, and nobody says so")
+            assert found[0] == events[: len(found[0])], (seed, kind, "another history, without an error")
             if which == "x.db":
-                assert len(found[0]) == len(events), (seed, kind, "a part is gone, and nobody says so")
+                assert len(found[0]) == len(events), (seed, kind, "a part is gone, without an error")
             seen["whole" if len(found[0]) == len(events) else "a valid beginning"] += 1
         shutil.rmtree(folder)
     print(which, dict(seen))

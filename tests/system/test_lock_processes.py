@@ -53,7 +53,7 @@ class Wanting:
                 if ("end", token, pid) not in self.lines():
                     return pid, token
                 os.kill(pid, signal.SIGCONT)
-        raise AssertionError("nobody was caught inside")
+        raise AssertionError("no process was caught inside")
 
     def wait_for(self, token: int) -> None:
         """Wait until a process has a token of at least this value."""

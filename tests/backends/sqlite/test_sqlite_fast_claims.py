@@ -188,7 +188,7 @@ async def test_a_release_answers_whether_any_run_is_parked(tmp_path: Path) -> No
         [enqueue_change(recorder.ids, run, gates=[Gate("a", 1), Gate("b", 1)]) for run in runs],
         claim_request=ClaimRequest(OFFER, 9),
     )
-    assert recorder.answers[-1].parked, "nobody asked"
+    assert recorder.answers[-1].parked, "the store did not look, so a run may be parked"
     started = [one.run for one in recorder.answers[-1].claimed.claims]
     assert len(started) == 2
     left_a, left_b = (success(recorder.ids, run) for run in sorted(started, key=lambda run: run.gates))

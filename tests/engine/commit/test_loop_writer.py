@@ -122,7 +122,7 @@ async def test_close_leaves_no_connection_and_the_next_call_opens_again() -> Non
         assert await connections(connection) >= 2
         await ms.close()
         async with asyncio.timeout(10):
-            while await connections(connection):  # noqa: ASYNC110 - the server tells nobody when one is gone
+            while await connections(connection):  # noqa: ASYNC110 - the server sends no event when a connection ends
                 await asyncio.sleep(0.01)
     await often(ms)
     assert len(await ms.runs(limit=100)) == 2 * (FIRST + 3)
@@ -141,7 +141,7 @@ def test_a_loop_that_ends_takes_its_connection_along() -> None:
     async def settled() -> None:
         """Those that were closed are gone at the server, too, and no others are left."""
         async with server() as connection, asyncio.timeout(10):
-            while await connections(connection) > own():  # noqa: ASYNC110 - the server tells nobody
+            while await connections(connection) > own():  # noqa: ASYNC110 - the server sends no event
                 await asyncio.sleep(0.01)
 
     for _ in range(2):

@@ -317,7 +317,7 @@ async def test_a_start_takes_the_look_that_is_due_soon() -> None:
     world.posted.pop()()
     assert world.start_at(0.3) == 1
     world.posted.pop()()
-    assert world.start_at(1.1) == 0, "those who do not stop are looked for in a turn of its own"
+    assert world.start_at(1.1) == 0, "handlers that do not stop are looked for in a later turn of the loop"
     await world.dog.close()
 
 

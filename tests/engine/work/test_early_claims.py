@@ -302,7 +302,7 @@ async def test_outcomes_of_early_runs_wait_for_the_next_dispatch_unless_runs_wai
     for spare[0] in (False, None):
         early.dispatch_due()
         deferred.append(outcomes.deferring)
-    assert deferred == [True, False], "no slot is spare, and nobody needs one; then somebody does"
+    assert deferred == [True, False], "no slot is free; first no run waits for one, then a run does"
     assert outcomes.drained == 3
     assert len(early.remove_all()) == 1
 
