@@ -6,8 +6,8 @@ imports nothing from this module.
 
     MAINSPRING_FAILPOINT=materialise:before_commit:crash@2      crash when the point is reached for the second time
 
-`crash` ends the process at the point (exit code 137, nothing is cleaned up). `crash_after` carries out the step behind
-the point and ends the process at the next point. `raise` lets the call fail as an unreachable store does.
+`crash` ends the process at the point (exit code 137, nothing is cleaned up). `crash_after` carries out the step after
+the point and ends the process at the next point. `raise` lets the call fail, as if the store were unreachable.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _STEPS: Mapping[str, str] = {
     "after_commit": "ack_lost",
     "after_migrate": "after_migrate",
 }
-#: Failpoints that have another name than purpose and step give.
+#: Name made of purpose and step → the name that `FAILPOINT_MEANINGS` has for it, where the two differ.
 _RENAMED_POINTS: Mapping[str, str] = {
     "materialise:after_guard": "materialise:after_cas",
     "materialise:after_rows": "materialise:after_fires",
@@ -127,7 +127,8 @@ _RENAMED_POINTS: Mapping[str, str] = {
 class FailpointTrigger:
     """Counts how often each failpoint is reached, and triggers a fault at one of them.
 
-    `spec`: point, mode and count, as in the variable; None: no fault. `die` ends the process with an exit code.
+    `spec`: point, mode and count, as in `MAINSPRING_FAILPOINT`; None: no fault. `die` ends the process with an exit
+    code.
     """
 
     def __init__(self, spec: str | None = None, *, die: Callable[[int], object] = os._exit) -> None:
@@ -144,9 +145,10 @@ class FailpointTrigger:
         return cls(os.environ.get(FAILPOINT_VARIABLE))
 
     def reach(self, point: str) -> None:
-        """Count a point, and trigger the fault if it belongs here: end the process or raise StoreUnavailable.
+        """Count that the failpoint `point` is reached. If the fault belongs to this point and count, trigger it.
 
-        In the mode `crash_after`, the process ends at the first point after that one. An unknown point is ignored.
+        In the mode `crash`, this ends the process; in the mode `raise`, it raises StoreUnavailable. In the mode
+        `crash_after`, the process ends at the first point after this one. An unknown point is ignored.
         """
         if point not in FAILPOINT_MEANINGS:
             return
@@ -167,7 +169,7 @@ class FailpointTrigger:
             self._die(FAILPOINT_EXIT_CODE)
 
     def wrap_handler(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a handler that reaches a failpoint, calls `handler`, and reaches another failpoint."""
+        """Return a handler that calls `handler` between the points `call:before_send` and `call:after_response`."""
         if inspect.iscoroutinefunction(handler):
 
             @functools.wraps(handler)
@@ -190,7 +192,7 @@ class FailpointTrigger:
 
 
 #: Purposes of the store call that this task is making (see `change_purpose`). A store that works in a thread of its own
-#: has not the context of its caller. It executes one call at a time, so it finds them in `FailingStore._doing`.
+#: does not have the context of its caller. As it executes one call at a time, `FailingStore._doing` serves there.
 _doing_here: ContextVar[tuple[str, ...] | None] = ContextVar("doing", default=None)
 
 

@@ -12,7 +12,8 @@ from mainspring.ports.broker import Broker, BrokerLimits, DeadLetter, Depth, Mes
 class FaultyBroker:
     """Wraps a broker and loses, doubles and reorders some of the published messages; it also loses acknowledgements.
 
-    `dropped`, `doubled` and `reordered` are the fractions of messages with that fault.
+    `dropped`, `doubled` and `reordered` are the fractions of messages with that fault; `dropped` is also the fraction
+    of acknowledgements that are lost.
     """
 
     def __init__(

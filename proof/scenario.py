@@ -51,7 +51,7 @@ class Scenario:
         return row
 
     async def open_runs(self, schedule_id: str) -> OpenRuns:
-        """Count the open runs of a schedule."""
+        """Return how many runs of a schedule are open, how many of these do not run yet, and the oldest one's id."""
         rows = await self.store.find(
             Runs(schedule_id=schedule_id, states=tuple(OPEN), oldest_first=True, limit=100_000)
         )
@@ -59,7 +59,7 @@ class Scenario:
         return OpenRuns(len(rows), waiting, rows[0].id if rows else None)
 
     async def settle(self, schedule_id: str, now: Ms) -> None:
-        """Turn every fire of a schedule that is due at `now` into a run or a span, in one change after the other."""
+        """Turn every fire of a schedule that is due at `now` into a run or a part of a span, one change at a time."""
         while True:
             draft = settle(await self.schedule(schedule_id), await self.open_runs(schedule_id), now)
             if draft.changed:
@@ -120,7 +120,10 @@ class Scenario:
         return run.id
 
     async def claim(self, now: Ms, limit: int = 1_000, ids: tuple[str, ...] = ()) -> list[Run]:
-        """Unpark the runs whose gates have room, then claim runs and return them. `ids`: claim only these; (): any."""
+        """Unpark the runs whose gates have room, then claim runs and return them. `ids`: claim only these; (): any.
+
+        Only runs of the scenario's task and lane are claimed.
+        """
         await self.store.due(Agenda.GATES, 1_000, now=now)
         offer = Offer("worker-1", (self.lane,), (self.task,), 30_000)
         return [claim.run for claim in (await self.store.claim(offer, limit, ids=ids, now=now)).claims]

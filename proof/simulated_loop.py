@@ -46,7 +46,7 @@ class Process:
         return self.loop.create_task(work, name=name, context=self.context)
 
     def accepts(self, handle: Any) -> bool:
-        """Return True if a handle may run now, and count a step; else keep the handle.
+        """Return True if a handle may run now, and count a step; else keep the handle and return False.
 
         If the process is stopped, `resume` gives the handle back to the loop. If the process is dead, or dies at this
         step, the handle is kept for ever.
@@ -112,7 +112,10 @@ class WorldStuck(Exception):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """Event loop that jumps to the next timer when no handle is ready, and runs only the handles of live processes."""
+    """Event loop that jumps to the next timer when no handle is ready.
+
+    It runs the handles of live processes and of the simulation itself, none of dead or stopped processes.
+    """
 
     _ready: deque[Any]
     _scheduled: list[Any]

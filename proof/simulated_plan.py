@@ -19,8 +19,10 @@ CALM_SECONDS = 8.0
 class Fault(Struct, frozen=True, kw_only=True):
     """One fault: when it begins (`at`), its kind, its node (ALL_NODES: all), and how long it lasts (`length`).
 
-    Times are in seconds. `steps`: how many steps a process makes before it crashes. `jump`: the step of a wall clock.
-    `odds`: the probability with which a call of `verbs` fails. `slow`: the longest delay of a call, each way.
+    Times are in seconds. For a crash and a drain, `length` is the time until the next process starts. `steps`: how many
+    steps a process makes before it crashes. `jump`: by how many milliseconds a wall clock steps. `odds`: the
+    probability with which a call of `verbs` fails (kind "fail") or loses its answer ("lose"). `slow`: the longest delay
+    of a call, each way.
     """
 
     at: float
@@ -49,8 +51,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The size of a world and its faults.
 
     `chaos`: seconds with faults. `calm`: seconds after them in which fires may still be late. `hints_lost`: the
-    fraction of hints that is lost. `skews` and `ppms`: errors of the clocks of each node and of the client.
-    `operations`: the number of commands of the client.
+    fraction of hints that is lost. `skews` (ms) and `ppms` (millionths): errors of the clocks, one for each node and
+    the last one for the client. `operations`: the number of commands of the client.
     """
 
     nodes: int

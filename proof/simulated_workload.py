@@ -36,7 +36,10 @@ SCHEDULE_NAMES = tuple(f"s{i}" for i in range(5))
 
 
 class HandlerLog(Protocol):
-    """The handlers' own log, and the values on which handlers depend; `lease` is the length of a lease in seconds."""
+    """The handlers' own log, and the values on which handlers depend; `lease` is the length of a lease in seconds.
+
+    `called` logs that a handler begins, and returns the number of the call. `returned` logs that this call has ended.
+    """
 
     seed: int
     lease: float
@@ -48,7 +51,10 @@ class HandlerLog(Protocol):
 
 
 async def run_handler(log: HandlerLog, task: str, ctx: Context) -> Any:
-    """Carry out one attempt of a task, as handlers do; what happens depends only on the seed, the run and its epoch."""
+    """Carry out one attempt of a task, as its handler.
+
+    What happens depends only on the task, the seed, the run and its epoch.
+    """
     call = log.called(ctx)
     luck = random.Random(f"{log.seed}:{ctx.run_id}:{ctx.epoch}")  # noqa: S311 - no secret
     match task:
@@ -75,7 +81,10 @@ async def run_handler(log: HandlerLog, task: str, ctx: Context) -> Any:
 
 
 def register_tasks(app: Mainspring, log: HandlerLog, declared: dict[str, dict[str, Any]]) -> None:
-    """Register the tasks of a world on `app`, and declare schedules: name → options, with the task's name as `task`."""
+    """Register the tasks of a world on `app`, with handlers that write to `log`, and declare the schedules `declared`.
+
+    `declared`: name → options of the schedule, with the name of its task as `task`.
+    """
 
     def handler(task: str) -> Any:
         async def run(ctx: Context, n: int = 0) -> Any:

@@ -48,7 +48,11 @@ Connect = Callable[[Store, random.Random, StoreFaults, float], FaultyStore]
 
 
 class Outcome(Struct, kw_only=True):
-    """The result of one world: the report of the checker, unexpected errors, and figures about the world."""
+    """The result of one world: the report of the checker, unexpected errors (`problems`), and figures about the world.
+
+    `digest`: a hash of its events and calls. `seconds`: its virtual time. `stale`: the number of results that were
+    refused because the worker no longer held the lease. `log`: its events, if they were asked for.
+    """
 
     seed: int
     plan: Plan
@@ -186,7 +190,7 @@ class World:
             self._process_ended(node, process, 0.5)
 
     async def _drain(self, node: Node, process: Process, app: Mainspring, back: float) -> None:
-        """Stop a process in order, and start another on its node `back` seconds later.
+        """Stop a process as SIGTERM does, and start another on its node `back` seconds later.
 
         An error that is no failure of the store is a problem of the world.
         """
@@ -250,7 +254,7 @@ class World:
         self.loop.call_later(seconds, call, context=self.outside)
 
     def end_faults(self) -> None:
-        """End all faults and restart dead processes; clocks keep their errors."""
+        """End all faults: continue stopped processes, and start one on each node without. Clocks keep their errors."""
         self.healed = True
         for node in self.nodes:
             self._set(node, slow=StoreFaults().slow, before=0.0, after=0.0)
@@ -263,7 +267,10 @@ class World:
     # ── the course of a world ──────────────────────────────────────────────
 
     async def live(self) -> tuple[Ms, Ms]:
-        """Run the world; return the instants at which its faults ended and at which all due work had ended."""
+        """Run the world; return the instants at which its faults ended and at which all due work had ended.
+
+        If work is still open about `MAX_REST_SECONDS` after the faults, the second instant is the end of that time.
+        """
         await self.store.open()
         for node in self.nodes:
             self.loop.call_later(self.rng.uniform(0, 0.5), self._restart, node, context=self.outside)

@@ -123,7 +123,8 @@ __all__ = [*sorted(_MODULE_OF), "__version__"]
 def __getattr__(name: str) -> Any:
     """Return the object of a public name: Python calls this when `name` is used for the first time.
 
-    Why: so the command line does not import the engine. Raises: AttributeError for a name that is not public.
+    Why at the first use: a program that needs few names, such as the command line, does not import the engine. Raises:
+    AttributeError for a name that is not public.
     """
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'mainspring' has no attribute {name!r}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def mainspring() -> Iterator[Kit]:
     """Yield a test kit: a virtual clock, a store in memory, and a worker that runs due work when the test calls it.
 
-    `mainspring.testing.Kit` has the methods.
+    Its methods are those of `mainspring.testing.Kit`.
     """
     from mainspring.testing import Kit
 

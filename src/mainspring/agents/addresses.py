@@ -51,7 +51,10 @@ FORBIDDEN_NAMES = frozenset({"metadata.google.internal", "metadata", "instance-d
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the address in a text, without brackets and the zone of an IPv6 address; None for a host name."""
+    """Return the IP address that a text states; None for a host name.
+
+    Brackets around an IPv6 address, and its zone ("%eth0"), are ignored.
+    """
     try:
         return ip_address(text.strip("[]").partition("%")[0])
     except ValueError:

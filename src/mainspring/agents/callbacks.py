@@ -53,7 +53,7 @@ class CallbackReply(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class ChangeOf(Protocol):
-    """The part of the recorder that callbacks use."""
+    """The part that callbacks use of the recorder, which stores the outcomes of attempts."""
 
     def change_of(self, attempt: Attempt, execution: Execution, outcome: Outcome, now: Ms) -> Change:
         """Return the change that records the outcome of an attempt which ends at `now`.
@@ -73,11 +73,11 @@ _HANDLER = Handler(name=HTTP_TASK, kind="http", call=_no_call, call_blocking=_no
 
 
 class Callbacks:
-    """Carries out the callbacks of agents. The token of a callback is valid for one attempt, given by run and epoch.
+    """Carries out the callbacks of agents. The token of a callback is valid for one attempt: one epoch of one run.
 
     Every method raises UnknownRun if there is no such run, CallbackDenied if the token is wrong or expired, and
     CallbackStale if the attempt of the token has ended, except for a repeated `complete` or `fail`. `apply` commits a
-    change, which `recorder` makes.
+    change; `recorder` makes the change that ends an attempt.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Callbacks:
         return CallbackReply(run.state, ttl, answer.cancel.get(run.id))
 
     async def _end(self, run: Run, outcome: Outcome) -> CallbackReply:
-        """Commit the outcome of a run, with "agent" as the actor of its events, and return the answer to the agent.
+        """Commit the outcome of a run's attempt, with "agent" as actor of the events; return the answer to the agent.
 
         Raises: CallbackStale if the store refuses it, because the attempt has ended.
         """

@@ -91,7 +91,7 @@ class FairLimiter:
             pass
 
     def _grant_next(self) -> bool:
-        """Grant a free slot to the first waiting caller whose schedule may have one. Return False if there is none."""
+        """Grant a slot to the first waiting caller whose schedule may have one. Return False if no caller may."""
         for turn, waiting in self._waiting.items():
             if not turn.done() and self._may_take_slot(waiting):
                 del self._waiting[turn]

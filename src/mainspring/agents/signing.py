@@ -70,7 +70,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
 
 
 def callback_token(secret: str, run_id: str, epoch: int, expires: Ms) -> str:
-    """Return the token for the callbacks of one attempt, given by run and epoch. It is valid until `expires`."""
+    """Return the token for the callbacks of one attempt, identified by run and epoch. It is valid until `expires`."""
     return f"{epoch}.{expires}.{_token_mac(secret, run_id, epoch, expires)}"
 
 

@@ -12,9 +12,9 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import HEADERS_KIND, SIGNING_KIND, KeyValue
 from mainspring.ports.store import KeyValues, Store
 
-#: After a rotation, the old secret goes on signing, beside the new one, for this long unless the caller says otherwise.
+#: After a rotation, calls are signed with the old secret, too, for this long unless the caller says otherwise.
 ROTATION_OVERLAP_MS: Ms = 86_400_000
-#: Headers and secrets that no schedule uses any more stay stored for this long, for runs that still wait.
+#: Header values and secrets that no schedule uses any more stay stored for this long, for runs that still wait.
 RETIRED_TTL_MS: Ms = 30 * 86_400_000
 #: Signing secrets are cached for this long. Then they are read again, because another instance may have rotated them.
 SECRET_CACHE_MS: Ms = 5_000
@@ -53,7 +53,7 @@ class CallSecrets(Struct, frozen=True):
 
 
 class Vault:
-    """Reads and writes header values and signing secrets. Apart from it, only `mainspring copy` does.
+    """Reads and writes header values and signing secrets. Apart from the vault, only `mainspring copy` does.
 
     `now` returns the present time.
     """

@@ -24,8 +24,8 @@ async def run_action(request: Request, kind: type[T], action: Callable[[Api, T],
     """Parse the body of `request` as a struct of type `kind`, call `action(api, body)` and return its answer.
 
     A body that is left out counts as an empty object. If the request's idempotency key was used before, return the
-    stored answer to the first request and do not call `action`. Raises: Refused for a wrong request, and what `action`
-    raises.
+    stored answer to the first request and do not call `action`. Raises: Refused for a wrong request, and (409) while
+    the first request with the key is still being answered; what `action` raises.
     """
     api = api_of(request)
     parse_query(request, NoQuery)

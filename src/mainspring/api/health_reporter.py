@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: For this long a report is reused, so that frequent probing costs the store nothing.
+#: For this long a report is reused, so that frequent probing costs the store little.
 REPORT_LIFETIME_SECONDS = 0.5
 #: A store, or an engine's thread, that does not answer within this time is reported as unhealthy.
 PROBE_TIMEOUT_SECONDS = 2.0
@@ -152,11 +152,12 @@ class HealthReporter:
         return ComponentView("healthy", at, "; ".join(self._ms.health().warnings)), lag
 
     async def _planning_lag(self, runtime: Runtime) -> Ms | None:
-        """Return by how many milliseconds planning is late: how long the longest overdue schedule has been due.
+        """Return by how many milliseconds planning is late: how long an overdue schedule has been due.
 
-        Return None if no schedule has been due for longer than the setting `max_lag`. A schedule whose planning fails
-        does not count: it must not take the whole instance out of service. In a role that does not plan, return None
-        after an empty query, which shows that the store answers. Raises: StoreError.
+        Return None if no schedule has been due for longer than the setting `max_lag`. The query reads just enough
+        overdue schedules, in the order of their ids, to find one that counts; another may have been due for longer. A
+        schedule whose planning fails does not count: it must not take the whole instance out of service. In a role that
+        does not plan, return None after an empty query, which shows that the store answers. Raises: StoreError.
         """
         if self._role not in ("all", "planner"):
             await runtime.store.find(Schedules(id="-", limit=1))

@@ -1,4 +1,7 @@
-"""Idempotency keys: for a day, every instance answers a repeated request with the stored answer to the first."""
+"""Idempotency keys: for a day, every instance answers a repeated request with the stored answer to the first.
+
+A repetition that comes while the first request is still being answered is refused (409).
+"""
 
 from __future__ import annotations
 

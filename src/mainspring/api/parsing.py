@@ -1,6 +1,8 @@
 """Parser of requests: size and content type of the body, JSON, names and types of fields and query parameters.
 
-An answer to a wrong request names every wrong field or parameter, each with its first mistake, as a `Fault`.
+If fields or parameters have wrong names or types, the answer lists all of them, each with its first mistake, as a
+`Fault`. Of the NUL characters in a body, only the first is reported. Any other mistake (size, content type, syntax,
+nesting) is reported alone.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def _check_media_type(request: Request) -> None:
 
 
 def _decode_json(data: bytes) -> Any:
-    """Decode JSON. Raises: Refused with 400, and with line and column of the mistake if msgspec reports its byte."""
+    """Decode JSON. Raises: Refused with 400; with line and column if msgspec's error text gives the position."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as error:

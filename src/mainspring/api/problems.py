@@ -167,9 +167,10 @@ def describe_faults(faults: list[Fault]) -> str:
 
 
 def request_id(request: Request) -> str:
-    """Return the id of a request for answers and log lines: its X-Request-Id if that is a plain word, else a new id.
+    """Return the id of a request for answers and log lines: its X-Request-Id, or a new id.
 
-    The id is stored in the request's state, so that each call for this request returns it.
+    The header is used if it has 1 to 64 letters, digits or characters of `_.:-`. The id is stored in the request's
+    state, so that each call for this request returns it.
     """
     known: str | None = request.scope.setdefault("state", {}).get("request_id")
     if known is None:

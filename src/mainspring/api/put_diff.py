@@ -25,15 +25,16 @@ _DURATION_FIELDS = (
     "start_deadline_ms",
     "timeout_ms",
 )
-#: Read-only fields whose value grows, also without an edit. A PUT may hold the older value that its caller has read.
+#: Read-only fields whose value grows when a schedule fires or is edited. A PUT may hold the older value that its caller
+#: has read.
 _ADVANCING = ("nextRun", "updatedAt", "fired", "revision")
 
 
 def changed_fields(view: ScheduleView, wanted: ScheduleUpdate) -> ScheduleUpdate:
     """Return `wanted`, the body of a PUT, without the fields whose values equal those in `view`, the present schedule.
 
-    If `wanted` has several of the fields cronExpression, intervalMs, at and delayMs, all of them stay, so that the
-    caller refuses the request.
+    If `wanted` has several of the fields cronExpression, intervalMs, at and delayMs, all of them stay, so that
+    `parse_schedule` refuses the request.
     """
     found: dict[str, Any] = {}
     when = [name for name in ("cron_expression", "interval_ms", "at", "delay_ms") if getattr(wanted, name) is not UNSET]

@@ -55,7 +55,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     #: Type of a successful answer: a struct, a list of a struct, or None for an empty answer.
     answer: Any = None
     media_type: str = "application/json"
-    #: Statuses of problem documents, beside those in `openapi.COMMON_STATUSES`.
+    #: Statuses of problem documents, in addition to those in `openapi.COMMON_STATUSES`.
     problems: tuple[int, ...] = ()
     #: True: the route accepts the header `Idempotency-Key`.
     idempotent: bool = False

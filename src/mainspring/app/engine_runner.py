@@ -24,7 +24,10 @@ class EngineRunner:
     """Runs the engine in this process: stores the declared schedules, starts the engine's loops and stops them."""
 
     def __init__(self, host: EngineHost, registry: Registry, on_drift: Literal["keep", "code"]) -> None:
-        """`on_drift`: at the start, "keep" a person's edit of a declared schedule, or write the "code" over it."""
+        """`on_drift`: what the start does with a declared schedule that a person has edited.
+
+        "keep": the edit stays. "code": the definition in the code replaces it.
+        """
         self._host = host
         self._registry = registry
         self._on_drift: Literal["keep", "code"] = on_drift
@@ -100,7 +103,7 @@ class EngineRunner:
 
     @contextlib.asynccontextmanager
     async def run_in_block(self) -> AsyncIterator[None]:
-        """Run the engine in the block, beside other code on this loop; then let runs end, and close the store."""
+        """Run the engine while the block runs other code on this loop; then let runs end, and close the store."""
         await self.start()
         try:
             yield
@@ -122,8 +125,8 @@ class EngineRunner:
     async def stop(self, stopper: Stopper) -> None:
         """Let attempts end within `shutdown_timeout`, stop the engine's loops and close the store.
 
-        Do nothing if the environment (a test kit) stops the engine itself. A second request to `stopper` hands every
-        running attempt back to the store at once.
+        Attempts that have not ended by then are handed back to the store. A second request to `stopper` hands all of
+        them back at once. Do nothing if the environment (a test kit) stops the engine itself.
         """
         if self._host.is_engine_managed:
             return
@@ -137,7 +140,7 @@ class EngineRunner:
             self._aborting = asyncio.get_running_loop().create_task(runtime.stop_now())
 
     def stop_claiming(self) -> None:
-        """Have the engine's loop claim and begin no more runs; return before it does. Thread: any, signal handlers."""
+        """Tell the engine's loop to claim and begin no more runs; do not wait. Thread: any, also signal handlers."""
         self._host.engine.post(self._stop_claiming)
 
     def _stop_claiming(self) -> None:
@@ -146,13 +149,13 @@ class EngineRunner:
             self._host.runtime.stop_claiming()
 
     def request_stop(self) -> None:
-        """Have `run`, if it is under way, claim no more, let running runs end, and return. Thread: any."""
+        """Tell `run`, if it is under way, to claim no more, let running runs end, and return. Thread: any."""
         if self.stopper is not None:
             self.stopper.request()
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
-        """Keep the engine running in the block: use one that runs, or start one, which ends with the last such block.
+        """Keep the engine running in the block: use one that runs, or start one, which stops with the last such block.
 
         Yield a function that returns True if leaving the block now would stop the engine.
         """
@@ -177,7 +180,7 @@ class EngineRunner:
     async def declare(self, runtime: Runtime, *, write: bool = True) -> None:
         """Store the schedules that the code declares, and announce the digests of their definitions to other instances.
 
-        Without `write`, store only the header values of the schedules' HTTP agents. If a live instance of a newer
+        With `write` False, store only the header values of the schedules' HTTP agents. If a live instance of a newer
         version of the program declares a schedule differently, the stored schedule stays as it is.
         """
         requests = {

@@ -25,10 +25,11 @@ class HttpAgents:
         self._host = host
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Use new settings for HTTP agents; the service calls this when its configuration changes.
+        """Use new settings for HTTP agents; `mainspring serve` calls this when its configuration changes.
 
-        At once: URL checks of new schedules, the limit per host, response sizes, the callback URL. At the engine's next
-        start: the address guard of calls, the limit of all calls, time-outs. Thread: the handlers' loop.
+        They apply at once to URL checks of new schedules, the limit of calls per host, response sizes and the callback
+        URL. They apply from the engine's next start on to the address guard of calls, the limit of all calls and
+        time-outs. Thread: the handlers' loop.
         """
         self._host.enable_agents(settings)
         runtime = self._host.runtime
@@ -39,7 +40,7 @@ class HttpAgents:
     async def check_url(self, url: str, *, field: str = "url") -> list[str]:
         """Check the URL of an agent and return warnings, such as that its host has no address; empty: there are none.
 
-        `field` names the URL in errors. Raises: InvalidInput for a URL that this instance would never call.
+        `field` names the URL in errors. Raises: InvalidInput for a URL that this instance may not call.
         """
         from mainspring.agents.guard import AddressGuard  # most programs call no agent
 
@@ -48,14 +49,14 @@ class HttpAgents:
     async def check_target(self, task: object) -> None:
         """If the `task` of a new schedule is an HTTP agent, check its URL and log warnings about it.
 
-        Raises: InvalidInput for a URL that this instance would never call.
+        Raises: InvalidInput for a URL that this instance may not call.
         """
         if isinstance(task, HttpAgent):
             for warning in await self.check_url(task.target.url):
                 log.warning("%s", warning)
 
     async def start_calling(self, task: object) -> None:
-        """If the `task` of a schedule just stored is an HTTP agent, have the running engine call agents from now on.
+        """If the `task` of a schedule just stored is an HTTP agent, let the running engine call agents from now on.
 
         Why: an engine that started without settings for agents does not claim the agents' runs. If no engine runs, do
         nothing.
@@ -72,7 +73,8 @@ class HttpAgents:
     async def signing_secret(self, key: str) -> str:
         """Return the newest secret that signs the calls of the schedule `key` (a name or id), and mark it as shown.
 
-        Raises: InvalidInput if it was shown before, or if the schedule calls no agent; UnknownSchedule.
+        Raises: InvalidInput if it was shown before, here or by `rotate_secret`, or if the schedule calls no agent;
+        UnknownSchedule.
         """
         schedule = await self._find_schedule(key)
         return await self._host.call(lambda runtime: runtime.vault.show(schedule.id))

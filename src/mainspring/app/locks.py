@@ -1,6 +1,7 @@
 """Locks with one holder among all processes on a store: `async with ms.lock("name") as guard:`.
 
-Each holder has a fencing token. A block that loses its lock is cancelled or, in a thread, can find out by its guard.
+Each holder has a fencing token. If the lock is lost, an `async with` block is cancelled. A `with` block in a thread
+goes on; its guard tells it of the loss.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _OVERTAKEN = "its lease ended, and another owner may have acquired it"
 
 
 class BaseLockGuard:
-    """What the block of a lock receives.
+    """The guard of a lock: the object that a `with` or `async with` block receives.
 
     `token`: the fencing token. `held` is True while the lock is held; `check()` raises LockLost unless it is.
     """
@@ -107,8 +108,8 @@ class LockRequest:
         """`name` is the lock's name in errors, `key` the name of its lease in the store.
 
         Unless it is renewed, the lease ends after `ttl` milliseconds. `wait_seconds` limits the wait for another
-        holder; None: no limit. After a block that ended without an error, the lock stays taken for `remember`
-        milliseconds.
+        holder; None: no limit. `kind`: "lease", a row in the store, or "advisory", a lock of the database server. After
+        a block that ended without an error, the lock stays taken for `remember` milliseconds.
         """
         self.locks = locks
         self.name = name
@@ -273,9 +274,10 @@ class SyncLock:
 
 
 def _raise_lost(lost: LockLost | None, error: BaseException | None, *, stopped: bool = False) -> None:
-    """Raise `lost` at the end of a block, unless it is None. If the block raised `error`, add `lost` to it as a note.
+    """At the end of a block, raise `lost`, the error for the loss of its lock; None: the lock was not lost.
 
-    `stopped`: `error` is the cancellation by which the loss of the lock stopped the block; then `lost` is raised.
+    If the block itself raised `error`, do not raise, but add the text of `lost` to `error` as a note, unless `error` is
+    a LockLost, too. `stopped`: `error` is the cancellation by which the loss stopped the block; raise `lost` then.
     """
     if lost is None:
         return
@@ -298,7 +300,7 @@ class Locks:
         """Return the lock `name` of the app's namespace; nothing is acquired yet. Raises: InvalidInput.
 
         `ttl`: after a crash, the lock is free within this time. `wait`: the longest wait for another holder; True: no
-        limit.
+        limit; False: none. `kind`: "lease", a row in the store, or "advisory", a lock of the database server.
         """
         check_name(name)
         check_choice(kind, LOCK_KINDS, field="kind")
@@ -308,7 +310,8 @@ class Locks:
     def execution_lease(self, schedule: str, fire_time: datetime, ttl: Duration, remember: Duration) -> Lock:
         """Return a lock on the fire of another scheduler's `schedule` at `fire_time`. Raises: InvalidInput.
 
-        `ttl`: after a crash, the fire is free within this time. After success it stays taken for `remember`.
+        Nothing is acquired yet. `ttl`: after a crash, the fire is free within this time. After success it stays taken
+        for `remember`.
         """
         check_name(schedule, field="schedule")
         at = instant_ms(fire_time, field="fire_time")

@@ -53,14 +53,14 @@ E3 = TypeVar("E3", bound=Event)
 class Mainspring:
     """A scheduler and a queue on one store: `ms = Mainspring("sqlite:///jobs.db")`. The first use opens the store.
 
-    `url` of the store; None: $MAINSPRING_URL, else mainspring.db. `store`: an object in place of a URL. `broker`
-    hastens the start of work; None: $MAINSPRING_BROKER, else none. Instances of one `name` share a leader and declared
-    schedules; if two declare a schedule differently, the newer `version` wins. `namespace` separates programs on one
-    store. `tz`: the zone of schedules that name none. `queues`: only their runs are claimed. `lease_ttl`: when a worker
-    crashes, its runs may be claimed again after this time. `heartbeat` None: a third of `lease_ttl`. `poll_interval`:
-    the longest time between queries for due work. `history`: how long ended runs stay; None: the store's default.
-    `payload_limit`: bytes of arguments. `labels` describe the instance. `deps`: the handlers' `ctx.deps`. `agents`:
-    limits of HTTP calls. `on_drift`: "keep" a person's edit of a declared schedule, or restore the "code".
+    `url` of the store; None: $MAINSPRING_URL, else mainspring.db. `store`: an object instead. `broker` hastens the
+    start of work; None: $MAINSPRING_BROKER, else none. Instances of one `name` share a leader and declared schedules;
+    if these differ, the newer `version` wins. `namespace` separates programs on one store. `tz`: zone of schedules that
+    name none. `queues`: only their runs are claimed. `concurrency`: most runs at a time. `lease_ttl`: after it, a
+    crashed worker's runs may be claimed again. `heartbeat` None: a third of it. `poll_interval`: longest time between
+    queries for due work. `shutdown_timeout`: time for runs to end at a stop. `history`: how long ended runs stay; None:
+    the store decides. `payload_limit`: bytes of arguments. `labels` describe the instance. `deps`: `ctx.deps`.
+    `agents`: limits of HTTP calls. `on_drift`: "keep" a person's edit of a declared schedule, or restore the "code".
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Mainspring:
     ) -> int:
         """Create schedules in bulk, up to a thousand in a commit, and return how many are new.
 
-        Each item holds a name and options of `schedule`. Items are read as they are stored; a million need no memory.
+        Each item holds a name and options of `schedule`. Items are read chunk by chunk: a generator may yield millions.
         InvalidInput names a wrong item by its number. After an error, stored schedules stay: repeat the call to go on.
         """
         check_choice(on_conflict, ON_CONFLICT, field="on_conflict")
@@ -277,7 +277,7 @@ class Mainspring:
     ) -> Schedule:
         """Change the schedule with the name or id `key` for later fires, and return it. What is not given stays.
 
-        `args` or `kwargs` replaces all arguments. `task` drops them, but an agent for an agent keeps the payload.
+        `args` or `kwargs` replaces all arguments. A new `task` drops them; an agent for an agent keeps the payload.
         """
         await self._agents.check_target(task)
         edit = ScheduleEdit(task=task, args=args, kwargs=kwargs, payload=payload, options=changes)
@@ -292,17 +292,17 @@ class Mainspring:
     async def schedules(
         self, *, enabled: bool | None = None, limit: int = 1_000, after: str | None = None
     ) -> list[Schedule]:
-        """Return schedules behind the id `after`. `enabled` True: active; False: paused or finished; None: both."""
+        """Return schedules with ids after `after`. `enabled` True: active; False: paused or finished; None: both."""
         return await self._queries.find_schedules(enabled, limit, after)
 
     async def pause(self, key: str, *, reason: str = "paused", until: datetime | None = None) -> Schedule:
-        """Plan no runs of the schedule `key` until `resume` or the instant `until`, and return the schedule."""
+        """Plan no runs of the schedule `key` (name or id) until `resume` or the instant `until`; return it."""
         end = None if until is None else instant_ms(until, field="until")
         schedule = await self.get(key)
         return await self._host.call(lambda runtime: runtime.commands.pause(schedule, reason=reason, until=end))
 
     async def resume(self, key: str) -> Schedule:
-        """Plan runs of the schedule `key` again after a pause, and return it. The fires during the pause never run."""
+        """Plan runs of the schedule `key` (name or id) again, and return it. Its fires during the pause never run."""
         schedule = await self.get(key)
         return await self._host.call(lambda runtime: runtime.commands.resume(schedule))
 
@@ -314,7 +314,7 @@ class Mainspring:
     async def trigger(
         self, key: str, *, args: Iterable[Any] | None = None, kwargs: dict[str, Any] | None = None, payload: Any = UNSET
     ) -> Any:
-        """Start a run of the schedule `key` now; return its handle. Arguments or a payload replace the stored ones."""
+        """Start a run of the schedule `key` now; return its handle. Arguments or a payload apply to this run only."""
         schedule = await self.get(key)
         body, decode = self._registry.prepare_trigger(schedule, args, kwargs, payload)
         run = await self._host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
@@ -331,7 +331,7 @@ class Mainspring:
         return await self.runs(state=state, limit=limit)
 
     async def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
-        """Return up to `limit` waiting and retrying runs of this namespace due by `before` (None: now), by run id."""
+        """Return up to `limit` waiting and retrying runs that are due by `before` (None: now), in order of id."""
         due_before = self._host.now() if before is None else instant_ms(before, field="before")
         return await self._queries.find_waiting(due_before, limit)
 
@@ -354,7 +354,7 @@ class Mainspring:
         limit: int = 100,
         after: str | None = None,
     ) -> list[Run]:
-        """Return up to `limit` runs behind the run id `after`, newest first. A condition that is None is not applied.
+        """Return up to `limit` runs, newest first, after the one with the id `after`. A condition None is not applied.
 
         `schedule`: its name or id. `state`: one or several. `since`: created then or later. `due_before`: due by then.
         """
@@ -365,7 +365,7 @@ class Mainspring:
         return await self._host.call(lambda runtime: runtime.commands.cancel(run_id, reason=reason, by="api"))
 
     async def retry(self, run_id: str) -> Run:
-        """Run a failed, lost or cancelled run again, due now, with new retries, and return it. Raises: UnknownRun."""
+        """Run a failed, lost or cancelled run again, due now, with full retry budget; return it. Raises: UnknownRun."""
         return await self._host.call(lambda runtime: runtime.commands.reopen(run_id, by="api"))
 
     async def events(
@@ -407,25 +407,25 @@ class Mainspring:
     ) -> None:
         """Call `handler`, plain or async, with events of these types that this process commits while its engine runs.
 
-        Each comes at most once. `everywhere`: with events that any instance in this namespace commits, in log order.
+        Each comes at most once. With `everywhere`: those that any instance in this namespace commits, in log order.
         """
         self._host.subscribe(event if isinstance(event, tuple) else (event,), handler, everywhere=everywhere)
 
     # ── agents, locks, running ─────────────────────────────────────────────
 
     async def signing_secret(self, key: str) -> str:
-        """Return, once only, the secret that signs the calls of the schedule `key`; later calls raise InvalidInput."""
+        """Return the secret that signs the calls of the schedule `key`. Raises: InvalidInput if it was shown before."""
         return await self._agents.signing_secret(key)
 
     async def rotate_secret(self, key: str, *, overlap: Duration = "24h") -> str:
-        """Replace the secret that signs calls of the schedule `key`, return the new one. For `overlap`, both sign."""
+        """Replace the secret that signs calls of the schedule `key`; return the new one. For `overlap`, both sign."""
         return await self._agents.rotate_secret(key, overlap)
 
     def lock(self, name: str, *, ttl: Duration = "30s", wait: bool | Duration = True, kind: LockKind = "lease") -> Lock:
         """Return a lock with one holder among all processes on this store: `async with ms.lock("import") as guard:`.
 
-        It is renewed until the block ends; after a crash it is free within `ttl`. `wait`: the longest wait for another
-        holder (True: no limit), after which `LockTaken` is raised. `guard.token` grows with every holder of the name.
+        It is renewed until the block ends; after a crash it is free within `ttl`. `wait`: the longest wait (True: no
+        limit) until `LockTaken` is raised. `kind` "advisory": the server's lock. `guard.token` grows with each holder.
         """
         return self._locks.lock(name, ttl, wait, kind)
 
@@ -447,7 +447,7 @@ class Mainspring:
         """Plan schedules and run tasks until SIGTERM or SIGINT; with `until_idle` until nothing is due any more.
 
         Role "worker": store and plan no schedules, only run what others plan. Role "planner": plan, claim no runs.
-        Returns at once where Mainspring itself imports the program: in handlers' child processes, by `mainspring run`.
+        Return at once if Mainspring itself imports the program: in a handlers' child process, or for `mainspring run`.
         """
         end_of_loading()
         if os.environ.get(CHILD_VARIABLE) or os.environ.get(LOADING_VARIABLE):
@@ -456,7 +456,7 @@ class Mainspring:
             asyncio.run(self.run_async(until_idle=until_idle, role=role))
 
     async def run_async(self, *, until_idle: bool = False, signals: bool = True, role: Role = "all") -> None:
-        """Run the engine on this loop. With `signals`, a first SIGTERM or SIGINT lets runs end, a second stops them."""
+        """Run the engine on this loop. With `signals`, a SIGTERM or SIGINT lets runs end, a second hands them back."""
         await self._runner.run(until_idle=until_idle, signals=signals, role=role)
 
     @property
@@ -473,18 +473,18 @@ class Mainspring:
         return {} if self._host.runtime is None else self._host.runtime.metrics()
 
     def stop(self) -> None:
-        """Have `run` or `run_async`, if under way, claim no more, let running runs end, and return. Thread: any."""
+        """Let `run` or `run_async` claim no more, let runs end (for `shutdown_timeout`), and return. Thread: any."""
         self._runner.request_stop()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Mainspring]:
-        """Run the engine in the block, beside other code on this loop; then let runs end, and close the store."""
+        """Run the engine while the block runs other code on this loop; then let runs end, and close the store."""
         async with self._runner.run_in_block():
             yield self
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
-        """Keep the engine running in the block: use one that runs, or start one, which ends with the last such block.
+        """Keep the engine running in the block: use one that runs, or start one, which stops with the last such block.
 
         Yield a function that returns True if leaving the block now would stop the engine.
         """
@@ -492,7 +492,7 @@ class Mainspring:
             yield is_last
 
     def lifespan(self) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
-        """Return a lifespan that runs the engine beside an ASGI app: `FastAPI(lifespan=ms.lifespan())`."""
+        """Return a lifespan that runs the engine while an ASGI app runs: `FastAPI(lifespan=ms.lifespan())`."""
         return lambda _app: self._runner.run_in_block()
 
     async def close(self) -> None:

@@ -35,9 +35,10 @@ class Queries:
         return None if key is None else (await self.find_schedule(key)).id
 
     async def find_schedules(self, enabled: bool | None, limit: int, after: str | None) -> list[Schedule]:
-        """Return up to `limit` schedules behind the id `after`, in the order of their ids, but no deleted ones.
+        """Return up to `limit` schedules that are not deleted, in the order of their ids.
 
-        `enabled` True: only active ones; False: only paused or finished ones; None: both.
+        `enabled` True: only active ones; False: only paused or finished ones; None: both. `after`: only those with a
+        greater id; None: from the first on.
         """
         states: tuple[Any, ...] = ("active", "paused", "finished")
         if enabled is not None:
@@ -59,10 +60,11 @@ class Queries:
         limit: int,
         after: str | None,
     ) -> list[Run]:
-        """Return up to `limit` runs behind the run id `after`, newest first. A condition that is None is not applied.
+        """Return up to `limit` runs, newest first. A condition that is None is not applied.
 
         `schedule` is a name or id, `state` one or several states or their names, `task` a task's name. `since`: created
-        at that instant or later. `due_before`: due by that instant. Raises: UnknownSchedule; InvalidInput.
+        at that instant or later. `due_before`: due by that instant. `after`: the id of the last run of the page before.
+        Raises: UnknownSchedule; InvalidInput.
         """
         query = Runs(
             ns=self._host.settings.namespace,

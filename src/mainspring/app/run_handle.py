@@ -23,8 +23,8 @@ REREAD_SECONDS = 60.0
 class RunHandle(Generic[R]):
     """A run that was enqueued or triggered: `handle = await send.enqueue("acme")`, `await handle.result()`.
 
-    `id` is the run's. `created` is False if an open run had the unique key: the handle is then of that run. The methods
-    can be awaited on any event loop.
+    `id` is the run's. `created` is False if an open run had the unique key of the call: the handle is then of that run.
+    The methods can be awaited on any event loop.
     """
 
     __slots__ = ("_decode", "_host", "created", "id")
@@ -40,7 +40,7 @@ class RunHandle(Generic[R]):
         self._decode = decode
 
     async def run(self) -> Run:
-        """Return the row of the run as it is stored now. Raises: UnknownRun if it was deleted since, as old history."""
+        """Return the row of the run as it is stored now. Raises: UnknownRun if retention has removed the run."""
         return await self._host.call(lambda runtime: runtime.commands.run(self.id))
 
     async def state(self) -> State:
@@ -69,7 +69,8 @@ class RunHandle(Generic[R]):
 async def _wait_for_end(runtime: Runtime, run_id: str, seconds: float | None) -> Run | None:
     """Wait until the run has ended and return it; return None after `seconds`. Thread: engine loop.
 
-    `seconds` None: no limit. `RunWaiters` ends the wait when it learns that the run has ended.
+    `seconds` None: no limit. Raises: UnknownRun. The engine wakes this wait when it learns that the run has ended; in
+    case it does not, the run is read again from time to time.
     """
     deadline = None if seconds is None else runtime.clock.monotonic() + seconds
     reread = max(REREAD_SECONDS, runtime.settings.poll / 1000)

@@ -30,7 +30,10 @@ class Signature:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raise InvalidInput if only a parameter that is neither first nor called `ctx` is annotated as `Context`."""
+        """Read the parameters of `function`.
+
+        Raises: InvalidInput if only a parameter that is neither the first nor called `ctx` is annotated as `Context`.
+        """
         self._function = function
         self._full = inspect.signature(function)
         hints = _hints(function)
@@ -80,10 +83,10 @@ class Signature:
         return Body(body_id(data), data.decode())
 
     def _wire(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the object to encode for a call: arguments by name under "k", by position under "a"; None if none.
+        """Return the object to encode for a call: arguments by name under "k", by position under "a".
 
-        Arguments are encoded by name, unless the function has positional-only parameters or `*args`. Raises:
-        WrongArguments if they do not fit the parameters.
+        Return None for a call without arguments. Arguments are encoded by name, unless the function has positional-only
+        parameters or `*args`. Raises: WrongArguments if they do not fit the parameters.
         """
         simple = self._by_name(args, kwargs)
         if simple is not None:
@@ -148,7 +151,10 @@ class Signature:
         return dict(bound.arguments)
 
     def _typed(self, name: str, value: Any) -> Any:
-        """Return a decoded value, converted to the annotated type of the parameter `name`. Raises: WrongArguments."""
+        """Return a decoded value, converted to the annotated type of the parameter `name`.
+
+        A value without such an annotation is returned unchanged. Raises: WrongArguments if the value does not fit.
+        """
         hint = self._decoders[name]
         if hint is None or type(value) is hint:  # not true for `list[int]`, whose items must be checked, too
             return value
@@ -178,7 +184,10 @@ class Signature:
         return self._function(*bound.args, **bound.kwargs)
 
     def result(self, text: str | None) -> Any:
-        """Return the value of a run's stored result `text`, in the annotated return type if it fits; None for None."""
+        """Return the value of a run's stored result `text`, in the annotated return type if it fits.
+
+        `text` None: the run stored no result; return None.
+        """
         if text is None:
             return None
         value = msgspec.json.decode(text)
@@ -270,7 +279,10 @@ def _short(value: Any) -> str:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function as types, by parameter name, without any that cannot be resolved."""
+    """Return the annotations of a function as types, without any that cannot be resolved: parameter name → type.
+
+    The return type has the name "return".
+    """
     try:
         return get_type_hints(function)
     except Exception:  # one annotation that only type checkers can resolve: resolve each by itself
@@ -301,7 +313,7 @@ def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any
 
 
 def _decoder(hint: Any) -> Any:
-    """Return an annotation if msgspec can convert values to it; None for others, and for Any and None."""
+    """Return the annotation `hint` if msgspec can convert values to it; None for any other, and for Any and None."""
     if hint is None or hint is Any or hint is type(None):
         return None
     try:

@@ -39,8 +39,8 @@ T = TypeVar("T")
 class SyncHandle(Generic[R]):
     """A run that was enqueued or triggered, with methods that block: `send.sync.enqueue("acme").result()`.
 
-    `id` is the run's. `created` is False if an open run had the unique key: the handle is then of that run. The methods
-    raise `SyncOnLoop` on a thread that runs an event loop.
+    `id` is the run's. `created` is False if an open run had the unique key of the call: the handle is then of that run.
+    The methods raise `SyncOnLoop` on a thread that runs an event loop.
     """
 
     def __init__(self, handle: RunHandle[R]) -> None:
@@ -158,7 +158,7 @@ class SyncDoor:
     ) -> int:
         """Create schedules in bulk, up to a thousand in a commit, and return how many are new.
 
-        Each item holds a name and options of `schedule`. Items are read as they are stored; a million need no memory.
+        Each item holds a name and options of `schedule`. Items are read chunk by chunk: a generator may yield millions.
         InvalidInput names a wrong item by its number. After an error, stored schedules stay: repeat the call to go on.
         """
         return self._run(self._app.schedule_many(task, items, on_conflict=on_conflict), "schedule_many")
@@ -242,7 +242,7 @@ class SyncDoor:
         return self._run(self._app.find_by_status(state, limit=limit), "find_by_status")
 
     def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
-        """Return up to `limit` waiting and retrying runs of this namespace due by `before` (None: now), by run id."""
+        """Return up to `limit` waiting and retrying runs that are due by `before` (None: now), in order of id."""
         return self._run(self._app.find_due(before, limit=limit), "find_due")
 
     def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:
@@ -282,9 +282,10 @@ class SyncDoor:
         return self._run(self._app.cancel(run_id, reason=reason), "cancel")
 
     def retry(self, run_id: str) -> Run:
-        """Run a failed, lost or cancelled run again, due now, with new retries, and return it.
+        """Run a failed, lost or cancelled run again, due now, and return it.
 
-        Its id and fire time stay. Raises: UnknownRun; IllegalTransition if the run is in another state.
+        Its id and fire time stay, and it gets its full number of attempts again. Raises: UnknownRun;
+        IllegalTransition if the run is in another state.
         """
         return self._run(self._app.retry(run_id), "retry")
 
@@ -300,7 +301,8 @@ class SyncDoor:
     ) -> list[Event]:
         """Return up to `limit` events of the log, oldest first. A condition that is None is not applied.
 
-        `run`: a run id. `schedule`: a name or id. `types`: classes or their names. Times: `since` ≤ time < `until`.
+        `run`: a run id. `schedule`: a name or id. `types`: classes of events, or their names. Times: `since` ≤ time of
+        the event < `until`.
         """
         found = self._app.events(run=run, schedule=schedule, types=types, since=since, until=until, limit=limit)
         return self._run(found, "events")
@@ -308,16 +310,18 @@ class SyncDoor:
     # ── agents, locks, running ─────────────────────────────────────────────
 
     def signing_secret(self, key: str) -> str:
-        """Return, once only, the secret that signs the calls of the schedule with the name or id `key`.
+        """Return the secret that signs the HTTP calls of the schedule with the name or id `key`. This works once.
 
-        Raises: InvalidInput if it was shown before, or the schedule calls no agent; UnknownSchedule.
+        If the secret is lost, call `rotate_secret`. Raises: InvalidInput if the secret was returned before, by this
+        method or by `rotate_secret`, or if the schedule calls no agent; UnknownSchedule.
         """
         return self._run(self._app.signing_secret(key), "signing_secret")
 
     def rotate_secret(self, key: str, *, overlap: Duration = "24h") -> str:
-        """Replace the secret that signs the calls of the schedule with the name or id `key`, and return the new one.
+        """Replace the secret that signs the HTTP calls of the schedule with the name or id `key`; return the new one.
 
-        For the time `overlap`, calls are signed with the old secret, too. Raises: UnknownSchedule; InvalidInput.
+        For the duration `overlap`, calls are signed with the old secret, too. Raises: InvalidInput if the schedule
+        calls no agent; UnknownSchedule.
         """
         return self._run(self._app.rotate_secret(key, overlap=overlap), "rotate_secret")
 
@@ -327,8 +331,9 @@ class SyncDoor:
         """Return a lock with one holder among all processes on this store: `with ms.sync.lock("import") as guard:`.
 
         It is renewed until the block ends; after a crash it is free within `ttl`. `wait`: the longest wait for another
-        holder (True: no limit), after which `LockTaken` is raised. If the lock is lost, the block is not stopped:
-        `guard.lost` is set. `guard.token` grows with every holder of the name.
+        holder (True: no limit; False: none), after which `LockTaken` is raised. `kind`: "lease", a row in the store, or
+        "advisory", a lock of the database server. If the lock is lost, the block is not stopped: `guard.lost` is set.
+        `guard.token` grows with every holder of the name.
         """
         return self._app.lock(name, ttl=ttl, wait=wait, kind=kind).blocking()
 

@@ -11,10 +11,11 @@ IndexedChanges = list[tuple[int, Change]]
 
 
 def split_independent(changes: Iterable[tuple[int, Change]]) -> Iterator[IndexedChanges]:
-    """Yield the changes, each with its index in the batch, in consecutive parts, nearly always one.
+    """Yield the changes, each with its index in the batch, in consecutive parts, nearly always one part.
 
     A change that depends on a change of the current part begins the next part. It depends on an earlier change that may
-    decide whether its guard holds, or that writes a schedule which it touches.
+    decide whether its guard holds. It also depends on an earlier change if one of the two touches a schedule that the
+    other writes.
     """
     part = _Part()
     for index, change in changes:
@@ -41,7 +42,10 @@ class _Part:
         self._freed_keys: set[tuple[str, str]] = set()
 
     def try_add(self, index: int, change: Change) -> bool:
-        """Add the change with its index in the batch; return False, without adding it, if it depends on the part."""
+        """Add the change with its index in the batch and return True.
+
+        If it depends on a change of this part, add nothing and return False.
+        """
         guard = change.guard
         key = contested_key(change)
         inserts = isinstance(guard, RunAbsent)
@@ -57,7 +61,10 @@ class _Part:
         return True
 
     def _has_rows_of(self, change: Change) -> bool:
-        """Return True if the part writes the row that the change guards, or a schedule that the change touches."""
+        """Return True if this part writes the row that the change guards or a schedule that the change touches.
+
+        Also return True if this part touches the schedule that the change guards.
+        """
         guard = change.guard
         return (guard is not None and (guard.id in self._rows or guard.id in self._touched)) or (
             bool(change.touches) and not self._rows.isdisjoint(change.touches)
@@ -76,7 +83,7 @@ class _Part:
 def contested_key(change: Change) -> tuple[str, str] | None:
     """Return (namespace, unique key or schedule name) that the change takes or may free, None if there is neither.
 
-    For a schedule name, "schedule " is put before the namespace, so that it differs from all unique keys.
+    For a schedule name, "schedule " is put before the namespace, so that the pair differs from those of unique keys.
     """
     guard = change.guard
     if change.run is not None:

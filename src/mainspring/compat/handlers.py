@@ -1,7 +1,7 @@
 """Offer Azoth Scheduler's API on a `Mainspring`: task handlers return events, which event handlers receive.
 
-A task is a schedule whose name is the caller's task id. A `TaskHandler` executes the runs of tasks. It returns a
-`TaskEvent` for each run, which is stored in the log with the run (docs/sources.md).
+A task is a schedule whose name is the caller's task id. A `TaskHandler` executes the runs of tasks. For each run that
+succeeds it returns a `TaskEvent`, which is stored in the log with the run (docs/sources.md).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIRST_BACKOFF = "1m"
 LONGEST_BACKOFF = "30d"
 
 
-#: States of runs that were claimed at least once. The newest such run of a task shows the task's failures.
+#: States that a run reaches only after a claim. The newest run of a task in one of them shows the task's failures.
 BEGUN = (State.RUNNING, State.RETRYING, State.SUCCEEDED, State.FAILED, State.LOST)
 
 
@@ -50,11 +50,11 @@ class InvalidTask(InvalidInput):
 
 
 class TaskEvent(Struct, frozen=True, tag="task_event", tag_field="kind"):
-    """What `TaskHandler.execute` returns: a type and a payload, both of its own choice.
+    """What `TaskHandler.execute` returns: an event with a type and a payload, both chosen by the handler.
 
-    For example `TaskEvent("email_sent", address)`. It is stored with the run in the log. Handlers for this `event_type`
-    or for all types receive it, at most once, in the process that stored the result. `payload` is any value that can be
-    stored as JSON.
+    For example `TaskEvent("email_sent", address)`. It is stored in the log with the run. The event handlers that were
+    registered with `with_event_handler` for this `event_type`, or for all types, receive it at most once, in the
+    process that stored the result. `payload`: any value that can be stored as JSON.
     """
 
     event_type: str
@@ -74,8 +74,8 @@ class TaskHandler(ABC, Generic[P_contra]):
     def execute(self, ctx: Context, payload: P_contra) -> TaskEvent | Awaitable[TaskEvent]:
         """Execute one run of a task and return its event. Subclasses define this.
 
-        An `async def` runs on the event loop, a plain `def` in a thread. An exception means failure: the run is tried
-        again, until it has had the task's `max_retries` attempts in all.
+        An `async def` runs on the handlers' loop, a plain `def` in a thread. An exception means failure: the run is
+        tried again, until it has had the task's `max_retries` attempts in all.
         """
 
     def validate(self, payload: P_contra) -> None:
@@ -103,7 +103,7 @@ class ScheduledTask(Struct, frozen=True, kw_only=True):
     reason: str | None
     #: None if no run is planned.
     next_run_at: datetime | None
-    #: Number of failures of the newest run that a worker has claimed.
+    #: Number of failures of the newest run that is running or will be retried, or that succeeded, failed or was lost.
     retry_count: int
     #: The last error of that run; None if it has not failed.
     last_error: str | None
@@ -165,11 +165,11 @@ class Scheduler:
         return self
 
     def with_event_handler(self, handler: Listener[TaskEvent], event_type: str | None = None) -> Scheduler:
-        """Have `handler` called with the event of each run that succeeds, and return this scheduler.
+        """Register `handler` for the events (`TaskEvent`) of runs that succeed, and return this scheduler.
 
-        `handler` is a function of one event, or an object with a method `handle`. `event_type` None: events of all
-        types. Each event is delivered at most once, in the process that stored the result. `result_events` returns the
-        events that were missed. Raises: InvalidInput if `handler` is neither.
+        `handler` is a function of one event, or an object with a method `handle`. It is called with each event of the
+        type `event_type`, None: of any type, at most once, in the process that stored the run's result. If it missed
+        events, `result_events` returns them. Raises: InvalidInput if `handler` is neither.
         """
         call = as_function(handler)
 
@@ -199,11 +199,11 @@ class Scheduler:
         """Store a task, with exactly one of `cron`, `interval`, `one_time` and `immediate` to say when it runs.
 
         `cron` has 5 or 6 fields. A number as `interval` means seconds, as `one_time` a unix time. `task_type` names the
-        handler. `max_retries` counts all attempts of a run, the first included; a run out of attempts pauses the task.
-        Without `max_retries` or `timeout_secs`, the handler's default applies (for a `TaskHandler`: the scheduler's).
-        If the id exists with an equal task, nothing changes. If it exists with a different task, `on_conflict`
-        "replace" edits that task, "keep" returns it, and "error" raises ScheduleConflict. Also raises: InvalidTask if
-        `validate` refuses the payload; InvalidInput for any other wrong argument; UnknownTask.
+        handler. `max_retries` counts all attempts of a run, the first included. If the last of them fails, the task is
+        paused. Without `max_retries` or `timeout_secs`, the handler's default applies (for a `TaskHandler`: the
+        scheduler's). If the id exists with an equal task, nothing changes. If it exists with a different task,
+        `on_conflict` "replace" edits that task, "keep" returns it, and "error" raises ScheduleConflict. Also raises:
+        InvalidTask if `validate` refuses the payload; InvalidInput for any other wrong argument; UnknownTask.
         """
         check_name(task_id, field="task_id")
         task = self.app.tasks.get(task_type)
@@ -250,7 +250,7 @@ class Scheduler:
     def _instant(self, one_time: datetime | float) -> datetime:
         """Return an instant, given as datetime or as unix time in seconds, as a datetime in UTC.
 
-        Raises: InvalidInput if it is not in the future.
+        Raises: InvalidInput if it is no such value, or is not in the future.
         """
         at: Any = one_time
         if isinstance(at, int | float) and not isinstance(at, bool):
@@ -265,7 +265,7 @@ class Scheduler:
     # ── managing ───────────────────────────────────────────────────────────
 
     async def cancel_task(self, task_id: str, reason: str) -> None:
-        """Delete the task with this id: no run of it starts any more, and running ones are asked to stop.
+        """Delete the task with this id: no run of it starts any more. The newest 100 running ones are asked to stop.
 
         `reason` is stored with the deletion and the runs. Raises: UnknownSchedule, with the nearest id.
         """
@@ -345,7 +345,10 @@ class Scheduler:
         await self.app.run_async()
 
     def shutdown(self) -> None:
-        """Have `run` claim no more runs, let running ones end, and return. Thread: any."""
+        """Make `run` end: it claims no more runs, waits for running ones, and returns. Thread: any.
+
+        Attempts that have not ended within the app's `shutdown_timeout` are handed back.
+        """
         self.app.stop()
 
 

@@ -175,19 +175,19 @@ class Job(Generic[D]):
         return Job(job_id, schedule, None, task)
 
     def with_max_runs(self, max_runs: int) -> Job[D]:
-        """Return the job with a maximum of fires. Fires in earlier processes count, too. 0 ends the job at once."""
+        """Return a copy of the job with a maximum of fires, those of earlier processes included. 0 ends it at once."""
         return replace(self, max_runs=max_runs)
 
     def with_missed_run_policy(self, policy: Missed) -> Job[D]:
-        """Return the job with a policy for missed fires, for example fires that were due while no process ran it."""
+        """Return a copy of the job with a policy for missed fires, for example of the time when no process ran it."""
         return replace(self, missed_run_policy=policy)
 
     def with_overlap_policy(self, policy: Overlap) -> Job[D]:
-        """Return the job with a policy for fires that are due while a run of the job is open."""
+        """Return a copy of the job with a policy for fires that are due while a run of the job is open."""
         return replace(self, overlap_policy=policy)
 
     def with_time_window(self, window: JobTimeWindow) -> Job[D]:
-        """Return the job with a time window. Fires outside the window are skipped, but count for `max_runs`."""
+        """Return a copy of the job with a time window. Fires outside it are skipped, but count for `max_runs`."""
         return replace(self, time_window=window)
 
     def context(self, ctx: Context) -> TaskContext[D]:

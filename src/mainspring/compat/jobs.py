@@ -111,7 +111,10 @@ class SchedulerHandle:
 
     @contextlib.contextmanager
     def waker(self) -> Iterator[asyncio.Event]:
-        """Yield an event that each `wake` sets while the block runs: to wait for a change on the running event loop."""
+        """Yield an asyncio event, on which a coroutine of the running loop waits for a change.
+
+        While the block runs, each `wake` sets the event. The coroutine clears it before it waits again.
+        """
         event = asyncio.Event()
         with self._lock:
             self._waiting[event] = asyncio.get_running_loop()
@@ -123,9 +126,10 @@ class SchedulerHandle:
 
 
 class _Slot:
-    """The task of one job id: registered with the app once, and each run calls `job`, the newest job of that id.
+    """The task of one job id, registered with the app once. Each of its runs executes `job`, the newest job of that id.
 
-    Why: a task name can be registered only once, but `Scheduler.run` may be called again with another job of that id.
+    Why not a task for each job: a task name can be registered only once, but `Scheduler.run` may be called again with
+    another job of that id.
     """
 
     def __init__(self, job: Job[Any]) -> None:
@@ -158,7 +162,7 @@ class _Slot:
 class Scheduler:
     """Runs jobs on a `Mainspring`, which stores their state: `report = await Scheduler(ms).run(job)`.
 
-    `observer` is called with every event that this process commits, also with events of other work of the app.
+    `observer` is called with every event that this process commits, including events of other work of the app.
     """
 
     def __init__(
@@ -205,10 +209,11 @@ class Scheduler:
     # ── the job's schedule ─────────────────────────────────────────────────
 
     def _slot(self, job: Job[Any]) -> _Slot:
-        """Have later runs of the job's id call `job`, and return the slot of the id. A new id is registered as a task.
+        """Return the `_Slot` of the job's id, after setting its `job`, which later runs of that id execute.
 
-        Raises: InvalidInput if the id was used here for a job of kind "blocking" and `job` is of another kind, or the
-        reverse; DuplicateTask if another task of the app has the id as its name.
+        If the id is new, it is registered as a task. Raises: InvalidInput if the id was used here for a job of kind
+        "blocking" and `job` is of another kind, or the reverse; DuplicateTask if another task of the app has the id as
+        its name.
         """
         known = self.app.tasks.get(job.job_id)
         slot = getattr(known.function, "__self__", None) if known is not None else None
@@ -283,7 +288,7 @@ class Scheduler:
     async def _is_quiet(self, slot: _Slot, seen: set[str]) -> bool:
         """Add the runs that this process executes to `seen`; return True if the store shows none in `seen` as running.
 
-        Why: a run leaves `slot.running` before its outcome is stored.
+        Why not only `slot.running`: a run leaves it before its outcome is stored.
         """
         seen |= slot.running
         return all([(await self.app.find_by_id(run_id)).state is not State.RUNNING for run_id in seen])

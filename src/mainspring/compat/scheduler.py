@@ -83,9 +83,9 @@ class Scheduler:
     async def schedule_recurring(self, task: BaseTask[P, Any], cron: str, *args: P.args, **kwargs: P.kwargs) -> str:
         """Create a schedule that runs a task with `args` and `kwargs` by a cron expression; return the schedule's id.
 
-        A repeated call returns the id of the stored schedule, so a program can repeat it at every start. Raises:
-        ScheduleConflict if that schedule's definition now differs, for example in its zone or queue; UnknownTask;
-        WrongArguments; InvalidInput for a wrong expression.
+        A later call with the same task, expression and arguments returns the id of the stored schedule. So a program
+        can repeat the call at every start. Raises: ScheduleConflict if that schedule's definition now differs, for
+        example in its zone or queue; UnknownTask; WrongArguments; InvalidInput for a wrong expression.
         """
         known = self._known(task)
         payload = known.new_run(args, kwargs).event.body
@@ -105,10 +105,11 @@ class Scheduler:
     # ── cancelling ─────────────────────────────────────────────────────────
 
     async def cancel(self, task_id: str, *, reason: str = "cancelled") -> None:
-        """Cancel the run with the id `task_id`, or delete the schedule with that id: nothing of it starts any more.
+        """Cancel the run with the id `task_id`, or delete the schedule with that id or name.
 
-        Runs that are running are asked to stop. A second call has no effect. Raises: UnknownTask if neither a run nor a
-        schedule has the id.
+        A deleted schedule starts no more runs. A running run is asked to stop; if a schedule has more than 100 running
+        runs, only the newest 100 are. A second call has no effect. Raises: UnknownTask if there is no such run or
+        schedule.
         """
         try:
             await self.app.cancel(str(task_id), reason=reason)
@@ -142,5 +143,8 @@ class Scheduler:
         await self.app.run_async()
 
     def shutdown(self) -> None:
-        """Have `run` claim no more runs, let running ones end, and return. Thread: any."""
+        """Make `run` end: it claims no more runs, waits for running ones, and returns. Thread: any.
+
+        Attempts that have not ended within the app's `shutdown_timeout` are handed back.
+        """
         self.app.stop()

@@ -65,9 +65,11 @@ class TaskCompleted(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskFailed(TaskEvent, frozen=True, kw_only=True):
-    """An attempt failed: the task's function raised or exceeded its time-out, or its workers crashed too often.
+    """An attempt failed, or a run failed because its workers crashed too often.
 
-    `retry_count` is the number of attempts before this one. No event tells of a run that is lost (`recovery="fail"`).
+    An attempt fails if the task's function raises, exceeds its time-out, loses its process, or returns a value that
+    cannot be stored. `retry_count`: the number of attempts before this one. If a worker crashes, there is no event for
+    its attempt, nor for a run that is lost by the crash, because its task has `recovery="fail"`.
     """
 
     worker_id: str
@@ -158,10 +160,11 @@ _SOURCES: dict[type[TaskEvent], tuple[tuple[type[Event], ...], Callable[[Any, di
 
 
 def subscribe(app: Mainspring, wanted: type[E], listener: Listener[E]) -> None:
-    """Have `app` call `listener`, at most once, with each event of the type `wanted` that this process commits.
+    """Register `listener` with `app`, to be called at most once with each event of the type `wanted`.
 
-    `TaskEvent` stands for all types. Raises: InvalidInput if `wanted` is no type of event, or the listener is neither a
-    function nor an object with a method `handle`.
+    Only events that this process commits while its engine runs are delivered. `TaskEvent` stands for all types. Raises:
+    InvalidInput if `wanted` is no type of event, or the listener is neither a function nor an object with a method
+    `handle`.
     """
     call = as_function(listener)
     chosen = [kind for kind in _SOURCES if isinstance(wanted, type) and issubclass(kind, wanted)]

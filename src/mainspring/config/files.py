@@ -95,7 +95,7 @@ def _read_text(path: Path) -> str:
 def _parse(path: Path, text: str) -> Any:
     """Return the data in `text`, the content of `path`; the file's suffix decides between YAML and TOML.
 
-    Raises: InvalidInput if the text cannot be parsed or the suffix is another; MissingExtra if PyYAML is missing.
+    Raises: InvalidInput if the text cannot be parsed or the suffix is unknown; MissingExtra if PyYAML is missing.
     """
     if path.suffix.lower() in (".yaml", ".yml"):
         return _yaml(text)
@@ -114,7 +114,8 @@ def _parse(path: Path, text: str) -> Any:
 def _yaml(text: str) -> Any:
     """Return the data in a YAML text; None if it is empty.
 
-    Raises: InvalidInput, with the line; MissingExtra if PyYAML is not installed.
+    Raises: InvalidInput, with the line if it is known, if the text is not YAML, has a key twice in one mapping, or uses
+    a reference (`*name`); MissingExtra if PyYAML is not installed.
     """
     try:
         import yaml
@@ -196,10 +197,10 @@ def _read_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(data: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield (full key, value) for each setting in `data`, the content of a file or section, sections in it included.
+    """Yield (full key, value) for each setting in `data`, the content of a file or section, and in its sub-sections.
 
-    A full key is `prefix`, such as "server.", and the name in `data`. Raises: InvalidInput for an unknown key, with the
-    nearest known one.
+    A full key is `prefix`, such as "server.", and the name in `data`. Raises: InvalidInput for a key that is unknown or
+    is not a text, and for a section that is not a mapping.
     """
     for name, value in data.items():
         if not isinstance(name, str):
@@ -236,7 +237,10 @@ def _store_leaves(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_key(key: str) -> bool:
-    """Return True for a full key that a file may hold a value under, other than `store.url`."""
+    """Return True if a configuration file may have a value for `key`, a name with its sections, such as "server.port".
+
+    Other names of keys, and the keys of scheduler-rs, count, too. `store.url` does not: `_store_leaves` reads it.
+    """
     return key in KEYS or key in ALIASES or key in _FOREIGN_KEYS
 
 
@@ -281,9 +285,10 @@ def _suggest_section(name: str, known: list[str]) -> str:
 
 
 def _expand(value: Any, key: str, variables: Mapping[str, str]) -> Any:
-    """Return `value` with ${NAME} and ${NAME:-default} in texts, also in lists, replaced by values of `variables`.
+    """Return `value`, a text or a list with texts, with each ${NAME} replaced by the value of NAME in `variables`.
 
-    Raises: InvalidInput, with the field `key`, for a variable that is not set and has no default, or a broken ${…}.
+    ${NAME:-default} becomes `default` if NAME is not set. Other values are returned unchanged. Raises: InvalidInput,
+    with the field `key`, for a variable that is not set and has no default, or an unfinished ${…}.
     """
     if isinstance(value, list):
         return [_expand(item, key, variables) for item in value]

@@ -49,7 +49,7 @@ def optional_reader(read: Reader) -> Reader:
 
 
 def read_boolean(value: Any, field: str) -> bool:
-    """Read a boolean, also written as yes, no, on, off, 1 or 0."""
+    """Read a boolean, or one of the texts true, false, yes, no, on, off, 1 and 0, in upper or lower case."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().lower() in _BOOLEANS:
@@ -95,7 +95,10 @@ def number_reader(low: float, high: float) -> Reader:
 
 
 def duration_reader(low: Ms, high: Ms) -> Reader:
-    """Return a reader of durations from `low` to `high`, given as "30s" or as a number of seconds."""
+    """Return a reader of durations from `low` to `high` ms, given as a text such as "30s" or as a number of seconds.
+
+    The reader returns milliseconds.
+    """
 
     def read(value: Any, field: str) -> Ms:
         if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip()):
@@ -113,9 +116,10 @@ def duration_reader(low: Ms, high: Ms) -> Reader:
 
 
 def duration_count_reader(unit: Ms, low: Ms, high: Ms) -> Reader:
-    """Return a reader of durations from `low` to `high` that are given as a whole number of `unit`, 1 or 1,000 ms.
+    """Return a reader of durations from `low` to `high` ms that are given as a whole number, without a unit.
 
-    Other schedulers write durations in this way, without a unit. The reader returns milliseconds.
+    `unit`: what the number counts, 1 for milliseconds or 1,000 for seconds. Other schedulers write durations in this
+    way. The reader returns milliseconds.
     """
     read = whole_reader(-(-low // unit), high // unit, "milliseconds" if unit == 1 else "seconds")
     return lambda value, field: read(value, field) * unit
@@ -165,7 +169,7 @@ def list_reader(read: Reader) -> Reader:
 def read_http_url(value: Any, field: str) -> str:
     """Check an absolute http or https URL and return it without slashes at its end.
 
-    Refuse a query, fragment or user.
+    Raises: InvalidInput for any other text, and for a URL with a query, fragment or user.
     """
     given = read_text(value, field)
     fix = "Write for example https://scheduler.example.com"
@@ -188,7 +192,10 @@ def read_host(value: Any, field: str) -> str:
 
 
 def read_store_url(value: Any, field: str) -> str:
-    """Read the URL of a store, which is not opened. Raises: InvalidInput; MissingExtra if its package is missing."""
+    """Check the URL of a store, which is not opened, and return it.
+
+    Raises: InvalidInput for a wrong URL; MissingExtra if a package that the store needs is not installed.
+    """
     from mainspring.ports.clock import SystemClock
     from mainspring.runtime.runtime import open_store
 
@@ -201,7 +208,10 @@ def read_store_url(value: Any, field: str) -> str:
 
 
 def read_broker_url(value: Any, field: str) -> str:
-    """Read the URL of a broker, which is not opened. Raises: InvalidInput; MissingExtra if its package is missing."""
+    """Check the URL of a broker, which is not opened, and return it.
+
+    Raises: InvalidInput for a wrong URL; MissingExtra if a package that the broker needs is not installed.
+    """
     from mainspring.ports.clock import SystemClock
     from mainspring.runtime.runtime import open_broker
 
@@ -214,7 +224,7 @@ def read_broker_url(value: Any, field: str) -> str:
 
 
 def read_program(value: Any, field: str) -> str:
-    """Read the name of a Python program: MODULE:APP, or MODULE if it holds one app only."""
+    """Read the name of a Python program: MODULE:APP, or MODULE if it has only one app. Nothing is imported."""
     given = read_text(value, field)
     if not re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", given):
         raise InvalidInput(field, f"{given!r} names no program", "Write MODULE:APP, for example app:ms")
@@ -222,6 +232,6 @@ def read_program(value: Any, field: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as Python writes it, cut to 60 characters, for an error text."""
+    """Return a value as Python writes it, for an error text; a text of more than 60 characters is cut."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}…"

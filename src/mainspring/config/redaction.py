@@ -37,7 +37,7 @@ def _redact_parameter(parameter: str) -> str:
 
 
 def format_value(key: str, value: Any) -> str:
-    """Return `value`, the checked value of the configuration key `key`, as text for people, much as YAML has it.
+    """Return `value`, the checked value of the configuration key `key`, as text for people, much as YAML writes it.
 
     Passwords in URLs become ***, None becomes "null", and durations get a unit. Texts are not quoted.
     """

@@ -1,6 +1,7 @@
-"""Reload the configuration while the service runs: a changed file takes effect, or is refused as a whole.
+"""Reload the configuration while the service runs. A file with a wrong value is refused as a whole.
 
-The directory of a file is watched, not the file: editors replace files, and Kubernetes swaps a symlink called `..data`.
+Of a file without a mistake, the values of live keys (`Key.live`) take effect at once, the others at the next start. The
+directory of a file is watched, not the file: editors replace files, and Kubernetes swaps a symlink called `..data`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _DEBOUNCE_MS = 50
 class Reloader:
     """Holds the settings in force, and replaces those of live keys when the configuration file or `.env` changes.
 
-    If the last reload found no configuration file, only `.env` is watched. `resolved` are the settings at the start.
-    `sources` is read again at each reload.
+    A live key (`Key.live`) is one whose value may change while the service runs. `resolved` are the settings at the
+    start. `sources` is read again at each reload. Without a configuration file, only `.env` is watched.
     """
 
     def __init__(self, sources: Sources, resolved: Resolved) -> None:
@@ -47,10 +48,11 @@ class Reloader:
         self.refused: str | None = None
 
     def reload(self) -> bool:
-        """Read all sources again, adopt the values of live keys, and return True.
+        """Read all sources again, adopt the values of the keys that may change at run time (`Key.live`), return True.
 
-        If a value is wrong, change no setting and return False. If a live key has changed, replace `settings` and call
-        the listeners. Every change, or the error, is logged. `refused` is set to the error's text, or to None.
+        Other changed keys take effect at the next start. If a live key changed, replace `settings` and call the
+        listeners. If a source cannot be read or a value is wrong, change no setting and return False. Every change, or
+        the error, is logged. `refused` is set to the error's text, or to None.
         """
         self._seen = self._fingerprint()
         try:
@@ -90,7 +92,7 @@ class Reloader:
     # ── watching ───────────────────────────────────────────────────────────
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """Reload whenever a file changes, until `stop` is set.
+        """Reload whenever the configuration file or `.env` changes, until `stop` is set.
 
         Where changes are not reported (`watchfiles` is not installed, or the directory cannot be watched), the files
         are checked every `FILE_POLL_SECONDS`.
@@ -121,7 +123,7 @@ class Reloader:
     async def _poll(self, stop: asyncio.Event) -> None:
         """Call `reload_if_changed` every `FILE_POLL_SECONDS`, and once more when `stop` is set.
 
-        For systems that do not report changes of files.
+        Used where changes of files are not reported.
         """
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):

@@ -50,9 +50,10 @@ class Sources(Struct, frozen=True):
 def resolve(sources: Sources) -> Resolved:
     """Read and check all sources, and return the settings with the origin of each value.
 
-    Raises: InvalidInput for the first wrong value, named by its flag, its variable, or its file and key. For values
-    that do not fit together, by the key, and the file if the value is from it. MissingExtra if a package is not
-    installed that the file (PyYAML), the store URL or the broker URL needs.
+    Raises: InvalidInput for the first wrong value, or for values that do not fit together; MissingExtra if a package is
+    not installed that the file (PyYAML), the store URL or the broker URL needs. The error names a wrong value by its
+    flag, its variable, or its file and key. It names values that do not fit together by one key, with the file if that
+    key's value is from it.
     """
     dotenv_path = sources.folder / ".env"
     dotenv = read_dotenv(dotenv_path)

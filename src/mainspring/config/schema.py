@@ -93,7 +93,7 @@ ALIASES: Mapping[str, Alias] = {
     "retry.max_delay_ms": Alias("retry.max_delay", readers.duration_count_reader(1, 0, 365 * DAY_MS)),
 }
 
-#: Variables that set a key, beside those named by `variable_name`. All but MAINSPRING_URL are variables of another
+#: Variables that set a key, besides those named by `variable_name`. All but MAINSPRING_URL are variables of another
 #: scheduler, source 002 (docs/serving.md). Its variables for the database are read by `environment.py`.
 VARIABLES: Mapping[str, Alias] = {
     "MAINSPRING_URL": Alias("store", readers.read_store_url),
@@ -127,7 +127,7 @@ def get_value(settings: ServeSettings, key: str) -> Any:
 
 
 def build_settings(values: Mapping[str, Any]) -> ServeSettings:
-    """Return settings with `values` (configuration key → value); a key without a value has its default.
+    """Return settings with `values` (configuration key → value); a key without a value gets its default.
 
     The caller has passed each value through its key's reader. A `server.public_url` is also set in the settings for
     agents, whose callbacks use it.

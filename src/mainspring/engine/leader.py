@@ -93,7 +93,7 @@ class Leader(Loop):
         self.terms = 0
 
     def on_elected(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, on the engine loop, when this instance wins a term. Only the last callback counts."""
+        """From now on, call `callback` on the engine loop when this instance wins a term. Replaces an earlier one."""
         self._on_elected = callback
 
     @property
@@ -109,7 +109,7 @@ class Leader(Loop):
     async def run_once(self) -> float:
         """Renew the term; without a term, or if it was lost, try to win one. Return the seconds to wait.
 
-        Raises: StoreError, after giving up a term that can no longer be trusted.
+        Raises: StoreError if the store fails. A term that can no longer be trusted is given up before.
         """
         term = self._term
         try:

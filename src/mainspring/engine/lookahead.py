@@ -30,9 +30,10 @@ class Lookahead:
         self.ms: Ms = 0
 
     def count(self, count: int) -> None:
-        """Count the fires or runs that one query found, and set `ms` by their rate.
+        """Add `count`, the number of fires or runs that one query found, and set `ms` by their rate.
 
-        A rise of the rate takes effect at once, a fall after `RATE_WINDOW_SECONDS`.
+        After a rise of the rate, `ms` is set as soon as the fires of a busy window are counted; after a fall, at the
+        end of a window of `RATE_WINDOW_SECONDS`.
         """
         self._count += count
         seconds = self._clock.monotonic() - self._since

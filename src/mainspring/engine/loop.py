@@ -65,16 +65,16 @@ class Loop(ABC):
                 log.exception("%s: an error had ended this loop", self.name)
 
     def wake(self) -> None:
-        """Have `run_once` called now, because something changed; if a call is under way, again right after it.
+        """Call `run_once` without further waiting, because something changed: at once, or after the call under way.
 
         A pause after an error is not cut short.
         """
         self._wake.set()
 
     async def _loop(self) -> None:
-        """Call `run_once` until `stop`. In between, wait for the time it returned; after errors, ever longer."""
+        """Call `run_once` until `stop`. After a call, wait as long as it returned; after an error, for `_backoff()`."""
         loop, own = asyncio.get_running_loop(), asyncio.current_task()
-        # `stop` also clears `_task`: a driver may swallow its cancellation (`wait_for` does, before Python 3.12).
+        # `stop` also clears `_task`: a store's driver may swallow the cancellation (`wait_for` did before Python 3.12).
         while self._task is own:
             self._wake.clear()
             self.since = loop.time()

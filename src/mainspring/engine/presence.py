@@ -26,7 +26,7 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     app: str
     version: str = ""
     tasks: tuple[str, ...] = ()
-    declares: dict[str, str] = {}  # schedule name → digest
+    declares: dict[str, str] = {}  # schedule name → digest of its definition
     running: int = 0
     concurrency: int = 0
     abandoned: int = 0  # attempts that did not stop after their time-out, since the start
@@ -39,12 +39,12 @@ class Instance(Struct, frozen=True, omit_defaults=True):
 
 
 class Presence(Loop):
-    """Acquires this instance's presence row and renews it at every heartbeat. Thread: engine loop."""
+    """Acquires this instance's presence row and renews it once per heartbeat interval. Thread: engine loop."""
 
     name = "presence"
 
     def __init__(self, store: Store, settings: Settings, owner: str, describe: Callable[[], Instance]) -> None:
-        """Keep the presence row of the instance `owner` in `store`. `describe` returns its present content."""
+        """Keep the presence row of the instance `owner` in `store`. `describe` returns what the row should say now."""
         super().__init__(settings.heartbeat / 1000)
         self._store = store
         self._ttl: Ms = settings.lease_ttl

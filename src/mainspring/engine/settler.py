@@ -1,9 +1,9 @@
-"""The settler: reads due rows from the store, has the rules decide what becomes of them, and commits the result.
+"""The settler: reads due rows from the store, lets the rules decide what becomes of them, and commits the result.
 
 It works on four agendas: schedules whose time has come, touched schedules, expired leases, and gates with room. Runs
-parked at gates are unparked by the store itself, in `due`. Each instance that plans runs a settler. No lock is held
-while Python decides. If two instances decide about one row at the same time, the guard of the change accepts the first
-change and refuses the second.
+parked at gates are unparked by the store itself, in `due`. Each instance runs a settler; with the role worker, it
+leaves the first agenda to other instances. No lock is held while Python decides. If two instances decide about one row
+at the same time, the guard of the change accepts the first change and refuses the second.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Settler(Loop):
         interval in seconds. `cancel_older` cancels the open runs that a draft replaces. `on_unparked` is called after
         runs were unparked. `observe_store_time` receives the store's time whenever schedules or expired leases were
         read. `drain_outcomes` records the outcomes that wait in the workers' inboxes, so that they share the commit
-        that plans. `ending`: ids of runs that ended here and whose end is queued for a commit.
+        that plans. `ending`: ids of runs that ended here and whose end is queued for a commit. The crash budget is the
+        number of crashes of its workers after which a run is not executed again (`max_crashes`).
         """
         super().__init__(poll)
         self._cancel_older = cancel_older
@@ -111,8 +112,8 @@ class Settler(Loop):
         self._idle_gate_checks = 0
         #: When `plan` queries the store next, in store time; 0 while it is under way.
         self._plans_at: Ms = 0
-        #: The earliest fire that the next `plan` must not miss, in store time, as far as the last query does not tell:
-        #: of schedules committed since that query, and of schedules that it found but that must not be planned ahead.
+        #: The earliest fire, in store time, for which `plan` must query although the last answer does not name it as
+        #: `next_at`: a fire of a schedule that was committed since, or that was found but must not be planned ahead.
         self._soonest: Ms = AFTER_ANY_FIRE
 
     def enable_planning(self, *, enabled: bool) -> None:
@@ -120,13 +121,13 @@ class Settler(Loop):
         self.plans = enabled
 
     def wake(self, *agendas: Agenda) -> None:
-        """Have a step of each named agenda done now, or of all four if none is named, because something changed."""
+        """Do a step of each named agenda soon, or of all four if none is named, because something changed."""
         for agenda in agendas or self._steps:
             self._next[agenda] = 0.0
         super().wake()
 
     def check_gates_soon(self) -> None:
-        """Have the gates checked, because a run released a gate.
+        """Check the gates soon, because a run released a gate.
 
         The check comes at once. But if the last `IDLE_GATE_CHECKS` checks unparked no run, it comes
         `GATE_DEBOUNCE_SECONDS` later, so that several releases share it.
@@ -141,7 +142,7 @@ class Settler(Loop):
             super().wake()
 
     def plan_no_later_than(self, next_at: Ms) -> None:
-        """Have `plan` called at the store time `next_at` or earlier: a schedule that was just committed is due then."""
+        """Call `plan` at the store time `next_at` or earlier: a schedule that was just committed is due then."""
         self._soonest = min(self._soonest, next_at)
         if next_at < self._plans_at:
             self.wake(Agenda.SCHEDULES)
@@ -227,7 +228,7 @@ class Settler(Loop):
 
     @property
     def unplannable(self) -> frozenset[str]:
-        """Ids of the schedules that could not be planned here, also of those that have been planned since."""
+        """Ids of the schedules that could not be planned here, including those that have been planned since."""
         return frozenset(self._unplannable)
 
     def _log_unplannable(self, schedule: Schedule) -> None:
@@ -309,11 +310,11 @@ class Settler(Loop):
         return not any(run.options is not None and run.options.rearm for run in found)
 
     async def _draft_touched(self, row: DueSchedule, now: Ms) -> ScheduleDraft | None:
-        """Return a draft for a touched schedule, which does one of these or nothing.
+        """Return the draft of what a touched schedule needs; None if an open run must end first, so the touch stays.
 
-        Pause it; set its next fire after a fixed delay; plan it if its row is damaged; delete it. If nothing is to be
-        done, return an empty draft, whose change only clears the touch. If an open run must end first, return None: the
-        touch then stays. `now`: the store's time.
+        The draft pauses the schedule, sets its next fire after a fixed delay, plans it because its row is damaged, or
+        deletes it because it is over. If nothing is to be done, the draft is empty, and its change only clears the
+        touch. `now`: the store's time.
         """
         schedule = row.schedule
         last = await self._find_newest_run(schedule.id, ENDED - {State.SKIPPED})
@@ -358,7 +359,7 @@ class Settler(Loop):
         return 0.0 if len(due.runs) >= DUE_BATCH_ROWS else self._seconds_until_due(due)
 
     def _expire(self, run: Run, now: Ms) -> Change:
-        """Return the change that retries or ends a run whose lease expired, and log that. `now`: the store's time.
+        """Return the change that makes a run whose lease expired claimable or ends it, and log that. `now`: store time.
 
         Crash budget and recovery are those of the run's options, else those of its handler here, else the defaults.
         """
@@ -384,7 +385,7 @@ class Settler(Loop):
     # ── gates with room ────────────────────────────────────────────────────
 
     async def unpark_runs(self) -> float:
-        """Have the store unpark runs at gates with room; if it did, call `on_unparked`. Return the seconds to wait."""
+        """Let the store unpark runs at gates with room; if it did, call `on_unparked`. Return the seconds to wait."""
         due = await self._store.due(Agenda.GATES, DUE_BATCH_ROWS)
         self._idle_gate_checks = 0 if due.unparked else self._idle_gate_checks + 1
         if due.unparked:
@@ -428,7 +429,7 @@ def _may_be_early(row: DueSchedule, draft: ScheduleDraft) -> bool:
 
 
 def _open_runs(row: DueSchedule, ending: Container[str] = ()) -> OpenRuns:
-    """Return the counts of a schedule's open runs; those of its two oldest that are in `ending` count as ended.
+    """Return the counts of a schedule's open runs. Its two oldest runs count as ended if their ids are in `ending`.
 
     `ending`: ids of runs whose end is committed no later than the fires to be settled. If the store refuses such an
     end, the schedule's gate still holds the new run back.

@@ -8,8 +8,8 @@ from mainspring.model.instant import Ms
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Agenda, Store
 
-#: An answer of the store may be this many milliseconds older than the clock here says, because it was slow. If it is
-#: older by more, the store's clock was set back.
+#: The store's time in an answer may lie behind the time known here. Up to this many milliseconds, the answer was slow;
+#: by more, the store's clock was set back.
 MAX_ANSWER_DELAY_MS: Ms = 50
 #: An offset taken from a quick answer is kept for this many milliseconds although slower answers arrive.
 OFFSET_TTL_MS: Ms = 1_000

@@ -47,7 +47,7 @@ class CoroutineExecutor:
         self._on_no_slot = on_no_slot
 
     def start(self, held_runs: Sequence[HeldRun]) -> None:
-        """Have the attempts begin on the handlers' loop soon. If that loop is closed, their outcome is `HandedBack`."""
+        """Begin the attempts on the handlers' loop soon. If that loop is closed, their outcome is `HandedBack`."""
         try:
             self._loop.call_soon_threadsafe(self._begin, held_runs)
         except RuntimeError:  # the handlers' loop is closed
@@ -77,7 +77,11 @@ class CoroutineExecutor:
             execution.handle.cancel()
 
     async def _run(self, held: HeldRun) -> None:
-        """Execute an attempt and pass its run and outcome to `done`. Without a slot, pass the run to `on_no_slot`."""
+        """Execute the attempt of a held run, and pass the run with the outcome to `done`.
+
+        An attempt that was given to `start` ahead of its time first waits for that time and takes a slot. If no slot is
+        free then, it does not begin, and the run is passed to `on_no_slot` instead.
+        """
         CURRENT.set(held.attempt)
         outcome: Outcome | None
         try:
@@ -105,7 +109,7 @@ class CoroutineExecutor:
         return self._take_slot(held)
 
     async def _outcome(self, held: HeldRun) -> Outcome | None:
-        """Call the handler and return the outcome; None if the attempt has to take a slot and none is free.
+        """Call the handler and return the outcome; None if the attempt has yet to take a slot and none is free.
 
         The handler is not called if the attempt should stop already, or if its trust deadline has passed. Raises:
         CancelledError if the task is cancelled, unless its time-out is the only reason.
@@ -143,6 +147,6 @@ class CoroutineExecutor:
 
 
 def _was_cancelled_once() -> bool:
-    """Undo one cancellation of the present task, that by its time-out. Return True if there was no other."""
+    """Undo one cancellation of the present task, the one by its time-out. Return True if there was no other."""
     task = asyncio.current_task()
     return task is not None and task.uncancel() == 0

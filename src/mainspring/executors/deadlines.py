@@ -22,7 +22,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, held: HeldRun, seconds: float) -> None:
-        """Set a deadline for a run: `on_expired` is called with it after `seconds`, unless `leave` is called before."""
+        """Set the deadline of a run: call `on_expired(held)` after `seconds`, unless `leave` is called before."""
         until = self._until[held] = self._loop.time() + seconds
         if self._timer is None or until < self._timer.when():
             self._arm(until)

@@ -39,8 +39,8 @@ MAX_EXCERPT_CHARS = 300
 #: Statuses below 500 after which the call is tried again, as after every status from 500 on.
 RETRIED_STATUSES = frozenset({408, 425, 429})
 
-#: The host name in the URL of the present call. The check of an address needs it, because aiohttp passes the address
-#: only.
+#: The host name in the URL of the present call. The check of an address needs it, and aiohttp gives that check only the
+#: address.
 _HOST: ContextVar[str] = ContextVar("mainspring_agent_host", default="")
 
 
@@ -356,7 +356,7 @@ def _error_response(status: int, summary: str, text: str, retry_after: Ms | None
 
 @lru_cache(4_096)
 def _host_of(url: str) -> tuple[str, int] | None:
-    """Return host and port of a URL; None if it is not valid: a URL may have been stored unchecked."""
+    """Return host and port of a URL; None if the URL is not valid, as it may have been stored unchecked."""
     try:
         return host_and_port(check_url(url))
     except InvalidInput:

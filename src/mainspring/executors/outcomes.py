@@ -52,7 +52,7 @@ def error_outcome(error: BaseException) -> Failed:
     """Return the outcome of a handler that raised `error`.
 
     Errors of one type from one line of code have one fingerprint. Error text and traceback are cut to `MAX_ERROR_CHARS`
-    and `MAX_TRACE_CHARS`; a note "N characters left out" comes on top.
+    and `MAX_TRACE_CHARS`, plus a note "N characters left out" in their middle.
     """
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -88,7 +88,7 @@ def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Return the text. If it is longer than `limit` characters, its middle is replaced by the number left out."""
+    """Return the text. If it is longer than `limit`, a note of how many characters are left out replaces its middle."""
     if len(text) <= limit:
         return text
     return text[: limit // 2] + f"\n… {len(text) - limit} characters left out …\n" + text[-limit // 2 :]

@@ -54,7 +54,7 @@ class _Child:
             self._life = os.pidfd_open(self.process.pid)
 
     def ask(self, request: Request) -> Response | None:
-        """Send a request and return the child's response, or None if it died; block until then."""
+        """Send a request, block until the child answers or dies, and return its response; None if it died."""
         try:
             write_frame(self.write_fd, msgspec.json.encode(request))
             answer = read_frame(self.read_fd) if self._wait_for_answer() else None

@@ -33,8 +33,8 @@ class Request(Struct, frozen=True):
     """What the parent sends to a child process: the run, its payload, and where to find the function.
 
     `main` and `package` are the file and package of the parent's main module, `path` is the parent's `sys.path`.
-    `module` and `qualname` name the function. `body` is the payload as JSON. `log_level` None: the parent has set up no
-    logging, so the child sets up none.
+    `module` and `qualname` name the function. `body` is the payload as JSON; None: the run has none. `log_level` is the
+    level of the child's log; None: the parent has set up no logging, so the child sets up none.
     """
 
     main: str | None

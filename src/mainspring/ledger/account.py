@@ -98,7 +98,7 @@ class Ledger(Struct):
     """
 
     now: Ms
-    #: Fires before this instant are left out. None: none are.
+    #: Fires before this instant, and ad-hoc runs created before it, are left out. None: nothing is left out.
     since: Ms | None = None
     #: True if `since` was set back to the start of its day, because tallies count by the day.
     rounded: bool = False

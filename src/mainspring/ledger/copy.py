@@ -158,13 +158,13 @@ async def _find_live_instances(store: Store) -> str:
 
 
 async def _check_mark(source: Store, target: Store, at: int, mine: Mark) -> Mark:
-    """Return the `Mark` of this copy. If the target's log is empty, it is `mine`, which is also stored in the target.
+    """Return the `Mark` of this copy: for an empty target log, `mine`, else what an earlier call stored in the target.
 
-    Otherwise it is the `Mark` that an earlier call has stored in the target.
+    `mine`: what a new copy of this source stores in the target; this function stores it if the log is empty. `at`: the
+    number of the last event in the target's log, 0 for an empty log.
 
-    `mine`: what a new copy of this source would store. `at`: the number of the last event in the target's log, 0 for an
-    empty log. Raises: CopyRefused if the target's log has events and the target has no mark, or its first or last event
-    differs from the source's; with an empty log, if the target has rows and no mark of a source of this name.
+    Raises CopyRefused for a log with events, if the target has no mark, or if the log's first or last event differs
+    from the source's. Raises it for an empty log, if the target has rows and no mark of a source of this name.
     """
     known = await _read_mark(target)
     if at == 0:
@@ -287,10 +287,12 @@ class _Writer:
         self.at = events[-1].seq
 
     async def write_rows(self, now: Ms | None) -> int:
-        """Write the rows that follow the log: schedules, open runs (once more), gates, tallies and key-value entries.
+        """Write the rows that follow the log's last page; return how many runs are running in the target.
 
-        Tallies are counts of removed rows. Return how many runs are running in the target. `now`: the instant at which
-        the source is asked for touched schedules; None: the source's clock decides.
+        These are schedules, open runs, gates, tallies (counts of removed rows), secrets and API keys. Open runs are
+        written a second time, because parking and progress have no event. Secrets and API keys that the source no
+        longer has are removed from the target. `now`: the instant at which the source is asked for touched schedules;
+        None: the source's clock decides.
         """
         touched = {
             row.schedule.id: row.touched
@@ -334,7 +336,7 @@ class _Writer:
                     await self._target.remove(kind, [row.id])
 
     async def _write_schedules(self, rows: list[Schedule], touched: dict[str, int]) -> None:
-        """Write rows of schedules, and before them their payloads. `touched`: schedule id → its number of touches."""
+        """Write rows of schedules, and their payloads before. `touched`: schedule id → number of its last touch."""
         await self._write_bodies(row.spec.body for row in rows)
         mine = {row.id: touched[row.id] for row in rows if row.id in touched}
         await self._write(Page(after=self.at, schedules=tuple(rows), touched=mine))
@@ -368,7 +370,7 @@ def _with_ended_lease(run: Run) -> Run:
 
 
 def _body_ids(events: Iterable[Event]) -> Iterable[str | None]:
-    """Yield the ids of the payloads that the events name, also of payloads that no row names any more.
+    """Yield the ids of the payloads that the events name, including payloads that no row names any more.
 
     Yield None for an event without a payload.
     """

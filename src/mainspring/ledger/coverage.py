@@ -237,8 +237,8 @@ class Cover:
         """Report `count` uncovered fires as missing: add them to `unexplained`, name up to `MAX_NAMED_DIFFERENCES`.
 
         `certain`: owed fires without a row that the log proves were planned and not removed by retention; named first.
-        Then, period by period: fires that a clock change dropped, and fires of days with
-        more uncovered fires than `tallied` has (day since 1970 → number of fires that retention removed).
+        Then, period by period: fires that a clock change dropped, and fires of days with more uncovered fires than
+        retention removed. `tallied`: day (days since 1970) → number of removed fires.
         """
         room = min(count, MAX_NAMED_DIFFERENCES)
         found = certain[:room]

@@ -35,8 +35,7 @@ from mainspring.rules.schedule_draft import creates_fire_run, evolve_schedule
 
 T = TypeVar("T")
 EVENTS_PER_READ = 2_000
-#: Most differences that a report names. Further differences are only counted.
-MAX_NAMED_MISMATCHES = 1_000
+MAX_NAMED_MISMATCHES = 1_000  # most differences that a report names; further differences are only counted
 #: Columns of a run that are not in the log, and so are not compared: lease, parking, progress.
 OPERATIONAL = frozenset({"owner", "lease_until", "parked_on", "progress"})
 _RUN_FIELDS = tuple(name for name in Run.__struct_fields__ if name not in OPERATIONAL)
@@ -46,12 +45,11 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Run)
 #: More events than any log has. If reading fails even this far behind a bad event, the log as a whole cannot be read.
 MAX_LOG_EVENTS = 1 << 48
-#: Errors that a store raises for a row that it cannot read.
-_UNREADABLE = (StoreError, msgspec.MsgspecError, LookupError, ValueError, TypeError)
+_UNREADABLE = (StoreError, msgspec.MsgspecError, LookupError, ValueError, TypeError)  # raised for an unreadable row
 
 
 class Mismatch(Struct, frozen=True):
-    """One difference between a row and the log, or a row or event that cannot be read, or an event not allowed."""
+    """One difference between a row and the log, a row or event that cannot be read, or an event that is not allowed."""
 
     #: The kind of row (run, schedule, span, body, gate, tally), event, or transition (an event that is not allowed).
     kind: str
@@ -120,7 +118,10 @@ async def _check_runs(store: Store, report: Report, replay: Replay, bodies: dict
 
 
 async def _check_schedules(store: Store, report: Report, replay: Replay, bodies: dict[str, str]) -> None:
-    """Compare all schedule rows with the log. Add their payloads to `bodies`: payload id → row, as "schedule …"."""
+    """Compare all schedule rows with the log, and add the differences to `report`.
+
+    The payloads that rows name are added to `bodies`: payload id → the first row that names it, as text ("schedule …").
+    """
     async for schedule in _read_schedules(store, report, replay):
         report.schedules += 1
         if schedule.spec.body is not None:
@@ -160,9 +161,9 @@ async def _read_log(store: Store, report: Report) -> AsyncIterator[Event]:
 
 
 async def _skip_bad_event(store: Store, after: int) -> int:
-    """Return the number of the last event of the unreadable stretch right after `after`; reading can go on behind it.
+    """Return the number after which the log can be read again; the event right after number `after` is unreadable.
 
-    Beyond 64 numbers it may jump over readable events. Raises: StoreUnavailable; the store's error if all reads fail.
+    From 64 numbers on, it may skip readable events. Raises: StoreUnavailable; the store's error if every read fails.
     """
     low, high, step = after, after, 1  # reading after `low` fails; find a `high` after which it does not
     while (error := await _find_read_error(store, high := low + step)) is not None:
@@ -253,20 +254,20 @@ class Replay:
         self.schedules: dict[str, Schedule] = {}
         #: Schedule id → spans of the log since its last snapshot, without those that have been compared with a row.
         self.spans: dict[str, Counter[Span]] = {}
-        #: Schedule id → cursor in its last snapshot.
-        self.snapshots: dict[str, Ms] = {}
+        self.snapshots: dict[str, Ms] = {}  # schedule id → cursor in its last snapshot
         self.compactions = self.compacted_runs = 0
         #: Ids of runs and schedules whose events are wrong. The columns of such a run are not compared.
         self._broken: set[str] = set()
-        #: Id of a run whose first event is missing → `n` of its last event.
-        self._headless: dict[str, int] = {}
+        self._headless: dict[str, int] = {}  # id of a run whose first event is missing → `n` of its last event
         #: Id of a schedule that has an event before its creation → number in the log of the first such event.
         self._early: dict[str, int] = {}
-        #: Ids of runs and schedules whose row was compared, or cannot be read.
-        self.seen: set[str] = set()
+        self.seen: set[str] = set()  # ids of runs and schedules whose row was compared, or cannot be read
 
     def take(self, event: Event) -> None:
-        """Fold an event into its run or schedule. Report an event whose run's id is lost, because the row is gone."""
+        """Fold an event into its run or schedule. Report it if its run's id is not known, even from its fire key.
+
+        Why: a store may keep a run's id only in the run's row. If that row is gone, the event comes without the id.
+        """
         if isinstance(event, RunEvent):
             if event.run_id is not None:
                 self._fold_run(event)
@@ -285,8 +286,8 @@ class Replay:
     def _fold_unnamed(self, event: RunEvent) -> bool:
         """Fold the first event of a planned fire (RunScheduled, RunSkipped) that came without a run id.
 
-        Stores may keep the id in the run's row only, and that row is gone; but a fire's key and time give the id. For
-        any other event, and for a fire key that is not the fire time, fold nothing and return False.
+        Such an event's fire key and time give the id. Return True. For any other event, and for a fire key that is not
+        the fire time, fold nothing and return False.
         """
         if not isinstance(event, RunScheduled | RunSkipped) or event.fire_key is None or event.fire_time is None:
             return False
@@ -333,7 +334,7 @@ class Replay:
     def _fold_schedule(self, event: ScheduleEvent) -> None:
         """Fold an event into its schedule; add the span of `FiresElided` to `spans`. A snapshot replaces older events.
 
-        Report a missing or repeated `n`; skip an event that repeats one. Events before the creation are left to `end`.
+        Report a missing or repeated `n`; fold no event with a repeated one. `end` reports events before the creation.
         """
         sid = event.schedule_id or ""
         schedule = self.schedules.get(sid)
@@ -430,7 +431,7 @@ class Replay:
                 self.report.add("schedule", sid, f"the log has {schedule.name!r}, and it has no row")
 
     def compare_span(self, span: Span) -> None:
-        """Report a span row without event, unless it ends by the last snapshot's cursor: snapshots replace events."""
+        """Report a span row that has no event. Spans up to the last snapshot's cursor need none: it replaced theirs."""
         left = self.spans.get(span.schedule_id)
         if left is not None and left[span] > 0:
             left[span] -= 1

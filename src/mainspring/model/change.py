@@ -57,7 +57,10 @@ class ScheduleAt(Struct, frozen=True, gc=False):
 
 
 class RunAbsent(Struct, frozen=True, gc=False):
-    """Guard: no run has this id, and no open run this unique key. If the guard holds, the change inserts the run."""
+    """Guard: no run has this id, and no open run of its namespace has this unique key (None: no key is checked).
+
+    If the guard holds, the change inserts the run.
+    """
 
     id: RunId
     unique_key: str | None = None

@@ -136,7 +136,8 @@ class ScheduleDeleted(ScheduleEvent, frozen=True, kw_only=True):
 class FiresElided(ScheduleEvent, frozen=True, kw_only=True):
     """The `count` planned fires of a schedule in (after, through] will not run. The store holds a span row for them.
 
-    `consumed`: True if the fires count against `max_runs`.
+    `reason`: missed, paused, outside_time_window, or dst (a clock change skips the fire). `consumed`: True if the fires
+    count against `max_runs`.
     """
 
     revision: int
@@ -161,8 +162,8 @@ class ScheduleSnapshot(ScheduleEvent, frozen=True, kw_only=True):
 class RunScheduled(RunEvent, frozen=True, kw_only=True):
     """A run was created. Workers may claim it from `due_at` on, if no gate restricts it.
 
-    `coalesced` is the number of missed fires that this run makes up for, beside its own. `parents` are the runs that
-    must end before it may start (reserved: always empty).
+    `coalesced` is the number of missed fires that this run makes up for in addition to its own fire. `parents` are the
+    runs that must end before it may start (reserved: always empty).
     """
 
     task: str
@@ -235,9 +236,11 @@ class RunRetrying(RunEvent, frozen=True, kw_only=True):
 class RunFailed(RunEvent, frozen=True, kw_only=True):
     """The run failed and will not be tried again.
 
-    Reasons of a handler: error, timeout, process (its process died), result (its return value cannot be stored). Of
-    the call of an HTTP agent: gone, refused, redirect, network, forbidden, agent. Of any run: crashed (too many leases
-    ended without an outcome); parent (reserved). `dead_lettered`: True if the run becomes a dead letter.
+    Reasons: error (the handler raised, or an agent answered with an error that may pass); timeout; process (the
+    handler's process died); result (its return value cannot be stored); crashed (too many leases ended without an
+    outcome); parent (reserved). Only for the call of an HTTP agent: gone (status 410); refused (another status that is
+    not retried); redirect; network (no complete answer); forbidden (the address may not be called); agent (the agent
+    reported a failure, or the call could not be made). `dead_lettered`: True if the run becomes a dead letter.
     """
 
     error: str
@@ -261,8 +264,9 @@ class RunSnoozed(RunEvent, frozen=True, kw_only=True):
 class RunHandedBack(RunEvent, frozen=True, kw_only=True):
     """A worker gave the run back without an outcome, and any worker may claim it. This is not a failure.
 
-    Reasons: shutdown; not_begun (no free slot, or too little of the lease left); loop_blocked and loop_closed (the
-    handlers' loop); stray (this worker did not know the run); lease_lost. `began`: True if the handler had started.
+    Reasons: shutdown (the worker stopped before the attempt ended); not_begun (no slot became free in time, too little
+    of the lease was left, or the worker stopped before the attempt began); loop_blocked and loop_closed (the handlers'
+    loop); stray (the worker did not know the run); lease_lost. `began`: True if the handler had started.
     """
 
     reason: str
@@ -272,7 +276,7 @@ class RunHandedBack(RunEvent, frozen=True, kw_only=True):
 class LeaseExpired(RunEvent, frozen=True, kw_only=True):
     """The lease ended without an outcome, which counts as a crash. The run can be claimed again from `ready_at` on.
 
-    `crashes` is the number of the run's crashes, with the present one.
+    `crashes` is the number of the run's crashes, including this one.
     """
 
     crashes: int
@@ -280,16 +284,17 @@ class LeaseExpired(RunEvent, frozen=True, kw_only=True):
 
 
 class RunLost(RunEvent, frozen=True, kw_only=True):
-    """The lease ended without an outcome, and the run must not be executed again (`recovery="fail"`).
+    """The attempt ended without an outcome, and the run must not be executed again (`recovery="fail"`).
 
-    `crashes` is the number of the run's crashes, with the present one.
+    Its lease ended, or its worker stopped before the handler ended. `crashes` is the number of the run's crashes,
+    including this one.
     """
 
     crashes: int
 
 
 class CancelRequested(RunEvent, frozen=True, kw_only=True):
-    """The person, API key or rule `by` asked to cancel a running run. Its worker reads that with its next heartbeat."""
+    """The person, API key or rule `by` asked to cancel a running run. Its worker reads the request at a heartbeat."""
 
     reason: str
     by: str = ""

@@ -21,7 +21,7 @@ def can_claim_ahead(gates: Sequence[str] | None, crashes: int) -> bool:
 
     A claim takes a slot at each of the run's gates. Ahead of time, only a slot of its own schedule's gate may be taken:
     a slot of any other gate would be withheld from runs that could use it now. A run that crashed before is never
-    claimed ahead, because it is claimed alone.
+    claimed ahead: it must be claimed alone (`admit`).
     """
     return crashes == 0 and all(gate.startswith(SCHEDULE_GATE_PREFIX) for gate in gates or ())
 
@@ -64,8 +64,8 @@ def admit(
     """Return which of the candidate runs may start at `now`, at most `limit` in the given order, and which to park.
 
     A run takes a slot of each of its gates, or none at all. `gates`: name → gate; a gate that is not in it restricts
-    nothing. A run that crashed before is taken alone, so that few other runs are charged with a crash if it kills its
-    worker (ADR 9).
+    nothing. A run that crashed before is taken alone: if it kills its worker again, fewer other runs are charged
+    with a crash (ADR 9).
 
     `first`: gate name → place of the first run that is parked there. A candidate behind that place is parked, too.
     Why: a claim can come after a slot is released and before the parked runs are unparked. The candidate would then
@@ -97,9 +97,10 @@ def _read_room(run: Run, gates: Mapping[str, Gate], now: Ms, room: dict[str, int
 
 
 def _find_refusing_gate(run: Run, room: Mapping[str, int], first: Mapping[str, Place]) -> str | None:
-    """Return the run's first gate that has no room, or where a run that comes before it is parked; None: it may pass.
+    """Return the name of the first gate that refuses the run; None if the run may pass all its gates.
 
-    `room`: gate name → free slots. `first`: gate name → place of the first run that is parked there.
+    A gate refuses it if it has no room, or if a run that comes before it is parked there. `room`: gate name
+    → free slots. `first`: gate name → place of the first run that is parked there.
     """
     for name in run.gates:
         if room.get(name, 1) <= 0 or (name in first and first[name] < (run.priority, run.ready_at, run.id)):

@@ -147,8 +147,8 @@ def Http(  # noqa: N802 - it reads as the value it makes
     """Check the request of an HTTP agent and return it: `ms.schedule("report", Http("https://…"), cron="0 9 * * *")`.
 
     `silence` and `within` apply to an agent that answers 202 and reports its end later by a callback: `silence` is the
-    longest time between two callbacks, `within` the time for the whole work. `agent_id` is a label for people. Raises
-    `InvalidInput` for a value that is not acceptable.
+    longest time between two callbacks. `within` is the time for the whole work, added to the time-out of the call.
+    `agent_id` is a label for people. Raises `InvalidInput` for a value that is not acceptable.
     """
     target = HttpTarget(
         url=check_url(url),

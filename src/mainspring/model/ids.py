@@ -1,7 +1,7 @@
 """Ids of runs and payloads, and checks of names and texts.
 
-Run ids sort by time: by the fire time for a run of a fire, else by the time of creation. All instances compute one id
-for the run of a fire.
+Run ids sort by time: by the fire time for a run of a fire, else by the time of creation. Every instance
+computes the same id for the run of one fire.
 """
 
 from __future__ import annotations

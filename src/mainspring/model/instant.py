@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from mainspring.model.errors import InvalidDuration, InvalidInput, NaiveDatetime, UnknownZone, suggest_nearest
 
-#: Whole milliseconds: an instant, counted from the epoch in UTC, or a duration.
+#: Whole milliseconds: an instant, counted from 1970-01-01T00:00Z, or a duration.
 Ms = int
 #: Milliseconds of a day in UTC.
 DAY_MS: Ms = 86_400_000
@@ -55,7 +55,7 @@ def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) ->
 
 
 def _text_duration_ms(text: str, field: str) -> Ms:
-    """Return the milliseconds of a text such as "1h30m". Raises `InvalidDuration`, which names `field`, otherwise."""
+    """Return the milliseconds of a text such as "1h30m". Else raise `InvalidDuration`, which names `field`."""
     found = _parse_duration(text)
     if found is None:
         if text.lstrip().startswith("-"):

@@ -1,4 +1,4 @@
-"""Outcomes: what became of an attempt, as values. The recorder turns most of them into changes.
+"""Outcomes: what became of an attempt, as values. `engine/work/recorder.py` turns most of them into changes.
 
 The module also has `Snooze` and `Cancel`, the values that a handler returns to ask for these outcomes.
 """
@@ -48,7 +48,10 @@ class Cancelled(Struct, frozen=True, gc=False):
 
 
 class HandedBack(Struct, frozen=True, gc=False):
-    """The worker gives the run back unfinished, for any worker to claim. `began`: True if the handler had started."""
+    """The worker gives the run back unfinished, for any worker to claim. `began`: True if the handler had started.
+
+    A run with `recovery="fail"` whose handler had started is not claimed again: it ends as lost.
+    """
 
     reason: str
     began: bool = False

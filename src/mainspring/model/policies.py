@@ -15,7 +15,7 @@ from mainspring.model.instant import Duration, Ms, duration_ms
 Missed = Literal["skip", "catch_up_once", "replay_all"]
 #: What becomes of a fire while a run of its schedule is open, in the order of the words: the fire is skipped; its run
 #: waits, but the fire is skipped if another run waits already; its run waits; its run replaces the open runs, which are
-#: cancelled; its run executes beside the open runs.
+#: cancelled; its run executes alongside the open runs.
 Overlap = Literal["forbid", "queue_one", "queue_all", "cancel_running", "allow_parallel"]
 #: How the delay before a retry grows from one failure of the run to the next.
 Backoff = Literal["fixed", "linear", "exponential"]
@@ -78,7 +78,8 @@ def parse_priority(value: Priority | str | int) -> Priority:
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
     """How often and after which delays a failed run is tried again. `rules/retry.py` has the formulas."""
 
-    #: The most attempts of a run, with the first one.
+    #: The run fails for good when this number of its attempts have failed; 1: it is never tried again. Attempts that
+    #: were snoozed, handed back or lost in a crash do not count.
     max_attempts: int = 3
     backoff: Backoff = "exponential"
     #: The delay after the first failure.

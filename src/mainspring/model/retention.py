@@ -11,8 +11,8 @@ from mainspring.model.instant import Ms
 class Retention(Struct, frozen=True):
     """Which rows `purge` may remove. It also removes the key-value entries that have expired."""
 
-    #: Before this instant a row must have come to its end: a run has ended, a span has its last fire, a note was
-    #: written, a schedule was deleted. A deleted schedule is removed when no run or span of it is left.
+    #: A row is removed only if its end lies before this instant: the end of a run, the end of a span's range, the time
+    #: of a note, the deletion of a schedule. A deleted schedule is removed when no run or span of it is left.
     ended_before: Ms
     #: True: dead letters are not removed, whatever their age.
     keep_dead: bool = True

@@ -30,7 +30,8 @@ class State(StrEnum):
     CANCELLED = "cancelled"
     #: Ended before its handler began.
     SKIPPED = "skipped"
-    #: The run's lease ended without an outcome, and it must not be executed again (recovery="fail").
+    #: The lease ended without an outcome, or the worker stopped before the handler ended, and the run must not be
+    #: executed again (recovery="fail").
     LOST = "lost"
 
 
@@ -81,7 +82,7 @@ class Run(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     state: State = State.WAITING
     #: The number of the run's last event.
     n: int = 1
-    #: When the run was to start as planned.
+    #: The planned time of the run's start.
     due_at: Ms = 0
     #: From when on the run may be claimed: `due_at`, later the time of the next attempt.
     ready_at: Ms = 0

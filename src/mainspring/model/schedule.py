@@ -28,14 +28,15 @@ class ScheduleSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     missed: Missed = "catch_up_once"
     #: A fire counts as missed if it is planned more than this after its fire time.
     grace: Ms = 60_000
-    #: At most this number of due fires become runs in one settling: the newest.
+    #: Each time due fires are settled, at most this number of missed fires are replayed (`missed="replay_all"`), and at
+    #: most this number of fires that were not missed get a run. Both times, the newest fires are taken.
     replay_max: int = 1_000
     #: Missed fires older than this are not replayed (`missed="replay_all"`).
     replay_age: Ms = 86_400_000
     overlap: Overlap = "forbid"
-    #: Each run is due some delay after its fire time, shorter than this and derived from schedule id and fire time.
+    #: Each run is due a delay after its fire time: shorter than this, and derived from schedule id and fire time.
     jitter: Ms = 0
-    #: All runs are due one more delay later, shorter than this and derived from the schedule's id.
+    #: All runs are delayed by one further time, equal for all: shorter than this, and derived from the schedule's id.
     spread: Ms = 0
     #: The schedule has only the fires of its trigger from `start` to `end`, both included. None: no limit.
     start: Ms | None = None
@@ -44,7 +45,7 @@ class ScheduleSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     max_runs: int | None = None
     priority: int = Priority.NORMAL
     queue: str = "default"
-    #: Names of the gates that its runs must pass beside the schedule's own gate.
+    #: Names of the gates that its runs must pass in addition to the schedule's own gate.
     gates: tuple[str, ...] = ()
     #: Options stored with each run; None: the task's own settings apply.
     options: RunOptions | None = None

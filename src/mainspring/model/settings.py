@@ -1,4 +1,4 @@
-"""Settings of one instance. `make_settings` checks the values that a user passes, and makes the settings of them."""
+"""Settings of one instance. `make_settings` checks the values that a user passes, and makes the settings from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mainspring.model.errors import InvalidInput, LeaseTooShort
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, format_duration
 
-#: The URL of the store of a program, command or service that is given none: a file in the working directory.
+#: The URL of the store for a program, command or service that is given no store: a file in the working directory.
 DEFAULT_STORE_URL = "sqlite:///mainspring.db"
 #: The shortest lease, in milliseconds: a shorter one would end before it can be renewed reliably.
 MIN_LEASE_MS = 300
@@ -99,8 +99,8 @@ def adjust_settings(
 ) -> Settings:
     """Return a copy of a program's settings with the concurrency and the further labels of the command line.
 
-    `concurrency` None: the program's own. A label replaces the program's label with its name. Raises `InvalidInput` for
-    a value that is not acceptable.
+    `concurrency` None: the program's own. A label replaces the program's label with an equal name. Raises
+    `InvalidInput` for a value that is not acceptable.
     """
     return replace(
         settings,

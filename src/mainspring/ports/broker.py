@@ -84,7 +84,7 @@ class Broker(Protocol):
     async def open(self) -> None:
         """Connect and check that the broker can be used.
 
-        A new object need not be opened: its other methods connect by themselves. After `close`, it must be.
+        A new object need not be opened: its other methods connect by themselves. After `close`, `open` must be called.
         """
         ...
 
@@ -106,9 +106,9 @@ class Broker(Protocol):
         """Yield lists of up to `limit` messages of a topic as they arrive, until the broker is closed.
 
         With a group, each message goes to one consumer of the group, oldest first, and is delivered again until it is
-        acknowledged or becomes a dead letter. Without a group, each consumer receives every message published after its
-        first list once, unless newer messages replaced the message before it was read. `consumer`: the name of this
-        consumer in the group.
+        acknowledged or becomes a dead letter. Without a group, each consumer receives once every message that is
+        published after this consumer got its first list. It misses messages that newer ones replaced before it read
+        them. `consumer`: the name of this consumer in the group.
 
         The first list, and from time to time a later one, is empty: it shows that the broker can be reached.
         """

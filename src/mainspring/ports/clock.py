@@ -22,7 +22,7 @@ class Clock(Protocol):
     def boot(self) -> Ms:
         """Return the milliseconds since the machine started, suspended time included. The value never jumps.
 
-        All processes of one machine read one clock, so it can judge the leases in a store that they share.
+        All processes of a machine read the same boot clock, so each can tell which leases in a shared store have ended.
         """
         ...
 

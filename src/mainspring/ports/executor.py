@@ -18,7 +18,7 @@ from mainspring.model.run import Run
 
 Kind = Literal["async", "sync", "thread", "process", "http"]
 
-#: Characters stored of the error text of an attempt.
+#: The most characters of an attempt's error text that are stored.
 MAX_ERROR_CHARS = 2_000
 
 #: Environment variable set in children of process handlers; "loading" while a child imports the program's main file.
@@ -32,10 +32,10 @@ _making_event = threading.Lock()
 
 
 class ProgramLoaded(BaseException):
-    """Ends the loading of the program's main file in a child process.
+    """Exception that ends the import of the program's main file in a child process.
 
-    Raised at that file's first use of the engine: the child needs the functions defined before it, and must not start
-    an engine of its own.
+    Raised when that file first uses the engine: the child needs the functions that are defined before this point, and
+    must not start an engine of its own.
     """
 
 
@@ -69,7 +69,7 @@ class Handler(Struct, frozen=True):
     #: Milliseconds after which the function is stopped; None: never.
     timeout: Ms | None = 300_000
     retry: RetryPolicy = RetryPolicy()
-    #: What follows when a worker dies during an attempt: "retry"; or "fail", and the run ends as lost.
+    #: What becomes of a run whose worker dies during an attempt. "retry": it is tried again. "fail": it ends as lost.
     recovery: str = "retry"
     #: A run whose worker died this often is not executed again.
     max_crashes: int = 3
@@ -150,8 +150,8 @@ class Execution(Struct, eq=False):
 class HeldRun(Struct, eq=False):
     """A run whose lease a worker holds, with its attempt. Executors and handlers read it on any thread.
 
-    Only the engine loop writes it; executors, too, may call `request_stop` and `abandon` there. One exception: `Slots`,
-    under its lock and on any thread, writes `has_slot`, and sets `is_done` if there is no slot.
+    Only code on the engine loop writes it; executors may call `request_stop` and `abandon` there. One exception:
+    `Slots`, under its lock and on any thread, writes `has_slot`, and sets `is_done` if there is no slot.
     """
 
     attempt: Attempt
@@ -187,7 +187,8 @@ class HeldRun(Struct, eq=False):
 #: What an executor calls with the run and the outcome when an attempt has ended.
 Done = Callable[[HeldRun, Outcome], None]
 
-#: The attempt for which code on the handlers' loop runs; its tasks and callbacks inherit the variable.
+#: The attempt to which the running code on the handlers' loop belongs; None: it belongs to no attempt. Tasks and
+#: callbacks that this code starts inherit the variable.
 CURRENT: ContextVar[Attempt | None] = ContextVar("mainspring_attempt", default=None)
 
 

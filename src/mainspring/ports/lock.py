@@ -25,8 +25,9 @@ LOCK_KINDS: tuple[str, ...] = get_args(LockKind)
 class LockHolder(Struct, frozen=True):
     """The present or last holder of a lock.
 
-    `live` is False once the store knows that the lock was released or lost. A server's own lock that was lost with its
-    connection stays `live` until the next acquisition.
+    `live` is False once the store knows that the lock was released or lost. An advisory lock (one of the server's own
+    locks) is lost when its connection breaks. The store does not notice that, so `live` then stays True until the lock
+    is released or acquired again.
     """
 
     owner: str
@@ -38,7 +39,7 @@ class LockHolder(Struct, frozen=True):
 
 
 class LockBackend(Protocol):
-    """A kind of lock, on names. Each acquisition gets a token, greater than all earlier tokens of its name.
+    """A kind of lock, acquired by name. Each acquisition gets a token, greater than all earlier tokens of that name.
 
     The token is a fencing token: a resource that has seen a greater token must refuse a smaller one. The owner may
     store a text, `data`, which `find_holder` returns.
@@ -47,7 +48,8 @@ class LockBackend(Protocol):
     async def acquire(self, name: str, owner: str, ttl: Ms, data: str | None = None) -> int | None:
         """Acquire a name for `ttl` milliseconds. Return the token, or None while the name is held.
 
-        A lease that `owner` itself holds also gives None. A server's own lock does not end after `ttl`.
+        For a lock by lease row, return None also if `owner` itself holds the name. A server's own lock does not end
+        after `ttl`.
         """
         ...
 

@@ -1,6 +1,6 @@
 """Log cursors: objects that read the event log from a position on, each event once.
 
-A position is a text. A client may receive one and send it back later, to any instance on the store.
+Positions are strings. A client may receive one and send it back later, to any instance on the store.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class LogCursor(Protocol):
     async def read(self, limit: int) -> list[tuple[str, Event]]:
         """Return up to `limit` new events, each with the position after it; an empty list if there are none yet.
 
-        A cursor that is opened at the position of an event continues with the event after it. More than `limit` events
-        are returned if events became visible late.
+        A cursor that is opened at the position of an event continues with the event after it. Events that became
+        visible late, after events with greater numbers, are returned in addition to the `limit`.
         """
         ...
 

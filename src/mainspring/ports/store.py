@@ -54,7 +54,7 @@ class Capabilities(Struct, frozen=True):
 class Agenda(StrEnum):
     """A kind of due work that the settler asks for with `due`."""
 
-    #: Schedules whose next fire time has come.
+    #: Schedules whose `next_at` has come: usually the time of the next fire, or the end of a pause.
     SCHEDULES = "schedules"
     #: Running runs whose lease has ended.
     EXPIRED = "expired"
@@ -97,7 +97,10 @@ class Due(Struct, frozen=True):
 
 
 class Offer(Struct, frozen=True):
-    """What a worker offers to run: its name as owner, its lanes, its tasks, and the length `ttl` of its leases."""
+    """What a worker tells the store when it claims runs.
+
+    `owner` is the worker's name. It claims only runs of these lanes and tasks. `ttl` is the length of the leases.
+    """
 
     owner: str
     lanes: tuple[str, ...]
@@ -123,10 +126,10 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class Claimed(Struct, frozen=True):
-    """The answer of `claim`: the claimed runs, the store's time `now`, and when to claim again.
+    """The answer of `claim`: the claimed runs, the store's time `now`, and `next_at`, when to claim again.
 
-    `next_at` is when to claim again: when the next run becomes claimable, or earlier if the store must look again.
-    None: no such instant is known.
+    `next_at` is the instant at which the next run becomes claimable, or earlier if the store must look again. None: no
+    such instant is known.
     """
 
     now: Ms
@@ -232,7 +235,7 @@ class Runs(Query[Run], frozen=True, kw_only=True):
 class Schedules(Query[Schedule], frozen=True, kw_only=True):
     """Selects schedules, in the order of their ids. `after` is a schedule id.
 
-    `due_before`: with a next fire time then or earlier.
+    `due_before`: with a `next_at` then or earlier.
     """
 
     id: ScheduleId | None = None
@@ -284,7 +287,7 @@ class Lanes(Query[LaneCount], frozen=True, kw_only=True):
 
 
 class Leases(Query[Lease], frozen=True, kw_only=True):
-    """Selects named leases whose name starts with `prefix`, also ended ones, by name in the order of code points."""
+    """Selects named leases, live or ended, whose name starts with `prefix`, by name in the order of code points."""
 
     prefix: str = ""
 
@@ -353,8 +356,8 @@ class Store(Protocol):
     async def claim(self, offer: Offer, limit: int, *, ids: Sequence[RunId] = (), now: Ms | None = None) -> Claimed:
         """Claim up to `limit` due runs for a worker: each gets its owner, lease and next epoch in one write.
 
-        Due runs of the offered lanes and tasks are claimed by priority, then by time; with `ids`, only runs with these
-        ids. A run with a full gate is parked instead. A run that crashed before is claimed alone (`admit` in
+        Due runs of the offered lanes and tasks are claimed by priority, then by `ready_at`; with `ids`, only runs with
+        these ids. A run with a full gate is parked instead. A run that crashed before is claimed alone (`admit` in
         `model/gate.py`).
         """
         ...
@@ -419,10 +422,10 @@ class Store(Protocol):
         ...
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
-        """Remove up to `limit` runs, and the other rows, that the policy no longer keeps. Return what was removed.
+        """Remove rows that the policy no longer keeps, at most `limit` of each kind. Return what was removed.
 
-        Tallies (counts of removed rows) and snapshots of schedules take the place of removed events, so that the ledger
-        still adds up.
+        A store may remove more than `limit` spans. Tallies (counts of removed rows) and snapshots of schedules take the
+        place of removed rows and events, so that the ledger still adds up.
         """
         ...
 

@@ -18,8 +18,8 @@ class TransactionalStore(Protocol):
     """A store that can insert runs in a caller's own transaction: they exist if and only if the caller commits it."""
 
     #: True if other connections can write while the caller's transaction is open. They must not wait for that
-    #: transaction, so it writes no row that they may write, too: gates are stored before, in a commit of the store's
-    #: own, and a payload gets an id that no other run uses.
+    #: transaction. So `join` writes no row in it that they may also write: gates are stored before, in a commit of the
+    #: store's own, and a payload gets an id that no other run uses.
     others_write: bool
 
     def join(

@@ -59,8 +59,9 @@ def parse_bounds(processes: int | None, low: int | None, high: int | None) -> Bo
     """Return the bounds for `--processes`, `--min-processes` (low) and `--max-processes` (high); None: not given.
 
     `--processes` alone fixes the size of the pool. Without any option, the size is 1. With a minimum or a maximum,
-    `--processes` is the number at the start; its default is the lower bound. Raises `InvalidInput`, with the name of
-    the option, if a value is out of range or contradicts another value.
+    `--processes` is the number at the start; its default is the minimum. A minimum that is not given is 1; a maximum
+    that is not given is the greater of the minimum and `--processes`. Raises `InvalidInput`, with the name of the
+    option, if a value is out of range or contradicts another value.
     """
     for name, given in (("--processes", processes), ("--min-processes", low), ("--max-processes", high)):
         if given is not None and not 1 <= given <= MAX_PROCESSES:

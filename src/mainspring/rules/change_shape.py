@@ -16,7 +16,8 @@ from mainspring.model.run import OPEN, Run, State
 def shape_of(change: Change) -> ChangeKind:
     """Work out the kind of a change from its parts, without reading `change.kind`; "other" if they fit no kind.
 
-    "success" is not checked in full: other differences from the claimed run, which is not given, go unnoticed.
+    "success" is not checked in full. Such a change must leave all other columns of the claimed run as they are, but the
+    run as it was claimed is not given here, so that cannot be checked.
     """
     if _is_success(change):
         return "success"

@@ -44,13 +44,14 @@ _deterministic_encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class PolicyOptions(TypedDict, total=False):
-    """The options of a schedule beside its trigger, as a user writes them: how its fires become runs.
+    """The options of a schedule other than its trigger, as a user writes them: how its fires become runs.
 
-    In a new schedule, an option that is absent or None has the default of `ScheduleSpec` or `RunOptions`; `tz` has the
-    app's zone. In an edit, an absent option keeps its old value, and None sets the default.
+    In a new schedule, an option that is absent or None gets the default of `ScheduleSpec` or `RunOptions`. In an edit,
+    an absent option keeps its old value, and None sets the default. The default of `tz` is the zone of a given `Cron`
+    object (in an edit without a trigger: of the old cron trigger), else the app's zone.
     """
 
-    #: Zone of cron texts and of the schedule; by default the zone of a given `Cron`, else that of the app.
+    #: Zone of cron texts and of the schedule.
     tz: str | None
     #: What becomes of missed fires: no run ("skip"), one run for all of them ("catch_up_once"), or one run for each
     #: ("replay_all").
@@ -58,6 +59,7 @@ class PolicyOptions(TypedDict, total=False):
     #: A fire counts as missed if it is planned more than this after its fire time.
     grace: Duration
     #: With "replay_all", at most this number of missed fires get a run: the newest that are at most `replay_age` old.
+    #: At most this number of due fires that were not missed get a run, too: the newest.
     replay_max: int
     replay_age: Duration
     #: What becomes of a fire while a run of the schedule is open.
@@ -126,7 +128,7 @@ class SpecTarget(Struct, frozen=True, gc=False):
     task: str
     #: The id of the payload; None: the task gets no arguments.
     body: str | None = None
-    #: Names of the gates that the runs must pass beside the schedule's own gate.
+    #: Names of the gates that the runs must pass in addition to the schedule's own gate.
     gates: tuple[str, ...] = ()
     #: The request, if the task is the built-in `http`.
     http: HttpTarget | None = None

@@ -18,7 +18,10 @@ def lane_of(ns: str, queue: str) -> str:
 
 
 def schedule_gate(schedule_id: str) -> str:
-    """Return the name of a schedule's own gate, which all its runs share, so that they execute one at a time."""
+    """Return the name of a schedule's own gate. Its runs must pass it, so that they execute one at a time.
+
+    The runs of a schedule with overlap "allow_parallel" do not have this gate.
+    """
     return f"{SCHEDULE_GATE_PREFIX}{schedule_id}"
 
 

@@ -427,7 +427,8 @@ def _fold_snoozed(run: Run, event: RunSnoozed) -> dict[str, Any]:
 
 def _fold_handed_back(run: Run, event: RunHandedBack) -> dict[str, Any]:
     """Return the column `reason` if the handler had begun, else no column."""
-    # Why: a run with a reason has begun before, so the worker does not skip it for its window or start deadline.
+    # Why: a worker skips a run outside its window or past its start deadline only if the run has no reason. A run whose
+    # handler has begun must not be skipped.
     return {"reason": "handed_back"} if event.began else {}
 
 

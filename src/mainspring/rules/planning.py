@@ -199,8 +199,8 @@ def _cut_to_limit(items: list[_Fire | _Elision], limit: int) -> tuple[list[_Fire
 def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_Fire, Ms | None] | None:
     """Return the due fire and the instant of the next planning, if exactly one fire is due and it is not missed.
 
-    Return None in any other case, and for a schedule with a window. Why: one due fire is the frequent case, and it can
-    be planned without counting fires.
+    Return None in any other case, for a schedule with a window, and if a clock change dropped a fire. Why: one due fire
+    is the frequent case, and it can be planned without counting fires.
     """
     if _window_of(spec) is not None:
         return None
@@ -297,10 +297,11 @@ def _apply_window(spec: ScheduleSpec, items: list[_Fire | _Elision]) -> list[_Fi
 
 
 def _find_closed_end(spec: ScheduleSpec, anchor: Ms, low: Ms, high: Ms) -> Ms:
-    """Return the last instant in [low, high] up to which no fire after `low` can begin inside the window.
+    """Return an instant in [low, high] up to which no fire after `low` can begin inside the window.
 
-    Return `low` if the schedule has no window or no further fire. The caller puts the fires after `low` up to that
-    instant into one span; none of them counts as missed.
+    It is the instant before the next planning (`next_planning`), at most `high`. Return `low` if the schedule has no
+    window or no further fire. The caller puts the fires after `low` up to that instant into one span; none of them
+    counts as missed.
     """
     planned = None if _window_of(spec) is None else next_planning(spec, anchor, low)
     return low if planned is None else min(high, planned - 1)

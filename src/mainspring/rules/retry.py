@@ -39,7 +39,7 @@ def backoff(policy: RetryPolicy, failure: int) -> Ms:
 def retry_at(policy: RetryPolicy, failures: int, now: Ms, rng: Randomness) -> Ms | None:
     """Return the instant of the next attempt of a run that failed at `now`, or None if no attempt is left.
 
-    `failures` is the number of the run's failures, with the present one. The delay is the result of `backoff` and a
+    `failures` is the number of the run's failures, including this one. The delay is the result of `backoff` and a
     random addition: at most `policy.jitter` times that delay.
     """
     if failures >= policy.max_attempts:

@@ -47,7 +47,8 @@ def create(
     """Return the draft that creates a schedule at `now`. Its first fire is the first fire of `spec` after `now`.
 
     If `spec` has no fire after `now`, the schedule is finished at once, and with `terminal="delete"` also deleted. `by`
-    becomes the owner. `app` and `version` name the code that declares the schedule, and `digest` is a hash of `spec`.
+    becomes the owner. `app` and `version` name the code that declares the schedule, and `digest` is a hash of the
+    declared definition.
     """
     draft = ScheduleDraft(None)
     next_at = _first_planning(spec, now, now)
@@ -165,7 +166,7 @@ def delete(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str = "u
 
 
 def manual_run(schedule: Schedule, run_id: str, now: Ms, *, body: str | None, actor: str | None = None) -> RunScheduled:
-    """Return the first event of a run of a schedule that starts by hand at `now`, beside the planned fires.
+    """Return the first event of a run that is started by hand at `now`, in addition to the schedule's fires.
 
     The run must pass the schedule's gates, but ignores its time window. `body` is the id of the run's payload, None if
     it has none. `actor` is the person or API key behind the call.

@@ -125,8 +125,8 @@ def _fold_elided(schedule: Schedule, event: FiresElided) -> dict[str, Any]:
     return {"cursor": max(schedule.cursor, event.through), "fired": fired, "next_at": event.next_at}
 
 
-#: Class of a schedule's own event after its first → function that returns the columns that the event sets. Beside them,
-#: every event sets `n` and `updated_at`.
+#: Class of a schedule's own event after its first → function that returns the columns that the event sets. Each
+#: of these events also sets `n` and `updated_at`.
 _FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
     ScheduleUpdated: _fold_updated,
     SchedulePaused: _fold_paused,
@@ -138,7 +138,7 @@ _FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
 
 
 def creates_fire_run(event: Event) -> bool:
-    """Return True if the event creates the run of a planned fire, also if that run is skipped at once."""
+    """Return True if the event creates the run of a planned fire, even if that run is skipped at once."""
     if isinstance(event, RunScheduled):
         return event.origin == "fire"
     return isinstance(event, RunSkipped) and event.fire_time is not None

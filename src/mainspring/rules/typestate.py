@@ -63,7 +63,7 @@ class Moved(Generic[S_co]):
 
 
 class Ended(RunState):
-    """A run that has succeeded, failed, or was cancelled, skipped or lost."""
+    """A run that has ended: it succeeded or failed, or was cancelled, skipped or lost."""
 
     __slots__ = ()
     allowed = ENDED

@@ -22,7 +22,8 @@ async def measure_demand(runtime: Runtime, host: str, pids: Collection[int], eno
     """Return how many runs a worker of this program could claim now, and how many the workers of the pool hold.
 
     Counting stops at `enough` claimable runs, or after `MAX_BACKLOG_ROWS` rows. The workers of the pool are the
-    processes `pids` on `host`. Their presence rows say how many runs they hold, as of their last heartbeats.
+    processes `pids` on the machine `host`. Their presence rows say how many runs they hold, as of their last
+    heartbeats.
     """
     settings, now = runtime.settings, runtime.time.now()
     lanes = {lane_of(settings.namespace, queue) for queue in settings.queues}

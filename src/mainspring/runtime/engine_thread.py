@@ -58,7 +58,7 @@ class EngineLoop(Protocol):
         ...
 
     def post(self, callback: Any, *args: Any) -> None:
-        """Have a function called on the engine loop soon; do nothing if that loop does not run. Thread: any."""
+        """Schedule `callback(*args)` on the engine loop; do nothing if that loop does not run. Thread: any."""
         ...
 
     async def stop_when_idle(self, is_unused: Callable[[], bool]) -> None:

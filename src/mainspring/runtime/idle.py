@@ -15,7 +15,8 @@ from mainspring.runtime.runtime import Runtime
 async def is_idle(runtime: Runtime) -> bool:
     """Return True if no schedule is due and no run of this instance's tasks and queues is due, running or retrying.
 
-    Runs that other instances hold count as running. While changes of this instance wait for a commit, return False.
+    Runs that other instances hold count as running. While changes of this instance wait for a commit, or its workers
+    hold runs, return False.
     """
     if runtime.batcher.waiting or runtime.workers.running:
         return False

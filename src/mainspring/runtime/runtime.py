@@ -168,7 +168,7 @@ class Runtime:
         self.presence = Presence(store, settings, owner, self._describe)
         self._loops: list[Loop] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Digests of the schedules that this program declares, by name.
+        #: Digests of the definitions of the schedules that this program declares, by schedule name.
         self._declared: Mapping[str, str] = {}
         self._started_at: Ms = 0
         self._is_planner_only = False
@@ -317,7 +317,7 @@ class Runtime:
         await self.presence.run_once()
 
     def stop_claiming(self) -> None:
-        """Have the workers claim and begin no more runs. Attempts that have begun go on."""
+        """Let the workers claim and begin no more runs. Attempts that have begun go on."""
         self.workers.stop_claiming()
 
     async def stop(self, timeout: float) -> None:
@@ -389,7 +389,11 @@ class Runtime:
         return self.submitter if needs_engine else self.caller_writer
 
     def follow_log_if_needed(self) -> None:
-        """Have the log follower started soon if a subscriber needs it. Called after each subscription. Thread: any."""
+        """Start the log follower soon if a subscriber wants the events of every instance, and if none runs yet.
+
+        The log follower reads the event log and passes new events to such subscribers. Do nothing if the engine does
+        not run. Called after each subscription. Thread: any.
+        """
         self._post(self._follow_log)
 
     def _follow_log(self) -> None:
@@ -397,15 +401,18 @@ class Runtime:
             self._start_loops(follower)
 
     def announce_declared(self, digests: Mapping[str, str]) -> None:
-        """Set the schedules that this program declares, as name → digest; the next renewal writes the presence row."""
+        """Set the schedules that this program declares; the next renewal of the presence row stores them there.
+
+        `digests`: schedule name → digest of the declared definition.
+        """
         self._declared = digests
 
     def health(self) -> Health:
         """Return whether the engine runs, which of its loops fail and why, and the store's warnings. Thread: any.
 
         A loop fails if its last `run_once` raised an error. The loops of the presence row, the workers and their
-        heartbeats also fail if the store has not answered them for `SILENT_STORE_SECONDS`. A broker that cannot be used
-        counts as a loop. This does not query the store.
+        heartbeats also fail if the store has not answered them for `SILENT_STORE_SECONDS`. A broker that fails is
+        reported like a loop, under the name "broker". This does not query the store.
         """
         warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
         if self.worker is None or self._loop is None:
@@ -428,7 +435,7 @@ class Runtime:
         return [(loop, silence) for loop, silence in waiting if silence > SILENT_STORE_SECONDS]
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics by name, counters with names in `_total`; empty if the engine does not run. Thread: any."""
+        """Return metric name → value; empty if the engine does not run. Counters end in `_total`. Thread: any."""
         worker = self.worker
         if worker is None:
             return {}
@@ -446,7 +453,7 @@ class Runtime:
     # ── what the loops use ─────────────────────────────────────────────────
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
-        """Have `callback` called with `args` on the engine loop soon. Thread: any.
+        """Schedule `callback(*args)` on the engine loop. Thread: any.
 
         Do nothing if there is no engine loop yet, or if it is closed.
         """
@@ -455,7 +462,10 @@ class Runtime:
                 self._loop.call_soon_threadsafe(callback, *args)
 
     def _describe(self) -> Instance:
-        """Return the content that the presence row should have now. A planner offers no tasks and no slots."""
+        """Return what the presence row of this instance should say now, such as app, tasks and declared schedules.
+
+        An instance that only plans (`become_planner`) offers no tasks and no slots.
+        """
         works = not self._is_planner_only
         return Instance(
             app=self.settings.app,

@@ -280,7 +280,7 @@ def _request_id(headers: Mapping[str, str]) -> str:
 def _is_cross_site(headers: Mapping[str, str], host: str) -> bool:
     """Return True if a page of another origin sent the request, as the headers Sec-Fetch-Site or Origin say.
 
-    Browsers set these headers, other programs send neither. `host` is the Host header, with the port.
+    Browsers set these headers; other programs usually send neither. `host` is the Host header, with the port.
     """
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True

@@ -77,8 +77,8 @@ class HttpService:
 class BoundedHttpProtocol(HttpToolsProtocol):
     """HTTP protocol of one connection that limits how long a request may take to arrive, and the size of its head.
 
-    A connection whose request arrives too slowly is closed. If the head, which is the request line and the headers, is
-    too large, the answer is 400.
+    The head is the request line and the headers. A connection whose request arrives too slowly is closed. If the head
+    is too large, the answer is 400.
     """
 
     #: Seconds in which a client must send a whole request, head and body.
@@ -99,7 +99,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes. If the head is still not complete after `MAX_HEAD_BYTES`, answer 400 and disconnect.
 
-        Bytes of a body that arrive together with the end of its head do not count.
+        Bytes of a body that arrive together with the end of the request's head do not count.
         """
         self._head += len(data)
         super().data_received(data)
@@ -176,7 +176,7 @@ class EmbeddedServer(uvicorn.Server):
                     await self._stop_requested.wait()
 
     def stop(self) -> None:
-        """Have the server accept no more connections. Requests under way have `STOP_GRACE_SECONDS` to end."""
+        """Let the server accept no more connections. Requests under way have `STOP_GRACE_SECONDS` to end."""
         self.should_exit = True
         self._stop_requested.set()
 

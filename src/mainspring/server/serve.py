@@ -36,8 +36,8 @@ INSECURE_WARNING_SECONDS = 60.0
 def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
     """Return the app to serve: `program` with the settings of the service, or a new app without tasks if it is None.
 
-    Only the store, the broker and the concurrency of the service replace those of `program`, if a source gives them.
-    The shutdown time-out is the shorter one of the service's and that of `program`.
+    Only the store, the broker and the concurrency of the service replace those of `program`, each only if it is
+    configured. The shutdown time-out is the shorter one of the service's and that of `program`.
     """
     settings, origins = resolved.settings, resolved.origins
     scheduler = settings.scheduler
@@ -101,7 +101,7 @@ def run(app: Mainspring, sources: Sources, resolved: Resolved, print_line: Calla
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the function that makes uvloop's event loop; None, which stands for asyncio's, without uvloop."""
+    """Return the function that makes uvloop's event loop; None, for asyncio's own, if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -177,8 +177,8 @@ async def _until_stopped(
 ) -> None:
     """Serve until the first signal or the end of the server; then stop the event streams, the server and the engine.
 
-    The engine lets attempts finish; if a second signal comes, it hands back its runs at once. Raises: the error of the
-    server or the engine.
+    The engine lets attempts finish within its shutdown time-out, and then hands back the others; if a second signal
+    comes, it hands back its runs at once. Raises: the error of the server or the engine.
     """
     settings = reloader.settings
     stop = asyncio.Event()

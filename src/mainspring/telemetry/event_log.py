@@ -15,8 +15,8 @@ class LoggingHandler:
     """Logs each event as one line.
 
     The log record has the attributes `action` (the event's type), `run_id` and `schedule_id`. `RunFailed` and `RunLost`
-    have the level ERROR. `RunRetrying`, `LeaseExpired`, `RunCancelled` and `SubscriberFailed` have the level WARNING.
-    All other events, also `CancelRequested`, have the level INFO.
+    are logged at the level ERROR; `RunRetrying`, `LeaseExpired`, `RunCancelled` and `SubscriberFailed` at WARNING; all
+    other events, including `CancelRequested`, at INFO.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:

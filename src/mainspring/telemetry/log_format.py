@@ -11,7 +11,7 @@ _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class JsonLineFormatter(logging.Formatter):
-    """Formats each log record as one JSON object, for programs that read logs."""
+    """Formats each log record as one JSON object on one line, for programs that read logs."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a JSON object on one line. A traceback becomes a text in the field `error`."""
@@ -30,7 +30,7 @@ def configure_logging(level: str, form: str) -> None:
     """Send log records of at least `level` to standard error, as lines of the format `form`: "text" or "json".
 
     Call this once, before the first line is logged. The root logger's present handlers are removed. The loggers of
-    uvicorn, watchfiles and asyncio have the level warning, whatever `level` is: at level "error" they still log
+    uvicorn, watchfiles and asyncio get the level warning, whatever `level` is: at level "error" they still log
     warnings, at "debug" they log nothing below a warning.
     """
     handler = logging.StreamHandler(sys.stderr)

@@ -105,7 +105,7 @@ class AppHarness:
         self._before = host.move_to(environment)
 
     def leave(self) -> None:
-        """Stop the engine, and restore everything that `enter` saved, also when stopping fails."""
+        """Stop the engine, and restore everything that `enter` saved, even if stopping fails."""
         host = self._host
         try:
             self._shut()
@@ -126,7 +126,10 @@ class AppHarness:
         loop.run_until_complete(self._end())
 
     async def _end(self) -> None:
-        """Stop the engine without waiting for handlers: running attempts are handed back."""
+        """Stop the engine without waiting for handlers: the runs of running attempts are handed back.
+
+        A begun run of a task with `recovery="fail"` ends as lost instead.
+        """
         runtime = self._host.runtime
         if runtime is not None:
 
@@ -165,7 +168,7 @@ class AppHarness:
             self._loop.call_soon_threadsafe(callback, *args)
 
     async def stop_when_idle(self, is_unused: Callable[[], bool]) -> None:
-        """Do nothing: an idle engine keeps its loop, which is the test's, or is closed by `leave`."""
+        """Do nothing. In an async test the loop belongs to the test; in a plain test, `leave` closes it."""
 
     async def _ready(self) -> None:
         """Start the engine on the running loop, unless it is there already.
@@ -321,10 +324,11 @@ class AppHarness:
         called.cancel()
 
     def _block(self, work: Coroutine[Any, Any, T], instead: str) -> T:
-        """Replace `block_on` during a test: in the test's thread, drive the engine's loop until `work` is done.
+        """Run `work` to its end and return its result. During a test this replaces the app's `block_on`.
 
-        Elsewhere, or on a thread that runs a loop, call the replaced function; its error quotes `instead` as the call
-        to await.
+        In the test's thread, or in the thread that last drove the engine's loop, drive that loop until `work` is done.
+        In any other thread, and in one that already runs an event loop, call the original `block_on`. If an event loop
+        runs, that raises SyncOnLoop, which tells the user to await `instead`.
         """
         if threading.get_ident() in (self._thread, self._driver) and not runs_loop():
             return self.run(work)

@@ -306,7 +306,10 @@ def next_fires(source: FireSource, after: Ms, count: int) -> list[Ms]:
 
 
 def fires_between(source: FireSource, low: Ms, high: Ms) -> list[Ms]:
-    """Return every fire from `low` to `high`, both included. Raises: InvalidInput for `MAX_EXAMINED_FIRES` or more."""
+    """Return the fires from `low` to `high`, both included. Raises: InvalidInput for `MAX_EXAMINED_FIRES` or more.
+
+    If the schedule has a window, fires after the first `MAX_EXAMINED_FIRES` of its trigger are left out.
+    """
     found = source.fires(low - 1, high, MAX_EXAMINED_FIRES)
     if len(found) == MAX_EXAMINED_FIRES:
         raise InvalidInput(

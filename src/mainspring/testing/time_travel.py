@@ -180,7 +180,8 @@ class SettlingLoop(SameLoop):
 async def _shut(app: Mainspring, machine: Travel) -> None:
     """Stop the app without waiting for handlers: they are cancelled, and their runs handed back.
 
-    Time moves in steps of 10 ms until the app has stopped, at least by one step, also if no handler runs.
+    A begun run of a task with `recovery="fail"` ends as lost instead. Time moves in steps of 10 ms until the app has
+    stopped, by at least one step, even if no handler runs.
     """
     stopping = asyncio.ensure_future(_stop(app, machine.runtime))
     while not stopping.done():
@@ -191,7 +192,8 @@ async def _shut(app: Mainspring, machine: Travel) -> None:
 async def _stop(app: Mainspring, runtime: Runtime) -> None:
     """Give up the running attempts and hand back their runs, then stop the engine.
 
-    After that, let subscribers handle the events so far, and close the app.
+    A begun run of a task with `recovery="fail"` ends as lost instead. After the stop, let subscribers handle the events
+    so far, and close the app.
     """
     await runtime.stop_now()
     await runtime.stop(0)

@@ -14,8 +14,8 @@ from mainspring.model.instant import Ms
 #: the same waits in another order differ in the last digit: exactly at the timer, a loop that sleeps until a deadline
 #: may find the deadline ahead by less than the loop's time can show, and would sleep for that rest for ever.
 AFTER_TIMER_SECONDS = 1e-9
-#: A timer at most this much after the end of an `advance` is due at its end: the pauses above may have added up. Clocks
-#: show whole milliseconds, so both are the same time.
+#: A timer at most this much after the end of an `advance` is due at that end: the steps of `AFTER_TIMER_SECONDS` may
+#: have added up. Clocks show whole milliseconds, so both are the same time.
 SAME_TIME_SECONDS = 0.0005
 
 

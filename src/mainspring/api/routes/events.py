@@ -22,8 +22,8 @@ from mainspring.model.events import Event, resolve_type_names
 from mainspring.model.instant import isoformat
 from mainspring.ports.log_cursor import LogCursor
 
-#: Pause between two reads of the log. It is the minimum after a read that found an event, and grows by half after each
-#: read that found none, up to the maximum.
+#: Pause after a read of the log that found no event: at first the minimum, then longer by half after each further such
+#: read, up to the maximum. After a read that found an event, the next one follows at once.
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.5
 #: A silent stream gets a comment at this interval, so that proxies do not cut it off.
 PING_SECONDS = 15.0

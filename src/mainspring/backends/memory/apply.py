@@ -121,9 +121,9 @@ class MemoryApply(MemoryClaim):
         return {run.id: event_counts[run.id] for run in new.values()}
 
     def _write_extras(self, change: Change) -> None:
-        """Write what a change brings beside runs, schedules and events: bodies, gates, spans, touches, gate releases.
+        """Write the change's payloads, gates, spans and touches, and give back the slots of gates that it releases.
 
-        A body that exists stays as it is; of a gate that exists, only `max` is changed.
+        A payload that exists stays as it is; of a gate that exists, only `max` is changed.
         """
         for body in change.bodies:
             self._bodies.setdefault(body.id, body.data)
@@ -142,7 +142,7 @@ class MemoryApply(MemoryClaim):
     # ── guards ─────────────────────────────────────────────────────────────
 
     def _check_guard(self, change: Change) -> Result | None:
-        """Return None if the guard holds, else the result: "refused" or "repeated", with the row that refused it."""
+        """Return None if the guard holds, else the result "refused" or "repeated", with the row that decided it."""
         holds, current = self._judge_guard(change)
         if holds:
             return None
@@ -209,7 +209,8 @@ class MemoryApply(MemoryClaim):
     def _is_repeated(self, change: Change, row: Run | Schedule) -> bool:
         """Return True if an event of `row`, or of a run that the change inserts, has the change's id.
 
-        Then the change was accepted before, and its caller has sent it again. `row`: the row that refused the guard.
+        Then the change was accepted before, and its caller has sent it again. `row`: the row because of which the guard
+        does not hold.
         """
         own = self._run_events if isinstance(row, Run) else self._schedule_events
         found = [own.get(row.id, []), *(self._run_events.get(run.id, []) for run in change.runs)]
@@ -237,7 +238,7 @@ class MemoryApply(MemoryClaim):
     def _write_schedule(self, change: Change, wall: Ms) -> int:
         """Insert or replace the guarded schedule and end its hold; return its new `n`. `wall`: the present time.
 
-        If the schedule has the number of touches that the guard names, it is no longer touched.
+        If the guard names the schedule's present number of touches, the schedule is no longer touched.
         """
         assert change.schedule is not None
         new = change.schedule
@@ -262,9 +263,9 @@ class MemoryApply(MemoryClaim):
     def _append_events(self, change: Change, n: int, inserted: dict[str, int], wall: Ms) -> None:
         """Append the change's events to the log, numbered run by run and schedule by schedule.
 
-        `n`: that of the guarded row after the events. `inserted`: ids of the runs that the change has inserted, as
-        keys; events of new runs that existed already are left out. An event that belongs to no run and no schedule gets
-        no number. `wall`: the present time.
+        `n`: the guarded row's number of events after the change. `inserted`: ids of the runs that the change has
+        inserted, as keys; events of new runs that existed already are left out. An event that belongs to no run and no
+        schedule gets no number. `wall`: the present time.
         """
         guarded = getattr(change.guard, "id", None)
         own = sum(_is_event_of(event, guarded) for event in change.events)

@@ -26,7 +26,7 @@ _CLOSED = "this broker was closed"
 
 
 class _Pending(Struct):
-    """A message that was delivered to a consumer and is not acknowledged. It is redelivered at `due`."""
+    """A message that was delivered to a consumer and is not acknowledged yet. It is redelivered at `due`."""
 
     body: str
     deliveries: int
@@ -37,7 +37,7 @@ class _Pending(Struct):
 class _Group:
     """The messages of one group: `fresh` are not delivered yet, `pending` are delivered and not acknowledged.
 
-    `held`: the topic's messages by number, which are the group's first messages.
+    `held`: number → message, for the messages that the topic holds. They are the group's first messages.
     """
 
     def __init__(self, held: dict[str, _Held]) -> None:
@@ -65,7 +65,10 @@ class _Group:
 
 
 class _Held(Struct):
-    """A message of a topic. `groups`: how many groups have neither acknowledged nor buried it; at 0 it is removed."""
+    """A message of a topic. `groups`: how many groups have neither acknowledged it nor made it a dead letter.
+
+    When this number falls to 0, the message is removed.
+    """
 
     body: str
     groups: int
@@ -82,7 +85,10 @@ class _Topic:
 
 
 class Hub:
-    """The topics that all brokers with one name share. Any thread may call it; each method holds the lock briefly."""
+    """The topics and dead letters that all brokers with one name share.
+
+    Any thread may call the methods; each holds the lock briefly.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -127,7 +133,7 @@ class Hub:
             queue.append(Message(name, number, body))
 
     def join(self, name: str, group: str) -> None:
-        """Create the group of the topic `name`, if it is new. Its first messages are those that the topic holds."""
+        """Create the group of the topic `name`, if it is new. It begins with the messages that the topic holds."""
         topic = self.topic(name)
         with self.lock:
             if group not in topic.groups:
@@ -210,7 +216,7 @@ class Hub:
         topic.wakeup.notify()
 
     def bury(self, message: Message, group: str, reason: str, wall: Ms, limits: BrokerLimits) -> None:
-        """Make a message of the group a dead letter, unless the group has acknowledged or buried it already.
+        """Make a message of the group a dead letter, unless the group has acknowledged it or made it one already.
 
         `reason` and `wall`, the present time, are kept with the dead letter. `limits`: the most dead letters to keep.
         """
@@ -275,7 +281,7 @@ class Hub:
             return [self._dead.pop(number) for number in dict.fromkeys(ids) if number in self._dead]
 
 
-#: Name of brokers → their hub. A hub is forgotten with the last broker that uses it.
+#: Name → the hub of the brokers with this name. A hub is forgotten with the last broker that uses it.
 _hubs: weakref.WeakValueDictionary[str, Hub] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
@@ -342,7 +348,8 @@ class MemoryBroker:
     async def _consume_group(self, topic: str, group: str, limit: int) -> AsyncGenerator[list[Message], None]:
         """Join the group, then yield batches of its messages for one consumer, until the broker is closed.
 
-        An empty batch is yielded first, and whenever no message came for `IDLE_SECONDS`.
+        An empty batch is yielded first, and whenever no message came for `IDLE_SECONDS` or until the next redelivery
+        was due.
         """
         check_name(group, "group")
         self._hub.join(topic, group)

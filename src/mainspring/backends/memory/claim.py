@@ -34,10 +34,10 @@ class MemoryClaim(MemoryTables):
         return Claimed(wall, claims, self._next_ready(offer, wall))
 
     def _admit(self, offer: Offer, limit: int, ids: set[str], wall: Ms) -> list[Run]:
-        """Take due runs off the queues, return up to `limit` that pass their gates, and take their slots.
+        """Take due runs off the queues, return up to `limit` that pass their gates, and take slots of these gates.
 
-        Runs that a gate refuses are parked; runs beyond the limit go back to their queues. `ids`: consider only these
-        runs; empty: all. `wall`: the present time.
+        Runs that a gate refuses are parked. Runs that are neither returned nor parked go back to their queues. `ids`:
+        consider only these runs; empty: all. `wall`: the present time.
         """
         candidates, unfit = self._candidates(offer, limit, ids, wall)
         if len(candidates) >= limit and any(run.gates or run.crashes for run in candidates):

@@ -93,8 +93,9 @@ class MemoryDue(MemoryTables):
     def _due_expired(self, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
         """Hold up to `limit` running runs whose lease ended, for `hold` ms, and return them.
 
-        `next_at` in the answer is the next instant at which the lease or hold of a further running run ends. `wall`:
-        the present time. `lease_now`: the present time by the clock of leases.
+        `next_at` in the answer is the instant at which the next of the other running runs is due, when both its lease
+        and its hold, if it has one, have ended. `wall`: the present time. `lease_now`: the present time by the clock of
+        leases.
         """
         found: list[Run] = []
         next_in: Ms | None = None
@@ -111,10 +112,10 @@ class MemoryDue(MemoryTables):
         return Due(wall, None if next_in is None else wall + next_in, runs=tuple(found))
 
     def _unpark(self, limit: int, wall: Ms) -> int:
-        """Make up to `limit` parked runs claimable where their gate has room; return how many, and wake `wait` if any.
+        """Make up to `limit` parked runs claimable where their gate has room; return how many.
 
-        The runs of one gate are taken in the order of claims. A gate that does not exist has room for all. `wall`: the
-        present time.
+        If there are any, wake the callers of `wait`. The runs of one gate are taken in the order of claims. A gate that
+        does not exist has room for all. `wall`: the present time.
         """
         done = 0
         for name in list(self._parked):

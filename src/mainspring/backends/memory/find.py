@@ -1,4 +1,4 @@
-"""The memory store's `find` and `tail`: it filters and sorts rows as the query's fields demand."""
+"""The memory store's `find` and `tail`. Rows are filtered and sorted as the query's fields demand."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ _EVENT_FILTERS: _Filters = {
 
 
 def _filtered(rows: Iterable[T], query: Any, filters: _Filters) -> Iterable[T]:
-    """Return the rows that pass the test of each field of the query that is not None. `filters`: field → its test."""
+    """Return the rows that pass the test of each field that `filters` names and that is not None in the query.
+
+    `filters`: name of a field → its test.
+    """
     wanted = [(test, value) for name, test in filters.items() if (value := getattr(query, name)) is not None]
     return (row for row in rows if all(test(row, value) for test, value in wanted))
 

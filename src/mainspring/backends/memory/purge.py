@@ -81,7 +81,7 @@ class MemoryPurge(MemoryTables):
         """Yield at most `most` removable runs.
 
         If no run ended early enough, the head of the heap of ended runs shows it, and the table need not be read.
-        Entries at the head whose run is gone or has another `ended_at` are removed before.
+        Entries at the head whose run is gone or has another `ended_at` are removed first.
         """
         while self._ended and getattr(self._runs.get(self._ended[0][1]), "ended_at", None) != self._ended[0][0]:
             heapq.heappop(self._ended)
@@ -106,7 +106,7 @@ class MemoryPurge(MemoryTables):
         """Delete schedules, their lists of events and their own gates; return the numbers of these events.
 
         The log still has these events. A gate that a run holds stays. The schedules' tallies (counts of removed rows)
-        are added to those of no schedule (None).
+        are added to the tallies without a schedule (None).
         """
         removed: set[int] = set()
         for row in schedules:
@@ -121,7 +121,7 @@ class MemoryPurge(MemoryTables):
         return removed
 
     def _remove_bodies(self, runs: list[Run], schedules: list[Schedule]) -> int:
-        """Delete the bodies of the removed rows unless another row uses them; return how many were deleted."""
+        """Delete the payloads of the removed rows unless another row uses them; return how many were deleted."""
         used = {run.body for run in self._runs.values()} | {row.spec.body for row in self._schedules.values()}
         bodies = {run.body for run in runs} | {row.spec.body for row in schedules}
         orphans = [body for body in bodies if body is not None and body not in used]

@@ -83,7 +83,10 @@ class MemoryTables:
         self._touched: dict[str, int] = {}
 
     def _clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return (present time, present time by the clock of leases) in ms; `now` for both if a test gave it."""
+        """Return (present time, present time by the clock of leases) in ms; `now` for both if a test gave it.
+
+        The clock of leases counts from the start of the machine, so it does not jump when the machine's time is set.
+        """
         return (self._clock.now(), self._clock.boot()) if now is None else (now, now)
 
     def _record(self, event: Event, at: Ms, n: int | None, change: str | None) -> None:

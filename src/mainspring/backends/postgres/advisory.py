@@ -105,7 +105,7 @@ class AdvisoryLocks:
             raise error.store_error from error
 
     async def renew(self, name: str, owner: str, token: int, ttl: Ms, data: str | None = None) -> bool:
-        """Return True if the lock's connection is alive, and with it the lock; if not, cut it and return False.
+        """Return True if the lock's connection is alive, so that the lock is held; if not, cut it and return False.
 
         `ttl` limits the wait for the server's answer, in milliseconds. `name`, `owner`, `token` and `data` are not
         used: nothing is written, so `find_holder` still returns the data of `acquire`.
@@ -120,10 +120,10 @@ class AdvisoryLocks:
         return True
 
     async def release(self, name: str, owner: str, token: int) -> bool:
-        """Release the lock, cut its connection and end the term `token`; return False if this object did not hold it.
+        """Release the lock and cut its connection; return True if the server confirms that this object held the lock.
 
-        The term is the number that `acquire` returned. Its end is written to the lock's row. A failure to write it is
-        ignored.
+        `token`: the number of the term, which `acquire` returned. The end of the term is written to the lock's row. A
+        failure to write it is ignored. Return False if this object did not hold the lock, or if its connection broke.
         """
         held = False
         if self._connection is not None and not self._connection.is_closed():

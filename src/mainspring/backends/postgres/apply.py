@@ -18,20 +18,20 @@ from mainspring.model.change import Change, Result, RunLease
 from mainspring.model.instant import Ms
 from mainspring.ports.store import Applied, Claimed, ClaimRequest
 
-#: How far back the log is searched for a change that is sent again, in milliseconds.
+#: If a change is sent again, the log is searched this far back, in milliseconds, for notes that the change has written.
 _RESEND_LOOKBACK_MS = 600_000
 
 
 async def apply(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None, resent: bool
 ) -> Applied:
-    """Write a batch of changes, each all or nothing, then claim if requested; return a result for each change.
+    """Write a batch of changes, each all or nothing, then claim if requested; return the results and the claim.
 
     The batch is one transaction, with one exception: a batch that mixes plain successes (of runs that this store object
     claimed) with new runs, or with changes that plan fires of schedules, takes two transactions, first for the
     successes, then for the other changes. The claim shares the last commit or follows it.
 
-    With `resent` the changes were sent before, without an answer. They are then one transaction in any case, and the
+    With `resent`, the changes were sent before and no answer came. They are then one transaction in any case, and the
     result of a change that is stored already is `repeated`. `now`: the instant of a test, else None.
     """
     if not changes:

@@ -69,7 +69,7 @@ RETURNING i.idx, r.n
 """  # noqa: S608 - column names, no input
 
 #: Columns of plain successes that are sent as one text each. Two array parameters follow them: the results of the runs,
-#: and the data of their events. Both have NULL for a run without a result: the server composes the data of its event.
+#: and the data of their events. Both have NULL for a run without a result; the server then composes the event's data.
 _TEXT_COLUMNS = {"id": "text", "epoch": "integer", "began_at": "bigint", "ms": "bigint", "change": "text"}
 TEXT_COLUMN_COUNT = len(_TEXT_COLUMNS)
 SUCCESS_COLUMN_COUNT = TEXT_COLUMN_COUNT + 2
@@ -243,7 +243,7 @@ CROSS JOIN LATERAL (
     ORDER BY o.rank LIMIT 1) s
 """  # noqa: S608
 
-# ── beside the guarded rows ─────────────────────────────────────────────────
+# ── rows without a guard ────────────────────────────────────────────────────
 
 #: Parameters: BODY_COLUMNS. A payload that exists is skipped.
 INSERT_BODIES = f"WITH {insert_bodies_ctes(1, '')} SELECT count(*) FROM k"  # noqa: S608

@@ -15,10 +15,10 @@ from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.ports.store import Claim, Claimed, ClaimRequest, Offer
 
-#: If other claimers hold locks on the first due runs, a claim reads SCAN_GROWTH times as many runs, up to
-#: MAX_SCAN_DEPTH.
+#: If other claimers hold locks on the first due runs, a claim by scans reads SCAN_GROWTH times as many runs, up to
+#: MAX_SCAN_DEPTH. A claim by several statements then reads MAX_SCAN_DEPTH runs or more.
 SCAN_GROWTH, MAX_SCAN_DEPTH = 8, 5_000
-#: Milliseconds after which to claim again when other claimers hold locks on every due run.
+#: Milliseconds after which to claim again when other claimers hold locks on due runs.
 RECHECK_MS = 50
 #: The statement of a claim in each gate mode; a contended claim takes several statements.
 _CLAIM_BY_GATE_MODE = {GateMode.UNGATED: sql.CLAIM, GateMode.OPEN: sql.CLAIM_THROUGH_GATES}
@@ -31,8 +31,8 @@ _RUN_END = _RUN_START + len(RUN_FIELDS)
 async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
     """Claim at most `limit` due runs of an offer, by priority and time; return them, and when to claim again.
 
-    With `ids`, only the runs with these ids are candidates. With a limit of 0, nothing is claimed, and only the time of
-    the next claim is read. A run that a gate refuses is parked at the gate. `now`: the instant of a test, else None.
+    With `ids`, only runs with these ids may be claimed. With a limit of 0, nothing is claimed, and only the time of the
+    next claim is read. A run that a gate refuses is parked at the gate. `now`: the instant of a test, else None.
     """
     if limit <= 0:
         async with db.read_only() as session:
@@ -54,10 +54,12 @@ async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], no
 async def _claim_by_scans(db: Database, offer: Offer, limit: int, now: Ms | None) -> Claimed:
     """Claim at most `limit` runs by one statement, or by several if it claims too few. Each commits by itself.
 
-    A statement claims nothing if one of its runs needs another gate mode: the next statement then has this mode. A
-    statement does not find due runs with a ready time below the low-water marks (the ready times, by priority, from
-    which it reads), nor runs that come after those that other claimers have locked. If it claimed too few, the next
-    statement reads from the beginning, or reads more runs. `now`: the instant of a test, else None.
+    A statement claims nothing if its gate mode is too low for one of the runs that it finds. The next gate mode is then
+    tried. In the mode CONTENDED, `claim_contended` claims, unless a statement has claimed some runs before.
+
+    A statement does not find due runs with a ready time below the low-water marks (the ready times, by priority, from
+    which it reads). Nor does it find runs that come after those that other claimers have locked. If it claimed too few,
+    the next statement reads from the beginning, or reads more runs. `now`: the instant of a test, else None.
     """
     found: list[Claim] = []
     depth = db.low_water.scan_depth(limit)
@@ -135,9 +137,10 @@ async def claim_with_successes(
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
     """Complete runs and claim others in one statement; `done`: the parameters of `complete_runs_ctes`.
 
-    Returns the instant; the ids of the runs that were completed because their lease held, None if there are none; and
-    the claim. The claim is None, with nothing claimed, if a candidate has gates or crashed before. The caller then
-    claims by another statement. `now`: the instant of the statement; None: the server's time.
+    Returns the instant of the statement; the ids of the runs that were completed because their lease held, None if
+    there are none; and the claim. The claim is None, with nothing claimed, if one of the runs to claim has gates or
+    crashed before. The caller then claims by another statement. `now`: the instant of the statement; None: the server's
+    time.
     """
     offer, limit = claim_request.offer, claim_request.limit
     lows = db.low_water.start(offer)
@@ -159,8 +162,8 @@ async def claim_with_successes(
 async def claim_contended(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
     """Claim in a transaction of several statements; between them the rule `admit` decides which runs start.
 
-    Only this path handles runs at full gates and runs that crashed before. `ids`: the only candidates; (): any run.
-    `now`: the instant of a test, else None.
+    Only such a claim handles runs at full gates and runs that crashed before. `ids`: the only runs that may be claimed;
+    (): any due run. `now`: the instant of a test, else None.
     """
     async with db.transaction("claim") as session:
         wall = await session.value(f"SELECT {NOW_SQL}", db.now(now))
@@ -172,8 +175,8 @@ async def claim_in_transaction(
 ) -> Claimed:
     """Claim at most `limit` due runs of an offer inside an open transaction; return them, and when to claim again.
 
-    Runs that the transaction itself wrote can be claimed, too. `ids`: the only candidates; (): any run. `wall`: the
-    transaction's instant.
+    Runs that the transaction itself wrote can be claimed, too. `ids`: the only runs that may be claimed; (): any due
+    run. `wall`: the transaction's instant.
     """
     db.reach("claim:begin")
     if limit > 0 and not ids and db.gate_mode != GateMode.CONTENDED:
@@ -203,9 +206,9 @@ async def claim_in_transaction(
 async def _claim_in_statement(db: Database, session: Session, offer: Offer, limit: int, wall: Ms) -> Claimed | None:
     """Claim by one statement inside an open transaction; `wall`: the transaction's instant.
 
-    Return None, with nothing claimed, if a candidate crashed before or a gate may be full, or if other claimers hold
-    locks on all runs of a claim ahead. The caller then lets the rule `admit` decide which runs start. `db.gate_mode`
-    becomes the mode that the runs need.
+    Return None, with nothing claimed, if one of the runs crashed before or one of their gates may be full, or if other
+    claimers hold locks on all runs of a claim ahead. The caller then lets the rule `admit` decide which runs start.
+    Unless it claims ahead, this sets `db.gate_mode` to the mode that the runs need.
     """
     if offer.ahead:
         claimed = await _claim_ahead(db, session, offer, limit, wall)
@@ -228,11 +231,12 @@ async def _claim_in_statement(db: Database, session: Session, offer: Offer, limi
 
 
 async def _lock_candidates(session: Session, offer: Offer, limit: int, ids: Sequence[RunId], wall: Ms) -> list[Run]:
-    """Lock and return the candidates of a claim by priority, ready time and id, without runs that others have locked.
+    """Lock and return the runs that a claim may take (its candidates), by priority, ready time and id.
 
     With `ids`, the candidates are the due runs among them. Otherwise they are due runs, and runs that may be claimed
-    ahead and fall due within `offer.ahead` milliseconds. There may be more than `limit`, because gates may refuse some;
-    with a limit of 0 there are none. `wall`: the transaction's instant.
+    ahead and fall due within `offer.ahead` milliseconds. Runs that others have locked are left out. There may be more
+    than `limit` candidates, because gates may refuse some; with a limit of 0 there are none. `wall`: the transaction's
+    instant.
     """
     if limit <= 0:
         return []
@@ -273,10 +277,10 @@ async def _admit_through_gates(
 
 
 def _needed_gate_mode(candidates: list[Run], refused: bool) -> GateMode:
-    """Return the gate mode in which the next claim begins, judged by the candidates of the last claim.
+    """Return the gate mode in which the next claim begins, judged by the last claim.
 
-    It is CONTENDED if a gate refused one of the candidates (`refused`) or one of them crashed before, else OPEN if one
-    has gates, else UNGATED.
+    `candidates`: the runs that the claim could have taken. It is CONTENDED if a gate refused one of them (`refused`) or
+    one of them crashed before, else OPEN if one has gates, else UNGATED.
     """
     if refused or any(run.crashes for run in candidates):
         return GateMode.CONTENDED

@@ -18,8 +18,8 @@ from mainspring.ports.store import Claim, Offer
 PRIORITIES = 4
 #: After this time at the latest, a claim reads from the beginning again, in milliseconds.
 FULL_SCAN_MS = 1_000
-#: The next run of a priority without due runs may have a ready time that lies this many milliseconds in the past, if a
-#: process whose clock is behind set it.
+#: In a priority without due runs, the ready time of the next new run may lie up to this many milliseconds in the past,
+#: if it was set by a process whose clock is behind.
 _MAX_CLOCK_LAG_MS = 5_000
 #: The largest number of runs that one claim reads for each run that it wants.
 _MAX_DEPTH_RATIO = 8
@@ -44,7 +44,7 @@ class ClaimLowWater:
     def start(self, offer: Offer) -> tuple[Ms, ...]:
         """Return for each priority the ready time from which a claim for `offer` reads due runs; 0: from the beginning.
 
-        All are 0 if the last claim offered other lanes or tasks or found no backlog, and when FULL_SCAN_MS have passed
+        All are 0 if the last claim was for other lanes or tasks, if it found no backlog, or if FULL_SCAN_MS have passed
         since a claim read from the beginning.
         """
         offered = (tuple(offer.lanes), tuple(offer.tasks))
@@ -73,13 +73,13 @@ class ClaimLowWater:
     def observe_claims(self, lows: tuple[Ms, ...], now: Ms, claims: Sequence[Claim], limit: int) -> None:
         """Record a claim of up to `limit` runs at `now`, and set the ready times from which the next claim reads.
 
-        `claims`: the runs that the claim took, by priority and time. If they are fewer than `limit`, there is no
-        backlog: the next claim reads from the beginning (0). `lows`: for each priority, the ready time from which this
-        claim read.
+        `claims`: the runs that the claim took, by priority and time. `lows`: for each priority, the ready time from
+        which this claim read. If this claim took fewer than `limit` runs, there is no backlog: the next claim reads
+        from the beginning (0).
 
-        Otherwise the next claim reads each priority from the first run that this claim took in it. A higher priority
-        without a run is read from `now` minus 5 s. A lower priority, which this claim did not reach, keeps its value in
-        `lows`.
+        Otherwise the next claim reads each priority from the first run that this claim took in it. A priority in which
+        this claim took no run is read from `now` minus 5 s if it is more urgent than that of the last run taken. If it
+        is less urgent, this claim did not reach it, and it keeps its value in `lows`.
         """
         if lows == NO_LOW_WATER:
             self._whole_at = now

@@ -1,4 +1,4 @@
-"""SQL statements of claims. In all of them the alias `c` stands for the candidates: runs that may be claimed.
+"""SQL statements of claims. In all of them the alias `c` stands for the *candidates*: runs that may be claimed.
 
 *Claim order* is the order of priority, ready time and id.
 """
@@ -18,8 +18,8 @@ from mainspring.backends.postgres.unpark import GATE_COUNT_COLUMNS
 
 #: SQL: true for runs that wait to be claimed and are not parked at a gate.
 _WAITS = f"c.state IN {CLAIMABLE_STATES} AND c.parked_on IS NULL"
-#: The condition `_WAITS` for rows found by id. The `|| ''` keeps the planner from using the partial index of waiting
-#: runs, which it would read from end to end.
+#: The condition `_WAITS` for rows found by id. The `|| ''` keeps the server's query planner from using the partial
+#: index of waiting runs, which it would read from end to end.
 _STILL_WAITS = f"(c.state || '') IN {CLAIMABLE_STATES} AND c.parked_on IS NULL"
 #: One index range per lane and priority, so the cost does not depend on the length of a queue. In all statements, $2 is
 #: the lanes, and $3 the tasks.
@@ -55,8 +55,8 @@ def _next_ready_sql(now: str) -> str:
     """Return SQL for the next instant after `now` at which an offered run becomes claimable, NULL if none is known.
 
     `now`: an SQL expression. An offered run has one of the lanes and tasks in the statement's parameters. Per lane and
-    priority the search reads _MAX_UNOFFERED_RUNS_PASSED future runs at most. If no task among these runs is offered,
-    the result is the time of the last of them: the caller then claims, and searches, again.
+    priority the search reads _MAX_UNOFFERED_RUNS_PASSED future runs at most. If there are that many, and none has an
+    offered task, the time of the last of them counts: the caller then claims, and searches, again.
     """
     future = f"""FROM §run c WHERE {_WAITS} AND c.lane = l.lane AND c.priority = p.p AND c.ready_at > {now}
         ORDER BY c.ready_at, c.id"""

@@ -106,8 +106,8 @@ async def tail(db: Database, after: int, limit: int) -> list[Event]:
 async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
     """Return the runs that match a query, newest first unless `q.oldest_first`.
 
-    Why some conditions repeat what follows from `q.states`: the planner uses a partial index only for a statement that
-    has the index's own condition.
+    Why some conditions repeat what follows from `q.states`: the server's query planner uses a partial index only for a
+    statement that has the index's own condition.
     """
     where = _Where()
     where.add("r.id = ?", q.id)

@@ -52,7 +52,7 @@ class _Gap(NamedTuple):
 
 
 class PostgresLogCursor:
-    """A position in the log that advances with each read. Each event is returned once, also if it commits late.
+    """A position in the log that advances with each read. Each event is returned once, even if it commits late.
 
     As a text, a position is the greatest number of a returned event, then the gaps below it, each with its
     `newer_transaction`: `120;115-117@8812`.

@@ -50,7 +50,7 @@ class Script(Struct, frozen=True):
 
 
 class SchemaState(Struct, frozen=True):
-    """Whether a store's schema exists, and the numbers of the migration scripts that ran in it.
+    """Whether a store's schema exists, and which migration scripts ran in it, by number.
 
     `finished`: scripts that ran to their end. `unfinished`: scripts that began and did not reach their end.
     """

@@ -16,7 +16,7 @@ _CLOSED = "its connections were closed meanwhile"
 
 
 class Pool:
-    """Lends at most `size` connections at a time, each opened by a call of `connect`. One event loop uses it.
+    """Lends at most `size` connections at a time, each opened by a call of `connect`. Only one event loop may use it.
 
     While all connections are in use, callers wait; the caller that has waited longest is next.
     """
@@ -73,7 +73,7 @@ class Pool:
         self.terminate()
 
     def terminate(self) -> None:
-        """Cut all connections, also connections that are released or opened later.
+        """Cut all connections, including those that are released or opened later.
 
         Callers that wait in `acquire` get `ConnectionAbortedError`.
         """
@@ -119,7 +119,7 @@ class Pool:
         return connection
 
     async def _wait(self) -> None:
-        """Wait in line until `_wake_next` wakes this caller, which then tries again to get or open a connection."""
+        """Wait in line until `_wake_next` wakes this caller, which must then check again whether it can go on."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(turn)
         try:

@@ -41,8 +41,8 @@ from mainspring.rules.retention import (
     snapshot_schedules,
 )
 
-#: Parameters: before, limit, whether dead letters. Locks and returns runs that ended before this instant, the longest
-#: ended first, without rows locked by others. If the third parameter is true, only dead letters count, else only other
+#: Parameters: an instant, limit, dead (true or false). Locks and returns runs that ended before the instant, those that
+#: ended first at the front, without rows locked by others. If `dead` is true, only dead letters count, else only other
 #: runs.
 _ENDED_RUNS = """
 SELECT r.id, r.schedule_id, r.origin, coalesce(r.fire_time, r.created_at) AS at, r.state, r.body FROM §run r
@@ -142,10 +142,11 @@ async def purge(db: Database, policy: Retention, limit: int, now: Ms | None) -> 
 
 
 async def _find_removable(session: Session, policy: Retention, limit: int, wall: Ms) -> tuple[Removable, list[Any]]:
-    """Return removable rows of each kind, and in a list of their own the spans; lock all but the notes.
+    """Find rows that may be removed, and lock all of them but the notes; return the spans as the second value.
 
-    There are up to `limit` + 1 rows of each kind: the last row shows that another call is needed. `wall`: the
-    transaction's instant, by which leases and key-value entries have ended or not.
+    The first value has the rows of all other kinds. There are up to `limit` + 1 rows of each kind: the last row shows
+    that another call is needed. `wall`: the transaction's instant, which decides whether a lease or a key-value entry
+    has ended.
     """
     before, most = policy.ended_before, limit + 1
     prefix = storable_text(policy.lease_prefix) or ""
@@ -166,9 +167,9 @@ async def _find_removable(session: Session, policy: Retention, limit: int, wall:
 async def _compact(session: Session, rows: Removable, spans: list[Any], wall: Ms) -> tuple[list[int], int]:
     """Remove runs, spans and deleted schedules with their events; write tallies, snapshots and a note instead.
 
-    A tally counts removed rows, a snapshot replaces the events of a schedule that stays, and the note records this
-    removal. `wall`: the transaction's instant, stamped on the new events. Returns the numbers of the deleted events,
-    and how many payloads were deleted because no other row uses them.
+    A tally counts removed runs or fires, a snapshot replaces the events of a schedule that stays, and the note records
+    this removal. `wall`: the transaction's instant, stamped on the new events. Returns the numbers of the deleted
+    events, and how many payloads were deleted because no other row uses them.
     """
     removed_runs = [RemovedRun(row["schedule_id"], row["origin"], row["at"], row["state"]) for row in rows.runs]
     removed_spans = [RemovedSpan(row["schedule_id"], row["through"], row["reason"], row["count"]) for row in spans]

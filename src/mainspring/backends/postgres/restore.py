@@ -69,7 +69,7 @@ _SET_NEXT_SEQ = "SELECT setval(pg_get_serial_sequence('§event', 'seq'), $1::big
 
 
 async def restore(db: Database, page: Page) -> bool:
-    """Write all rows and events of a page, with their ids and numbers, and return True.
+    """Write all rows and events of a page, with the ids and numbers that they have there, and return True.
 
     Rows that exist are overwritten, except payloads, which stay; spans are added. Return False, with nothing written,
     if the last event of this store's log does not have the number `page.after`.

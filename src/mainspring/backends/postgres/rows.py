@@ -23,8 +23,8 @@ NOW_SQL = "coalesce($1::bigint, floor(extract(epoch FROM now()) * 1000)::bigint)
 STATE_TEXT = {state: str(state.value) for state in State}
 #: SQL: the states of a run that waits to be claimed.
 CLAIMABLE_STATES = "('waiting', 'retrying')"
-#: SQL: true for rows `r`, found by id, that are running. The `|| ''` keeps the planner from using the partial index of
-#: running runs, which it would read from end to end.
+#: SQL: true for rows `r`, found by id, that are running. The `|| ''` keeps the server's query planner from using the
+#: partial index of running runs, which it would read from end to end.
 STILL_RUNNING = "(r.state || '') = 'running'"
 #: SQL: the states of a run that has not ended.
 OPEN_STATES = "('blocked', 'waiting', 'running', 'retrying')"

@@ -37,7 +37,7 @@ UNION ALL
 SELECT 's', NULL, {run_columns("r")} FROM §run r
 WHERE r.state = 'running' AND r.owner = $2 AND NOT (r.id = ANY ($4::text[]))
 """  # noqa: S608
-#: Indexes of two columns of a run in these rows.
+#: The indexes of a run's id and of its request to cancel in the rows that _RENEW returns.
 _ID, _CANCEL = 2 + RUN_FIELDS.index("id"), 2 + RUN_FIELDS.index("cancel")
 
 

@@ -1,4 +1,4 @@
-"""Inserting runs inside a caller's own transaction, as a sequence of statements, which `caller_connections` sends.
+"""Insert runs inside a caller's own transaction: a sequence of statements, which `caller_connections` sends.
 
 This module does no I/O, so blocking and async connections share its code.
 """

@@ -46,10 +46,10 @@ _ACCEPTED = tuple(Result("accepted", n) for n in range(16))
 async def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
     """Write a batch, each change all or nothing, then claim runs if requested; return the results and the claim.
 
-    There is a short script for new runs that only wait for a worker, and another for plain successes (of claimed runs,
-    without gates or a request to cancel). A batch of both kinds takes two calls, the new runs first: two short scripts
-    cost less than the long script, and neither part depends on the other. `now`: the instant of a test, else None.
-    Raises: ConnectionLost, StoreError; some of the changes may then be written.
+    There is a short script for new runs that only wait for a worker. Another is for plain successes: successes of runs
+    that are not parked, leave no gate and have no request to cancel. A batch of both kinds takes two calls, the new
+    runs first: two short scripts cost less than the long script, and neither part depends on the other. `now`: the
+    instant of a test, else None. Raises: ConnectionLost, StoreError; some of the changes may then be written.
     """
     db.reach("apply:begin")
     others = [position for position, change in enumerate(changes) if type(change.guard) is not RunLease]
@@ -133,8 +133,9 @@ async def _apply_any(
 def _parse_answer(change: Change, answer: Any) -> Result:
     """Return the result of a change.
 
-    `answer`: the answer of lua/apply.lua to the change. It is the number `n` if the change was accepted. Otherwise it
-    is a list: a status, `n`, and the row that refused the change, None if there is no such row.
+    `answer`: the answer of lua/apply.lua to the change. If the change was accepted, it is the number of the guarded
+    row's last event, or 0. Otherwise it is a list: a status, the number of the last event of the row that refused the
+    change, and this row, None if there is no such row.
     """
     if isinstance(answer, int):
         return _ACCEPTED[answer] if answer < len(_ACCEPTED) else Result("accepted", answer)
@@ -209,7 +210,7 @@ def _guarded_run(change: Change) -> Run:
 
 
 def _pack_outcome(run: Run) -> list[Any]:
-    """Return the new values that a change sets on its guarded run, in the order of `RUN_VALUES`."""
+    """Return the new values that a change sets on its guarded run, in the order of `RUN_VALUES` (model/change.py)."""
     return [
         run.state,
         run.ready_at,

@@ -109,8 +109,8 @@ for _, entry in ipairs(found[2]) do
 end
 return answer
 """)
-#: Lets messages count as delivered ARGV[2] milliseconds ago, so that they are delivered again when the remaining part
-#: of the time-out has passed. KEYS[1]: stream. ARGV: group, these milliseconds, ids of the messages.
+#: Lets messages count as delivered ARGV[2] milliseconds ago, so that they are delivered again when the rest of the time
+#: for their acknowledgement has passed. KEYS[1]: stream. ARGV: group, these milliseconds, ids of the messages.
 _NACK = TopicScript("""
 for i = 3, #ARGV do
   local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)
@@ -196,9 +196,9 @@ class RedisStreams:
     ) -> AsyncGenerator[list[Message], None]:
         """Yield batches of up to `limit` messages to the member `consumer` of a consumer group.
 
-        Messages that were not acknowledged in time come before new messages. An empty batch comes first, and another
-        one after each interval, of a second at most, without messages. An empty batch shows the caller that the broker
-        answers.
+        Messages that were not acknowledged in time come before new messages. The first batch is empty. While no message
+        comes, another empty batch follows after each interval of at most a second. An empty batch shows the caller that
+        the broker answers.
         """
         check_name(group, "group")
         key = self.key(topic)
@@ -272,9 +272,9 @@ class RedisStreams:
                 yield batch
 
     async def _create_group(self, key: str, group: str) -> None:
-        """Create a consumer group on the stream `key`.
+        """Create a consumer group on the stream `key`, beginning with the first message that the stream has.
 
-        If the group exists, remove its consumers that have read nothing for a day and hold no message.
+        If the group exists, only remove those of its consumers that have read nothing for a day and hold no message.
         """
         try:
             await self._call(self._client.redis.xgroup_create(key, group, id="0", mkstream=True))
@@ -365,8 +365,8 @@ class RedisStreams:
     async def _call(self, call: Awaitable[T], **otherwise: Any) -> T:
         """Await a call to the server and return its answer.
 
-        If the group or the topic does not exist, return the argument `missing`. Without this argument (the only one
-        that `otherwise` may have), raise _GroupMissing.
+        If the group or the topic does not exist, return the keyword argument `missing`. If this argument is not given,
+        raise _GroupMissing. `otherwise` has no other argument.
 
         Raises: BrokerError and its subclasses; _GroupMissing and _GroupExists, which callers handle.
         """

@@ -77,7 +77,7 @@ class BrokerClient:
             raise BrokerUnavailable(f"{self.where} is a read-only replica. Give the primary's address, or a Sentinel's")
 
     async def close(self) -> None:
-        """Close all connections, also those to Sentinels. A later call opens new ones."""
+        """Close all connections, including those to Sentinels. A later call opens new ones."""
         client, self._redis = self._redis, None
         if client is None:
             return

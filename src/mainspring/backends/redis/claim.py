@@ -20,8 +20,8 @@ PROGRESS = load("progress", "common", "progress")
 async def claim(db: Database, offer: Offer, limit: int, ids: Sequence[RunId], now: Ms | None) -> Claimed:
     """Claim at most `limit` due runs of an offer, by priority, then time; return them, and when to claim again.
 
-    With `ids`, only the runs with these ids are candidates. A run whose gate does not admit it is parked instead. With
-    a limit of 0, nothing is claimed. `now`: the instant of a test; None: the server's time.
+    With `ids`, only runs with these ids may be claimed. A run whose gate does not admit it is parked instead. With a
+    limit of 0, nothing is claimed. `now`: the instant of a test; None: the server's time.
     """
     db.reach("claim:begin")
     return read_claimed(await db.run_write(CLAIM, db.now(now), encode((pack_offer(offer), limit, ids))))

@@ -1,4 +1,4 @@
-"""A connection to the server that does not use the driver's streams, which would take half of the time of a call."""
+"""A connection to the server that bypasses the driver's asyncio streams, which would take half the time of a call."""
 
 from __future__ import annotations
 

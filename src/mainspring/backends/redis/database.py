@@ -54,7 +54,7 @@ class Database:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.discovery = Discovery(settings)
-        #: Every key begins with this hash tag, so all keys lie in one slot. Scripts get no other key as KEYS.
+        #: Every key begins with this hash tag, so all keys lie in one hash slot. Scripts get no other key as KEYS.
         self.key_prefix = f"{{{settings.prefix}}}:"
         #: A sentence, to be shown to people, for each setting of the server that should be changed.
         self.warnings: tuple[str, ...] = ()

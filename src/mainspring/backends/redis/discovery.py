@@ -83,10 +83,10 @@ class Discovery:
         )
 
     async def _ask_known_servers(self, ask: Callable[[Address], Any]) -> Address:
-        """Call `ask` with the address of each known server until one returns the primary's address; return this.
+        """Call `ask` with the address of each known server until one call returns the primary's address; return it.
 
-        If all servers fail, only the servers of the URL are asked the next time. Raises: StoreError, the last failure
-        if all servers fail; StoreDenied at once if a server refuses the user or the password.
+        If all servers fail, only the servers of the URL are asked the next time. Raises: StoreError with the last
+        failure if all servers fail; StoreDenied at once if a server refuses the user or the password.
         """
         problem: StoreError | None = None
         for address in self._addresses:
@@ -180,7 +180,7 @@ async def connect(connection: Connection) -> None:
 
 
 async def _connect(connection: Connection) -> None:
-    """Connect within `_CONNECT_TIMEOUT_SECONDS`. Raises: the driver's TimeoutError after it, or its other errors."""
+    """Connect and log in. Raises: the driver's TimeoutError after `_CONNECT_TIMEOUT_SECONDS`, or its other errors."""
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
             await connection.connect()  # type: ignore[no-untyped-call]  # the driver leaves it untyped

@@ -18,7 +18,8 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now
 
     Schedules that fall due in the next `ahead` milliseconds count as due, and are held until their time. For the agenda
     GATES, unpark up to `limit` runs instead, and return their number. The answer also has the instant at which to ask
-    again, None if it is not known. `now`: the instant of a test; None: the server's time.
+    again, None if it is not known. With a limit of 0, hold nothing and return only the store's time. `now`: the instant
+    of a test; None: the server's time.
     """
     db.reach("due:begin")
     store_now, next_at, found = await db.run_write(DUE, db.now(now), agenda.value, limit, hold, ahead)
@@ -34,5 +35,9 @@ async def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now
 
 
 def _parse_due_schedule(row: bytes, touched: int, open_runs: int, waiting: int, *oldest: Any) -> DueSchedule:
-    """Return a schedule with its open runs, from an item of the script's answer; `oldest`: rows of up to two runs."""
+    """Return a due schedule from the values of an item in the answer of lua/due.lua.
+
+    `row`: the schedule's row. `touched`: its count of touches. `open_runs`: the number of its open runs. `waiting`: how
+    many of these are not running. `oldest`: the rows of up to two of the oldest.
+    """
     return DueSchedule(read_schedule(row), open_runs, waiting, tuple(map(read_run, oldest)), touched)

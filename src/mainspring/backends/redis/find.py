@@ -1,7 +1,7 @@
-"""The store's methods `find` and `tail`: read candidates by an index in Redis, and filter them in Python.
+"""The store's methods `find` and `tail`: read rows that may match (candidates) by an index, and filter them in Python.
 
-docs/redis.md lists the indexes. In this file, `q` is the query, and `db` the database to read from. An index is a
-sorted set of ids.
+docs/redis.md lists the indexes. In this file, `q` is the query, and `db` the database to read from. Most indexes are
+sorted sets of ids.
 """
 
 from __future__ import annotations

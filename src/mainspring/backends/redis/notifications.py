@@ -47,9 +47,9 @@ class Notifications:
     async def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for a notification of another store object, and return True if one arrived.
 
-        Return True at once if a notification arrived since the last call. Also do so if one may have been lost while
-        the connection was broken. Return False after the time-out, or when this object is closed. The first call
-        subscribes before it waits, which may take `timeout` seconds more.
+        Return True at once if a notification arrived since the last call. Also return True if a notification may have
+        been lost while the connection was broken. Return False after the time-out, or when this object is closed. The
+        first call subscribes before it waits, which may take `timeout` seconds more.
         """
         if self._subscription is None:
             self._subscription = asyncio.get_running_loop().create_task(self._stay_subscribed())

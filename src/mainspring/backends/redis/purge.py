@@ -1,9 +1,9 @@
 """The store's method `purge`: remove rows and events, and write tallies, snapshots and one note in their place.
 
-A tally counts removed rows. A note is an event that changes no row. There are two calls. tidy.lua removes notes, leases
-and key-value entries, and finds runs, spans and deleted schedules that may be removed. Then Python builds a snapshot of
-each schedule from its events. Last, purge.lua removes what tidy.lua found, except rows of schedules that have changed
-meanwhile.
+A tally counts removed runs or fires. A note is an event that changes no row. There are two calls. First, tidy.lua
+removes notes, leases and key-value entries, and finds runs, spans and deleted schedules that may be removed. Then
+Python builds a snapshot of each schedule of these runs and spans, from the schedule's events. Last, purge.lua removes
+what tidy.lua found, except schedules that have changed meanwhile, with their runs and spans.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _encode_without_data(note: LogCompacted) -> bytes:
     return whole[: -len(own)]
 
 
-#: The encoded row of the note about a purge, without its data. The values given here are in the data, so none is
-#: stored.
+#: The encoded row of the note about a purge, without its data. The values given here are all in the data, which is cut
+#: off, so none of them is stored.
 _COMPACTED_FRONT = _encode_without_data(LogCompacted(through=1, streams=1, events=1, tallies=1, digest="-"))
 
 

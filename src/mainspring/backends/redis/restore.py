@@ -27,7 +27,7 @@ _RESTORE = load("restore", "common", "restore")
 
 
 async def restore(db: Database, page: Page) -> bool:
-    """Write all rows and events of a page, with the ids and numbers that they have, in one call; return True.
+    """Write all rows and events of a page in one call, with the ids and numbers that they have there; return True.
 
     Rows that exist are overwritten; spans are added. Return False, with nothing written, if the last event of this
     store's log does not have the number `page.after`.
@@ -75,7 +75,7 @@ def _pack_event(event: Event) -> tuple[Any, ...]:
 
 
 def _pack_spans(page: Page) -> list[tuple[Any, ...]]:
-    """Return for each span of the page its schedule, its end, and its member of the sorted set of spans."""
+    """Return for each span of the page its schedule's id, its end, and its member of the schedule's set of spans."""
     last_seq = page.events[-1].seq if page.events else page.after
     return [
         (span.schedule_id, span.through, pack_bytes(encode_span_row(span, last_seq + position)))
@@ -99,5 +99,5 @@ async def exists(settings: RedisSettings) -> bool:
 
 
 def _tally_field(day: Ms, outcome: str) -> str:
-    """Return the field of a tally (a count of removed rows) in its schedule's hash; `day` counts days since 1970."""
+    """Return the field of a tally (a count of removed runs or fires) in its schedule's hash; `day`: days since 1970."""
     return f"{day}\0{outcome}"

@@ -313,7 +313,7 @@ _EVENT_COLUMNS = ("at", "n", "v", "actor", "change", "run_id", "ns", "schedule_i
 
 
 def encode_event_rest(event: Event, change: str | None) -> bytes:
-    """Return the row of an event without `at` and `n`, its first two fields, which scripts add.
+    """Return the encoded row of an event without `at` and `n`, its first two fields, which scripts add.
 
     `change`: the id of the change that appends the event; None if no change does.
     """

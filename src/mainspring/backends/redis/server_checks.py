@@ -1,6 +1,6 @@
-"""Checks of the server: can it be used, are its settings safe, and has it memory for new work?
+"""Checks of the server: can it be used, are its settings safe, and does it have memory for new work?
 
-A server near its limit of memory (`maxmemory`) takes no new work, so that work under way can end.
+Near the server's limit of memory (`maxmemory`), new work is refused, so that work under way can end.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ async def _read_config(db: Database) -> dict[str, str]:
 
 
 class MemoryGuard:
-    """Keeps the last tenth of the server's memory for work under way: near `maxmemory`, new work is refused.
+    """Refuses new work when the server's memory is nearly used up, so that work under way can end.
 
-    It holds the server's last memory figures, which are read again after one second.
+    It keeps the server's last memory figures. A check reads them again when they are older than one second.
     """
 
     def __init__(self) -> None:
@@ -140,12 +140,12 @@ class MemoryGuard:
         self._read_at = float("-inf")
 
     async def check_room(self, db: Database, changes: Sequence[Change]) -> None:
-        """Raise an error if the server lacks memory for a batch of changes; the figures may be a second old.
+        """Raise an error if the server lacks memory for a batch of changes.
 
-        Raises, for the whole batch: from 90 % of `maxmemory` on, StoreNearlyFull if a guard of the batch demands that a
-        run or schedule does not exist yet (a single new run, a new schedule); from 95 % on, StoreFull if the batch has
-        no such guard and inserts runs. All other batches pass, so that work under way can end. Without `maxmemory`,
-        every batch passes. StoreError or ConnectionLost if the figures cannot be read.
+        The error is StoreNearlyFull from 90 % of `maxmemory` on, if a guard of the batch demands that a run or schedule
+        does not exist yet (a single new run, a new schedule). It is StoreFull from 95 % on, if the batch has no such
+        guard and inserts runs. All other batches pass, so that work under way can end. Without `maxmemory`, every batch
+        passes. The memory figures may be a second old. If they cannot be read, StoreError or ConnectionLost is raised.
         """
         limit = _memory_limit(changes)
         if limit is None:

@@ -46,14 +46,14 @@ class RedisSettings(Struct, frozen=True):
     mode: Mode
     #: Addresses of the server, of the Sentinels, or of some nodes of the cluster.
     hosts: tuple[tuple[str, int], ...]
-    #: The server's name for people, without the password.
+    #: The server's name in log lines and error texts, without the password.
     where: str
     #: The name under which the Sentinels know the primary; "" without Sentinels.
     service: str = ""
     db: int = 0
     user: str | None = None
     password: str | None = None
-    #: Hash tag of every key, so that all keys lie in one slot.
+    #: The hash tag with which every key begins, so that all keys lie in one hash slot of a cluster.
     prefix: str = "mainspring"
     #: The largest number of connections. The connection that subscribes to notifications is not counted.
     pool: int = 4
@@ -164,7 +164,8 @@ def _parse_database(parts: list[str], path: str, mode: Mode) -> int:
     """Return the number of the database: the only item of `parts`, or 0 without items.
 
     `parts`: the parts of the URL's path behind the Sentinels' service name. `path`: the whole path, for the error text.
-    Raises: InvalidInput if there are more parts or the part is no number, or for another database than 0 in a cluster.
+    Raises: InvalidInput if there is more than one part, if the part is no number below 100,000, or if a cluster is
+    given another database than 0.
     """
     number = parts[0] if parts else ""
     if len(parts) > 1 or (number and not (number.isdecimal() and int(number) < 100_000)):

@@ -64,9 +64,9 @@ class NotificationDebounce:
         self._task, self._closing = None, asyncio.Event()
 
     async def _run(self) -> None:
-        """Send a notification and wait 25 ms; repeat both as long as `request` was called during the wait.
+        """Send a notification and wait 25 ms; repeat both as long as `request` was called meanwhile.
 
-        After `close`, the wait is cut short.
+        Once `close` is called with a grace time, there is no wait any more.
         """
         try:
             while True:

@@ -35,7 +35,10 @@ def parse_options(
 
 
 def read_flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Return the flag `name`, or the default if the URL does not set it. Raises: `InvalidInput` if it is no flag."""
+    """Return the flag `name`, or the default if the URL does not set it.
+
+    Raises: `InvalidInput` if its value is none of the spellings in `FLAGS`.
+    """
     value = FLAGS.get(options.get(name, str(int(default))).lower())
     if value is None:
         raise InvalidInput("url", f"{name}={options[name]!r} is not known", "Use 1 or 0")

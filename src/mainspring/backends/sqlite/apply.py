@@ -1,4 +1,8 @@
-"""The store's `apply`: write the changes of a batch in few statements, each change only if its guard holds."""
+"""The store's `apply`: write the changes of a batch in few statements, each change only if its guard holds.
+
+How it finds out which guards held: each change writes a number of its own into the column `mark` of its rows. The rows
+that have the number afterwards were written. `apply_sql` explains the marks and lists the statements.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,9 @@ _refused_schedules = msgspec.json.Decoder(list[tuple[int, int, Schedule]])
 def apply(db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None) -> Applied:
     """Write the batch in one transaction, each change all or nothing, and make the requested claim in it, if any.
 
-    If a fast path fails after it has written something, the transaction is rolled back, and the batch is written again
-    without that path. An empty batch only claims. `now`: the time to use, for tests; None: what the clock shows.
+    If the fast path `plan_and_claim` fails after it has written something, the transaction is rolled back, and the
+    batch is written again without that path. An empty batch only claims. `now`: the time to use, for tests; None: what
+    the clock shows.
     """
     if not changes:
         claimed = None if claim_request is None else claim(db, claim_request.offer, claim_request.limit, (), now)
@@ -210,11 +215,11 @@ def _decode_marks(text: str, first: int) -> list[tuple[int, int]]:
 
 
 def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> None:
-    """Write what the accepted changes contain beside guarded rows and events.
+    """Write what the accepted changes contain in addition to guarded rows and events.
 
-    That is: runs, bodies, gates, spans, touches and releases of gates. `holding`: the accepted changes of `segment`,
-    which itself gives only the time and the numbers for the column `mark`. A run or body that exists is left as it is;
-    of a gate that exists, only `max` is changed.
+    That is: runs, payloads, gates, spans, touches and releases of gates. `holding`: the accepted changes of `segment`,
+    which itself gives only the time and the numbers for the column `mark`. A run or payload that exists is left as it
+    is; of a gate that exists, only `max` is changed.
     """
     runs: list[list[Any]] = []
     spans: list[Any] = []
@@ -251,8 +256,8 @@ def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> No
 def _append_events(db: Database, holding: IndexedChanges, segment: Segment, accepted: dict[int, int]) -> None:
     """Append the events of the accepted changes (`holding`), numbered run by run and schedule by schedule.
 
-    `accepted`: index of a change → new `n` of its guarded row. Events of new runs that exist already are left out.
-    Events that belong to no run and no schedule get no number.
+    `accepted`: index of a change → new `n` of its guarded row. Events of new runs that existed already are left
+    out. Events that belong to no run and no schedule get no number.
     """
     rows: list[list[Any]] = []
     for index, change in holding:
@@ -272,8 +277,8 @@ def _event_rows(change: Change, mark: int, n: int) -> list[list[Any]]:
     `mark`: the number that the change writes into the column `mark`. `n`: the guarded row's number of events after the
     change.
 
-    For an event of a run, the row has the number of later events of that run: the statement subtracts it from the `n`
-    in the run's row, which is written already.
+    For an event of a run, the row has the number of later events of that run in the change. The statement subtracts it
+    from the `n` in the run's row, which is written already.
     """
     rows: list[list[Any]] = []
     event_counts: Counter[str | None] = Counter(
@@ -302,8 +307,8 @@ def _event_rows(change: Change, mark: int, n: int) -> list[list[Any]]:
 def _explain_refusals(db: Database, refused: IndexedChanges) -> Iterable[tuple[int, Result]]:
     """Yield (index in the batch, result) of each refused change. The result contains the row that refused it.
 
-    The result is "repeated" if the change with this id was accepted before, else "refused". Changes whose guarded row
-    does not exist are left out.
+    The result is "repeated" if the change with this id was accepted before, else "refused". Changes for which there is
+    no such row are left out: for them the caller has set "refused" already.
     """
     runs: list[Any] = []
     schedules: list[Any] = []

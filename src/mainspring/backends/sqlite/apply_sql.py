@@ -86,7 +86,7 @@ WHERE r.id = {item(0)} AND r.n = {item(1)} AND (
           AND o.unique_key IS NOT NULL AND o.ended_at IS NULL))
 """  # noqa: S608
 
-#: Rows: [id, mark, body]. Why it is not a part of `UPDATE_AT`: to write an unchanged payload rewrites its index entry.
+#: Rows: [id, mark, body]. Why not a part of `UPDATE_AT`: writing an unchanged payload would rewrite its index entry.
 UPDATE_BODIES = f"""
 {WITH_ROWS}
 UPDATE run AS r SET body = {item(2)} FROM j
@@ -102,7 +102,9 @@ WHERE r.id = {item(0)} AND r.mark = {item(1)}
 
 
 def _inserted_by(change: int, runs: int) -> str:
-    """Return an SQL condition: a change was accepted before, because a run that it inserts exists with an event of it.
+    """Return an SQL condition that is true if a run which a change inserts exists and has an event of this change.
+
+    Then the change was accepted before.
 
     `change`, `runs`: indexes, in the statement's JSON row, of the change's id and of the list of its new runs' ids.
     """
@@ -179,8 +181,8 @@ FROM j
 WHERE s.id = {_I["id"]} AND s.revision = {item(_END)} AND s.cursor = {item(_END + 1)} AND s.n = {item(_END + 2)}
 """  # noqa: S608
 
-#: Condition: `s` is the schedule of a bound row [sid or NULL, id, revision, cursor, n, …], is as the caller read it, is
-#: not touched. The sid (row number), which `due` has read, spares a search by id.
+#: Condition: `s` is the schedule of a bound row [sid or NULL, id, revision, cursor, n, …], is as the caller read it,
+#: and is not touched. The sid (row number), which `due` has read, spares a search by id.
 _IS_AS_SEEN = f"""s.sid = ifnull({column(0)}, (SELECT o.sid FROM schedule o WHERE o.id = {column(1)}))
   AND s.id = {column(1)} AND s.revision = {column(2)} AND s.cursor = {column(3)} AND s.n = {column(4)}
   AND s.touched = 0"""  # noqa: S608
@@ -272,7 +274,7 @@ WHERE s.sid = ifnull((SELECT o.sid FROM schedule o WHERE o.id = {item(1)}),
     (SELECT o.sid FROM schedule o WHERE o.ns = {item(2)} AND o.name = {item(3)} AND o.state <> 'deleted'))
 """  # noqa: S608
 
-# ── beside the guarded rows ─────────────────────────────────────────────────
+# ── other rows than the guarded ones ────────────────────────────────────────
 
 #: Rows: [id, data]. A payload that exists stays.
 INSERT_BODIES = f"{WITH_ROWS} INSERT OR IGNORE INTO body (id, data) SELECT {item(0)}, {item(1)} FROM j"  # noqa: S608
@@ -306,11 +308,11 @@ UPDATE schedule AS s SET touched = s.touched + {item(1)} FROM j WHERE s.id = {it
 
 #: Returns 1 if a run is parked, else 0.
 ANY_PARKED = "SELECT EXISTS (SELECT 1 FROM run INDEXED BY run_parked WHERE parked_on IS NOT NULL)"
-#: Gate names. Releases one hold of each gate that has only one: its row is deleted.
+#: Gate names. Releases one slot of each gate of which only one is held: the gate's row is deleted.
 RELEASE_LAST_HOLDS = "DELETE FROM gate_held WHERE held <= 1 AND name IN (SELECT value FROM json_each(?1))"
-#: Gate names. Releases one hold of each gate that has a row.
+#: Gate names. Releases one slot of each gate that has a row.
 RELEASE_SINGLE_HOLDS = "UPDATE gate_held SET held = held - 1 WHERE name IN (SELECT value FROM json_each(?1))"
-#: Rows: [gate, number of holds to release]. To be followed by `DELETE_FREE_GATES` with the same rows.
+#: Rows: [gate, number of slots to release]. To be followed by `DELETE_FREE_GATES` with the same rows.
 RELEASE_COUNTED_HOLDS = f"""
 {WITH_ROWS}
 UPDATE gate_held AS g SET held = g.held - {item(1)} FROM j WHERE g.name = {item(0)}

@@ -16,11 +16,12 @@ from mainspring.model.run import ENDED, Run, State
 
 
 class Segment:
-    """Changes of a batch that do not depend on each other, as rows for the statements of `apply_sql`.
+    """Changes of one batch that do not depend on each other, sorted into lists of rows for different statements.
 
-    There is one list of rows for each kind of guard. `first`: the number for the column `mark` of the batch's first
-    change; each later change has the next number. The number shows afterwards whether the guard held. `wall`: the
-    present time.
+    The statements are those of `apply_sql`, if no other module is named below. Changes without a guard have no row here
+    and are only listed by index. A change writes its own number, its *mark*, into the column `mark` of its rows. A
+    guarded row that has this number afterwards was written, so the guard held. `first`: the mark of the batch's first
+    change; the mark of the change with index i in the batch is `first` + i. `wall`: the present time.
     """
 
     def __init__(self, changes: IndexedChanges, first: int, wall: Ms) -> None:
@@ -33,7 +34,7 @@ class Segment:
         #: Guarded by `n`: runs (`UPDATE_AT`), and their payloads (`UPDATE_BODIES`).
         self.ats: list[list[Any]] = []
         self.bodies: list[tuple[str, int, str | None]] = []
-        #: Runs that must not exist yet (`insert_runs_statement`).
+        #: Runs that must not exist yet (`insert_runs_statement` in `rows`).
         self.absent: list[list[Any]] = []
         #: Schedules guarded by revision, cursor and `n` (`UPDATE_SCHEDULES`); (index in the batch, new `n`) of each.
         self.schedules: list[list[Any]] = []
@@ -82,7 +83,7 @@ class Segment:
 
 
 def split_segments(changes: IndexedChanges, first: int, wall: Ms) -> Iterable[Segment]:
-    """Yield the changes, each with its index in a batch, in consecutive segments, nearly always one.
+    """Yield the changes, each with its index in a batch, in consecutive segments, nearly always one segment.
 
     The changes of one segment do not depend on each other. `first`: the number for the column `mark` of the batch's
     first change. `wall`: the present time.
@@ -95,8 +96,8 @@ def new_run_row(run: Run, event_count: int, wall: Ms, mark: int, guard_key: str 
     """Return a row for `insert_runs_statement`.
 
     `event_count`: how many of the change's events are of the run; this becomes its `n`. `wall`: the present time,
-    written as end of a run that has ended. `mark`: the number for the run's column `mark`. `guard_key`: a unique key
-    that no open run may have, or None.
+    written as the end of a run that has ended. `mark`: the number for the run's column `mark`. `guard_key`: a unique
+    key that no open run may have, or None.
     """
     return run_row(run, event_count, wall if run.state in ENDED else None, mark, guard_key)
 

@@ -234,9 +234,9 @@ def _claim_contended(
 
     `lanes` and `tasks`: the offer's, as JSON lists. `named`: a JSON list of run ids, to consider only those of them
     that the offer covers; None: consider all runs. If one of the first `limit` runs has gates or crashed before, up to
-    four times as many runs of each lane and priority are read. `db.gates_refused` becomes True if the next claim should
-    not try `_claim_uncontended`, else False. `wall`: the present time. `lease_now`: the present time by the clock of
-    leases.
+    four times as many runs of each lane and priority are read. If a run is due, `db.gates_refused` becomes True if the
+    next claim should not try `_claim_uncontended`, else False. `wall`: the present time. `lease_now`: the present time
+    by the clock of leases.
     """
     found = _candidates(db, lanes, tasks, wall, offer.ahead, limit, named)
     if not found:
@@ -257,7 +257,7 @@ def _claim_contended(
 def _candidates(
     db: Database, lanes: str, tasks: str, wall: Ms, ahead: Ms, depth: int, named: str | None
 ) -> list[_Candidate]:
-    """Return due runs in the order of claims: of `named` or, if it is None, the first `depth` per lane and priority.
+    """Return due runs in the order of claims: those in `named`; if it is None, the first `depth` per lane and priority.
 
     Runs that fall due within `ahead` ms are among them if they may be claimed ahead. `lanes` and `tasks`: only runs of
     these, as JSON lists. `named`: a JSON list of run ids. `wall`: the present time.

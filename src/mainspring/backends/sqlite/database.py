@@ -111,7 +111,10 @@ class Database:
         return isinstance(self.clock, SystemClock)
 
     def clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
-        """Return (present time, present time by the clock of leases) in ms; `now` for both if a test gave it."""
+        """Return (present time, present time by the clock of leases) in ms; `now` for both if a test gave it.
+
+        The clock of leases counts from the start of the machine, so it does not jump when the machine's time is set.
+        """
         return (self.clock.now(), self.clock.boot()) if now is None else (now, now)
 
     def lease_clocks(self, now: Ms | None) -> tuple[Ms, Ms]:
@@ -281,7 +284,7 @@ class Database:
                 time.sleep(0.005 + 0.02 * random.random())  # noqa: S311 - jitter
 
     def close(self) -> None:
-        """Close the connection. Before, move the write-ahead log into the file, unless another connection is using it.
+        """Move the write-ahead log into the file, unless another connection is using it, and close the connection.
 
         A connection of `second_connection` leaves the log as it is. If the store is closed already, nothing is done.
         """
@@ -293,7 +296,8 @@ class Database:
                 checkpoints.end()
             if connection is not None:
                 with contextlib.suppress(*STATEMENT_ERRORS):
-                    # A connection that never waits (the inline writer's) leaves this to the engine's connection.
+                    # A connection of `second_connection` (the inline writer's) never waits. It leaves this to the
+                    # engine's connection.
                     if self._busy_timeout:
                         connection.execute("PRAGMA busy_timeout = 0")
                         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -72,7 +72,7 @@ def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms |
     """Return up to `limit` due rows of the agenda and hold them for `hold` ms.
 
     Schedules that fall due within the next `ahead` ms are included, and held until their fire time. For the agenda of
-    gates, up to `limit` runs are un-parked instead, and their number is returned. `now`: the time to use, for tests;
+    gates, up to `limit` runs are unparked instead, and their number is returned. `now`: the time to use, for tests;
     None: what the clock shows.
     """
     wall, lease_now = db.clocks(now)
@@ -91,7 +91,7 @@ def due(db: Database, agenda: Agenda, limit: int, hold: Ms, ahead: Ms, now: Ms |
         return _hold_schedules(db, rows, limit, hold, wall, [], can_be_early=False)
     with db.read():
         text, next_at, waiting = db.run(_DUE_SCHEDULES, held, wall + ahead, limit).fetchone()
-    times = [max(at, db.held_until[key]) for key, at in _pairs.decode(waiting)]  # held schedules wait for that
+    times = [max(at, db.held_until[key]) for key, at in _pairs.decode(waiting)]  # when held schedules are due again
     if next_at is not None:
         times.append(next_at)
     return _hold_schedules(db, _schedules.decode(text), limit, hold, wall, times, can_be_early=True)
@@ -133,8 +133,8 @@ def _hold_schedules(
 def _expired_runs(db: Database, limit: int, hold: Ms, wall: Ms, lease_now: Ms) -> Due:
     """Return up to `limit` running runs whose lease ended, and hold them for `hold` ms.
 
-    `next_at` in the answer is the next instant at which the lease or hold of a further running run ends. `wall`: the
-    present time. `lease_now`: the present time by the clock of leases.
+    `next_at` in the answer is the instant at which the next of the other running runs is due, when both its lease and
+    its hold, if it has one, have ended. `wall`: the present time. `lease_now`: the present time by the clock of leases.
     """
     found = read_runs(db.value(_EXPIRED_RUNS, pack(list(db.held_until)), lease_now, limit))
     before = dict(db.held_until)

@@ -29,7 +29,10 @@ def primary_code(error: Exception) -> int:
 
 
 def translate_error(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StoreError:
-    """Return the store error for an exception of `STATEMENT_ERRORS`. Its text has the file, the cause and a remedy."""
+    """Return the store error for an exception of `STATEMENT_ERRORS`. The text names the file, the cause and a remedy.
+
+    For a result code that this function does not know, it names no remedy.
+    """
     code = primary_code(error)
     if isinstance(error, UnicodeDecodeError):
         return damage_refusal(path, error.object.decode("utf-8", "replace"))

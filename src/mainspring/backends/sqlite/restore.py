@@ -70,7 +70,7 @@ def _write_page(db: Database, page: Page) -> None:
     """
     many = db.connection.executemany
     many(_PUT_BODIES, (_plain(astuple(body)) for body in page.bodies))
-    # Ended runs first: an open run of the page may hold a unique key that an ended run still has in this store.
+    # Ended runs first: in this store, such a run may still be open, with the unique key of an open run of the page.
     many(_PUT_RUNS, map(_run, sorted(page.runs, key=lambda run: run.ended_at is None)))
     many(_PUT_SCHEDULES, (_schedule(row, page.touched.get(row.id, 0)) for row in page.schedules))
     many(_ADD_SPANS, (_plain(astuple(span)) for span in page.spans))

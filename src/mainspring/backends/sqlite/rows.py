@@ -23,9 +23,10 @@ _encoder = msgspec.json.Encoder()
 
 
 def pack(rows: Any) -> str:
-    """Return a list of rows or values as JSON text for `json_each`.
+    """Return a list of rows or values, or a dictionary, as JSON text for `json_each`.
 
-    U+0000 is replaced by its symbol, U+2400: SQLite's JSON functions end a text there.
+    In lists, U+0000 is replaced by its symbol, U+2400: SQLite's JSON functions end a text there. In a dictionary it is
+    not replaced, so its texts must not contain U+0000.
     """
     data = _encoder.encode(rows)
     if b"\\u0000" in data:
@@ -59,7 +60,7 @@ def item(index: int) -> str:
 
 #: The rows that `Database.run_rows` binds, as a table `v` with columns `column1`, `column2`, ….
 BOUND_ROWS = "(VALUES %ROWS%) AS v"
-#: Number of bound rows in one statement.
+#: Greatest number of bound rows in one statement.
 MAX_STATEMENT_ROWS = 256
 
 
@@ -129,7 +130,7 @@ def _full_run_value(name: str) -> str:
 
 
 def _new_run_value(name: str) -> str:
-    """Return SQL for the value of a field in a bound row of a new run. Fields with defaults are constants in SQL."""
+    """Return SQL for the value of a field in a bound row of a new run. Later fields are constants: their defaults."""
     if _AT[name] < _NEW_ROW_LENGTH or name == "created_at":
         return _full_run_value(name)
     default = _LIFE_DEFAULTS[RUN_FIELDS.index(name) - len(_CREATION_FIELDS)]
@@ -139,8 +140,8 @@ def _new_run_value(name: str) -> str:
 def _insert(values: Iterable[str]) -> str:
     """Return an INSERT of runs, with created_at as first parameter, then bound rows. A run that exists is skipped.
 
-    A run exists if its id or its fire has a row, or if an open run has the row's `guard_key` as unique key. `values`:
-    SQL for each field of a run.
+    A run exists if its id or its fire has a row, if it is open and an open run has its unique key, or if an open run
+    has the row's `guard_key` as unique key. `values`: SQL for each field of a run.
     """
     return f"""
 INSERT OR IGNORE INTO run ({", ".join(RUN_FIELDS)}, mark)
@@ -289,7 +290,8 @@ _EVENT_COLUMNS = (
     "attempt",
     "owner",
 )
-#: SQL for the id of an event's run: from the run's first event or, if that event was removed, from the run's row.
+#: SQL for the id of an event's run: from the event itself, else from the run's first event, else from the run's row. An
+#: event has the id itself if it is the first of its run, or if its run had no row when it was written.
 _RUN_ID = "coalesce(e.run_ref, (SELECT b.run_ref FROM event b WHERE b.rid = e.rid AND b.n = 1), r.id)"
 #: SQL for an event as a JSON array, with the table aliases `e` (event) and `r` (its run, outer-joined by rid).
 EVENT_JSON = (

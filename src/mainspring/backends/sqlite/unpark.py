@@ -1,4 +1,4 @@
-"""Un-parking for the store's `due`: runs that wait at a gate become claimable when the gate has room."""
+"""Unparking for the store's `due`: runs that wait at a gate become claimable when the gate has room."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SELECT json_group_array(json_array(w.name,
 FROM waited w LEFT JOIN gate g ON g.name = w.name WHERE w.name IS NOT NULL
 """
 
-#: Rows: [gate, count]; parameter: the greatest count. Un-parks the first `count` runs of each gate in the order of
+#: Rows: [gate, count]; parameter: the greatest count. Unparks the first `count` runs of each gate in the order of
 #: claims.
 _UNPARK = f"""
 {WITH_ROWS}
@@ -60,7 +60,7 @@ def unpark(db: Database, limit: int, wall: Ms) -> int:
 
 
 def _count_unparked(text: str, limit: int, wall: Ms) -> list[tuple[str, int]]:
-    """Return (gate, number of runs to un-park) for each gate with room, at most `limit` runs in total.
+    """Return (gate, number of runs to unpark) for each gate with room, at most `limit` runs in total.
 
     `text`: the answer of the query `_WAITED_AT`, as JSON. `wall`: the present time.
     """

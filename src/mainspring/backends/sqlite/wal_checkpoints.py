@@ -1,4 +1,7 @@
-"""Checkpoints of the write-ahead log on a thread of their own, so that no commit waits for one."""
+"""Checkpoints of the write-ahead log on a thread of their own, so that commits go on during the long ones.
+
+Only a short last checkpoint makes the commits of the store's connection wait (`CHECKPOINT_ROUNDS`).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from mainspring.backends.sqlite.errors import STATEMENT_ERRORS
 from mainspring.ports.threads import SystemThreads
 
 #: Number of small commits (about 2,400 pages) between checkpoints. A program that makes fewer never starts the thread.
-#: Commits wait for the disk during a checkpoint, so a smaller number would cost more than it gains.
+#: A checkpoint makes commits slower, because both wait for the disk: a smaller number would cost more than it gains.
 CHECKPOINT_EVERY_COMMITS = 400
 #: Number of changed rows that count as one more commit. It is a mean: rows spread over the file write more pages.
 ROWS_PER_COMMIT = 36
-#: Number of rows that the advance of a schedule counts beside its own row: it writes a page of its own, and one of the
-#: index by schedule.
+#: Number of rows for which the advance of a schedule counts, in addition to its own row: it writes a page of its own,
+#: and one of the index by schedule.
 ROWS_PER_MOVED_SCHEDULE = 18
 #: Number of checkpoints in a row. Commits go on meanwhile, and the next, shorter checkpoint moves what they added.
 #: During the last checkpoint the store's connection makes no commit. If no other connection makes one, nothing is left

@@ -40,7 +40,10 @@ class BrokerAvailability:
             log.warning("the broker answers again")
 
     async def repeat(self, use: str, work: Callable[[], Awaitable[bool]]) -> None:
-        """Call `work` until it returns False. Pause after an error: ever longer for a `BrokerError`, else one second.
+        """Call `work` until it returns False. After an error, pause and call it again.
+
+        The pause after a `BrokerError` grows with each error in a row, up to `MAX_BROKER_BACKOFF_SECONDS`, one second.
+        After any other error it is one second.
 
         Each success and failure is reported under `use`, a short text such as "reading events".
         """

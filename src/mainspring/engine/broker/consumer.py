@@ -26,7 +26,7 @@ WORKER_GROUP = "workers"
 #: Read no more messages while this many runs that messages named wait to be claimed: 10 per slot, and at least 100.
 MAX_NAMED_PER_SLOT, MIN_NAMED = 10, 100
 #: Acknowledge a message whose run has not been claimed for this many seconds, or for two poll intervals if that is
-#: longer: every worker has polled the store since.
+#: longer. The message is of no more use: every worker has polled the store since.
 STALE_MESSAGE_SECONDS = 2.0
 #: The most seconds for returning messages, and for the last acknowledgements, when the instance stops.
 LAST_ANSWERS_SECONDS = 1.0
@@ -95,7 +95,7 @@ class HintConsumer:
             self._tasks.append(loop.create_task(self._read_repeatedly(topic), name=f"mainspring-hints-{lane}"))
 
     async def stop_reading(self) -> None:
-        """Stop reading, and return the messages of runs not claimed yet to the broker, for other instances.
+        """Stop reading, and give the messages of runs not claimed yet back to the broker, for other instances.
 
         That takes at most `LAST_ANSWERS_SECONDS`. If it fails, the broker delivers the messages again later.
         """
@@ -124,7 +124,7 @@ class HintConsumer:
 
     @property
     def claimed(self) -> int:
-        """Number of runs claimed because a message named them."""
+        """Number of runs that the workers' own claims brought, by name or by a poll. Shared claims do not count."""
         return sum(inbox.claimed for _, inbox in self._workers)
 
     # ── reading ────────────────────────────────────────────────────────────

@@ -32,7 +32,7 @@ MAX_QUEUED_CHANGES = 10_000
 FLUSH_AT_CHANGES = 50
 
 
-#: A function that receives the result of a change, or the error because of which the result is unknown or missing.
+#: A function that receives the result of a change, or the error because of which there is none or it is unknown.
 Answer = Callable[[Result | StoreError], None]
 
 
@@ -128,7 +128,7 @@ class Batcher:
         self._room.set()
 
     def call_after_commit(self, callback: Callable[[Sequence[Change], Applied], None]) -> None:
-        """Have `callback` called after each commit, with the accepted changes and the store's whole answer.
+        """From now on, call `callback` after each commit, with the accepted changes and the store's whole answer.
 
         It is not called for a commit in which no change was accepted. A later callback replaces it.
         """
@@ -172,9 +172,10 @@ class Batcher:
                 self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def apply_beside(self, change: Change) -> Result:
-        """Commit a large change at once and alone, even while another commit is under way, and return its result.
+        """Commit a change at once, without the queue, even while another commit is under way, and return its result.
 
-        Why not queue it: the caller can build its next change during the commit. Raises: StoreError if the change could
+        Why not queue it: a queued change waits for the commit under way. A caller with several large changes runs this
+        in tasks, and makes the next change while the earlier ones are committed. Raises: StoreError if the change could
         not be committed, or if the result is unknown.
         """
         results: list[Result | StoreError] = []
@@ -184,6 +185,8 @@ class Batcher:
     async def apply_many(self, changes: Sequence[Change]) -> list[Result]:
         """Give many small changes to the store in one call, even while a commit is under way. Return their results.
 
+        The results have the order of the changes.
+
         Raises: the first StoreError of a change; other changes may have been committed.
         """
         results: list[Result | StoreError] = []
@@ -192,6 +195,8 @@ class Batcher:
 
     async def submit_all(self, changes: Sequence[Change]) -> list[Result]:
         """Queue changes, at least one, without waiting for room. Return all results once every change has its result.
+
+        The results have the order of the changes.
 
         Raises: the first StoreError of a change; other changes may have been committed.
         """
@@ -285,7 +290,7 @@ class Batcher:
         return self._queue[0].since + LINGER_SECONDS
 
     async def _linger(self) -> None:
-        """Wait for more changes to share the commit, until one of the queued changes may linger no longer.
+        """Wait for further changes, which will share the commit, until a queued change may linger no longer.
 
         Return earlier if a caller waits for a queued change, if `flush` is waiting, or if `FLUSH_AT_CHANGES` changes
         are queued.
@@ -302,7 +307,7 @@ class Batcher:
         self._last_commit_at = loop.time()
 
     def _next_batch(self) -> list[_Waiting]:
-        """Take as many changes from the queue as fit one commit, and return them: at most one per guarded row.
+        """Take as many changes from the queue as fit in one commit, and return them: at most one per guarded row.
 
         The batch ends before a second change of one row. A change whose future was cancelled is taken from the queue
         and not committed.

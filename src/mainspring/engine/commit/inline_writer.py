@@ -91,9 +91,9 @@ class InlineWriter:
             self._count_in_engine(-1)
 
     async def close(self) -> None:
-        """Wait until no thread uses the connection, and close it.
+        """Wait until no thread uses the connection, and close it if it is open.
 
-        After `INLINE_AFTER_CHANGES` further changes, the next change opens it again.
+        After `INLINE_AFTER_CHANGES` further changes, the next change opens a new one.
         """
         with self._using:
             store, self._store, self._detour = self._store, None, INLINE_AFTER_CHANGES
@@ -101,7 +101,7 @@ class InlineWriter:
                 await store.close()
 
     def _count_in_engine(self, by: int) -> None:
-        """Add `by` to the number of changes that are under way through the engine thread.
+        """Add `by`, 1 or -1, to the number of changes that are under way through the engine thread.
 
         It needs a lock: a count lost between two threads would send every later change through the engine thread.
         """

@@ -27,14 +27,14 @@ class Claimant(Protocol):
 class SharedClaims:
     """The workers whose claims may share a commit. A commit has at most one claim, so the workers take turns.
 
-    The batcher and the workers know this object, so that they need not know each other. Thread: engine loop.
+    The batcher knows this object instead of the workers, which are made later. Thread: engine loop.
     """
 
     def __init__(self) -> None:
         self._claimants: list[Claimant] = []
 
     def register(self, claimant: Claimant) -> None:
-        """From now on, also ask this worker for a claim before each commit."""
+        """From now on, ask this worker, too, for a claim before a commit."""
         self._claimants.append(claimant)
 
     def clear(self) -> None:

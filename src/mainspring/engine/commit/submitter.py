@@ -38,7 +38,7 @@ class ThreadsafeSubmitter:
         self._applying: set[asyncio.Task[None]] = set()
 
     async def apply(self, change: Change) -> Result:
-        """Commit a change and return its result. Raises: StoreError, also after `close`. Thread: any event loop."""
+        """Commit a change and return its result. Raises: StoreError, always after `close`. Thread: any event loop."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._submit(change, future)
         return await future
@@ -46,7 +46,7 @@ class ThreadsafeSubmitter:
     def apply_blocking(self, change: Change) -> Result:
         """Commit a change and return its result. Block the calling thread, which runs no event loop, until then.
 
-        Raises: StoreError, also after `close`.
+        Raises: StoreError, always after `close`.
         """
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
         self._submit(change, future)

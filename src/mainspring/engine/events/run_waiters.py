@@ -36,7 +36,7 @@ class RunWaiters:
         is_held: Callable[[str], bool],
         max_pause: float = MAX_QUERY_PAUSE_SECONDS,
     ) -> None:
-        """Make an empty list of callers. `find_ended(run_ids)` returns those of the runs that have ended.
+        """Begin without callers. `find_ended(run_ids)` returns those of the runs that have ended.
 
         `is_held(run_id)` returns True for a run that this process executes. Such a run ends by a commit here, so the
         store is not asked about it. `max_pause`: the longest pause between two queries, in seconds.

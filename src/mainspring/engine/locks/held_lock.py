@@ -82,7 +82,8 @@ class HeldLock:
         """Make a lock that is not acquired yet. `term`: its lease.
 
         `on_lost` is called once, with the reason, when the lock is lost. `queues`: the local queues of this process,
-        which all of its locks share. `rng` spreads the requests to the store.
+        which all of its locks share. `rng` varies the pauses between two requests, so that processes that wait for one
+        lock do not all ask the store at the same time.
         """
         self.term = term
         self._queues = queues
@@ -135,7 +136,7 @@ class HeldLock:
         return is_held
 
     async def _acquire_before(self, deadline: float | None) -> bool:
-        """Ask the store for the lock until it is given, at growing intervals. Return False if `deadline` comes first.
+        """Ask the store for the lock, at growing intervals. Return True once it is given, False after `deadline`.
 
         `deadline`: in the event loop's time; None: no limit. Raises: StoreError.
         """
@@ -174,7 +175,7 @@ class HeldLock:
         await self.term.release_unanswered()
 
     def abandon(self) -> None:
-        """Have the lock released now, or as soon as it is acquired. Its caller was cancelled and cannot release it."""
+        """Release the lock soon, or when it is acquired, because its caller was cancelled and cannot release it."""
         self._is_abandoned = True
         if self._renewing is not None:
             self._cleanup = asyncio.ensure_future(self.release())
@@ -228,8 +229,9 @@ class HeldLock:
     async def release(self, data: TermData | None = None, keep: Ms = 0) -> bool:
         """Release the lock, or with `data` and `keep` leave it held for `keep` milliseconds more, with that data.
 
-        Return True if the lock was held without a gap until now. If the store fails, log the error: the lock ends by
-        itself. In a child of the process that acquired the lock, do nothing and return False.
+        Return True if the lock was held without a gap until now. If the store fails, log the error, because the lock
+        ends by itself, and return True if the lock could be relied on before. In a child of the process that acquired
+        the lock, do nothing and return False.
         """
         if self._pid != os.getpid():
             return False

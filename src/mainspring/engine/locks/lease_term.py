@@ -95,7 +95,8 @@ def escape_name_part(text: str) -> str:
 class LeaseTerm:
     """A name that one owner acquires, renews and releases, with the trust deadline until which it may rely on the name.
 
-    The trust deadline counts from before the request was sent, by this machine's boot clock. Thread: one event loop.
+    The owner relies on `LEASE_TRUST_RATIO` of a lease, counted by this machine's boot clock from before the request was
+    sent. Thread: one event loop.
     """
 
     def __init__(self, backend: LockBackend, clock: Clock, name: str, owner: str, ttl: Ms) -> None:
@@ -197,7 +198,7 @@ class LeaseTerm:
         return token is not None and await self._backend.release(self.name, self.owner, token)
 
     async def release_unanswered(self) -> None:
-        """Release the term that an `acquire` may have got although it was not answered or was cancelled.
+        """Release the term that an `acquire` may have won although it was not answered or was cancelled.
 
         If the store fails, raise nothing: the lease expires by itself.
         """

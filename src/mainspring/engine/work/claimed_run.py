@@ -40,7 +40,7 @@ def must_not_wait(held: HeldRun) -> bool:
 def skip_outcome(run: Run, options: RunOptions, now: Ms) -> Skipped | None:
     """Return the outcome `Skipped` if a run may not begin at `now`: outside its window, or past its start deadline.
 
-    Return None if it may begin. A run that has begun before, or that was reopened, is never skipped.
+    Return None if it may begin. A run that has begun before, or that was snoozed or reopened, is never skipped.
     """
     if run.failures or run.crashes or run.reason is not None:
         return None

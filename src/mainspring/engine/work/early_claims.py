@@ -25,7 +25,7 @@ DISPATCH_LEAD_SECONDS = 0.005
 COLLECT_AFTER_SECONDS = 0.02
 #: Collect outcomes after at most this many seconds, even if runs on the handlers' loop have yet to begin.
 MAX_DEFER_SECONDS = 0.45
-#: Do not defer outcomes for less than this many seconds: no timer is exact to them.
+#: Do not defer outcomes for less than this many seconds: no timer is that exact.
 MIN_DEFER_SECONDS = 0.001
 
 
@@ -54,8 +54,8 @@ class EarlyClaims:
         """Make an empty queue. `outcomes` is the inbox of the worker's outcomes.
 
         `begin(due, soon)` receives the runs that leave the queue: it begins those in `due`, whose time has come, as
-        slots are free, and gives those in `soon` to the handlers' loop. `has_free_slot` returns True or False; it
-        returns None while runs wait for a slot or the worker stops: then no outcome is deferred.
+        slots are free, and gives those in `soon` to the handlers' loop. `has_free_slot` returns True if a slot is free,
+        else False. It returns None while runs wait for a slot or the worker stops: then no outcome is deferred.
         """
         self._clock = clock
         self._outcomes = outcomes
@@ -78,7 +78,7 @@ class EarlyClaims:
 
     @property
     def is_empty(self) -> bool:
-        """True if no attempt waits for its time here."""
+        """True if no run waits for its time in this queue."""
         return not self._queue
 
     def dispatch_due(self) -> None:

@@ -80,8 +80,8 @@ class Heartbeat(Loop):
         self._lease_ttl = lease_ttl
         #: Runs that may be strays, by id and epoch. Such a run is a stray once `LeaseHolder.claims` reaches the number.
         self._suspects: dict[tuple[str, int], int] = {}
-        #: Runs that an agent accepted, by id and epoch, whose lease is still to be extended: to the silence, in
-        #: milliseconds, that the agent is allowed between two callbacks.
+        #: Runs that an agent accepted, by id and epoch, whose lease is still to be extended for the last time. Each has
+        #: its silence: the longest time between two callbacks of the agent, in milliseconds.
         self._to_hand_over: dict[tuple[str, int], tuple[HeldRun, Ms]] = {}
         #: Runs whose lease the agent renews by its callbacks, by id and epoch. The store still lists them as held here.
         self._handed_over: set[tuple[str, int]] = set()
@@ -89,7 +89,7 @@ class Heartbeat(Loop):
         self._recording: set[asyncio.Task[None]] = set()
 
     def hand_over(self, held: HeldRun, accepted: Accepted) -> None:
-        """Leave a run to the agent that accepted it: have its lease extended soon, for the last time.
+        """Leave a run to the agent that accepted it: extend its lease soon, for the last time.
 
         The lease then lasts `accepted.silence` milliseconds; the agent's callbacks renew it.
         """
@@ -97,10 +97,10 @@ class Heartbeat(Loop):
         self.wake()
 
     async def renew_handed_over(self) -> None:
-        """Extend the lease of each accepted run for the last time, to the silence that its agent is allowed.
+        """Extend the lease of each accepted run for the last time, to `Accepted.silence` milliseconds from now.
 
-        The silence is the longest time between two callbacks. A lease that is lost already is ignored: a callback has
-        ended its run, or another instance has rescued it. Raises: StoreError.
+        The silence is the longest time between two callbacks of the agent. A lease that is lost already is ignored: a
+        callback has ended its run, or another instance has rescued it. Raises: StoreError.
         """
         while self._to_hand_over:
             ttl = next(iter(self._to_hand_over.values()))[1]
@@ -114,7 +114,7 @@ class Heartbeat(Loop):
         """Renew all leases, stop attempts whose lease was lost or whose run was cancelled, and hand back strays.
 
         Also extend the leases of accepted runs for the last time. Return the seconds to wait. Raises: StoreError. If
-        the renewal fails, the attempts whose trust deadline has passed are stopped first.
+        the renewal failed, the attempts whose trust deadline has passed are stopped before the error is raised.
         """
         holder = self._holder
         sent = self._clock.boot()

@@ -1,4 +1,4 @@
-"""The hint inbox: the runs that the broker's messages name, for one worker to claim. It also answers the messages."""
+"""The hint inbox: the runs that the broker's messages name, for one worker to claim. It answers the messages, too."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class HintInbox:
         self._ended: set[str] = set()
         self._ended_before: set[str] = set()
         self._polled_at = float("-inf")
-        #: Number of runs claimed by name.
+        #: Number of runs that the worker's own claims brought, by name or by a poll. Shared claims do not count.
         self.claimed = 0
 
     def add(self, run_id: str, message: Message, now: float) -> bool:

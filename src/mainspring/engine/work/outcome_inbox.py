@@ -37,7 +37,7 @@ class OutcomeInbox:
         self.is_deferring = False
 
     def put(self, held: HeldRun, outcome: Outcome) -> None:
-        """Queue the outcome of an attempt. Have it delivered soon unless it is deferred (`set_deferring`). Thread: any.
+        """Queue the outcome of an attempt, and deliver it soon unless it is deferred (`set_deferring`). Thread: any.
 
         If the attempt took its slot on the handlers' loop, release the slot.
         """
@@ -48,7 +48,7 @@ class OutcomeInbox:
                 self._slots.leave(held)
             if self.is_deferring:
                 return
-        if not self._is_posted:  # `drain` clears this before it takes, so an outcome queued now is taken by that hop
+        if not self._is_posted:  # `drain` clears this before it takes outcomes, so it takes this one, too
             self._is_posted = True
             self._post(self.drain)
 

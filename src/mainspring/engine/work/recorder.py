@@ -137,7 +137,7 @@ class Recorder:
             del self._given_up[next(iter(self._given_up))]
 
     def recall(self, run: Run) -> tuple[HeldRun, Outcome] | None:
-        """Return and forget the run and outcome that were given up under the lease of `run`; None if there are none."""
+        """Return and forget the run and outcome of `give_up` under the lease of `run`; None if there are none."""
         return self._given_up.pop((run.id, run.epoch), None)
 
     def report_stale_outcome(self, held: HeldRun, outcome: Outcome) -> None:

@@ -68,7 +68,7 @@ class WatchedWorker(Protocol):
 
 
 class Watchdog:
-    """An executor around the executor of coroutines, which checks that the handlers' loop is not blocked.
+    """An executor that wraps the executor of coroutines, and checks that the handlers' loop is not blocked.
 
     While the worker holds runs for that loop, the watchdog "pings" it: it has the loop call `_pong`, and checks later
     whether that has happened. Thread: engine loop, except for `_pong`.
@@ -224,7 +224,7 @@ class Watchdog:
         self._pongs = number
 
     def _judge_silence(self, now: float) -> None:
-        """After `BLOCKED_AFTER_SECONDS` of silence, report what blocks the loop, and have no more runs claimed for it.
+        """After `BLOCKED_AFTER_SECONDS` of silence, report what blocks the loop, and let no runs be claimed for it.
 
         After `HAND_BACK_AFTER_SECONDS`, hand back the runs that have not begun. `now`: monotonic seconds.
         """
@@ -359,9 +359,11 @@ def stack_of(frame: FrameType | None) -> list[FrameType]:
 
 
 def line_of(stack: Sequence[FrameType], module: str = "") -> str:
-    """Return which line of a stack runs, as "file:line in function"; an empty text for an empty stack.
+    """Return the line that best shows where code is blocked, as "file:line in function"; "" for an empty stack.
 
-    The innermost frame of `module` is preferred, then the innermost frame outside libraries, then the innermost of all.
+    `stack`: the frames, innermost first, as `stack_of` returns them. `module`: the name of the module whose innermost
+    frame is preferred; "": none. Without such a frame, the innermost frame outside libraries is taken, else the
+    innermost of all.
     """
     own = [frame for frame in stack if frame.f_globals.get("__name__") == module]
     theirs = [frame for frame in stack if not any(place in frame.f_code.co_filename for place in LIBRARY_FOLDERS)]

@@ -24,11 +24,12 @@ from mainspring.rules.triggers.zone_table import BLOCK_BITS, Period, Repeats, bl
 class Cron(Trigger):
     """A trigger that fires when the clock of a time zone matches a cron expression.
 
-    Without `tz` the zone is UTC, and `lint` reports that no zone was given. If a clock change skips the wall time of a
-    fire, `gap` decides: with "shift" the trigger fires at the end of the gap, with "skip" the fire does not run. If a
-    clock change repeats the wall time, `overlap` decides: the trigger fires the first time, the last time, or both
-    times. `gap` and `overlap` apply only to expressions that name times of day: if the minute or hour begins with `*`,
-    the trigger fires whenever the clock matches. `hash_id` is the text from which the values of `H` are derived.
+    Without `tz` the zone is UTC, and `lint` reports that no zone was given if the zone matters. If a clock change skips
+    the wall time of a fire, `gap` decides: with "shift" the trigger fires at the end of the gap, with "skip" the fire
+    does not run. If a clock change repeats the wall time, `overlap` decides: the trigger fires the first time, the last
+    time, or both times. `gap` and `overlap` apply only to expressions that name times of day: if the minute or hour
+    begins with `*` or `?`, the trigger fires whenever the clock matches. `hash_id` is the text from which the values of
+    `H` are derived.
     """
 
     __slots__ = ("_repeats", "_wall", "_zone_given", "_zone_info", "fields")
@@ -117,7 +118,8 @@ class Cron(Trigger):
     def dropped_ms(self, after: Ms, through: Ms) -> list[Ms]:
         """Return the ends in (after, through] of the gaps that contain a fire that does not run (`gap="skip"`).
 
-        An end of a gap is left out if the trigger fires at that instant anyway.
+        A gap is the wall times that a clock change skips. Its end is left out if the trigger fires at that instant
+        anyway.
         """
         if self.spec.gap != "skip" or not self.fields.fixed_time:
             return []

@@ -13,9 +13,9 @@ from mainspring.rules.triggers.base import LAST_MS, Finding, Trigger
 class Every(Trigger):
     """A trigger that fires at anchor + n × interval for n ≥ 1. The shortest interval is 1 ms.
 
-    If `anchor` is None, a schedule counts from its creation, and a direct call of a method counts from the instant
-    `after` that it is given. With `fixed_delay`, a schedule counts the interval from the end of its last run, so only
-    the settler can compute its next fire.
+    If `anchor` is None, a schedule counts from its creation, or from the last edit that gave it another interval. A
+    direct call of a method then counts from the instant `after` that it is given. With `fixed_delay`, a schedule counts
+    the interval from the end of its last run, so only the settler can compute its next fire.
     """
 
     __slots__ = ()

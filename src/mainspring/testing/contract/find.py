@@ -1,4 +1,4 @@
-"""The contract of `find` and `tail`: every query, every filter, order and pages."""
+"""The contract of `find` and `tail`: queries, filters, order and pages."""
 
 from __future__ import annotations
 

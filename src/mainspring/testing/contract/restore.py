@@ -1,6 +1,7 @@
 """Tests of `restore`, which writes one page of another store's rows and events into the store under test.
 
-If the log of that store does not end at the place where the page begins (`page.after`), nothing is written.
+If the log of the store under test does not end with the event number `page.after`, at which the page continues the log,
+nothing is written.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class _Machine(RuleBasedStateMachine):
         self.now: Ms = T0
         self.made = 0
         self.ticks = 10
-        #: Old rows of runs and schedules, changes, and terms of leases: commands use them again, also stale ones.
+        #: Old rows of runs and schedules, changes, and terms of leases: commands use them again, even stale ones.
         self.leased: list[Run] = []
         self.stale: list[Schedule] = []
         self.sent: list[Change] = []
@@ -332,7 +332,7 @@ class _Machine(RuleBasedStateMachine):
         delay=[-1, 3],
     )
     def finish(self, pick: int, count: int, state: State, touch: bool, delay: int) -> None:
-        """Report outcomes of `count` runs that were claimed at any time before, also under leases that have ended."""
+        """Report outcomes of `count` runs that were claimed at any time before, even under leases that have ended."""
         picked = {run.id: run for i in range(count) for run in [self.leased[-1 - (pick + i) % len(self.leased)]]}
         self.report(picked.values(), state, touch=touch, delay=delay)
 
@@ -348,7 +348,7 @@ class _Machine(RuleBasedStateMachine):
 
     @command(lambda self: self.leased, owner=[None, None, *OWNERS], left=range(3), shift=[0, 0, 0, 1])
     def renew(self, owner: str | None, left: int, shift: int) -> None:
-        """Renew the leases of `owner` (None: the last claim's) but the first `left`. `shift` 1: with wrong epochs."""
+        """Renew the leases of `owner` (None: of the newest claim), except the first `left`. `shift` 1: wrong epochs."""
         owner = owner or self.leased[-1].owner or ""
         runs = [run for run in self.leased if run.owner == owner][left:] or self.leased[:2]
         picked = {run.id: run.epoch + shift for run in runs}

@@ -1,8 +1,8 @@
 """The history checker: compares the fires that were owed with a store's rows and events and with the handlers' log.
 
 `read_history` reads a store by its port, and `check` checks what was read. Of the code that it checks, the checker uses
-the values, the cron triggers, the windows, the table of transitions and the fold of events into rows. `docs/proof.md`
-lists the invariants.
+the values of `model/`, the cron triggers, the windows, the table of transitions, the time by which fires are planned
+ahead, and the fold of events into rows. `docs/proof.md` lists the invariants.
 """
 
 from __future__ import annotations

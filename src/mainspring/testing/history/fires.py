@@ -83,7 +83,7 @@ def _check_on_time(event: Event, report: Report, bounds: Bounds) -> None:
     `event`: the event that inserted the run of the fire. With `bounds.late` None, for a fire up to `bounds.late_since`,
     and for a run that catches up on missed fires, the lateness is not checked.
     """
-    fire: Ms = event.fire_time or 0  # type: ignore[attr-defined]  # a birth has it
+    fire: Ms = event.fire_time or 0  # type: ignore[attr-defined]  # an event that inserts a fire's run has it
     late = event.at - fire
     caught_up = isinstance(event, RunScheduled) and event.catch_up  # a run for missed fires is always late
     if (
@@ -361,7 +361,7 @@ class _FireAccount:
             if isinstance(definition.spec.trigger, EverySpec) and definition.spec.trigger.fixed_delay
         }
         for birth in self.births:
-            fire: Ms = birth.fire_time or 0  # type: ignore[attr-defined]  # a birth has it
+            fire: Ms = birth.fire_time or 0  # type: ignore[attr-defined]  # an event that inserts a fire's run has it
             definition = next((d for d in reversed(found) if d.since < fire), None)
             if definition is None or not _has_fixed_delay(definition):
                 continue

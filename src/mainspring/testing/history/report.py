@@ -34,7 +34,7 @@ INVARIANTS = {
 MAX_KEPT_VIOLATIONS = 200
 #: A printed report shows at most this number of violations.
 MAX_PRINTED_VIOLATIONS = 8
-#: A slice of more events is cut in the middle when printed.
+#: If a violation has more events than this, the ones in the middle are not printed.
 MAX_SLICE_EVENTS = 16
 
 

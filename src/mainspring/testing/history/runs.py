@@ -1,7 +1,7 @@
 """Checks of runs and of the log against the invariants I2 and I4 to I11, which `INVARIANTS` in `report.py` lists.
 
-A token is the epoch of a lease. A stream is the list of the events of one run, in the order of the log. `mine` are the
-calls of one run's handler. Each check adds its violations to `report`.
+In names and reports, a token is the epoch of a lease. A stream is the list of the events of one run, in the order of
+the log. `mine` are the calls of one run's handler. Each check adds its violations to `report`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CLOCK_ROUNDING_MS: Ms = 2
 
 
 def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
-    """Check each run's events: tokens (I5), leases (I7), and that no claim starts the run before it is due (I6).
+    """Check each run's events: epochs (I5), leases (I7), and that no claim starts the run before it is due (I6).
 
     `lease_ttl`: the milliseconds that a lease lasts; it must not expire earlier. None: not checked.
     """
@@ -53,7 +53,10 @@ def check_runs(history: History, report: Report, lease_ttl: Ms | None) -> None:
 
 
 def _check_tokens(run_id: str, stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that tokens grow with each claim, and that each event that ends a lease has the newest token (I5)."""
+    """Check that the epoch grows with each claim, and that each event that ends a lease has the newest epoch (I5).
+
+    An event that ends a lease but has no epoch is not checked. `stream`: the events of the run.
+    """
     newest = 0
     for index, event in enumerate(stream):
         if isinstance(event, RunStarted):
@@ -75,8 +78,8 @@ def _since_started(stream: Sequence[RunEvent], index: int, epoch: int) -> list[R
 def _check_leases(run_id: str, stream: Sequence[RunEvent], report: Report, ttl: Ms | None) -> None:
     """Check that a run is not claimed while it is held, and that no lease expires before it has lasted `ttl` ms (I7).
 
-    `ttl` None: the time of the expiry is not checked. If a claim bears the time at which its run was due, it may have
-    been made ahead of that time: then `PLAN_AHEAD_MS` less is enough.
+    `ttl` None: the time of the expiry is not checked. If the time of a claim is the time at which its run was due, the
+    claim may have been made ahead: then a lease that lasted `PLAN_AHEAD_MS` less is accepted.
     """
     holder: tuple[int, RunEvent] | None = None
     given: Ms = 0
@@ -175,7 +178,10 @@ def _check_keys(by_run: dict[str, list[Call]], streams: dict[str, list[RunEvent]
 
 
 def _check_called(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that each outcome which only a handler can produce has a call under its token (I4)."""
+    """Check that for each outcome which only a handler can produce, a handler was called under its epoch (I4).
+
+    `mine`: the calls of the run's handler. `stream`: the events of the run.
+    """
     tokens = {call.token for call in mine}
     for index, event in enumerate(stream):
         by_handler = isinstance(event, _HANDLER_OUTCOMES) or (
@@ -187,7 +193,10 @@ def _check_called(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent],
 
 
 def _check_tokens_of_calls(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that each call's token was given out by a claim, and that no token was used by two calls (I4)."""
+    """Check that each call's epoch (`token`) was given by a claim, and that no two calls have the same epoch (I4).
+
+    `mine`: the calls of the run's handler. `stream`: the events of the run.
+    """
     calls = Counter(call.token for call in mine)
     given = {event.epoch for event in stream if isinstance(event, RunStarted)}
     for token in sorted(calls.keys() - given):
@@ -201,9 +210,10 @@ def _check_tokens_of_calls(run_id: str, mine: Sequence[Call], stream: Sequence[R
 
 
 def _check_begin_times(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that no call began more than `CLOCK_ROUNDING_MS` before the run was due (I6).
+    """Check that no call in `mine`, the calls of the run's handler, began too early (I6).
 
-    Calls under a claim that itself starts the run too early are left out: `_check_not_early` reports that claim.
+    Too early is more than `CLOCK_ROUNDING_MS` before the run was due, by its events in `stream`. Calls under a claim
+    that itself starts the run too early are left out: `_check_not_early` reports that claim.
     """
     started = [(event, at) for event, at in _with_ready(stream) if isinstance(event, RunStarted)]
     # An event before `at` is a claim that starts the run too early, which `_check_not_early` reports.
@@ -215,7 +225,10 @@ def _check_begin_times(run_id: str, mine: Sequence[Call], stream: Sequence[RunEv
 
 
 def _check_at_most_once(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that an at-most-once run was called again only after a retry, a snooze or a manual reopening (I4)."""
+    """Check that a run with recovery="fail" was called again only after a retry, a snooze or a manual reopening (I4).
+
+    `mine`: the calls of the run's handler. `stream`: the events of the run.
+    """
     asked = {event.epoch for event in stream if isinstance(event, RunRetrying | RunSnoozed)}
     reopened = sum(isinstance(event, RunReopened) for event in stream)
     again = sum(call.token not in asked for call in mine) - 1 - reopened
@@ -225,9 +238,10 @@ def _check_at_most_once(run_id: str, mine: Sequence[Call], stream: Sequence[RunE
 
 
 def _check_acceptance_order(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
-    """Check that no outcome of an older token was accepted after a call under a newer token had begun (I5).
+    """Check that no outcome under an older epoch was accepted after a call under a newer epoch had begun (I5).
 
-    If the log has the claim of the newer token before the outcome, nothing is reported: `_check_tokens` does that.
+    `mine`: the calls of the run's handler. `stream`: the events of the run. If the log has the claim of the newer epoch
+    before the outcome, nothing is reported: `_check_tokens` does that.
     """
     for index, event in enumerate(stream):
         if not isinstance(event, _LEASE_ENDS) or event.epoch is None:
@@ -372,7 +386,10 @@ def _limits_of_runs(history: History, limits: Collection[str]) -> dict[str, tupl
 
 
 def check_complete(history: History, report: Report, until: Ms, longest: Ms) -> None:
-    """Check that no run that is due at `until` is open, except runs that began in the `longest` ms before it."""
+    """Check that no run that is due at `until` is open, except runs that began in the `longest` ms before `until`.
+
+    Such a run is reported as incomplete, under no invariant.
+    """
     streams = history.run_streams()
     for run in history.runs:
         running = run.state is State.RUNNING

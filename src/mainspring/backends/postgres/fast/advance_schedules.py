@@ -1,4 +1,4 @@
-"""Fast path of `apply` for the planner: one statement advances schedules and inserts the runs of their fires.
+"""Fast path of `apply` for the settler: one statement advances schedules and inserts the runs of their fires.
 
 To *advance* a schedule is to set its planning position: its state, its cursor, its next fire and the like, but not its
 definition.
@@ -21,8 +21,8 @@ from mainspring.model.instant import Ms
 class ScheduleAdvances:
     """A batch in which each change advances a schedule, ready to be written.
 
-    `advances`: rows of ADVANCE_COLUMNS. `runs`: rows of INSERTED_RUN_COLUMNS for the runs of the fires; behind these
-    columns, each row has the index of its schedule's change.
+    `changes`: the batch. `advances`: rows of ADVANCE_COLUMNS. `runs`: rows of INSERTED_RUN_COLUMNS for the runs of the
+    fires; after these columns, each row has the index of its schedule's change.
     """
 
     def __init__(self, changes: Sequence[Change], advances: list[Any], runs: list[Any]) -> None:
@@ -31,7 +31,7 @@ class ScheduleAdvances:
         self._runs = runs
 
     async def write(self, session: Session, results: list[Result], now: Ms | None) -> tuple[Ms, IndexedChanges]:
-        """Write the changes whose schedule is as the planner read it, and set their results.
+        """Write the changes whose schedule is as the settler read it, and set their results.
 
         Returns the instant stamped on the events, and the refused changes, whose results the caller sets. `now`: the
         instant of a test; None: the server's time.
@@ -55,8 +55,8 @@ class ScheduleAdvances:
 def match_schedule_advances(changes: Sequence[Change]) -> ScheduleAdvances | None:
     """Return the batch, ready to be written, if each change only advances a schedule and inserts fresh runs of it.
 
-    A fresh run was never started, cancelled, parked or ended. Return None for any other batch, also if two changes
-    advance one schedule, or if a change finishes its schedule.
+    A fresh run was never started, cancelled, parked or ended. Return None for any other batch. Also return None if two
+    changes advance the same schedule, or if a change finishes its schedule.
     """
     advances: list[Any] = []
     runs = RunInsertRows()

@@ -27,11 +27,11 @@ _ACCEPTED = Result("accepted")
 async def complete_runs(
     db: Database, changes: Sequence[Change], claim_request: ClaimRequest | None, now: Ms | None
 ) -> Applied | None:
-    """Write a batch of plain successes and claim if requested; return the results.
+    """Write a batch of plain successes, then claim if requested; return the results and the claim.
 
-    All successes must have one owner, and no two of them one run. Return None, with nothing written, for any other
-    batch, or if the values of a column cannot be joined to one text. The runs of a written batch are removed from
-    `db.claimed`. `now`: the instant of a test, else None.
+    All successes must have the same owner, and each must be of a different run. Return None, with nothing written, for
+    any other batch, or if the values of a column cannot be joined to one text. The runs of a written batch are removed
+    from `db.claimed`. `now`: the instant of a test, else None.
     """
     rows: dict[str, tuple[Any, ...]] = {}
     owner = changes[0].events[0].owner if changes[0].events else None
@@ -58,14 +58,16 @@ async def complete_runs(
 async def _write(
     db: Database, changes: Sequence[Change], done: list[Any], claim_request: ClaimRequest | None, now: Ms | None
 ) -> tuple[Ms, list[str] | None, Claimed | None]:
-    """Complete runs, leave their gates and claim; return the instant, the ids of completed runs, and the claim.
+    """Complete runs, give their slots back to their gates and, if requested, claim other runs.
 
-    `done`: the parameters of `complete_runs_ctes`. A run whose lease does not hold is not completed. The ids are None
-    if no run was completed.
+    Returns the store's time of the write, the ids of the completed runs (None if there are none), and the claim. A run
+    whose lease does not hold is not completed. `done`: the parameters of `complete_runs_ctes`, made from `changes`.
+    `now`: the instant of a test, else None.
 
-    The claim shares the commit, except in two cases, in which it follows the commit: if the runs leave gates, so that
-    the claim finds room in them; and if a candidate has gates or crashed before. The claim is None if none was
-    requested, if it failed after the commit, or, unless runs leave gates, if its limit is 0.
+    Normally the claim is part of the same commit. It follows the commit if a change releases slots at gates, so that
+    the claim finds these slots. It also follows if one of the runs to claim has gates or crashed before. If a claim
+    that follows fails, no error is raised and the claim is None. The claim is also None if none was requested, or if
+    its limit is 0 and no change releases slots.
     """
     claimed: Claimed | None = None
     released = [(change.guard.id, gate) for change in changes if change.guard for gate in change.releases]
@@ -100,7 +102,8 @@ async def _explain_lost(db: Database, changes: Sequence[Change], held: set[str],
 def split_successes(db: Database, changes: Sequence[Change]) -> tuple[list[int], list[int]] | None:
     """Return two lists of indexes: of the plain successes of one owner in a batch, and of the other changes.
 
-    Return None if one of the lists would be empty, or if a plain success and another change concern one run.
+    Return None if one of the lists would be empty, if two plain successes are of one run, or if another change guards
+    or inserts the run of a plain success.
     """
     ended: list[int] = []
     others: list[int] = []

@@ -29,7 +29,8 @@ _POSITION = {
     name: SCHEDULE_VALUES[name] for name in ("state", "anchor", "cursor", "next_at", "fired", "reason", "until")
 }
 POSITION_FIELDS = tuple(_POSITION)
-#: `idx` is the index of the change in the batch; the columns `at_…` have the values that the planner read.
+#: `idx` is the index of the change in the batch; the columns `at_…` have the values that the caller of `apply` read
+#: before.
 ADVANCE_COLUMNS = {
     "idx": "integer",
     "id": "text",
@@ -68,13 +69,15 @@ def bind(
 
 @lru_cache(maxsize=256)
 def statement(varying: tuple[int, ...], *, with_bodies: bool = False, with_advances: bool = False) -> str:
-    """Return SQL that inserts new runs, and, if wanted, payloads and schedule advances.
+    """Return SQL that inserts new runs and, if wanted, payloads and schedule advances.
 
     Its parameters: now, columns of runs, then columns of payloads and of advances (new planning positions of
-    schedules). `varying`: the indexes of the run columns that are sent as arrays. Without advances, the statement
-    returns the instant, how many runs were inserted (`got`), and their `ids`, NULL if all were inserted. With advances,
-    it returns the instant, and as `held` the `idx` of each schedule that was as the caller read it. Then only the runs
-    of these schedules are inserted.
+    schedules). `varying`: the indexes of the run columns that are sent as arrays; of any other column, one value is
+    sent for all rows.
+
+    Without advances, the statement returns the instant, how many runs were inserted (`got`), and their `ids`, NULL if
+    all were inserted. With advances, it returns the instant, and as `held` the `idx` of each schedule that was as the
+    caller read it. Then only the runs of these schedules are inserted.
     """
     names = _COLUMN_NAMES if with_advances else _COLUMN_NAMES[:_COLUMN_COUNT_WITHOUT_PLAN]
     value_of = {name: f"${2 + i}::{_COLUMNS[name]}" for i, name in enumerate(names)}
@@ -86,7 +89,7 @@ def statement(varying: tuple[int, ...], *, with_bodies: bool = False, with_advan
     fresh = ", ".join(value_of[value[2:]] if value.startswith("i.") else value for value in FRESH_VALUES)
     order = "ORDER BY i.ord" if varying else ""
     before, only, after = "", "", ""
-    # `IS TRUE` makes the planner use hashed look-ups: it would run plain `IN` conditions as joins, row by row.
+    # `IS TRUE` makes the query planner use hashed look-ups: it would run plain `IN` conditions as joins, row by row.
     answer = """n.got, CASE WHEN n.got < (SELECT count(*) FROM i) THEN (SELECT array_agg(r.id) FROM r) END AS ids
 FROM t, (SELECT count(*) AS got FROM r) n"""
     if with_bodies:

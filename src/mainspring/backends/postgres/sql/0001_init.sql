@@ -1,4 +1,4 @@
--- The first schema: the event log, its projections (runs and schedules), and the tables beside them.
+-- The first schema: the event log, its projections (runs and schedules), and the other tables.
 -- § stands for the schema's name. Texts compare byte by byte (COLLATE "C"), so that every server orders them alike.
 
 CREATE TABLE §event (
@@ -149,7 +149,8 @@ CREATE TABLE §lease (
     live       boolean NOT NULL
 ) WITH (fillfactor = 50);
 
--- An empty schedule_id counts runs of no schedule, and those of schedules that retention removed.
+-- Rows with an empty schedule_id count runs without a schedule, and take over the counts of schedules that retention
+-- removed.
 CREATE TABLE §tally (
     schedule_id text COLLATE "C" NOT NULL,
     day         integer NOT NULL,

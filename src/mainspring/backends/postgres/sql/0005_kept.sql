@@ -1,4 +1,4 @@
--- Keyvalue entries beside the log: secrets, hashed keys, stored answers. No event contains any of them.
+-- Key-value entries beside the log: secrets, hashed keys, stored answers. No event contains any of them.
 
 CREATE TABLE §kept (
     kind       text COLLATE "C" NOT NULL,

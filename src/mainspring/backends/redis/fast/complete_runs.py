@@ -27,9 +27,11 @@ async def complete_runs(
     """Write a batch of plain successes, then claim if requested; return the answer and positions of unwritten changes.
 
     A change is left unwritten, for lua/apply.lua, if its lease is not held, or if its run has gates or a cancel
-    request. Then nothing is claimed, and the caller must replace the result of this change in the answer, which is
-    wrong ("accepted"). Return None, with nothing written, if the batch has other changes, contains a run twice, is
-    empty or has more than _MAX_BATCH_CHANGES changes. `now`: the instant of a test; None: the server's time.
+    request. The answer then has the result "accepted" for this change, which is wrong: the caller must replace it. Nor
+    is anything claimed then.
+
+    Return None, with nothing written, if the batch is empty, has more than _MAX_BATCH_CHANGES changes, has two changes
+    of one run, or has a change that is no plain success. `now`: the instant of a test; None: the server's time.
     """
     if not 0 < len(changes) <= _MAX_BATCH_CHANGES or not all(map(is_plain_success, changes)):
         return None

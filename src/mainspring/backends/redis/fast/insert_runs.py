@@ -23,9 +23,10 @@ _ACCEPTED, _INSERTED = Result("accepted"), Result("accepted", 1)
 async def insert_runs(db: Database, changes: Sequence[Change], now: Ms | None) -> Applied | None:
     """Insert the runs of a batch, and return the results; None, with nothing written, if the batch needs lua/apply.lua.
 
-    A batch needs lua/apply.lua if it is empty or too large, has other changes, or has a run twice, if one of its runs
-    exists already, or if another run holds one of its unique keys. `now`: the instant of a test; None: the server's
-    time.
+    A batch needs lua/apply.lua if it is empty, has more than _MAX_BATCH_RUNS runs, or has a change that does more than
+    insert runs that wait for a worker. It also needs that script if two of its runs have one id or one unique key, if
+    one of its runs exists already, or if another open run holds one of its unique keys. `now`: the instant of a test;
+    None: the server's time.
     """
     batch = _InsertBatch()
     for change in changes:
@@ -74,8 +75,8 @@ class _InsertBatch:
     def _add_run(self, run: Run, event: Event, change: str) -> bool:
         """Add one run with its event and return True; return False if lua/insert_runs.lua cannot insert the run.
 
-        The script inserts no run that does more than wait for a worker, belongs to a schedule, or has the id or unique
-        key of a run that was added before. `change`: the id of the change that inserts the run.
+        The script inserts only runs that wait for a worker and belong to no schedule. No two of them may have one id or
+        one unique key. `change`: the id of the change that inserts the run.
         """
         if run.id in self.ids or run.state not in CLAIMABLE or run.schedule_id is not None:
             return False
@@ -112,8 +113,8 @@ class _InsertBatch:
 def _runs_of_insert(change: Change) -> tuple[Run, ...]:
     """Return the runs that a change inserts, if lua/insert_runs.lua may be able to insert them, else ().
 
-    The result is () for a change that does more, that has gates to insert, or that has runs with unique keys besides
-    the run that it guards.
+    The result is () for a change that does more than insert runs, that has gates to insert, or that inserts runs with
+    unique keys without a guard on them.
     """
     if change.kind != "new_runs" or change.gates:
         return ()

@@ -13,7 +13,7 @@ local now = current_time(ARGV[1])
 local at, instant_now = pack(now), struct.pack('>i8', now)
 local ENDED_AT = 56 -- offset of the time of the run's end in the header
 local changes = cmsgpack.unpack(ARGV[2])
-local hour_ago = now - 3600000 -- ids of changes without guard and runs are stored for an hour
+local hour_ago = now - 3600000 -- for an hour, the ids of changes with neither guard nor runs are stored
 
 -- Return true if the event with this number was written by the change with this id.
 local function is_event_of(seq, change)

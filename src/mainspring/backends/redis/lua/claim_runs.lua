@@ -1,9 +1,9 @@
 -- Part of a script: claim due runs for a worker, by priority, then time, if their gates have room. The entry point is
--- `claim`. A run that crashed before is claimed alone: if it kills its worker again, the crash is counted for few
--- other runs.
+-- `claim`. A run that crashed before is claimed alone: if it kills its worker again, few other runs are lost with the
+-- worker and count a crash.
 
 local STARTED, PACKED_NIL = pack(nil, 'RunStarted', 1, nil), pack(nil)
-local MAX_FAST_CLAIM = MAX_ARGS / 2 -- runs in one claim: two values for each in one command
+local MAX_FAST_CLAIM = MAX_ARGS / 2 -- most runs in one claim of the fast path: a command takes two values for each
 
 local function to_set(values)
   local set = {}
@@ -315,7 +315,7 @@ local function claim_gated(due, limit, now, offer, answer)
   flush()
 end
 
--- Claim at most `limit` runs. offer: {owner, lanes, tasks, ttl, ahead}; ids: the only candidates, or {} for any run.
+-- Claim at most `limit` runs. offer: {owner, lanes, tasks, ttl, ahead}; ids: the only runs to claim, {}: any run.
 -- Returns {now, next ready time or false, row, payload or false, row, …}.
 local function claim(now, offer, limit, ids)
   local queues = offered_queues(offer[2], offer[3])

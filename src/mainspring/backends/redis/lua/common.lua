@@ -35,8 +35,8 @@ end
 
 -- ── hashes ──────────────────────────────────────────────────────────────────
 
--- hash → field → value after the script; false: the field does not exist. `hash_cache` has all fields that the script
--- has read or changed, `hash_changes` only those to be written.
+-- hash → field → its value with the changes of this script; false: the field does not exist. `hash_cache` has all
+-- fields that the script has read or changed, `hash_changes` only those to be written.
 local hash_cache, hash_changes = {}, {}
 
 -- Return the cached fields of a hash: the table of the cache itself, for the caller to change.
@@ -49,7 +49,7 @@ local function cached_fields(hash)
   return fields
 end
 
--- Return the value of a field, or false, with the changes that this script has made before.
+-- Return the value of a field with the changes that this script has made before; false if the field does not exist.
 local function hget(hash, field)
   local fields = cached_fields(hash)
   local value = fields[field]

@@ -1,6 +1,6 @@
 -- Find the ids of runs by state, from the indexes of these states.
--- KEYS[1]: prefix. ARGV: maximum of ids, then indexes out of: waiting (and retrying), running, blocked, unhappy (ended
--- unsuccessfully), dead
+-- KEYS[1]: prefix. ARGV: maximum number of ids, then one or more of these indexes: waiting (and retrying), running,
+-- blocked, unhappy (ended unsuccessfully), dead
 -- Returns the ids in no order, or nil if there are more than the maximum.
 local max_ids, ids = tonumber(ARGV[1]), {}
 

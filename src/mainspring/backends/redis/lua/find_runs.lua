@@ -1,6 +1,6 @@
 -- Find runs by an index whose members are run ids.
 -- KEYS[1]: prefix. ARGV: index, '1' for oldest first, id to begin after or '', limit
--- Returns rows in the order of the ids, nil for an id without a row.
+-- Returns rows by id, in ascending or (without '1') descending order; nil for an id without a row.
 local index, after, limit = P .. ARGV[1], ARGV[3], ARGV[4]
 local ids
 if ARGV[2] == '1' then

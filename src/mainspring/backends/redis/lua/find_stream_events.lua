@@ -1,4 +1,4 @@
--- Find the events of one run, also its notes (events that change no row), or the own events of one schedule.
+-- Find the events of one run, including its notes (events that change no row), or the own events of one schedule.
 -- KEYS[1]: prefix. ARGV: 'run' or 'schedule', id. Returns {number, event, …} in no order.
 local id, seqs = ARGV[2], {}
 if ARGV[1] == 'run' then

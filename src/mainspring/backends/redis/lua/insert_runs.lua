@@ -1,6 +1,6 @@
 -- Fast path of apply.lua: insert runs that only wait for a worker, and their payloads.
 -- KEYS[1]: prefix. ARGV: now or '', {ids, queues, namespaces, payloads, unique keys, positions of the runs with these
--- keys}, then for each run three values: its header, its head and rest, and its event
+-- keys}, then for each run three values: its header, its head and rest (common.lua describes them), and its event
 -- A queue: {name, positions of its runs, their ready times}; a namespace: {name, positions of its runs}; a payload:
 -- {id, number of runs that use it, text or nil}. A run's position is the index of its id in `ids`, from 1.
 -- Returns {now, 0} if all runs were written; {now, 1}, with nothing written, if a run exists or a unique key is held.

@@ -3,13 +3,13 @@
 local DAY = 86400000
 local touched_blocks, removed_seqs, deleted_keys, seen_tallies, tally_count = {}, {}, {}, {}, 0
 
--- Remove an event without counting it in the note about this compaction.
+-- Remove an event without counting it in the note about this purge (`LogCompacted`).
 local function drop_event(seq)
   hdel(block_key(seq), format('%d', seq))
   touched_blocks[floor(seq / BLOCK_EVENTS)] = true
 end
 
--- Remove an event, and remember its number for the note about this compaction.
+-- Remove an event, and remember its number for the note about this purge.
 local function remove_event(seq)
   drop_event(seq)
   removed_seqs[#removed_seqs + 1] = seq

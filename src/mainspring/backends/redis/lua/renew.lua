@@ -1,4 +1,4 @@
--- Renew the leases of running runs that are still held.
+-- Renew leases of an owner on running runs. A lease that has ended is not renewed.
 -- KEYS[1]: prefix. ARGV: now or '', {owner, ttl in ms, run ids, epochs}
 -- Returns {now, {renewed id, cancel reason or false, …}, {rows of the owner's other running runs}}.
 

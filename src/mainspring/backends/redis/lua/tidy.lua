@@ -1,6 +1,6 @@
 -- First call of retention: remove old notes (events that change no row), leases and key-value entries, and return runs,
--- spans and schedules that may be removed. These are removed later by purge.lua, because their schedule's snapshot is
--- built in Python.
+-- spans and schedules that may be removed. These are removed later by purge.lua, because the snapshots that replace a
+-- schedule's events are built in Python.
 -- KEYS[1]: prefix. ARGV: now or '', instant before which rows must have ended, limit of each kind, '1' to keep dead
 -- letters, maximum of ended runs or '', prefix of removable leases, instant before which leases must have been renewed
 -- Returns {now, 1 if more may be removed, notes, leases and key-value entries removed, rows of runs, spans {{schedule,
@@ -67,8 +67,8 @@ local function remove_keyvalues()
   return math.min(#names, limit)
 end
 
--- Return ids of removable runs, longest ended first: runs that ended before `ended_before`, and the surplus over the
--- maximum of ended runs. There are at most `limit` + 1 ids: the last id shows that there are more.
+-- Return ids of removable runs, those that ended first at the front: runs that ended before `ended_before`, and the
+-- surplus over the maximum of ended runs. There are at most `limit` + 1 ids: the last id shows that there are more.
 local function find_ended_runs()
   local found, at, passed = {}, 0, 0
   local kept = max_ended and keep_dead and call('ZCARD', P .. 'dead') or 0

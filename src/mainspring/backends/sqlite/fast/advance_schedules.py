@@ -38,9 +38,9 @@ def advance_schedules(
 
     A plan advances or finishes a schedule and inserts the runs of its fires. All changes are returned if one is not a
     plan, if two are of one schedule, if one finishes a touched schedule, or if a run exists already or has more values
-    than a new run. Otherwise only those plans are returned whose schedule is touched or is not as the planner read it,
-    or which change columns that this path does not write. `mark`: the number for the column `mark` of the rows. `wall`:
-    the present time.
+    than a new run. Otherwise those plans are returned whose guard does not hold, whose schedule is touched, or which
+    change columns that this path does not write. `mark`: the number for the column `mark` of the rows. `wall`: the
+    present time.
     """
     plans = match_plans(db, changes, mark)
     before_first = None if plans is None else insert_new_rows(db, plans.runs, mark, wall)
@@ -100,9 +100,10 @@ def match_plans(db: Database, changes: IndexedChanges, mark: int) -> Plans | Non
 
 
 def _move_schedules(db: Database, plans: Plans, mark: int, wall: Ms) -> set[str]:
-    """Update those schedules of the plans that are as the planner read them; return their ids.
+    """Update the schedules of the plans; return the ids of those that were updated.
 
-    `mark`: the number for the column `mark` of the schedules. `wall`: the present time.
+    A schedule is not updated if its plan's guard does not hold, if it is touched, or if the plan changes columns that
+    the statements do not write. `mark`: the number for the column `mark` of the schedules. `wall`: the present time.
     """
     written = db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) if plans.moved else 0
     if plans.finished:

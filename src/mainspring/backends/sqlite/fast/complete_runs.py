@@ -18,7 +18,8 @@ from mainspring.model.instant import Ms
 #: A change's index in the batch, the row number of its run, and the change.
 PlainSuccess = tuple[int, int, Change]
 _ACCEPTED = Result("accepted")
-#: Mean number of runs in a group from which one statement for each group is faster than binding every run's values.
+#: Runs with equal values form a group. From this mean number of runs per group on, one statement for each group is
+#: faster than binding the values of every run.
 MIN_GROUP_SIZE = 8
 _rids = msgspec.json.Decoder(list[int])
 

@@ -20,9 +20,11 @@ from mainspring.ports.store import Claimed, ClaimRequest
 
 
 class FastPathMissed(Exception):
-    """Failure of `plan_and_claim`: a schedule is not as the planner read it, or a run exists already.
+    """Failure of `plan_and_claim`: a schedule could not be advanced, or a run exists already.
 
-    Other rows may be written by then. `apply` rolls the transaction back and writes the batch without this fast path.
+    A schedule is not advanced if its plan's guard does not hold, if it is touched, or if the plan changes columns that
+    `MOVE_SCHEDULES` does not write. Other rows may be written by then: `apply` rolls the transaction back and writes
+    the batch without this fast path.
     """
 
 
@@ -40,10 +42,14 @@ def plan_and_claim(
     Set the `results` of the changes and return the claims. `mark`: the number for the column `mark` of the rows.
     `wall`: the present time. `lease_now`: the present time by the clock of leases.
 
-    Write nothing and return None if a change is not a plan or finishes its schedule, if two plans are of one schedule,
-    if a run has more values than a new run, if the request could take another run now, if there are no fires or more
-    than requested, or if a fire does not fit the request or a gate refuses it. Raises: `FastPathMissed` if a schedule
-    is not as the planner read it, or if a run exists already.
+    Write nothing and return None in these cases:
+
+    - A change is not a plan or finishes its schedule, or two plans are of one schedule.
+    - There are no fires, or more than requested.
+    - A run has more values than a new run, does not fit the request, or is refused by a gate.
+    - The request could take another run now.
+
+    Raises: `FastPathMissed` if a schedule cannot be advanced, or if a run exists already.
     """
     offer = claim_request.offer
     plans = match_plans(db, changes, mark)
@@ -77,8 +83,8 @@ def _write_rows(db: Database, plans: Plans, mark: int, wall: Ms, owner: str, lea
     """Advance the schedules and insert the runs as running; return the first run's row number.
 
     `mark`: the number for the column `mark` of the rows. `wall`: the present time. `owner` and `lease_until`: the
-    worker that claims the runs, and the end of its leases. Raises: `FastPathMissed` if a schedule is not as the planner
-    read it, or if a run exists already.
+    worker that claims the runs, and the end of its leases. Raises: `FastPathMissed` if a schedule cannot be advanced,
+    or if a run exists already.
     """
     if db.run_rows(sql.MOVE_SCHEDULES, plans.moved, mark) < len(plans.moved):
         raise FastPathMissed
