@@ -68,8 +68,8 @@ class TaskFailed(TaskEvent, frozen=True, kw_only=True):
     """An attempt failed, or a run failed because its workers crashed too often.
 
     An attempt fails if the task's function raises, exceeds its time-out, loses its process, or returns a value that
-    cannot be stored. `retry_count`: the number of attempts before this one. If a worker crashes, there is no event for
-    its attempt, nor for a run that is lost by the crash, because its task has `recovery="fail"`.
+    cannot be stored. `retry_count`: the number of attempts before this one. A crash of a worker has no event unless the
+    run fails by it: there is none if the run is tried again, or if it ends as lost (`recovery="fail"`).
     """
 
     worker_id: str

@@ -239,7 +239,8 @@ def _store_leaves(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 def _is_key(key: str) -> bool:
     """Return True if a configuration file may have a value for `key`, a name with its sections, such as "server.port".
 
-    Other names of keys, and the keys of scheduler-rs, count, too. `store.url` does not: `_store_leaves` reads it.
+    The names that only scheduler-rs uses (`ALIASES`, `_FOREIGN_KEYS`) count as keys. `store.url` does not count:
+    `_store_leaves` reads it.
     """
     return key in KEYS or key in ALIASES or key in _FOREIGN_KEYS
 

@@ -32,7 +32,7 @@ class Deadlines:
         return self._until.pop(held, None) is not None
 
     def _arm(self, until: float) -> None:
-        """Set the timer to `until`, in the event loop's time, instead of its present time."""
+        """Set the timer to the instant `until`, by the event loop's clock. A timer that is set already is cancelled."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(until, self._expire_due)

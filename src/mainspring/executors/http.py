@@ -98,9 +98,10 @@ class HttpClient:
         self.under_way = 0
 
     def adopt(self, settings: AgentSettings) -> None:
-        """Use new settings from now on, for the most calls at once to one host, response sizes and the callback URL.
+        """Use new settings from now on.
 
-        The address guard, the limit of all calls and the time-outs stay as they are.
+        They change the limit of calls at once to one host, the limits of response sizes, and the URL for callbacks. The
+        address guard, the limit of all calls and the time-outs stay as they are.
         """
         self._settings = settings
         for limiter in self._calls_of_host.values():

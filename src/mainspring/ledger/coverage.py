@@ -259,9 +259,10 @@ class Cover:
             )
 
     def _find_missing(self, period: Period, room: int, known: set[Ms], tallied: dict[int, int]) -> list[Ms]:
-        """Return up to `room` uncovered fires of a period, of days on which more fires are uncovered than were removed.
+        """Return up to `room` uncovered fires of a period, from days on which retention does not explain all of them.
 
-        `known`: fires to leave out. `tallied`: day (days since 1970) → number of removed fires.
+        These are the days with more uncovered fires than retention removed. `known`: fires to leave out. `tallied`: day
+        (days since 1970) → number of fires that retention removed.
         """
         found: list[Ms] = []
         for gap in self._find_gaps(period):

@@ -173,7 +173,8 @@ class Page(Struct, frozen=True, kw_only=True):
 
     `after`: number of the event at which the written store's log must end. Events keep their fields `seq`, `at`, `n`
     and `change`. A row replaces the stored row with its key, if there is one. `touched`: schedule id → number of its
-    last touch. Spans are added, so a page contains a span only together with the event that made it.
+    last touch. Spans replace nothing: a span that is written twice is stored twice. So a page contains a span only
+    together with its event, which is written once: the event that made it, or the snapshot that replaced this event.
     """
 
     after: int

@@ -119,7 +119,7 @@ class Waiting(RunState):
         return Moved(Ended(run), event)
 
     def skip(self, reason: str, now: Ms) -> Moved[Ended]:
-        """End the run before its handler begins."""
+        """End the run as skipped, before its handler begins."""
         run, event = self._apply(Skip(reason), now)
         return Moved(Ended(run), event)
 
@@ -182,7 +182,7 @@ class Running(RunState):
         return Moved(Waiting(run), event)
 
     def skip(self, reason: str, now: Ms) -> Moved[Ended]:
-        """End the run before its handler begins."""
+        """End the run as skipped, before its handler begins."""
         run, event = self._apply(Skip(reason), now)
         return Moved(Ended(run), event)
 

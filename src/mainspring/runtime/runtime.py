@@ -185,7 +185,8 @@ class Runtime:
     def _make_caller_writer(self, open_another: Callable[[], Store] | None) -> Writer | None:
         """Return a writer for callers' own loops and threads, with connections of its own; None if there can be none.
 
-        A store on a server has one if it has a URL, a store in a local file always.
+        A store on a server has one if `open_another` is given, that is, if the store has a URL. A store in a local file
+        always has one.
         """
         if self.store.capabilities.remote and open_another is not None:
             return LoopWriter(open_another, self.submitter)

@@ -83,8 +83,8 @@ class Access:
     """ASGI middleware that passes a request on to `app`, or answers it with a refusal.
 
     It adds `request_id` to the state of every request, and `caller` to the state of a request that passes. `caller` is
-    the name of its valid key; "local" without a key, if it was sent on this machine or the service needs no keys; ""
-    for any other request on a route of `PUBLIC`, and for all requests on `OWN_TOKEN`.
+    the name of the valid key that was sent. It is "local" if no key was sent and `_is_local` says that none is needed,
+    and "" for all other requests on a route of `PUBLIC`. On `OWN_TOKEN`, no key is read and `caller` is always "".
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, keys: KeyRing, monotonic: Callable[[], float]) -> None:

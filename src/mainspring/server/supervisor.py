@@ -125,7 +125,7 @@ class Supervisor:
         self._pool = PoolState(bounds.start)
         #: Open places, oldest first.
         self._open: list[WorkerPlace] = []
-        #: Task of `keep_running` → its place, for every place whose process has not ended.
+        #: Task of `keep_running` → its place, for every open place, and every closed one whose process runs.
         self._places: dict[asyncio.Task[None], WorkerPlace] = {}
 
     async def run(self) -> int:
@@ -200,7 +200,7 @@ class Supervisor:
             task.add_done_callback(self._places.pop)
 
     def _for_each(self, action: Callable[[WorkerPlace], None]) -> None:
-        """Call `action` with each place whose process has not ended, closed places included."""
+        """Call `action` with each open place, and with each closed place whose process has not ended yet."""
         for place in list(self._places.values()):
             action(place)
 

@@ -359,7 +359,10 @@ class Commands:
         return found[0] if found and found[0].n == schedule.n else schedule
 
     async def cancel_older(self, draft: ScheduleDraft) -> None:
-        """Request that the newest 1,000 open runs of the draft's schedule be cancelled, except those that it adds."""
+        """Request that the open runs that an accepted draft replaces be cancelled (overlap rule "cancel_running").
+
+        These are the newest 1,000 open runs of the draft's schedule, without the runs that the draft itself adds.
+        """
         new = {run.id for run in draft.runs}  # they replace the older runs (overlap "cancel_running")
         for run in await self._store.find(Runs(schedule_id=draft.schedule.id, states=tuple(OPEN), limit=1_000)):
             if run.cancel is None and run.id not in new:

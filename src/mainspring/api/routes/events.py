@@ -133,7 +133,7 @@ def _matches(api: Api, event: Event, types: frozenset[str] | None, schedule_id: 
 
 
 def _encode(position: str, event: Event) -> bytes:
-    """Return an event as a server-sent event. `position`, its id, is where a client continues after the event."""
+    """Return an event as a server-sent event. `position` becomes its id: a client continues after it."""
     kind = type(event).__name__
     return b"".join(
         (f"id: {position}\nevent: {kind}\ndata: ".encode(), msgspec.json.encode(event_view(event)), b"\n\n")

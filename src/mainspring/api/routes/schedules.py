@@ -262,7 +262,7 @@ async def _edit(
 
     `view` is the view of `schedule`. `payload` is the exact JSON text of the payload, None if the request has none. A
     pause is written before the new definition, and a resume after it, so that no fire happens with half of the edit.
-    Raises: RevisionConflict if another caller has edited the definition since `schedule` was read.
+    Raises: Refused; RevisionConflict if another caller has edited the definition since `schedule` was read.
     """
     changed = changed_fields(view, wanted)
     enabled: bool | UnsetType = changed.enabled

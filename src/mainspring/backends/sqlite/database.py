@@ -139,7 +139,7 @@ class Database:
         return first
 
     def reach(self, point: str) -> None:
-        """Call the function of a test, if there is one, with `point`, the name of a place in the code."""
+        """Call the failpoint that a test gave, if any, with `point`, the name of this place in the code."""
         if self._failpoint is not None:
             self._failpoint(point)
 

@@ -130,7 +130,7 @@ class LoopWriter:
 def _close_soon(connection: _LoopConnection) -> None:
     """Close a connection in a task. Thread: the connection's event loop.
 
-    If that event loop ends before the task does, its end closes the connection.
+    If that event loop ends first, the end of the loop closes the connection.
     """
     connection.closing = asyncio.get_running_loop().create_task(_close(connection))
 

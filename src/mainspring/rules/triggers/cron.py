@@ -116,10 +116,10 @@ class Cron(Trigger):
         return found[::-1]
 
     def dropped_ms(self, after: Ms, through: Ms) -> list[Ms]:
-        """Return the ends in (after, through] of the gaps that contain a fire that does not run (`gap="skip"`).
+        """Return the instants in (after, through] that stand for dropped fires, which `gap="skip"` keeps from running.
 
-        A gap is the wall times that a clock change skips. Its end is left out if the trigger fires at that instant
-        anyway.
+        A gap is the wall times that a clock change skips. All fires in one gap are dropped, and the instant of its end
+        stands for them. It is left out if the trigger fires at that instant anyway.
         """
         if self.spec.gap != "skip" or not self.fields.fixed_time:
             return []

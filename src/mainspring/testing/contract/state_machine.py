@@ -332,7 +332,7 @@ class _Machine(RuleBasedStateMachine):
         delay=[-1, 3],
     )
     def finish(self, pick: int, count: int, state: State, touch: bool, delay: int) -> None:
-        """Report outcomes of `count` runs that were claimed at any time before, even under leases that have ended."""
+        """Report `state` as the outcome of up to `count` runs claimed at any time, even if their leases have ended."""
         picked = {run.id: run for i in range(count) for run in [self.leased[-1 - (pick + i) % len(self.leased)]]}
         self.report(picked.values(), state, touch=touch, delay=delay)
 
@@ -476,7 +476,7 @@ class _Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_log_is_whole(self) -> None:
-        """Check that each row's events are numbered without gaps up to its `n`, and that `held` of gates is right."""
+        """Check that each row's events are numbered without gaps up to its `n`, and that `held` of gates is true."""
         log = self.run_async(self.subject.tail(0, NO_LIMIT))
         seqs = [event.seq for event in log]
         assert seqs == sorted(set(seqs))
