@@ -107,7 +107,7 @@ class Callbacks:
         Return the answer to the agent.
         """
         run = await self._find_running(run_id, token)
-        await self._store.progress(run.id, run.epoch, storable_text(redact(text))[:MAX_PROGRESS_CHARS])
+        await self._store.progress(run.id, run.epoch, _redact_and_cut(text, MAX_PROGRESS_CHARS))
         return await self._renew(run, token)
 
     async def complete(self, run_id: str, token: str, data: bytes, content_type: str = "") -> CallbackReply:
@@ -133,7 +133,7 @@ class Callbacks:
         run = await self._find_run(run_id, token)
         if run.state in (State.FAILED, State.RETRYING):
             return CallbackReply(run.state)
-        message = storable_text(redact(error))[:MAX_ERROR_CHARS] or "the agent gave no reason"
+        message = _redact_and_cut(error, MAX_ERROR_CHARS) or "the agent gave no reason"
         return await self._end(
             self._check_running(run),
             Failed(message, reason="agent", fingerprint="agent", retry=retry, retry_after=retry_after),
@@ -202,3 +202,8 @@ class Callbacks:
             raise CallbackStale(f"attempt {run.epoch} is over")
         assert change.run is not None
         return CallbackReply(change.run.state)
+
+
+def _redact_and_cut(text: str, max_chars: int) -> str:
+    """Return the beginning of an agent's text, redacted, as text that every store can hold."""
+    return storable_text(redact(text[:max_chars]))[:max_chars]

@@ -21,11 +21,13 @@ REDACTED = "[redacted]"
 
 #: Content-Encoding → zlib's parameter `wbits`, which selects the format.
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-#: A JSON member whose name is like "apiKey" and whose value is a string; group 1 is the text before the value.
-_NAMED = re.compile(
-    r'(?i)("[^"]*(?:password|passwd|secret|token|api[_-]?key|authorization|credential|cookie)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"?'
-)
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}")
+#: The name of a JSON member (group 1) and the beginning of its value, which is a string. The bounds keep the time of a
+#: search linear: a text of quotation marks and spaces must not block the event loop.
+_MEMBER = re.compile(r'"([^"]{1,200})"\s{0,20}:\s{0,20}"')
+_SECRET_NAME = re.compile(r"(?i)password|passwd|secret|token|api[_-]?key|authorization|credential|cookie")
+#: The rest of a JSON string after its first quotation mark, also if the text ends inside it. It never backtracks.
+_STRING_REST = re.compile(r'(?s:[^"\\]|\\.)*+\\?"?')
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s{1,20}[\w.~+/=-]{6,}")
 _WHSEC = re.compile(r"whsec_[A-Za-z0-9+/=]+")
 
 
@@ -79,15 +81,29 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
 
     The string value of a JSON member such as "apiKey", the text after "Bearer" or "Basic", and `whsec_…` look like one.
     If a known secret contains a space, as in "Bearer abcd", the part after the last space is a known secret, too. Known
-    secrets of fewer than four characters are not redacted.
+    secrets of fewer than four characters are not redacted. The time is linear in the length of the text.
     """
     for value in known:
         for part in {value, value.rpartition(" ")[2]}:
             if len(part) >= 4:
                 text = text.replace(part, REDACTED)
-    text = _NAMED.sub(rf'\1"{REDACTED}"', text)
+    text = _redact_members(text)
     text = _BEARER.sub(rf"\1 {REDACTED}", text)
     return _WHSEC.sub(REDACTED, text)
+
+
+def _redact_members(text: str) -> str:
+    """Return a text with `[redacted]` in place of the string values of JSON members that have a secret's name."""
+    parts = []
+    kept_to = 0
+    at = 0
+    while member := _MEMBER.search(text, at):
+        at = member.end() - 1  # the quotation mark before the value
+        if _SECRET_NAME.search(member[1]):
+            parts += [text[kept_to:at], f'"{REDACTED}"']
+            rest = _STRING_REST.match(text, member.end())
+            kept_to = at = rest.end() if rest else member.end()
+    return "".join([*parts, text[kept_to:]])
 
 
 def parse_retry_after(value: str | None, now: Ms) -> Ms | None:
