@@ -14,7 +14,7 @@ import pytest
 from msgspec import Struct
 
 from mainspring import AgentSettings, Http, Mainspring, ResultTimeout, Retry, RunHandle, RunNotSuccessful, State
-from mainspring.agents.signing import callback_token
+from mainspring.agents.signing import callback_token, new_secret
 from mainspring.api.app import build
 from mainspring.app.internals import host_of
 from mainspring.model.events import LeaseExpired, RunFailed, RunRetrying, RunSucceeded, StaleResultRejected
@@ -223,7 +223,7 @@ async def test_only_the_token_of_this_attempt_opens_the_door(world: World) -> No
     run = await world.held(handle.id)
     good = world.agent.calls(key=handle.id)[0]["headers"]["X-Callback-Token"]
     epoch, expires, mac = good.split(".")
-    forged = callback_token("whsec_AAAA", run.id, run.epoch, int(expires))
+    forged = callback_token(new_secret(), run.id, run.epoch, int(expires))
     wrong = [
         "",
         "x",

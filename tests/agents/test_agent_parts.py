@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
+import hmac
 import json
 import time
 import zlib
@@ -20,7 +22,7 @@ from mainspring.agents.response import MAX_RETRY_AFTER_MS, decode_text, parse_re
 from mainspring.agents.signing import callback_token, decode_secret, new_secret, read_token, sign, sign_headers, verify
 from mainspring.agents.vault import Vault
 from mainspring.engine.settler import Settler
-from mainspring.model.errors import StoreError
+from mainspring.model.errors import InvalidInput, StoreError
 from mainspring.model.instant import instant_ms
 from mainspring.model.run import Run, State
 
@@ -65,6 +67,38 @@ def test_a_signature_is_good_for_its_body_its_secret_and_five_minutes() -> None:
     assert not verify(one, headers | {"webhook-id": "di"}, b"body", 1_000)
     assert not verify(one, headers | {"webhook-timestamp": "soon"}, b"body", 1_000)
     assert not verify(one, {}, b"body", 1_000)
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "whsec_", "!!!!", "whsec_AAAA", "whsec_" + "A" * 28, "whsec_" + "Ä" * 32, "x" * 43]
+)
+def test_a_call_is_not_checked_with_a_secret_that_anyone_could_know(secret: str) -> None:
+    """Before, `verify("", forged)` returned True for a call that was signed with no key at all."""
+    forged = base64.b64encode(hmac.digest(b"", b"id.1000.body", "sha256")).decode()
+    headers = {"webhook-id": "id", "webhook-timestamp": "1000", "webhook-signature": f"v1,{forged}"}
+    with pytest.raises(InvalidInput, match=r"^secret: is (empty|not base64 of 24 bytes or more)\. Give") as refused:
+        verify(secret, headers, b"body", 1_000)
+    key = secret.removeprefix("whsec_")
+    assert not key or key not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"webhook-signature": "v1,ä"},
+        {"webhook-signature": ""},
+        {"webhook-timestamp": "9" * 400},
+        {"webhook-timestamp": "9" * 5_000},
+        {"webhook-timestamp": "-1000"},
+        {"webhook-timestamp": "١٠٠٠"},
+        {"webhook-timestamp": "1_000"},
+        {"webhook-id": "\udcff"},
+        {"webhook-id": ""},
+    ],
+)
+def test_headers_of_a_stranger_are_no_error_of_the_agent(wrong: dict[str, str]) -> None:
+    secret = new_secret()
+    assert not verify(secret, sign_headers([secret], "id", 1_000, b"body") | wrong, b"body", 1_000)
 
 
 def test_a_token_is_good_for_one_attempt_of_one_run_until_it_ends() -> None:
@@ -154,7 +188,7 @@ def test_secrets_are_blacked_out(text: str, kept: str) -> None:
         '{"password": "x"}' * 7_700,
         "whsec_" * 21_000,
     ],
-    ids=["one name", "names", "colons", "backslashes", "quotation marks", "long names", "spaces", "bearers", "values", "whsec"],
+    ids=["name", "names", "colons", "backslashes", "quotes", "long-names", "spaces", "bearers", "values", "whsec"],
 )
 def test_no_response_of_an_agent_takes_long_to_redact(text: str) -> None:
     """The largest callback has 128 KiB. Before, one such text took 2.9 s of CPU time, in which no other code ran."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping, Sequence
 
+from mainspring.model.errors import InvalidInput
 from mainspring.model.instant import Ms
 
 #: Every signing secret begins with this.
 WHSEC_PREFIX = "whsec_"
+#: Fewer bytes are no signing secret. An empty one would let anyone sign.
+MIN_SECRET_BYTES = 24
+#: Digits of a timestamp in seconds, at most; the year 33658 has twelve.
+MAX_TIMESTAMP_DIGITS = 12
 #: Largest difference between a signature's timestamp and the time of its check.
 TIMESTAMP_TOLERANCE_SECONDS = 300
 
@@ -23,8 +27,18 @@ def new_secret() -> str:
 
 
 def decode_secret(secret: str) -> bytes:
-    """Return the bytes that a signing secret encodes."""
-    return base64.b64decode(secret.removeprefix(WHSEC_PREFIX))
+    """Return the bytes that a signing secret encodes. Raises: InvalidInput if it is not one, without its text."""
+    try:
+        key = base64.b64decode(secret.removeprefix(WHSEC_PREFIX), validate=True)
+    except ValueError:  # binascii.Error, or a character outside ASCII
+        key = b""
+    if len(key) < MIN_SECRET_BYTES:
+        raise InvalidInput(
+            "secret",
+            "is empty" if not secret else f"is not base64 of {MIN_SECRET_BYTES} bytes or more",
+            "Give the whole signing secret of the schedule, whsec_…",
+        )
+    return key
 
 
 def make_reference(key: bytes, data: bytes) -> str:
@@ -57,16 +71,19 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
     """Return True if a call was signed with `secret`, within five minutes of `now` (in seconds).
 
     Agents that are written in Python use this. It returns False also for headers that are missing or not valid.
+    Raises: InvalidInput if `secret` is not a signing secret, for example because a variable is empty.
     """
+    decode_secret(secret)
     given = {name.lower(): value for name, value in headers.items()}
-    try:
-        timestamp = int(given["webhook-timestamp"])
-        expected = sign(secret, given["webhook-id"], timestamp, body)
-    except (KeyError, ValueError, binascii.Error):
+    message_id, timestamp, signatures = (given.get(f"webhook-{name}", "") for name in ("id", "timestamp", "signature"))
+    if not (message_id and timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= MAX_TIMESTAMP_DIGITS):
         return False
-    if abs(now - timestamp) > TIMESTAMP_TOLERANCE_SECONDS:
+    if abs(now - int(timestamp)) > TIMESTAMP_TOLERANCE_SECONDS:
         return False
-    return any(hmac.compare_digest(one, expected) for one in given.get("webhook-signature", "").split(" "))
+    if not (message_id.isascii() and signatures.isascii()):
+        return False
+    expected = sign(secret, message_id, int(timestamp), body)
+    return any(hmac.compare_digest(one, expected) for one in signatures.split(" "))
 
 
 def callback_token(secret: str, run_id: str, epoch: int, expires: Ms) -> str:
