@@ -23,7 +23,8 @@ _FORBIDDEN = (
     "224.0.0.0/4",
     "240.0.0.0/4",
     "::/128",
-    "64:ff9b::/96",  # these four networks embed an IPv4 address, which would be called without a check
+    "::ffff:0:0:0/96",  # these five networks embed an IPv4 address, which would be called without a check
+    "64:ff9b::/96",
     "64:ff9b:1::/48",
     "2002::/16",
     "2001::/32",
@@ -75,7 +76,7 @@ def judge_address(address: Address) -> Verdict:
     """Return whether an address may be called: "never", only if the settings allow it ("private"), or "public".
 
     An IPv4-mapped or IPv4-compatible IPv6 address gets the verdict on its IPv4 address. Other IPv6 addresses that embed
-    an IPv4 address (NAT64, 6to4, Teredo) get "never".
+    an IPv4 address (SIIT, NAT64, 6to4, Teredo) get "never".
     """
     real = embedded_ipv4(address)
     if any(real in network for network in FORBIDDEN_NETWORKS):
