@@ -46,6 +46,10 @@ FIELDS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"priority": "hihg"}, 422, "#/priority", "Did you mean 'high'?"),
     ({"startAt": "2026-01-01"}, 422, "#/startAt", "no time zone"),
     ({"startAt": "soon"}, 422, "#/startAt", "ISO 8601"),
+    ({"startAt": "0001-01-01T00:00:00+14:00"}, 422, "#/startAt", "out of range"),
+    ({"endAt": "9999-12-31T23:59:59-14:00"}, 422, "#/endAt", "from 0001-01-02 to 9999-12-31"),
+    ({"timeoutMs": "99999999w"}, 422, "#/timeoutMs", "too long"),
+    ({"timeoutMs": 10**15}, 422, "#/timeoutMs", "<= 3155760000000"),
     ({"startAt": "2027-01-01T00:00:00Z", "endAt": "2026-01-01T00:00:00Z"}, 422, "#/endAt", "before start"),
     ({"window": {"segments": ["9"]}}, 422, "#/window/segments", '"09:00-17:30"'),
     ({"window": {"weekdays": ["xxx"]}}, 422, "#/window/weekdays", "not one of mon"),
@@ -74,6 +78,24 @@ async def test_a_wrong_field(
     (fault,) = [fault for fault in problem["errors"] if fault["pointer"] == pointer]
     assert words in fault["detail"] + " " + fault.get("suggestion", "")
     assert (await api.get("/api/schedules")).json() == []
+
+
+@pytest.mark.parametrize(
+    ("trigger", "pointer"),
+    [
+        ({"at": "9999-12-31T23:59:59-14:00"}, "#/at/0"),
+        ({"intervalMs": 60_000, "anchor": "0001-01-01T00:00:00Z"}, "#/anchor"),
+        ({"intervalMs": "99999999w"}, "#/intervalMs"),
+        ({"delayMs": "99999999w"}, "#/delayMs"),
+    ],
+)
+async def test_a_trigger_outside_the_range_of_times_is_refused(
+    api: httpx.AsyncClient, trigger: dict[str, Any], pointer: str
+) -> None:
+    """Before, the answer was 500, or the schedule was created and its calls failed."""
+    answer = await api.post("/api/schedules", json={"name": "n", "agentUrl": GOOD["agentUrl"]} | trigger)
+    assert answer.status_code == 422, answer.text
+    assert [fault["pointer"] for fault in answer.json()["errors"]] == [pointer]
 
 
 @pytest.mark.parametrize(("over", "status", "pointer", "words"), FIELDS, ids=[f"{f[2]} {f[3][:20]}" for f in FIELDS])

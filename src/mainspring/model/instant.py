@@ -19,8 +19,14 @@ Ms = int
 DAY_MS: Ms = 86_400_000
 DAY_SECONDS = 86_400
 
+#: Longest duration: a hundred years. An instant that lies so far ahead is still a datetime.
+MAX_DURATION_MS: Ms = 36_525 * DAY_MS
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+#: First and last instant that users may give. Each has a datetime in every zone.
+MIN_INSTANT_MS: Ms = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MILLISECOND
+MAX_INSTANT_MS: Ms = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION_FIX = 'Write for example "500ms", "30s", "10m", "1h30m", "2d", seconds as a number, or a timedelta'
 _NEGATIVE_FIX = "A duration must not be negative"
@@ -34,7 +40,7 @@ def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) ->
     """Return the milliseconds of a duration that is given as text, as a number of seconds, or as a timedelta.
 
     `field` names the value in errors. Raises `InvalidDuration` if the value is not a duration, is negative or not
-    finite, or is shorter than `minimum`.
+    finite, is shorter than `minimum`, or is longer than `MAX_DURATION_MS`.
     """
     if isinstance(value, str):
         result = _text_duration_ms(value, field)
@@ -51,6 +57,8 @@ def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) ->
         raise InvalidDuration(field, f"{value!r} is negative", _NEGATIVE_FIX)
     if result < minimum:
         raise InvalidDuration(field, f"{value!r} is too short", f"The shortest is {format_duration(minimum)}")
+    if result > MAX_DURATION_MS:
+        raise InvalidDuration(field, f"{value!r} is too long", f"The longest is {format_duration(MAX_DURATION_MS)}")
     return result
 
 
@@ -89,7 +97,7 @@ def instant_ms(value: datetime | str, *, field: str = "time") -> Ms:
     """Return the instant, in milliseconds, of an aware datetime or of ISO 8601 text with an offset.
 
     `field` names the value in errors. Raises `NaiveDatetime` if the zone is missing, and `InvalidInput` if the value is
-    neither a datetime nor such a text.
+    neither a datetime nor such a text, or lies outside `MIN_INSTANT_MS` to `MAX_INSTANT_MS`.
     """
     if isinstance(value, str):
         try:
@@ -106,7 +114,12 @@ def instant_ms(value: datetime | str, *, field: str = "time") -> Ms:
             f"{value.isoformat()} has no time zone",
             'Add one: tzinfo=ZoneInfo("Europe/Berlin"), datetime.UTC or a trailing Z',
         )
-    return (value - _EPOCH) // _MILLISECOND
+    found = (value - _EPOCH) // _MILLISECOND
+    if not MIN_INSTANT_MS <= found <= MAX_INSTANT_MS:
+        raise InvalidInput(
+            field, f"{value.isoformat()} is out of range", "Give a time from 0001-01-02 to 9999-12-31 in UTC"
+        )
+    return found
 
 
 def to_datetime(ms: Ms, zone: ZoneInfo | None = None) -> datetime:
