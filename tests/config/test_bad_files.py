@@ -88,6 +88,11 @@ BAD: list[tuple[str, str | bytes, str, str]] = [
     ("a.yaml", b"server:\n  host: caf\xe9\n", "line 2: is not UTF-8", "Save the file as UTF-8"),
     ("a.yaml", "3: x\n", "3: is not a text", "word"),
     ("a.yaml", "x: 2026-99-99\n", "is not YAML", "quotes"),
+    ("a.yaml", "server: {host: \x01}\n", "is not YAML: special characters are not allowed", "key: value"),
+    ("a.yaml", "x: " + "[" * 5_000 + "\n", "is not YAML", "quotes"),
+    ("a.yaml", "x: " + "9" * 5_000 + "\n", "is not YAML", "quotes"),
+    ("a.toml", "[server]\nport = " + "9" * 5_000 + "\n", "is not TOML", "between quotes"),
+    ("a.toml", "x = " + "[" * 5_000 + "\n", "is not TOML", "nest less"),
     ("a.toml", "[server]\nport = \n", "line 2: is not TOML", "quotes"),
     ("a.toml", "[server]\nprot = 1\n", "server.prot: there is no such key", "'server.port'"),
     ("a.toml", "server.host = 1\n", "server.host: 1 is not a text", "quotes"),
@@ -135,6 +140,14 @@ def test_an_unreadable_file_is_reported(tmp_path: Path, kind: str) -> None:
     }
     assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
     assert f"{path}: {said[kind]}" in done.output
+
+
+def test_a_device_without_an_end_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.symlink_to("/dev/zero")
+    done = CliRunner().invoke(mainspring, ["config", "check", str(path)])
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
+    assert f"{path}: is larger than" in done.output
 
 
 def test_two_files_in_one_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,9 @@ def test_a_reload_swaps_what_is_live_and_says_what_is_not(tmp_path: Path, caplog
     assert "server.port: takes effect after a restart" in caplog.text
 
 
-@pytest.mark.parametrize("bad", ["agents: {per_hots: 5}\n", "agents: [\n", "agents: {per_host: 0}\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "bad", ["agents: {per_hots: 5}\n", "agents: [\n", "agents: {per_host: 0}\n", b"\xff\xfe", "a: \x01\n"]
+)
 def test_a_bad_file_keeps_the_old_settings_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: str | bytes
 ) -> None:
@@ -80,6 +82,36 @@ def test_a_bad_file_keeps_the_old_settings_and_says_why(
     path.write_text("agents: {per_host: 6}\n")
     assert reloader.reload()
     assert (reloader.settings.agents.per_host, reloader.refused) == (6, None)
+
+
+def test_an_unforeseen_error_in_reading_is_logged_and_the_next_file_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mainspring.yaml"
+    path.write_text("agents: {per_host: 3}\n")
+    reloader = reloader_on(tmp_path)
+    path.write_text("agents: {per_host: 4}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("mainspring.config.reload.resolve", lambda sources: 1 // 0)
+        assert not reloader.reload()
+    assert "configuration cannot be read, the old one stays" in caplog.text
+    assert (reloader.refused or "").startswith("ZeroDivisionError: ")
+    assert reloader.reload()
+    assert reloader.settings.agents.per_host == 4
+
+
+def test_a_listener_that_fails_keeps_no_other_from_the_new_settings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "mainspring.yaml"
+    path.write_text("agents: {per_host: 3}\n")
+    reloader = reloader_on(tmp_path)
+    told: list[int] = []
+    reloader.listeners += [lambda settings: 1 // 0, lambda settings: told.append(settings.agents.per_host)]
+    path.write_text("agents: {per_host: 4}\n")
+    assert reloader.reload()
+    assert told == [4]
+    assert "a part of the service cannot use the new settings" in caplog.text
 
 
 def test_a_removed_file_keeps_the_old_settings(tmp_path: Path) -> None:

@@ -73,18 +73,17 @@ def _read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise InvalidInput("", "is a directory", f"Name a file in it, for example {path}/mainspring.yaml")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidInput(
-                "",
-                f"is larger than {MAX_FILE_BYTES} bytes",
-                "Is this the right file? A configuration has at most 1 MiB",
-            )
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)  # the size of a device or pipe is not known before
     except FileNotFoundError:
         raise InvalidInput("", "does not exist", "Check the path, or leave --config out") from None
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         raise InvalidInput("", f"cannot be read: {why}", "Let this user read it: chmod, chown") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidInput(
+            "", f"is larger than {MAX_FILE_BYTES} bytes", "Is this the right file? A configuration has at most 1 MiB"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -108,6 +107,8 @@ def _parse(path: Path, text: str) -> Any:
             raise InvalidInput(
                 where, f"is not TOML: {what}", "Texts go between quotes, sections in [brackets]"
             ) from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, or values nested too deeply
+            raise InvalidInput("", f"is not TOML: {error}", "Put long numbers between quotes; nest less") from None
     raise InvalidInput("", f"{path.suffix or 'no suffix'} is not a known format", "Name it .yaml, .yml or .toml")
 
 
@@ -140,9 +141,12 @@ def _yaml(text: str) -> Any:
                 seen.add(name)
             return super().construct_mapping(node, deep)
 
-    loader = StrictLoader(text)
     try:
-        return loader.get_single_data()
+        loader = StrictLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         where = f"line {mark.line + 1}" if mark is not None else ""
@@ -152,8 +156,6 @@ def _yaml(text: str) -> Any:
         raise InvalidInput(where, f"is not YAML: {what}", "Write `key: value`, indented by spaces") from None
     except (ValueError, RecursionError) as error:  # for example a date that does not exist, or values nested too deeply
         raise InvalidInput("", f"is not YAML: {error}", "Put texts between quotes") from None
-    finally:
-        loader.dispose()
 
 
 def _flatten(data: Any, variables: Mapping[str, str]) -> ConfigFile:

@@ -61,13 +61,20 @@ class Reloader:
             self.refused = str(error)
             log.error("configuration refused, the old one stays: %s", error)
             return False
+        except Exception as error:  # a defect in reading must not end the watching of the files
+            self.refused = f"{type(error).__name__}: {error}"
+            log.exception("configuration cannot be read, the old one stays")
+            return False
         before, self.refused = self.settings, None
         settings, live, later = select_live(before, resolved.settings)
         self._resolved = resolved
         if live:
             self.settings = settings
             for listener in self.listeners:
-                listener(settings)
+                try:
+                    listener(settings)
+                except Exception:  # the other listeners still need the new settings
+                    log.exception("a part of the service cannot use the new settings")
         self.reloads += 1
         self._log_changes(before, resolved.settings, live, later)
         return True
