@@ -14,6 +14,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.api.routes import events as stream
+from mainspring.api.stream_slots import StreamSlots
 from mainspring.app.internals import host_of
 from mainspring.backends.postgres import PostgresStore, apply_sql
 from mainspring.model.events import InstanceJoined
@@ -190,7 +191,7 @@ async def test_from_now_on_filtered_and_with_a_heartbeat(monkeypatch: pytest.Mon
 async def test_streams_are_bounded_and_end_when_the_service_does() -> None:
     ms = Mainspring("memory://")
     with served(ms) as server:
-        server.app.state.api.max_streams = 2
+        server.app.state.api.stream_slots.max_total = 2
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as client, asyncio.timeout(30):
             path = "/api/events/stream"
             async with client.stream("GET", path) as one, client.stream("GET", path) as two:
@@ -204,3 +205,43 @@ async def test_streams_are_bounded_and_end_when_the_service_does() -> None:
                 for part in parts:
                     assert [piece async for piece in part] == []
     await ms.close()
+
+
+async def test_requests_that_come_together_open_no_more_streams_than_the_limit() -> None:
+    """Before, streams were counted when they began: 250 requests at once opened 250 streams."""
+    ms = Mainspring("memory://")
+    with served(ms) as server:
+        slots = server.app.state.api.stream_slots
+        slots.max_total = 3
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client, asyncio.timeout(30):
+            path = "/api/events/stream"
+
+            async def open_stream() -> tuple[int, httpx.Response]:
+                response = await client.send(client.build_request("GET", path), stream=True)
+                return response.status_code, response
+
+            opened = await asyncio.gather(*(open_stream() for _ in range(20)))
+            assert sorted(status for status, _ in opened) == [200] * 3 + [503] * 17
+            for _, response in opened:
+                await response.aclose()
+            status = 503
+            while status == 503:  # a slot is free once the server has seen that a client left
+                status, response = await open_stream()
+                await response.aclose()
+            assert status == 200
+            head = await client.head(path)
+            assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    await ms.close()
+
+
+def test_a_key_leaves_streams_to_others() -> None:
+    slots = StreamSlots(max_total=4, max_of_key=2)
+    assert [slots.take("key a") for _ in range(3)] == [
+        "",
+        "",
+        "2 event streams of this key are open; that is the limit",
+    ]
+    assert [slots.take("local") for _ in range(3)] == ["", "", "4 event streams are open; that is the limit"]
+    slots.give_back("key a")
+    assert slots.take("key b") == ""
+    assert slots.take("key a") == "4 event streams are open; that is the limit"

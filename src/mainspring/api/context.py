@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from mainspring.api.health_reporter import HealthReporter
 from mainspring.api.parsing import read_body
+from mainspring.api.stream_slots import StreamSlots
 from mainspring.app.internals import host_of
 from mainspring.config.settings import BODY_MARGIN_BYTES, HTTP_RETRY, ServeSettings
 from mainspring.model.instant import Ms
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
-
-#: The most event streams that one instance serves at a time.
-MAX_STREAMS = 100
 
 
 class Api:
@@ -40,9 +38,7 @@ class Api:
         self.health = HealthReporter(ms, settings)
         #: Set before the server stops, and ends the event streams: the server waits until every answer has ended.
         self.closing = asyncio.Event()
-        #: Number of event streams that are open now, and the largest number that may be open.
-        self.streams = 0
-        self.max_streams = MAX_STREAMS
+        self.stream_slots = StreamSlots()
         self.adopt(settings)
 
     def adopt(self, settings: ServeSettings | None) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from mainspring.api.context import Api, api_of
 from mainspring.api.parsing import parse_query
@@ -27,6 +28,7 @@ from mainspring.ports.log_cursor import LogCursor
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.5
 #: A silent stream gets a comment at this interval, so that proxies do not cut it off.
 PING_SECONDS = 15.0
+EVENT_STREAM = "text/event-stream"
 #: The most events in one read of the log.
 STREAM_READ_EVENTS = 500
 #: A longer `Last-Event-ID` is refused.
@@ -49,15 +51,32 @@ async def stream_events(request: Request) -> Response:
         cursor = await api.host.call(lambda runtime: runtime.commands.open_cursor(position))
     except InvalidInput as error:
         raise _invalid_position(error.problem) from None
-    if api.streams >= api.max_streams:
-        raise Refused(
-            503, "busy", f"{api.streams} event streams are open; that is the limit", headers={"Retry-After": "5"}
-        )
-    return StreamingResponse(
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    if request.method == "HEAD":
+        return Response(headers=headers, media_type=EVENT_STREAM)
+    caller: str = getattr(request.state, "caller", "")
+    if reason := api.stream_slots.take(caller):
+        raise Refused(503, "busy", reason, headers={"Retry-After": "5"})
+    return _StreamResponse(
         _stream(api, request, cursor, types, schedule_id),
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        media_type="text/event-stream",
+        lambda: api.stream_slots.give_back(caller),
+        headers=headers,
+        media_type=EVENT_STREAM,
     )
+
+
+class _StreamResponse(StreamingResponse):
+    """Answer that calls `on_end` when it has been sent or the client has left, even if `content` never began."""
+
+    def __init__(self, content: AsyncIterator[bytes], on_end: Callable[[], None], **options: Any) -> None:
+        super().__init__(content, **options)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 def _invalid_position(detail: str) -> Refused:
@@ -85,30 +104,24 @@ async def _stream(
     `types`: only events of these types; None: of any type. `schedule_id`: only events of this schedule and its runs;
     None: of any schedule.
     """
-    api.streams += 1
     loop = asyncio.get_running_loop()
     last_sent, pause = loop.time(), MIN_POLL_SECONDS
-    try:
-        yield b"retry: 1000\n: open\n\n"
-        while not api.closing.is_set():
-            found = await api.host.call(lambda _: cursor.read(STREAM_READ_EVENTS))
-            if found:
-                parts = [
-                    _encode(position, event) for position, event in found if _matches(api, event, types, schedule_id)
-                ]
-                # The client's position advances even if the filter leaves no event.
-                yield b"".join(parts) or f"id: {found[-1][0]}\n\n".encode()
-                last_sent, pause = loop.time(), MIN_POLL_SECONDS
-                continue
-            if loop.time() - last_sent >= PING_SECONDS:
-                yield b": ping\n\n"
-                last_sent = loop.time()
-            if await request.is_disconnected():
-                return
-            await _pause(api, pause)
-            pause = min(MAX_POLL_SECONDS, pause * 1.5)
-    finally:
-        api.streams -= 1
+    yield b"retry: 1000\n: open\n\n"
+    while not api.closing.is_set():
+        found = await api.host.call(lambda _: cursor.read(STREAM_READ_EVENTS))
+        if found:
+            parts = [_encode(position, event) for position, event in found if _matches(api, event, types, schedule_id)]
+            # The client's position advances even if the filter leaves no event.
+            yield b"".join(parts) or f"id: {found[-1][0]}\n\n".encode()
+            last_sent, pause = loop.time(), MIN_POLL_SECONDS
+            continue
+        if loop.time() - last_sent >= PING_SECONDS:
+            yield b": ping\n\n"
+            last_sent = loop.time()
+        if await request.is_disconnected():
+            return
+        await _pause(api, pause)
+        pause = min(MAX_POLL_SECONDS, pause * 1.5)
 
 
 async def _pause(api: Api, seconds: float) -> None:
