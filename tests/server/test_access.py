@@ -134,7 +134,16 @@ async def test_more_names_are_allowed_by_the_configuration_and_need_a_key() -> N
         assert (await b.ask("GET", "/api/schedules", "xinside.example")).status_code == 421
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded"),
+        *("CF-Connecting-IP", "CF-Ray", "CDN-Loop", "True-Client-IP", "Fastly-Client-IP", "Fly-Client-IP", "Client-IP"),
+        *("X-Client-IP", "X-Cluster-Client-IP", "X-Original-URL", "X-Envoy-External-Address", "X-Amzn-Trace-Id"),
+        *("X-Appengine-User-IP", "X-Azure-ClientIP", "X-ARR-SSL", "X-Vercel-Id", "X-Cloud-Trace-Context"),
+        *("X-ProxyUser-Ip", "X-Remote-Addr", "X-Scheme", "Front-End-Https"),
+    ],
+)
 async def test_a_request_by_a_proxy_is_not_local(header: str) -> None:
     async with bench(on()) as b:
         assert (await b.ask("GET", "/api/schedules", **{header: "203.0.113.9"})).status_code == 401
@@ -160,6 +169,7 @@ async def test_a_key_can_be_required_on_loopback() -> None:
         ({"Origin": "http://127.0.0.1:9999"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, 403),  # a form
         ({"Sec-Fetch-Site": "same-origin"}, 404),
     ],
 )
@@ -170,6 +180,31 @@ async def test_a_page_of_another_site_changes_nothing(headers: dict[str, str], s
         assert "access-control-allow-origin" not in answer.headers
         asked = await b.ask("OPTIONS", "/api/schedules", Origin="http://evil.example")
         assert not any(name.startswith("access-control") for name in asked.headers)
+
+
+PAGE = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 404),
+        ({"Sec-Fetch-Site": "same-origin"}, 404),
+        ({"Sec-Fetch-Site": "none"}, 404),
+        (PAGE, 404),  # a link on another page
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "object"}, 403),
+        (PAGE | {"Sec-Fetch-Dest": "iframe"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+    ],
+)
+async def test_a_page_of_another_site_does_not_learn_which_names_exist(headers: dict[str, str], status: int) -> None:
+    async with bench(on()) as b:
+        for method in ("GET", "HEAD"):
+            answer = await b.ask(method, "/api/schedules/none", **headers)
+            assert answer.status_code == status, answer.text
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
 
 
 # ── keys (S06) ──────────────────────────────────────────────────────────────

@@ -36,12 +36,29 @@ log = logging.getLogger("mainspring.api")
 PUBLIC = frozenset({"/health", "/ready", "/api/health"})
 #: How the paths begin that need no key because their routes check a token.
 OWN_TOKEN = ("/api/callbacks/",)
-#: Headers that a proxy adds: a request with one of them may come from another machine.
-_PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-#: Methods that change nothing. Pages of other sites may use them.
+#: How the names of headers begin that proxies, load balancers and content networks add. A request with one of them may
+#: come from another machine.
+_PROXY_HEADERS = (
+    *("forwarded", "x-forwarded", "x-original-", "x-proxyuser-", "x-scheme", "via", "front-end-https", "cdn-loop"),
+    *("x-real-ip", "x-client-ip", "client-ip", "x-cluster-client-ip", "true-client-ip", "x-remote-"),
+    *(
+        "cf-",
+        "fastly-",
+        "fly-",
+        "x-amz",
+        "x-appengine-",
+        "x-arr-",
+        "x-azure-",
+        "x-cloud-trace-",
+        "x-envoy-",
+        "x-vercel-",
+    ),
+)
+#: Methods that change nothing.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 #: A Host header: an IPv6 address in brackets, or a name or IPv4 address; then perhaps a port.
 _HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}))?")
+_ANSWER_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin"))
 #: Status of a refusal → `title` of its problem document.
 _TITLES = {
     400: "The request is not valid",
@@ -101,6 +118,7 @@ class Access:
             return  # web sockets are not served
         state = scope.setdefault("state", {})
         headers = _headers(scope)
+        send = _guard_answers(send)
         state["request_id"] = _request_id(headers)
         answer = await self._check(scope, headers)
         if isinstance(answer, Refusal):
@@ -165,8 +183,8 @@ class Access:
             return await self._check_key(authorization, scope, path)
         if not self._is_local(host, headers):
             return self._admit_without_key(scope, path)
-        if scope["method"] not in _SAFE_METHODS and _is_cross_site(headers, host_header):
-            return Refusal(403, "Pages of other sites may only read. Send an API key, or no Origin header")
+        if _is_cross_site(headers, host_header) and not _opens_page(scope["method"], headers):
+            return Refusal(403, "A page of another site sent the request. Send an API key, or no Origin header")
         return self._check_rate(_address(scope), path) or "local"
 
     def _admit_without_key(self, scope: Scope, path: str) -> str | Refusal:
@@ -205,7 +223,7 @@ class Access:
         if not server.on_loopback or server.require_key:
             return False
         is_own_name = is_loopback(host) or host == server.host.lower()
-        return is_own_name and not any(name in headers for name in _PROXY_HEADERS)
+        return is_own_name and not any(name.startswith(_PROXY_HEADERS) for name in headers)
 
     async def _check_key(self, authorization: str, scope: Scope, path: str) -> str | Refusal:
         """Return the name of the key in an Authorization header if it is valid and within its rate limit.
@@ -286,6 +304,29 @@ def _is_cross_site(headers: Mapping[str, str], host: str) -> bool:
         return True
     origin = headers.get("origin")
     return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+
+
+def _opens_page(method: str, headers: Mapping[str, str]) -> bool:
+    """Return True if a browser sent the request to show its answer as a page of its own, for example after a link.
+
+    The page that has the link learns nothing of the answer. A frame, an image or a script would tell it whether the
+    answer is an error, and so which names exist.
+    """
+    shown = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return shown and method in _SAFE_METHODS
+
+
+def _guard_answers(send: Send) -> Send:
+    """Return `send` with headers for every answer: browsers must not guess its type, nor give it to other sites."""
+
+    async def send_guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = {name.lower() for name, _ in message["headers"]}
+            more = [(name, value) for name, value in _ANSWER_HEADERS if name not in given]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await send(message)
+
+    return send_guarded
 
 
 async def _refuse(refusal: Refusal, request_id: str, scope: Scope, send: Send) -> None:
