@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from mainspring import Mainspring, Retry
 from mainspring.backends.sqlite.store import SqliteStore
 from mainspring.cli.main import COMMANDS, mainspring
 from mainspring.model.schedule import ScheduleSpec
@@ -189,3 +190,18 @@ def test_events_list_refuses_what_does_not_exist(url: str) -> None:
     done = cli("events", "list", "--store", url, "--schedule", "nightlyy")
     assert done.exit_code == 1
     assert "Did you mean 'nightly'?" in done.stderr
+
+
+def test_a_listed_event_is_one_line_without_escape_sequences(tmp_path: Path) -> None:
+    ms = Mainspring(f"sqlite:///{tmp_path / 'ms.db'}")
+
+    @ms.task(retry=Retry(max_attempts=1))
+    def fail() -> None:
+        raise ValueError("\x1b[2J\nall is well\r")
+
+    fail.sync.enqueue()
+    ms.run(until_idle=True)
+    done = cli("events", "list", "--type", "RunFailed", "--store", ms.url)
+    (line,) = done.output.splitlines()
+    assert "\\x1b[2J\\nall is well\\r" in line
+    assert not set("\x1b\r") & set(done.output)

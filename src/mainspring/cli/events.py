@@ -9,6 +9,7 @@ import click
 from mainspring.cli.common import find_schedule_id, parse_time, print_json, query_store, store_option
 from mainspring.ledger.verify import Report
 from mainspring.model.events import EVENT_BASE_FIELDS, Event, resolve_type_names
+from mainspring.model.ids import printable_text
 from mainspring.model.instant import Ms, isoformat
 from mainspring.ports.store import Events, Store
 
@@ -42,7 +43,7 @@ def verify(context: click.Context, url: str | None, as_json: bool) -> None:
     else:
         click.echo(" · ".join(f"{count} {name}" for name, count in counts.items()))
         for difference in report.differences:
-            click.echo(f"✕ {difference.kind} {difference.id}  {difference.what}")
+            click.echo(printable_text(f"✕ {difference.kind} {difference.id}  {difference.what}"))
         rest = report.found - len(report.differences)
         click.echo(
             "ok: the rows agree with the log"
@@ -99,7 +100,7 @@ def list_events(
         subject = event.run_id or event.schedule_id or "-"
         number = "" if event.n is None else f" n={event.n}"
         line = f"{event.seq}  {isoformat(event.at)}  {type(event).__name__}  {subject}{number}  {_format_data(event)}"
-        click.echo(line.rstrip())
+        click.echo(printable_text(line.rstrip()).replace("\n", "\\n"))
     if not found:
         click.echo("no events")
     elif len(found) == limit:

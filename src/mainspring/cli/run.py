@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mainspring.app.internals import host_of
+from mainspring.telemetry.log_format import LINE_FORMAT, TextFormatter
 
 if TYPE_CHECKING:
     from mainspring.app.mainspring import Mainspring
@@ -49,7 +50,7 @@ def run(target: str, broker: str | None, until_idle: bool, log_level: str) -> No
     log.info("stopped cleanly")
 
 
-def configure_log(log_level: str, line_format: str = "%(asctime)s %(levelname)-7s %(name)s: %(message)s") -> None:
+def configure_log(log_level: str, line_format: str = LINE_FORMAT) -> None:
     """Send log lines of level `log_level` and above to standard error, in the `logging` format `line_format`.
 
     `log_level` is a name such as "info". Raises: click.UsageError for an unknown level.
@@ -57,7 +58,9 @@ def configure_log(log_level: str, line_format: str = "%(asctime)s %(levelname)-7
     level = logging.getLevelName(log_level.upper())
     if not isinstance(level, int):
         raise click.UsageError(f"--log-level: {log_level!r} is not a level. Use debug, info, warning or error.")
-    logging.basicConfig(level=level, format=line_format, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TextFormatter(line_format))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def load_app(target: str) -> Mainspring:

@@ -20,6 +20,11 @@ _MASK_62 = (1 << 62) - 1
 #: The number of leading characters that `uuid7s` reuses for the next id: the time, the version, 12 random bits and the
 #: dash behind them.
 _FRONT_CHARS = 19
+#: Code of a character → the text that is shown for it.
+_TERMINAL_CONTROLS = {
+    code: ascii(chr(code)).strip("'")
+    for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
 
 
 def fire_id(schedule_id: ScheduleId, fire_key: str, fire_time: Ms) -> RunId:
@@ -99,6 +104,15 @@ def is_body_id_of(name: str, data: bytes) -> bool:
 def storable_text(text: str) -> str:
     """Return the text in a form that every store accepts: a lone surrogate is escaped, NUL is replaced by U+2400."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{SYMBOL FOR NULL}")
+
+
+def printable_text(text: str) -> str:
+    """Return the text with `\\x1b` and the like in place of characters that change how a terminal shows other text.
+
+    These are control characters, except line breaks and tabs, and marks of the writing direction. Why: an agent's
+    answer is shown in logs and by commands, where an escape sequence could move the cursor or hide lines.
+    """
+    return text.translate(_TERMINAL_CONTROLS)
 
 
 def check_name(value: str, *, field: str = "name") -> str:

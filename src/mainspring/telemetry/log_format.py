@@ -7,7 +7,21 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+from mainspring.model.ids import printable_text
+
+#: Line of the log as text, in the notation of `logging`.
+LINE_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class TextFormatter(logging.Formatter):
+    """Formats each log record as text, in which no character controls the terminal."""
+
+    def __init__(self, line_format: str = LINE_FORMAT) -> None:
+        super().__init__(line_format)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text. A traceback follows on lines of its own."""
+        return printable_text(super().format(record))
 
 
 class JsonLineFormatter(logging.Formatter):
@@ -34,7 +48,7 @@ def configure_logging(level: str, form: str) -> None:
     warnings, at "debug" they log nothing below a warning.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLineFormatter() if form == "json" else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLineFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for chatty in ("uvicorn", "uvicorn.error", "watchfiles", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
