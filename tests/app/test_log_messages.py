@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -28,6 +29,33 @@ async def test_a_failure_is_said_and_the_last_one_with_its_trace(caplog: pytest.
     assert "task work: attempt 1 failed, next in about 1.0 s" in said[0][1]
     assert "failed after 2 attempts" in said[1][1]
     assert 'raise ValueError("no paper left")' in said[1][1]
+
+
+async def test_the_wait_for_a_retry_is_counted_from_the_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """Before, it was counted from the beginning of the attempt: "next in about 41.0 s"."""
+    ms = Mainspring("memory://")
+
+    @ms.task(retry=Retry(max_attempts=2, initial="1s", jitter=0))
+    async def work() -> None:
+        await asyncio.sleep(40)
+        raise ValueError("no paper left")
+
+    async with travel(ms, "2026-01-01T00:00Z") as t:
+        await work.enqueue()
+        await t.advance("2m")
+    assert "task work: attempt 1 failed, next in about 1.0 s: " in caplog.text
+
+
+async def test_a_task_without_retries_failed_after_one_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task(retry=Retry(max_attempts=1))
+    async def work() -> None:
+        raise ValueError("no paper left")
+
+    async with travel(ms, "2026-01-01T00:00Z"):
+        await work.enqueue()
+    assert "task work failed after 1 attempt: " in caplog.text
 
 
 async def test_a_schedule_that_will_never_fire_is_said(caplog: pytest.LogCaptureFixture) -> None:

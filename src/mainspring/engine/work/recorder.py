@@ -61,9 +61,10 @@ class Recorder:
 
         `now`: the present store time, if the caller knows it.
         """
-        change = self.change_of(held.attempt, held.execution, outcome, self._clock.now() if now is None else now)
+        now = self._clock.now() if now is None else now
+        change = self.change_of(held.attempt, held.execution, outcome, now)
         if type(outcome) is Failed:
-            _log_failure(held, outcome, change)
+            _log_failure(held, outcome, change, now)
         self.unstored[held.attempt.run.id] = held
         if change.run is not None and change.run.state in ENDED:
             self.ending.add(held.attempt.run.id)
@@ -244,12 +245,12 @@ def _urgency(held: HeldRun, change: Change) -> Urgency:
     return Urgency.NEXT_PACE if change.releases or held.attempt.at_most_once else Urgency.WHEN_IDLE
 
 
-def _log_failure(held: HeldRun, outcome: Failed, change: Change) -> None:
-    """Log a failed attempt. If no retry follows, add the traceback. `change` stores the failure."""
+def _log_failure(held: HeldRun, outcome: Failed, change: Change, now: Ms) -> None:
+    """Log an attempt that failed at `now`. If no retry follows, add the traceback. `change` stores the failure."""
     run = held.attempt.run
     event = change.events[0]
     if isinstance(event, RunRetrying):
-        wait = (event.next_attempt_at - (held.execution.began_at or event.next_attempt_at)) / 1000
+        wait = max(0, event.next_attempt_at - now) / 1000
         log.warning(
             "task %s: attempt %d failed, next in about %.1f s: %s (run %s)",
             run.task,
@@ -260,6 +261,5 @@ def _log_failure(held: HeldRun, outcome: Failed, change: Change) -> None:
         )
     else:
         trace = f"\n{outcome.trace.rstrip()}" if outcome.trace else ""
-        log.error(
-            "task %s failed after %d attempts: %s (run %s)%s", run.task, run.attempt, outcome.error, run.id, trace
-        )
+        attempts = "1 attempt" if run.attempt == 1 else f"{run.attempt} attempts"
+        log.error("task %s failed after %s: %s (run %s)%s", run.task, attempts, outcome.error, run.id, trace)
