@@ -38,6 +38,10 @@ NAIVE = datetime(2026, 3, 2, 9, 0)
 START = "2026-03-02T08:00:00Z"
 
 
+def nothing() -> None:
+    """Do nothing, as the function of a task with wrong options."""
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 async def ms(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mainspring]:
     app = Mainspring("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/x.db")
@@ -70,7 +74,7 @@ CASES: list[Case] = [
         r"tz: 'Europe/Berlni' is not a time zone\. Did you mean 'Europe/Berlin'\?",
     ),
     ("zone of an edit", lambda ms: ms.update("nightly", tz="Mars/Phobos"), UnknownZone, r"tz: 'Mars/Phobos'.*Europe/B"),
-    ("zone of a decorator", lambda ms: ms.cron("0 9 * * *", tz="utcc")(lambda: None), UnknownZone, "tz: 'utcc' is not"),
+    ("zone of a decorator", lambda ms: ms.cron("0 9 * * *", tz="utcc")(nothing), UnknownZone, "tz: 'utcc' is not"),
     ("zone of a trigger", lambda ms: Cron("0 9 * * *", tz="Asia/Tokio"), UnknownZone, r"Did you mean 'Asia/Tokyo'\?"),
     ("zone of a window", lambda ms: Window("09:00-10:00", tz="Berlin"), UnknownZone, "window.tz: 'Berlin' is not"),
     ("zone of an app", lambda ms: Mainspring("memory://", tz="Europe/Pariss"), UnknownZone, "'Europe/Paris'"),
@@ -82,7 +86,7 @@ CASES: list[Case] = [
         r"minute: .*61.*in '61 \* \* \* \*' at position 0",
     ),
     ("cron with too few fields", lambda ms: ms.update("nightly", cron="* *"), InvalidCron, r"'\* \*'"),
-    ("cron of a decorator", lambda ms: ms.cron("0 9 * * Mox")(lambda: None), InvalidCron, "weekday.*|.*Mox"),
+    ("cron of a decorator", lambda ms: ms.cron("0 9 * * Mox")(nothing), InvalidCron, "weekday.*|.*Mox"),
     # ── durations ──
     (
         "negative delay",
@@ -96,7 +100,7 @@ CASES: list[Case] = [
     ("interval of nothing", lambda ms: Every(0), InvalidInput, "0"),
     ("unreadable", lambda ms: ms.tasks["send"].using(delay="5 minutes"), InvalidDuration, "'5 minutes'.*\"10m\""),
     ("not finite", lambda ms: ms.tasks["send"].using(delay=math.inf), InvalidDuration, "delay: inf is not a finite"),
-    ("task time-out", lambda ms: ms.task(name="y", timeout=0)(lambda: None), InvalidDuration, "timeout: 0 is too"),
+    ("task time-out", lambda ms: ms.task(name="y", timeout=0)(nothing), InvalidDuration, "timeout: 0 is too"),
     ("retry", lambda ms: Retry(initial="-1s"), InvalidDuration, "retry.initial: '-1s' is negative"),
     # ── datetimes ──
     (
@@ -168,7 +172,7 @@ CASES: list[Case] = [
     ),
     ("oversized limit", lambda ms: Mainspring("memory://", payload_limit=2**20 + 1), InvalidInput, "payload_limit"),
     # ── names ──
-    ("empty task name", lambda ms: ms.task(name="")(lambda: None), EmptyName, "task name: '' is empty. Give a name"),
+    ("empty task name", lambda ms: ms.task(name="")(nothing), EmptyName, "task name: '' is empty. Give a name"),
     ("empty schedule name", lambda ms: ms.schedule(" ", "send", every="1m", args=("a",)), EmptyName, "name: ' ' is e"),
     ("control characters", lambda ms: ms.schedule("a\n", "send", every="1m", args=("a",)), EmptyName, "control char"),
     ("long name", lambda ms: ms.schedule("a" * 256, "send", every="1m", args=("a",)), EmptyName, "256 characters"),
@@ -198,17 +202,17 @@ CASES: list[Case] = [
     ("recovery", lambda ms: ms.tasks["send"].using(recovery="fails"), InvalidInput, r"recovery: .*mean 'fail'\?"),
     ("priority", lambda ms: ms.tasks["send"].using(priority="hihg"), InvalidInput, r"priority: .*you mean 'high'\?"),
     ("priority number", lambda ms: ms.tasks["send"].using(priority=9), InvalidInput, "priority: 9 is not .*0 to 3"),
-    ("executor", lambda ms: ms.task(executor="treads")(lambda: None), InvalidInput, "executor: 'treads' is not one of"),
-    ("retry of a task", lambda ms: ms.task(name="y", retry=3)(lambda: None), InvalidInput, r"retry: 3 is.*Retry\(max_"),
+    ("executor", lambda ms: ms.task(executor="treads")(nothing), InvalidInput, "executor: 'treads' is not one of"),
+    ("retry of a task", lambda ms: ms.task(name="y", retry=3)(nothing), InvalidInput, r"retry: 3 is.*Retry\(max_"),
     ("retry of a call", lambda ms: ms.tasks["send"].using(retry=3), InvalidInput, "retry: 3 is not a retry policy"),
     ("retry of a schedule", lambda ms: ms.update("nightly", retry={}), InvalidInput, "retry: {} is not a retry policy"),
     ("attempts", lambda ms: Retry(max_attempts=0), InvalidInput, "retry.max_attempts: 0 is not .* 1 means no retry"),
     ("backoff", lambda ms: Retry(backoff="exponental"), InvalidInput, r"retry.backoff.*mean 'exponential'\?"),
     ("jitter", lambda ms: Retry(jitter=1.5), InvalidInput, "retry.jitter: 1.5 is out of range. Use a number from 0"),
-    ("crashes", lambda ms: ms.task(name="y", max_crashes=0)(lambda: None), InvalidInput, "max_crashes: 0 is out of"),
+    ("crashes", lambda ms: ms.task(name="y", max_crashes=0)(nothing), InvalidInput, "max_crashes: 0 is out of"),
     ("window", lambda ms: ms.update("nightly", window="9-17"), InvalidInput, "window: '9-17' is not a window"),
     ("max_runs", lambda ms: ms.update("nightly", max_runs=-1), InvalidInput, "max_runs: -1 is not"),
-    ("limit", lambda ms: ms.task(name="y", limit=0)(lambda: None), InvalidInput, "limit: 0 is out of range. Use at"),
+    ("limit", lambda ms: ms.task(name="y", limit=0)(nothing), InvalidInput, "limit: 0 is out of range. Use at"),
     ("state", lambda ms: ms.runs(state="suceeded"), InvalidInput, r"state: .*Did you mean 'succeeded'\?"),
     ("event type", lambda ms: ms.events(types=["RunFaild"]), InvalidInput, r"types: .*Did you mean 'RunFailed'\?"),
     ("conflict policy", lambda ms: ms.schedule("x", "send", on_conflict="keeep"), InvalidInput, "on_conflict.*'keep'"),

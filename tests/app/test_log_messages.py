@@ -84,7 +84,7 @@ async def test_a_schedule_that_will_never_fire_is_said(caplog: pytest.LogCapture
 def test_an_option_a_task_does_not_have(options: dict[str, object], field: str, hint: str) -> None:
     ms = Mainspring("memory://")
     with pytest.raises(InvalidInput, match=field) as caught:
-        ms.task(**options)(lambda: None)  # type: ignore[call-overload]
+        ms.task(**options)(print)  # type: ignore[call-overload]
     assert hint in str(caught.value)
 
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, json
 from mainspring.app.engine_host import EngineHost
 from mainspring.app.signature import payload_body
 from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator, TaskOptions
+from mainspring.app.task_function import check_function
 from mainspring.model.change import Body
 from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownTask, suggest_nearest
 from mainspring.model.gate import Gate
@@ -83,6 +84,8 @@ TASK_OPTIONS = tuple(TaskSettings.__annotations__)
 _SHARED_OPTIONS = tuple(name for name in TASK_OPTIONS if name in PolicyOptions.__annotations__)
 #: Options of a schedule's decorator that only the task has.
 _TASK_ONLY_OPTIONS = tuple(name for name in TASK_OPTIONS if name not in ("name", *_SHARED_OPTIONS))
+#: Name of a schedule's decorator → an example of its first argument.
+_EXAMPLES = {"cron": '"0 9 * * *"', "every": '"10m"', "at": "datetime(2030, 1, 1, tzinfo=UTC)"}
 
 
 class ScheduleTarget(Struct, frozen=True, kw_only=True, gc=False):
@@ -155,12 +158,12 @@ class Registry:
         """
         if isinstance(function, BaseTask):
             return function
-        if not callable(function):
-            raise InvalidInput("task", f"{function!r} is not a function", "Decorate a def or an async def")
+        kind = _handler_kind(function, executor)
+        check_function(function, has_name=name is not None, in_process=kind == "process")
         name = self._check_task_name(name if name is not None else getattr(function, "__name__", ""))
         check_choice(recovery, RECOVERY, field="recovery")
         options = TaskOptions(
-            kind=_handler_kind(function, executor),
+            kind=kind,
             timeout=None if timeout is None else duration_ms(timeout, field="timeout", minimum=1),
             retry=check_retry(retry) or RetryPolicy(),
             recovery=recovery,
@@ -235,6 +238,11 @@ class Registry:
         `{"cron": "0 9 * * *"}`. `options` are `DeclareOptions`; those that only the task takes are removed from the
         dictionary. The decorator raises InvalidInput or DuplicateTask, and then registers no task.
         """
+        for kind, value in trigger.items():
+            if callable(value):  # @ms.every without parentheses: the function came in place of the interval
+                raise InvalidInput(
+                    kind, "is used without a value", f"Write @ms.{kind}({_EXAMPLES[kind]}) above the def"
+                )
         own = {key: options.pop(key) for key in _TASK_ONLY_OPTIONS if key in options}
         own |= {key: options[key] for key in _SHARED_OPTIONS if key in options}
 

@@ -317,8 +317,8 @@ class BaseTask(Generic[P, R]):
             call=self._call,
             call_blocking=self._call_blocking,
             encode=_encode_result,
-            module=self.function.__module__,
-            qualname=self.function.__qualname__,
+            module=getattr(self.function, "__module__", None) or "",
+            qualname=getattr(self.function, "__qualname__", ""),  # a partial function has none
             timeout=own.timeout,
             retry=own.retry,
             recovery=own.recovery,
