@@ -221,6 +221,24 @@ def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
         assert seconds < 15
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_a_signal_ends_the_wait_for_a_server_that_does_not_answer(
+    tmp_path: Path, scheme: str, number: signal.Signals
+) -> None:
+    """Before, the service waited for the server for the rest of its 30 s."""
+    one = Served(tmp_path, "--store", f"{scheme}://127.0.0.1:1/0", "--port", "0")
+    try:
+        one.line("does not answer.*next try in")
+        code, seconds = one.stop(number)
+    finally:
+        one.kill()
+    assert code == 0, one.text
+    assert seconds < 5
+    assert "stopped before the start was complete" in one.text
+    assert "Traceback" not in one.text
+
+
 def _listens(url: str) -> bool:
     try:
         httpx.get(f"{url}/health", timeout=5)

@@ -118,7 +118,8 @@ async def _serve(
 ) -> None:
     """Open the store, check that the service has a key if it needs one, start the engine, serve until a signal, stop.
 
-    The parameters are those of `run`, and `sockets`: the listening sockets. In the role "api", no engine is started.
+    The parameters are those of `run`, and `sockets`: the listening sockets. In the role "api", no engine is started. A
+    signal also ends the wait for a store that does not answer.
     """
     settings = resolved.settings
     stopper = Stopper()
@@ -130,6 +131,10 @@ async def _serve(
         server = make_server(service.app, settings)
         host_of(app).enable_agents(agent_settings(settings))
         try:
+            await stopper.first_of(host_of(app).open_runtime())
+            if stopper.requests:
+                log.info("stopped before the start was complete")
+                return
             await _check_keys(service, settings)
             if settings.role != "api":
                 stopper.call_in_signal_handler(runner_of(app).stop_claiming)
