@@ -191,6 +191,17 @@ async def test_delete_is_at_once_and_history_stays(api: httpx.AsyncClient, ms: M
     assert again["id"] != made["id"]
 
 
+async def test_executions_are_listed_by_name_or_id_and_an_unknown_one_is_404(api: httpx.AsyncClient) -> None:
+    """Before, a name or a mistyped id gave an empty list, which looked as if the schedule had never run."""
+    made = await created(api)
+    run = (await api.post(f"/api/schedules/{made['id']}/trigger")).json()
+    for key in (made["id"], made["name"]):
+        assert [one["id"] for one in await runs(api, f"?scheduleId={key}")] == [run["id"]]
+    wrong = await api.get("/api/executions", params={"scheduleId": made["name"] + "x"})
+    assert wrong.status_code == 404
+    assert f"Did you mean '{made['name']}'?" in wrong.json()["detail"]
+
+
 async def test_executions_trigger_cancel_retry(api: httpx.AsyncClient, ms: Mainspring) -> None:
     made = await created(api, payload={"a": 1})
     at = f"/api/schedules/{made['id']}/trigger"

@@ -211,6 +211,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         query=ExecutionQuery,
         answer=list[ExecutionView],
         tag="executions",
+        problems=(404,),
     ),
     Endpoint(
         method="GET",

@@ -193,7 +193,7 @@ class OfScheduleQuery(Struct, kw_only=True, rename="camel"):
 
 
 class ExecutionQuery(OfScheduleQuery, kw_only=True, rename="camel"):
-    """Query parameters of GET /api/executions. `scheduleId`: only executions of the schedule with this id."""
+    """Query parameters of GET /api/executions. `scheduleId`: only executions of the schedule with this id or name."""
 
     schedule_id: IdText | None = None
 

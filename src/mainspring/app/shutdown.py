@@ -49,7 +49,7 @@ class Stopper:
         """Return when the first request was made."""
         await self._first.wait()
 
-    async def first_of(self, work: Coroutine[Any, Any, None]) -> None:
+    async def first_of(self, work: Coroutine[Any, Any, object]) -> None:
         """Run `work` until it is done or a stop is requested, which cancels it. Raises what `work` raises."""
         done = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._first.wait())

@@ -34,12 +34,13 @@ async def executions_of_schedule(request: Request) -> Response:
 async def list_executions(request: Request) -> Response:
     """List executions, also those of deleted schedules, newest first, in pages of `limit`.
 
-    `scheduleId`: only executions of the schedule with this id. `status`: only executions in this status. `cursor`:
-    taken from the Link of the previous page.
+    `scheduleId`: only executions of the schedule with this id or name. `status`: only executions in this status.
+    `cursor`: taken from the Link of the previous page.
     """
     api = api_of(request)
     query = parse_query(request, ExecutionQuery)
-    return await _list(api, request, query, query.schedule_id)
+    schedule_id = None if query.schedule_id is None else (await find_schedule(api, query.schedule_id, deleted=True)).id
+    return await _list(api, request, query, schedule_id)
 
 
 async def _list(api: Api, request: Request, query: OfScheduleQuery, schedule_id: str | None) -> Response:

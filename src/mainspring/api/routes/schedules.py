@@ -206,12 +206,15 @@ READ_ONLY = frozenset(field.encode_name for field in msgspec.structs.fields(Sche
 )
 
 
-async def find_schedule(api: Api, key: str) -> Schedule:
-    """Return the schedule whose id or name is `key`. Raises: UnknownSchedule if there is none, or if it was deleted."""
+async def find_schedule(api: Api, key: str, *, deleted: bool = False) -> Schedule:
+    """Return the schedule whose id or name is `key`.
+
+    Raises: UnknownSchedule if there is none, or if it was deleted and `deleted` is False.
+    """
     if not key.isprintable():
         raise UnknownSchedule("no schedule has this id")
     schedule = await api.ms.get(key)
-    if schedule.state == "deleted":
+    if schedule.state == "deleted" and not deleted:
         raise UnknownSchedule(f"the schedule {key!r} was deleted; its history is at /api/executions?scheduleId={key}")
     return schedule
 
