@@ -19,7 +19,7 @@ from mainspring.service.unresolved_runs import find_unresolved
 class Queries:
     """Reads schedules and runs of the app's namespace, and events, for the methods of `Mainspring`.
 
-    A schedule or run that is given by its id, and events, may belong to any namespace.
+    Events may belong to any namespace, unless a schedule is given.
     """
 
     def __init__(self, host: EngineHost) -> None:

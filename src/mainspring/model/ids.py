@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 
 from mainspring.model.errors import EmptyName
 from mainspring.model.instant import Ms
@@ -15,6 +16,7 @@ from mainspring.model.instant import Ms
 ScheduleId = str
 RunId = str
 
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MASK_48 = (1 << 48) - 1
 _MASK_62 = (1 << 62) - 1
 #: The number of leading characters that `uuid7s` reuses for the next id: the time, the version, 12 random bits and the
@@ -25,6 +27,11 @@ _TERMINAL_CONTROLS = {
     code: ascii(chr(code)).strip("'")
     for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 }
+
+
+def is_id(text: str) -> bool:
+    """Return True if the text has the form of an id of a schedule or run, a UUID in lower case."""
+    return _ID.fullmatch(text) is not None
 
 
 def fire_id(schedule_id: ScheduleId, fire_key: str, fire_time: Ms) -> RunId:

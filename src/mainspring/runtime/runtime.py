@@ -145,8 +145,9 @@ class Runtime:
         self.caller_writer = self._make_caller_writer(open_another)
         self.notes = LogNotes(self.batcher, self.change_id)
         self.recorder = Recorder(self.batcher, time, rng, self.change_id, poll)
+        apply, apply_many = self.batcher.apply, self.batcher.apply_many
         self.commands = Commands(
-            store, self.batcher.apply, self.batcher.apply_many, time, self.ids, self.change_id, lambda: self.vault
+            settings.namespace, store, apply, apply_many, time, self.ids, self.change_id, lambda: self.vault
         )
         self.settler = Settler(
             store,

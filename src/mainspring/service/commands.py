@@ -21,7 +21,7 @@ from mainspring.model.errors import (
 from mainspring.model.events import DeclarationConflict, Event, RunEvent, SchedulePaused
 from mainspring.model.gate import Gate
 from mainspring.model.http import HTTP_TASK
-from mainspring.model.ids import IdFactory, storable_text
+from mainspring.model.ids import IdFactory, is_id, storable_text
 from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.policies import OnConflict
@@ -66,6 +66,7 @@ class Commands:
 
     def __init__(
         self,
+        ns: str,  # the namespace of the app
         store: Store,
         apply: Callable[[Change], Awaitable[Result]],  # commits a change and returns the result
         apply_many: Callable[[Sequence[Change]], Awaitable[list[Result]]],
@@ -74,6 +75,7 @@ class Commands:
         change_id: Callable[[], str],  # returns the id for a new change
         vault: Callable[[], Vault],  # returns the store of header values and signing secrets of HTTP agents
     ) -> None:
+        self._ns = ns
         self._store = store
         self._vault = vault
         self._apply = apply
@@ -83,13 +85,14 @@ class Commands:
         self._change_id = change_id
 
     async def schedule(self, ns: str, key: str) -> Schedule:
-        """Return the schedule whose name in `ns`, or whose id in any namespace, is `key`.
+        """Return the schedule in `ns` whose id or name is `key`. A schedule of another namespace is unknown.
 
-        A deleted one is found by its id only. Raises: UnknownSchedule, with the nearest name, if there is none.
+        A deleted one is found by its id only. A key in the form of an id is first looked up as an id, so that a name
+        cannot hide another schedule. Raises: UnknownSchedule, with the nearest name, if there is none.
         """
-        found = await self._store.find(Schedules(ns=ns, name=key, limit=1))
-        if not found:
-            found = await self._store.find(Schedules(id=key, limit=1))
+        by_name, by_id = Schedules(ns=ns, name=key, limit=1), Schedules(ns=ns, id=key, limit=1)
+        first, second = (by_id, by_name) if is_id(key) else (by_name, by_id)
+        found = await self._store.find(first) or await self._store.find(second)
         if not found:
             names = [s.name for s in await self._store.find(Schedules(ns=ns, limit=1_000))]
             raise UnknownSchedule(f"no schedule is called {key!r}. {suggest_nearest(key, names)}".strip())
@@ -100,8 +103,11 @@ class Commands:
         return await self._store.find(query)
 
     async def run(self, run_id: str) -> Run:
-        """Return a run by its id. Raises: UnknownRun."""
-        found = await self._store.find(Runs(id=run_id, limit=1))
+        """Return a run of the app's namespace by its id. Raises: UnknownRun, also for a run of another namespace."""
+        return await self._find_run(self._ns, run_id)
+
+    async def _find_run(self, ns: str, run_id: str) -> Run:
+        found = await self._store.find(Runs(ns=ns, id=run_id, limit=1))
         if not found:
             raise UnknownRun(f"no run has the id {run_id!r}")
         return found[0]
@@ -437,7 +443,7 @@ class Commands:
                 touches=schedules_to_touch(after),
             )
             done = (await self._apply(change)).ok
-            before, run = run, await self.run(run.id)
+            before, run = run, await self._find_run(run.ns, run.id)
             if not done and run.n == before.n and run.unique_key is not None:
                 raise InvalidInput(
                     "unique", f"{run.unique_key!r} is held by another open run", "Wait for it or cancel it"

@@ -49,6 +49,15 @@ class FindRuns(ContractBase):
         assert await b.store.find(Runs(ids=())) == []
 
     @on_store
+    async def test_an_id_is_found_in_its_namespace_only(self, b: StoreBench) -> None:
+        schedule = await b.schedule(ns="one")
+        run = await b.enqueue(ns="one")
+        assert await b.store.find(Schedules(ns="one", id=schedule.id, limit=1)) == [schedule]
+        assert await b.store.find(Schedules(ns="two", id=schedule.id, limit=1)) == []
+        assert await b.store.find(Runs(ns="one", id=run.id, limit=1)) == [run]
+        assert await b.store.find(Runs(ns="two", id=run.id, limit=1)) == []
+
+    @on_store
     async def test_each_filter(self, b: StoreBench) -> None:
         schedule = await b.schedule()
         fire = fire_run(schedule, T0 + 1_000, id=b.ids.next())

@@ -1,0 +1,113 @@
+"""Namespaces: apps that share a store see neither schedules nor runs of another namespace, not even by id."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mainspring import Http, Mainspring, Schedule, UnknownRun, UnknownSchedule
+from mainspring.api.app import build
+from mainspring.model.ids import is_id
+
+Apps = tuple[Mainspring, Mainspring]
+
+
+@pytest.fixture
+async def apps(tmp_path: Path) -> AsyncIterator[Apps]:
+    """Two apps on one store, of the namespaces team-a and team-b."""
+    url = f"sqlite:///{tmp_path}/shared.db"
+    a, b = Mainspring(url, namespace="team-a"), Mainspring(url, namespace="team-b")
+    for app in (a, b):
+
+        @app.task
+        async def pay(salary: str = "") -> str:
+            return salary
+
+    yield a, b
+    await a.close()
+    await b.close()
+
+
+SCHEDULE_CALLS: dict[str, Callable[[Mainspring, str], Awaitable[Any]]] = {
+    "get": lambda ms, key: ms.get(key),
+    "update": lambda ms, key: ms.update(key, cron="0 3 * * *"),
+    "pause": lambda ms, key: ms.pause(key),
+    "resume": lambda ms, key: ms.resume(key),
+    "trigger": lambda ms, key: ms.trigger(key),
+    "delete": lambda ms, key: ms.delete(key),
+    "signing_secret": lambda ms, key: ms.signing_secret(key),
+    "runs": lambda ms, key: ms.runs(schedule=key),
+    "events": lambda ms, key: ms.events(schedule=key),
+}
+
+
+@pytest.mark.parametrize("verb", SCHEDULE_CALLS)
+async def test_a_schedule_of_another_namespace_is_unknown_by_id_and_by_name(apps: Apps, verb: str) -> None:
+    a, b = apps
+    made = await a.schedule("payroll", "pay", cron="0 2 * * *", args=("secret",))
+    for key in (made.id, made.name):
+        with pytest.raises(UnknownSchedule) as refused:
+            await SCHEDULE_CALLS[verb](b, key)
+        assert "payroll" not in str(refused.value).replace(key, "")
+    assert await a.get("payroll") == made
+
+
+async def test_a_run_of_another_namespace_is_unknown(apps: Apps) -> None:
+    a, b = apps
+    run = await a.tasks["pay"].using(delay="1h").enqueue("secret")
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: b.find_by_id(run.id),
+        lambda: b.cancel(run.id),
+        lambda: b.retry(run.id),
+    ]
+    for call in calls:
+        with pytest.raises(UnknownRun, match=f"^no run has the id '{run.id}'$"):
+            await call()
+    assert (await a.find_by_id(run.id)).state == "waiting"
+    assert (await a.cancel(run.id)).state == "cancelled"
+
+
+async def test_the_api_answers_404_as_for_an_id_that_does_not_exist(apps: Apps) -> None:
+    a, b = apps
+    made = await a.schedule("payroll", Http("http://127.0.0.1:9/"), cron="0 2 * * *", payload={"salary": "secret"})
+    run = await a.trigger("payroll")
+    missing = "01a1f601-0000-7000-8000-000000000000"
+    paths: list[tuple[str, str]] = [
+        ("GET", "/api/schedules/{schedule}"),
+        ("PUT", "/api/schedules/{schedule}"),
+        ("DELETE", "/api/schedules/{schedule}"),
+        ("POST", "/api/schedules/{schedule}/trigger"),
+        ("POST", "/api/schedules/{schedule}/pause"),
+        ("POST", "/api/schedules/{schedule}/resume"),
+        ("POST", "/api/schedules/{schedule}/rotate-secret"),
+        ("GET", "/api/schedules/{schedule}/executions"),
+        ("GET", "/api/executions?scheduleId={schedule}"),
+        ("GET", "/api/executions/{run}"),
+        ("POST", "/api/executions/{run}/cancel"),
+        ("POST", "/api/executions/{run}/retry"),
+    ]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(build(b)), base_url="http://127.0.0.1:3000") as client:
+        for method, path in paths:
+            theirs, none = [
+                await client.request(method, path.format(schedule=schedule, run=run_id), json={})
+                for schedule, run_id in ((made.id, run.id), (missing, missing))
+            ]
+            assert (theirs.status_code, none.status_code) == (404, 404), (method, path, theirs.text)
+            detail = theirs.json()["detail"].replace(made.id, missing).replace(run.id, missing)
+            assert detail == none.json()["detail"]
+    assert await a.get("payroll") == made
+
+
+async def test_a_name_like_the_id_of_a_schedule_does_not_hide_it(apps: Apps) -> None:
+    """Before, names were looked up first: the schedule with the name received the edits meant for the other."""
+    a, _ = apps
+    victim = await a.schedule("payroll", "pay", cron="0 2 * * *")
+    other = await a.schedule(victim.id, "pay", cron="0 4 * * *")
+    assert is_id(victim.id)
+    found: Schedule = await a.get(victim.id)
+    assert (found.id, found.name) == (victim.id, "payroll")
+    assert (await a.get(other.id)).name == victim.id
