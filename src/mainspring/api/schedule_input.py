@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from mainspring.api.long_durations import refuse_long_durations
 from mainspring.api.parsing import escape_pointer
 from mainspring.api.problems import Fault, invalid_field, invalid_request
 from mainspring.api.schemas import DurationMs, RetryBody, ScheduleUpdate, WindowBody
@@ -119,6 +120,7 @@ def parse_schedule(
     retry policy of a schedule that calls an HTTP agent and names no policy. Raises: InvalidInput and Refused, with the
     field at fault; UnknownTask.
     """
+    refuse_long_durations(given)
     old = None if current is None else current.spec
     full_name, now = registry_of(ms).full_name(name), host_of(ms).now()
     options = _parse_trigger(full_name, given, old, ms.tz)

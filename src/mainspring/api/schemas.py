@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mainspring.model.http import Method
-from mainspring.model.instant import MAX_DURATION_MS
 from mainspring.model.policies import Backoff, Missed, OnExhausted, Overlap, PriorityName, Recovery
 from mainspring.model.trigger import Fold, Gap
+
+#: Longest duration in a request: ten years. It is exact in every JSON client.
+MAX_DURATION_MS = 315_360_000_000
 
 Instant = Annotated[
     str,
