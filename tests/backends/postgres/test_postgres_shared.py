@@ -14,6 +14,7 @@ import pytest
 from mainspring.backends.postgres import PostgresStore, apply_sql, claim_sql, due, run_leases
 from mainspring.backends.postgres.database import Session
 from mainspring.backends.postgres.fast import insert_runs_sql
+from mainspring.backends.remote.failures import WriteConflict
 from mainspring.model.change import Change, Result
 from mainspring.model.errors import StoreError
 from mainspring.model.events import Event, InstanceJoined
@@ -243,6 +244,32 @@ async def test_of_concurrent_inserts_with_one_unique_key_one_is_accepted(
     assert Counter(result.status for result in results) == {"accepted": 5, "refused": 25}
     assert all(isinstance(result.current, Run) for result in results if result.status == "refused")
     assert len(await stores[0].find(Runs())) == len(await stores[0].find(Events())) == 5
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+async def test_writers_of_the_same_unique_keys_in_opposite_orders_do_not_deadlock(
+    stores: tuple[PostgresStore, ...], ids: Ids, mixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the server ended such deadlocks after a second each, and a waiting writer could fail after five.
+
+    `mixed`: with a change that no fast path takes.
+    """
+    conflicts: list[StoreError] = []
+
+    class CountedConflict(WriteConflict):
+        def __init__(self, error: StoreError) -> None:
+            super().__init__(error)
+            conflicts.append(error)
+
+    monkeypatch.setattr("mainspring.backends.postgres.database.WriteConflict", CountedConflict)
+    for round_ in range(15):
+        batches = [[enqueue_change(ids, make_run(ids, unique_key=f"{round_}-{i}")) for i in range(200)] for _ in "ab"]
+        batches[1].reverse()
+        if mixed:
+            batches = [[*batch, note(ids, "x")] for batch in batches]
+        await asyncio.gather(*(store.apply(batch) for store, batch in zip(stores, batches, strict=True)))
+    assert len(await stores[0].find(Runs(limit=10_000))) == 15 * 200
+    assert conflicts == []
 
 
 async def test_a_gate_never_admits_more_than_its_maximum_and_ends_empty(

@@ -137,17 +137,19 @@ def run_columns(alias: str) -> str:
     return ", ".join(f"{alias}.{name}" for name in RUN_FIELDS)
 
 
+#: SQL: the order in which rows `i` of runs are inserted. Writers that insert unique keys in one order cannot deadlock.
+INSERT_ORDER = "ORDER BY i.unique_key, i.ord"
 #: SQL: inserts fresh runs from the CTE `i`, created at the instant in the CTE `t`. Skips a run whose id, fire or unique
 #: key exists.
 INSERT_FRESH = f"""
-    INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {", ".join(FRESH_VALUES)} FROM i ORDER BY i.ord
+    INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {", ".join(FRESH_VALUES)} FROM i {INSERT_ORDER}
     ON CONFLICT DO NOTHING"""  # noqa: S608 - column names, no input
 
 
 #: Parameters: RUN_COLUMNS. Inserts runs in any state, but skips a run whose id, fire or unique key exists. Returns the
 #: ids of the inserted runs.
 INSERT_RUNS = f"""
-INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {run_columns("i")} FROM {unnest_columns(RUN_COLUMNS)} ORDER BY i.ord
+INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {run_columns("i")} FROM {unnest_columns(RUN_COLUMNS)} {INSERT_ORDER}
 ON CONFLICT DO NOTHING RETURNING id
 """  # noqa: S608
 

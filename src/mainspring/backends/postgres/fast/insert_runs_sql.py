@@ -15,6 +15,7 @@ from mainspring.backends.postgres.apply_sql import insert_bodies_ctes
 from mainspring.backends.postgres.rows import (
     FRESH_COLUMNS,
     FRESH_VALUES,
+    INSERT_ORDER,
     NOW_SQL,
     RUN_FIELDS,
     SCHEDULE_VALUES,
@@ -88,6 +89,8 @@ def statement(varying: tuple[int, ...], *, with_bodies: bool = False, with_advan
         rows = f"unnest({slots}) WITH ORDINALITY AS i({', '.join(names[i] for i in varying)}, ord)"
     fresh = ", ".join(value_of[value[2:]] if value.startswith("i.") else value for value in FRESH_VALUES)
     order = "ORDER BY i.ord" if varying else ""
+    has_keys = value_of["unique_key"] == "i.unique_key"
+    key_order = INSERT_ORDER if has_keys else order
     before, only, after = "", "", ""
     # `IS TRUE` makes the query planner use hashed look-ups: it would run plain `IN` conditions as joins, row by row.
     answer = """n.got, CASE WHEN n.got < (SELECT count(*) FROM i) THEN (SELECT array_agg(r.id) FROM r) END AS ids
@@ -102,7 +105,7 @@ FROM t, (SELECT count(*) AS got FROM r) n"""
 WITH t AS MATERIALIZED (SELECT {NOW_SQL} AS now),{before}
 i AS MATERIALIZED (SELECT * FROM {rows}),
 r AS (
-    INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {fresh} FROM i {only} {order}
+    INSERT INTO §run ({", ".join(RUN_FIELDS)}) SELECT {fresh} FROM i {only} {key_order}
     ON CONFLICT DO NOTHING RETURNING id, body),{after}
 e AS (
     INSERT INTO §event (at, ns, schedule_id, run_id, n, type, v, actor, change, data)
