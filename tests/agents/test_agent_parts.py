@@ -167,6 +167,8 @@ def test_text_of_any_bytes_can_be_kept() -> None:
         ('{"note": "the token: \\"x\\"", "passwd": "y"}', '{"note": "the token: \\"x\\"", "passwd": "[redacted]"}'),
         ('{"token": "a\nb", "n": 1}', '{"token": "[redacted]", "n": 1}'),
         ("basic dXNlcjpwYXNz", "basic [redacted]"),
+        (f"bearer{' ' * 30}abcdefg", "bearer [redacted]"),
+        (f'{{"token"{" " * 30}:{" " * 30}"a"}}', f'{{"token"{" " * 30}:{" " * 30}"[redacted]"}}'),
         ("nothing to hide", "nothing to hide"),
     ],
 )
@@ -180,6 +182,8 @@ def test_secrets_are_blacked_out(text: str, kept: str) -> None:
         '"' + "token" * 13_000 + '"' + " " * 65_000,
         '"token" ' * 16_000,
         '"token":' * 16_000,
+        ('"token"' + " " * 993) * 130,
+        ('"token":' + " " * 992) * 130,
         '"token":"' + '\\"' * 65_000,
         '"' * 131_072,
         ("token" * 20 + '"') * 1_300,
@@ -188,7 +192,20 @@ def test_secrets_are_blacked_out(text: str, kept: str) -> None:
         '{"password": "x"}' * 7_700,
         "whsec_" * 21_000,
     ],
-    ids=["name", "names", "colons", "backslashes", "quotes", "long-names", "spaces", "bearers", "values", "whsec"],
+    ids=[
+        "name",
+        "names",
+        "colons",
+        "spaces-before",
+        "spaces-after",
+        "backslashes",
+        "quotes",
+        "long-names",
+        "spaces",
+        "bearers",
+        "values",
+        "whsec",
+    ],
 )
 def test_no_response_of_an_agent_takes_long_to_redact(text: str) -> None:
     """The largest callback has 128 KiB. Before, one such text took 2.9 s of CPU time, in which no other code ran."""

@@ -21,13 +21,13 @@ REDACTED = "[redacted]"
 
 #: Content-Encoding → zlib's parameter `wbits`, which selects the format.
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-#: The name of a JSON member (group 1) and the beginning of its value, which is a string. The bounds keep the time of a
-#: search linear: a text of quotation marks and spaces must not block the event loop.
-_MEMBER = re.compile(r'"([^"]{1,200})"\s{0,20}:\s{0,20}"')
+#: The name of a JSON member (group 1) and the beginning of its value, which is a string. The bound, and repetitions
+#: that never backtrack (`*+`), keep a search linear: a text of quotation marks must not block the event loop.
+_MEMBER = re.compile(r'"([^"]{1,200})"\s*+:\s*+"')
 _SECRET_NAME = re.compile(r"(?i)password|passwd|secret|token|api[_-]?key|authorization|credential|cookie")
 #: The rest of a JSON string after its first quotation mark, also if the text ends inside it. It never backtracks.
 _STRING_REST = re.compile(r'(?s:[^"\\]|\\.)*+\\?"?')
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s{1,20}[\w.~+/=-]{6,}")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s++[\w.~+/=-]{6,}")
 _WHSEC = re.compile(r"whsec_[A-Za-z0-9+/=]+")
 
 
