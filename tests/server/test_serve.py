@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -57,7 +58,30 @@ def test_the_next_command_that_it_prints_works(tmp_path: Path) -> None:
         assert words[0] == "curl"
         made = one.post("/api/schedules", content=words[-1], headers={"Content-Type": "application/json"})
         assert made.status_code == 201, made.text
-        assert [row["name"] for row in one.get("/api/schedules").json()] == ["hello"]
+        assert [row["name"] for row in one.get("/api/schedules").json()] == ["first"]
+
+
+def test_the_first_schedule_succeeds_and_its_response_is_what_the_echo_agent_received(tmp_path: Path) -> None:
+    import shlex
+
+    with serving(tmp_path) as one:
+        words = shlex.split(one.line("^Next: ").string.removeprefix("Next: "))
+        made = one.post("/api/schedules", content=words[-1], headers={"Content-Type": "application/json"}).json()
+        run = one.post("/api/schedules/first/trigger").json()
+        ended = wait_for(lambda: _ended(one.get(f"/api/executions/{run['id']}").json()), "the end of the run")
+        assert ended["status"] == "success", ended
+        answer = json.loads(ended["response"]["body"])
+        assert answer["echo"] == {"say": "hello"}
+        assert (answer["scheduleId"], answer["attempt"]) == (made["id"], "1")
+
+
+def _ended(run: dict[str, Any]) -> dict[str, Any] | None:
+    return run if run["status"] in ("success", "failed") else None
+
+
+def test_the_next_command_of_a_service_that_may_not_call_itself_only_lists(tmp_path: Path) -> None:
+    with serving(tmp_path, env={"MAINSPRING_AGENTS__ALLOW_PRIVATE": "false"}) as one:
+        assert one.line("^Next: ").string.strip() == f"Next: curl {one.url}/api/schedules"
 
 
 WRONG = [

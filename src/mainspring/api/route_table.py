@@ -10,10 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.agents.callbacks import CallbackReply
-from mainspring.api.routes import callbacks, executions, health, schedules
+from mainspring.api.routes import callbacks, echo, executions, health, schedules
 from mainspring.api.routes import events as stream
 from mainspring.api.schemas import (
     CancelBody,
+    EchoView,
     EmptyBody,
     ExecutionQuery,
     ExecutionView,
@@ -78,6 +79,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 BODY_PROBLEMS = (400, 413, 415)
 SCHEDULE_PATH = "/api/schedules/{id}"
 EXECUTION_PATH = "/api/executions/{id}"
+ECHO_PATH = "/api/echo"
 CALLBACK_PATH = "/api/callbacks/{run_id}"
 
 #: Routes that every role serves; a planner or a worker serves only these.
@@ -254,6 +256,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         problems=(404, 503),
         resumes=True,
         tag="events",
+    ),
+    Endpoint(
+        method="POST",
+        path=ECHO_PATH,
+        handler=echo.echo,
+        summary="Agent to try a schedule with: answers with the body that it receives",
+        body=Any,
+        answer=EchoView,
+        problems=(413,),
+        tag="service",
     ),
     Endpoint(
         method="GET",

@@ -326,6 +326,15 @@ class ExecutionView(Struct, kw_only=True, rename="camel"):
     attempt_details: list[AttemptView] | UnsetType = UNSET
 
 
+class EchoView(Struct, kw_only=True, rename="camel"):
+    """What the echo agent received: the body, and the headers of the call about its fire (null in other requests)."""
+
+    echo: Any
+    schedule_id: str | None
+    fire_time: str | None
+    attempt: str | None
+
+
 class SecretView(Struct, kw_only=True, rename="camel"):
     """New signing secret of a schedule; no later answer shows it again."""
 

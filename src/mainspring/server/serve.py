@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from mainspring.api.route_table import ECHO_PATH
 from mainspring.app.internals import host_of, http_agents_of, runner_of
 from mainspring.app.mainspring import Mainspring
 from mainspring.app.shutdown import Stopper
@@ -221,12 +222,22 @@ def _print_address(settings: ServeSettings, print_line: Callable[[str], Any]) ->
     """Print a line with the address of the service, and a line with a command to try next."""
     url = settings.url
     print_line(f"Mainspring serves at {url}  ({redact_url(settings.store)}, role {settings.role}); Ctrl-C stops")
-    key = "" if settings.server.on_loopback and not settings.server.require_key else ' -H "Authorization: Bearer $KEY"'
     if settings.role not in ("all", "api"):
         print_line(f"Next: curl {url}/ready")
         return
-    body = '{"name": "hello", "cronExpression": "* * * * *", "agentId": "me", "agentUrl": "http://localhost:8000/"}'
-    print_line(f"Next: curl {url}/api/schedules{key} -H 'Content-Type: application/json' -d '{body}'")
+    key = "" if settings.server.on_loopback and not settings.server.require_key else ' -H "Authorization: Bearer $KEY"'
+    if key or not agent_settings(settings).allow_private:  # the service may not call itself
+        print_line(f"Next: curl {url}/api/schedules{key}")
+    else:
+        json_type, first = "'Content-Type: application/json'", _first_schedule(settings)
+        print_line(f"Next: curl {url}/api/schedules -H {json_type} -d '{first}'")
+
+
+def _first_schedule(settings: ServeSettings) -> str:
+    """Return the JSON of a schedule that calls the service's own echo agent once a minute."""
+    host, port = settings.server.host, settings.server.port
+    agent = f"http://{f'[{host}]' if ':' in host else host}:{port}{ECHO_PATH}"
+    return f'{{"name": "first", "cronExpression": "* * * * *", "agentUrl": "{agent}", "payload": {{"say": "hello"}}}}'
 
 
 def notify_systemd(message: str) -> None:
