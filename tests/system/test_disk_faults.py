@@ -111,6 +111,7 @@ def test_a_read_only_file_is_refused_by_name_and_not_changed(tmp_path: Path, wha
         [sys.executable, "-c", OPEN, str(db)], capture_output=True, text=True, timeout=50, check=False
     )
     folder.chmod(0o777)
+    db.chmod(0o600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("StoreReadOnly")
     assert str(db) in done.stdout

@@ -64,6 +64,7 @@ def restored(request: pytest.FixtureRequest, tmp_path: Path) -> Restored:
 def _restore(backend: str, data: bytes, folder: Path) -> tuple[str, Callable[[], list[Any]]]:
     if backend == "sqlite":
         path = folder / "store.db"
+        path.touch(0o600)
         path.write_bytes(data)
         return f"sqlite:///{path}", lambda: _sqlite_schema(path)
     if backend == "postgres":

@@ -52,6 +52,14 @@ def _read_options(query: str, known: tuple[str, ...]) -> dict[str, str]:
     return options
 
 
+def _read_boolean(options: dict[str, str], name: str) -> bool:
+    """Return the option `name`, False if it is not given. Raises: InvalidInput for a value that is no boolean."""
+    found = _BOOLEANS.get(options.get(name, "0").lower())
+    if found is None:
+        raise InvalidInput("url", f"{name}={options[name]!r} is not known", "Use 1 or 0")
+    return found
+
+
 def _memory(url: str, clock: Clock) -> Store:
     """Return a new, empty store in memory. Raises: InvalidInput if the URL has more than `memory://`."""
     from mainspring.backends.memory.store import MemoryStore
@@ -78,7 +86,7 @@ def _sqlite(url: str, clock: Clock) -> Store:
         raise InvalidInput("url", "SQLite's :memory: is not supported", "Write memory://")
     if "\0" in path:
         raise InvalidInput("url", "the path contains a NUL character", _SQLITE_FORMS)
-    options = _read_options(query, ("synchronous", "force"))
+    options = _read_options(query, ("synchronous", "force", "shared"))
     synchronous = options.get("synchronous", "full").lower()
     if synchronous not in ("full", "normal"):
         raise InvalidInput(
@@ -86,10 +94,8 @@ def _sqlite(url: str, clock: Clock) -> Store:
             f"synchronous={synchronous!r} is not known",
             "Use full (survives power loss) or normal (the last commits may be lost with the power)",
         )
-    force = _BOOLEANS.get(options.get("force", "0").lower())
-    if force is None:
-        raise InvalidInput("url", f"force={options['force']!r} is not known", "Use 1 or 0")
-    return SqliteStore(path, clock, synchronous=synchronous, force=force)
+    force, shared = (_read_boolean(options, name) for name in ("force", "shared"))
+    return SqliteStore(path, clock, synchronous=synchronous, force=force, shared=shared)
 
 
 def _postgres(url: str, clock: Clock) -> Store:

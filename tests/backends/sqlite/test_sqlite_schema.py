@@ -25,6 +25,7 @@ from mainspring.testing.contract.factories import (
 
 async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
+    path.touch(0o600)
     connection = sqlite3.connect(path, isolation_level=None)
     for statement in split_statements(load_migrations()[0]):
         connection.execute(statement)
@@ -48,6 +49,7 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) 
 @pytest.mark.tampers
 async def test_gates_of_an_earlier_schema_keep_their_limits_and_holders(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
+    path.touch(0o600)
     connection = sqlite3.connect(path, isolation_level=None)
     for migration in load_migrations()[:7]:
         for statement in split_statements(migration):

@@ -20,6 +20,7 @@ from mainspring.backends.sqlite.errors import (
     primary_code,
     translate_error,
 )
+from mainspring.backends.sqlite.file_modes import check_private, create_private_file
 from mainspring.backends.sqlite.filesystems import filesystem_of, is_network
 from mainspring.backends.sqlite.rows import MAX_STATEMENT_ROWS, expand_rows, statement_size
 from mainspring.backends.sqlite.schema import (
@@ -52,8 +53,8 @@ class Database:
 
     To be used by one thread at a time, in the process that opened it. `clock`: None means the system's clock.
     `synchronous`: SQLite's setting of that name, "FULL", "EXTRA" or "NORMAL". `force`: open the file even on a network
-    file system. `failpoint`: called with the names of places in the code, for tests. `busy_timeout`: how long to wait
-    for other writers, in ms.
+    file system. `shared`: open it even if other users may read or write it. `failpoint`: called with the names of
+    places in the code, for tests. `busy_timeout`: how long to wait for other writers, in ms.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class Database:
         force: bool,
         failpoint: Callable[[str], None] | None,
         busy_timeout: Ms = BUSY_TIMEOUT_MS,
+        *,
+        shared: bool = False,
     ) -> None:
         if synchronous.upper() not in ("FULL", "NORMAL", "EXTRA"):
             raise InvalidInput("synchronous", f"{synchronous!r} is not known", 'Use "full", "extra" or "normal"')
@@ -84,6 +87,7 @@ class Database:
         self.gates_refused = False
         self._synchronous = synchronous.upper()
         self._force = force
+        self._shared = shared
         self._failpoint = failpoint
         self._busy_timeout = busy_timeout
         self._connection: sqlite3.Connection | None = None
@@ -103,7 +107,9 @@ class Database:
 
         Its writes do not wait while another connection is writing: they fail at once.
         """
-        return Database(self.path, self.clock, self._synchronous, self._force, self._failpoint, busy_timeout=0)
+        return Database(
+            self.path, self.clock, self._synchronous, self._force, self._failpoint, busy_timeout=0, shared=self._shared
+        )
 
     @property
     def uses_system_clock(self) -> bool:
@@ -259,14 +265,17 @@ class Database:
     # ── open, close ────────────────────────────────────────────────────────
 
     def open(self) -> None:
-        """Open the file or create it: check its directory and content, and bring its schema up to date.
+        """Open the file or create it: check its directory, permissions and content, and bring its schema up to date.
 
-        Leases from before the machine's last restart are ended. If this process has the file open already, nothing is
-        done. Raises: `StoreError` with a remedy if the file cannot be used.
+        A new file is for its owner alone, and a file that is not is refused, unless the store is `shared`. Leases from
+        before the machine's last restart are ended. If this process has the file open already, nothing is done. Raises:
+        `StoreError` with a remedy if the file cannot be used.
         """
         if self._connection is not None and self._pid == os.getpid():
             return
         self._check_place()
+        if not self._shared:
+            create_private_file(os.path.realpath(self.path))
         self._survive_forks()
         stopwatch = SystemClock().monotonic
         deadline = stopwatch() + 2 * self._busy_timeout / 1000
@@ -384,6 +393,8 @@ class Database:
             connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout}")
             scripts = load_migrations()
             version = read_version(connection, self.path, len(scripts))
+            if not self._shared and not self._reopen:  # a file that was opened is not refused after a fork
+                check_private(os.path.realpath(self.path))
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode != "wal":
                 raise StoreUnavailable(f"{self.path}: this file system does not allow SQLite's WAL mode ({mode})")

@@ -40,7 +40,8 @@ class SqliteStore:
     """A store in one file, with one connection. Any number of processes of one machine may open the file.
 
     `clock`: None means the system's clock. `synchronous`: SQLite's setting of that name, "FULL", "EXTRA" or "NORMAL".
-    `force`: open the file even on a network file system. `failpoint`: called with the names of places in the code, for
+    `force`: open the file even on a network file system. `shared`: open it even if other users may read or write it,
+    and leave the permissions of a new file to the umask. `failpoint`: called with the names of places in the code, for
     tests.
     """
 
@@ -55,9 +56,10 @@ class SqliteStore:
         *,
         synchronous: str = "FULL",
         force: bool = False,
+        shared: bool = False,
         failpoint: Callable[[str], None] | None = None,
     ) -> None:
-        self._use(Database(os.fspath(path), clock, synchronous, force, failpoint))
+        self._use(Database(os.fspath(path), clock, synchronous, force, failpoint, shared=shared))
 
     def _use(self, db: Database) -> None:
         """Set the fields of a new store object, with `db` as connection: for the constructor and `open_beside`."""
