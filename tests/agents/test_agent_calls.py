@@ -169,7 +169,9 @@ async def test_a_refused_connection_is_tried_again(ms: Mainspring) -> None:
     assert "hidden" not in (run.error or "")
 
 
-async def test_gone_pauses_the_schedule_and_says_why(ms: Mainspring, there: AgentProcess) -> None:
+async def test_gone_pauses_the_schedule_and_says_why(
+    ms: Mainspring, there: AgentProcess, caplog: pytest.LogCaptureFixture
+) -> None:
     run = await called(ms, there.url("/status/410"))
     assert (run.state, run.reason, run.failures) == (State.FAILED, "gone", 1)
     for _ in range(500):  # the settler does it soon
@@ -180,6 +182,9 @@ async def test_gone_pauses_the_schedule_and_says_why(ms: Mainspring, there: Agen
     assert schedule.state == "paused"
     assert "answered 410" in (schedule.reason or "")
     assert any(isinstance(event, SchedulePaused) for event in await ms.events(schedule="x"))
+    (line,) = [record.getMessage() for record in caplog.records if "was paused" in record.getMessage()]
+    assert line.startswith("schedule 'x' was paused: gone: ")
+    assert line.endswith("To resume it: mainspring schedules resume x")
 
 
 # ── large, slow and hostile answers ────────────────────────────────────────

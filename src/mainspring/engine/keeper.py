@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from mainspring.engine.automatic_pause import log_automatic_pause
 from mainspring.engine.leader import Leader
 from mainspring.engine.loop import Loop
 from mainspring.engine.presence import INSTANCE_PREFIX, list_instances
@@ -156,6 +157,7 @@ class Keeper(Loop):
             for schedule in page:
                 if schedule.name not in declared and schedule.updated_at <= horizon:
                     await self._pause(schedule, "not_declared")
+                    log_automatic_pause(schedule, "not_declared")
                     paused += 1
             if len(page) < UNDECLARED_PAGE_ROWS or not self._leader.leads:
                 return paused

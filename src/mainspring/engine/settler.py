@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
 
+from mainspring.engine.automatic_pause import log_automatic_pause
 from mainspring.engine.commit.batcher import Batcher
 from mainspring.engine.lookahead import Lookahead
 from mainspring.engine.loop import Loop
@@ -294,7 +295,9 @@ class Settler(Loop):
             draft = await self._draft_touched(row, due.now)
             if draft is None:
                 continue
-            await self._batcher.submit(draft.change(self._change_id(), touched=row.touched))
+            result = await self._batcher.submit(draft.change(self._change_id(), touched=row.touched))
+            if result.ok and row.schedule.state == "active" and draft.schedule.state == "paused":
+                log_automatic_pause(row.schedule, draft.schedule.reason or "")
         return 0.0 if len(due.schedules) >= DUE_BATCH_ROWS else self.poll
 
     async def _must_wait_for_open_runs(self, row: DueSchedule) -> bool:

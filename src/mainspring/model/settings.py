@@ -13,6 +13,8 @@ from mainspring.model.instant import Duration, Ms, duration_ms, format_duration
 
 #: The URL of the store for a program, command or service that is given no store: a file in the working directory.
 DEFAULT_STORE_URL = "sqlite:///mainspring.db"
+#: The namespace of a program that names none.
+DEFAULT_NAMESPACE = "default"
 #: The shortest lease, in milliseconds: a shorter one would end before it can be renewed reliably.
 MIN_LEASE_MS = 300
 #: The highest value of the option `payload_limit`.
@@ -26,7 +28,7 @@ MAX_CONCURRENT_RUNS = 10_000
 class Settings(Struct, frozen=True, kw_only=True):
     """The settings of the engine of one instance; durations in milliseconds."""
 
-    namespace: str = "default"
+    namespace: str = DEFAULT_NAMESPACE
     #: The name under which instances of one program share a leader and declare their schedules.
     app: str = "mainspring"
     #: The version of the program's code. If two live versions declare a schedule differently, the newer version wins.
@@ -57,7 +59,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def make_settings(
     *,
-    namespace: str = "default",
+    namespace: str = DEFAULT_NAMESPACE,
     app: str = "mainspring",
     version: str = "",
     queues: Sequence[str] = ("default",),

@@ -1,0 +1,72 @@
+"""`mainspring schedules`: commands on single schedules of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mainspring.cli.common import check_exists
+from mainspring.model.settings import DEFAULT_NAMESPACE, DEFAULT_STORE_URL
+
+if TYPE_CHECKING:
+    from mainspring.app.mainspring import Mainspring
+
+T = TypeVar("T")
+
+
+@click.group()
+def schedules() -> None:
+    """Act on a schedule of a store, also while programs run on the store."""
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options `--store URL` and `--namespace NAME`; the command receives them as `url` and `ns`."""
+    where = f"URL of the store; default: $MAINSPRING_URL, then {DEFAULT_STORE_URL}."
+    command = click.option(
+        "--namespace", "ns", default=DEFAULT_NAMESPACE, show_default=True, help="Namespace of the schedule."
+    )(command)
+    return click.option("--store", "url", metavar="URL", help=where)(command)
+
+
+def with_app(url: str | None, ns: str, work: Callable[[Mainspring], Coroutine[Any, Any, T]]) -> T:
+    """Open the store at `url` as an app of namespace `ns` without tasks, and return what `work(app)` returns.
+
+    `url` None stands for $MAINSPRING_URL, else `DEFAULT_STORE_URL`. Raises: MainspringError for a store that is not
+    there, and whatever `work` raises.
+    """
+    from mainspring.app.mainspring import Mainspring
+
+    url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
+    check_exists(url)
+
+    async def run() -> T:
+        app = Mainspring(url, namespace=ns)
+        try:
+            return await work(app)
+        finally:
+            await app.close()
+
+    return asyncio.run(run())
+
+
+@schedules.command()
+@click.argument("name")
+@place_options
+def resume(name: str, url: str | None, ns: str) -> None:
+    """Plan runs of the paused schedule NAME again. Its fires during the pause never run. NAME may be its id.
+
+    Example: mainspring schedules resume nightly
+    """
+
+    async def work(app: Mainspring) -> str:
+        before = await app.get(name)
+        if before.state != "paused":
+            return f"{before.name} is {before.state}, not paused; nothing was changed"
+        await app.resume(name)
+        return f"{before.name} is resumed; it was paused: {before.reason}"
+
+    click.echo(with_app(url, ns, work))
