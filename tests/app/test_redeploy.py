@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mainspring import Context, Mainspring, State
+from mainspring import Context, Cron, Mainspring, State, Window
 from mainspring.app.internals import host_of, runner_of
 from mainspring.ledger.account import ledger
 from mainspring.model.events import DeclarationConflict, SchedulePaused, ScheduleResumed, ScheduleUpdated
@@ -130,6 +130,19 @@ async def test_changed_is_a_new_revision_that_affects_only_later_fires(app: Decl
         (event,) = await t.app.events(types=[ScheduleUpdated])
         assert isinstance(event, ScheduleUpdated)
         assert (event.changed, event.by, event.origin) == (("trigger",), "code@2", "code")
+        await check_ledger(t)
+
+
+async def test_a_window_that_was_stored_in_utc_moves_to_the_schedules_zone_as_a_new_revision(app: Declare) -> None:
+    """Earlier versions stored UTC for a window without a zone, and the code now means the schedule's zone."""
+    cron, window = Cron("0 9 * * *", tz="Europe/Berlin"), Window("08:00-18:00")
+    async with travel(app(cron=cron, window=replace(window, tz="UTC")), START) as t:
+        assert (await t.app.get("nightly")).revision == 1
+    async with travel(app(cron=cron, window=window), at(9)) as t:
+        schedule = await t.app.get("nightly")
+        assert schedule.revision == 2
+        assert schedule.spec.options is not None
+        assert schedule.spec.options.window == replace(window, tz="Europe/Berlin")
         await check_ledger(t)
 
 

@@ -15,6 +15,10 @@ from mainspring.backends.memory.store import MemoryStore
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import RunScheduled
 from mainspring.model.instant import Ms, instant_ms
+from mainspring.model.policies import WindowSpec
+from mainspring.model.schedule import Schedule
+from mainspring.rules.definition import SpecTarget, build_spec, digest_of
+from mainspring.rules.next_run import find_next_run
 from mainspring.rules.planning import start_offset
 from mainspring.rules.windows import is_open, next_opening
 from mainspring.testing.time_travel import travel
@@ -77,6 +81,81 @@ def test_a_wrong_segment_is_refused_with_the_reason(wrong: str) -> None:
     with pytest.raises(InvalidInput) as told:
         Window(wrong)
     assert told.value.field == "window.segments"
+
+
+# ── the zone of a window ──
+
+
+@pytest.mark.parametrize("start", ["2026-01-12T00:00Z", "2026-07-06T00:00Z"])
+async def test_a_window_without_a_zone_is_in_the_schedules_zone_in_winter_and_summer(start: str) -> None:
+    app = App(tz="Europe/Berlin")
+    async with travel(app.ms, start) as t:
+        await app.ms.schedule("s", "note", cron="0 9 * * Mon-Fri", window=Window("08:00-18:00"))
+        await t.advance("7d")
+        assert [fire.hour for fire in app.fires] == [9] * 5  # in Berlin
+        assert window_zone(await app.ms.get("s")) == "Europe/Berlin"
+
+
+async def test_the_zone_is_that_of_the_schedule_then_of_its_cron_then_of_the_app() -> None:
+    app, window = App(tz="Europe/Berlin"), Window("09:00-17:00")
+    async with travel(app.ms, START):
+        own = await app.ms.schedule("own", "note", every="1h", tz="Asia/Tokyo", window=window)
+        cron = await app.ms.schedule("cron", "note", cron=Cron("0 * * * *", tz="Asia/Seoul"), window=window)
+        apps = await app.ms.schedule("app", "note", every="1h", window=window)
+        said = await app.ms.schedule("said", "note", every="1h", window=Window("09:00-17:00", tz="UTC"))
+        assert [window_zone(one) for one in (own, cron, apps, said)] == [
+            "Asia/Tokyo",
+            "Asia/Seoul",
+            "Europe/Berlin",
+            "UTC",
+        ]
+
+
+async def test_a_window_in_the_schedules_zone_follows_it_to_a_new_zone_and_another_stays() -> None:
+    app = App(tz="Europe/Berlin")
+    async with travel(app.ms, START):
+        await app.ms.schedule("s", "note", every="1h", window=Window("09:00-17:00"))
+        assert window_zone(await app.ms.update("s", tz="Asia/Tokyo")) == "Asia/Tokyo"
+        await app.ms.update("s", window=Window("09:00-17:00", tz="UTC"))
+        assert window_zone(await app.ms.update("s", tz="Europe/Berlin")) == "UTC"
+        assert window_zone(await app.ms.update("s", window=Window("08:00-17:00"))) == "Europe/Berlin"
+
+
+def test_the_digest_of_a_window_in_utc_is_that_of_earlier_versions() -> None:
+    """Else each redeploy of a program in UTC would write a new revision of every schedule with a window."""
+
+    def digest(window: WindowSpec) -> str:
+        return digest_of(build_spec(SpecTarget("note"), {"every": "1h", "window": window}, name="s", now=0))
+
+    of_version_1 = "875a5bd5fcf83a01553bf0fa6aaf87ba"
+    assert digest(Window("09:00-17:00")) == digest(Window("09:00-17:00", tz="UTC")) == of_version_1
+
+
+async def test_the_next_run_is_a_fire_that_will_run(app: App) -> None:
+    """At most `grace` before an opening, a fire is planned as a run. It usually begins too early and is skipped."""
+    async with travel(app.ms, at(16, 44)) as t:
+        await app.ms.schedule("s", "note", cron="* * * * *", window=Window("18:00-20:00"))
+        schedule = await app.ms.get("s")
+        assert (schedule.next_at, find_next_run(schedule)) == (ms_at(17, 59), ms_at(18))
+        await t.advance("80m")
+        assert app.fires[0] == at(18)
+        assert find_next_run(await app.ms.pause("s")) is None
+
+
+async def test_the_next_run_passes_over_days_on_which_the_window_is_shut(app: App) -> None:
+    async with travel(app.ms, at(10)):
+        await app.ms.schedule("s", "note", cron="0 9 * * *", window=Window("08:00-18:00", weekdays="sat"))
+        assert find_next_run(await app.ms.get("s")) == ms_at(9, day=10)
+        await app.ms.schedule("never", "note", cron="0 9 * * *", window=Window("12:00-18:00"))
+        assert find_next_run(await app.ms.get("never")) is None
+        await app.ms.schedule("ended", "note", cron="0 9 * * *", end=at(8, day=6))
+        assert find_next_run(await app.ms.get("ended")) is None
+
+
+def window_zone(schedule: Schedule) -> str:
+    assert schedule.spec.options is not None
+    assert schedule.spec.options.window is not None
+    return schedule.spec.options.window.tz
 
 
 # ── windows through the engine ──

@@ -43,8 +43,12 @@ def changed_fields(view: ScheduleView, wanted: ScheduleUpdate) -> ScheduleUpdate
         if value is UNSET:
             continue
         shown = getattr(view, field.name, UNSET)
+        if isinstance(value, WindowBody) and value.timezone is UNSET:
+            value = msgspec.structs.replace(value, timezone=view.timezone)
         if (len(when) > 1 and field.name in when) or shown is UNSET or not _is_same(field.name, value, shown):
-            found[field.name] = value
+            found[field.name] = getattr(wanted, field.name)
+    if "timezone" in found and wanted.window is not UNSET:
+        found["window"] = wanted.window  # else the window would follow the schedule to its new zone
     return ScheduleUpdate(**found)
 
 

@@ -443,7 +443,7 @@ def amend_retry(base: RetryPolicy, body: RetryBody) -> RetryPolicy:
 
 def parse_window(body: WindowBody) -> WindowSpec:
     """Return the time window that a request describes. Raises: InvalidInput."""
-    return Window(*body.segments, weekdays=tuple(body.weekdays), tz=body.timezone)
+    return Window(*body.segments, weekdays=tuple(body.weekdays), tz=_or_default(body.timezone, None))
 
 
 def check_min_interval(api: Api, spec: ScheduleSpec) -> None:

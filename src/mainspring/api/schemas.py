@@ -70,7 +70,7 @@ class RetryBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True
 class WindowBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Window in a request: the weekdays and times of day at which an execution may start."""
 
-    timezone: ZoneText = "UTC"
+    timezone: Annotated[ZoneText, Meta(description="left out: the zone of the schedule")] | UnsetType = UNSET
     weekdays: Annotated[list[Annotated[str, Meta(max_length=16)]], Meta(max_length=7, examples=[["mon", "fri"]])] = []
     segments: Annotated[
         list[Annotated[str, Meta(max_length=20)]], Meta(max_length=24, examples=[["09:00-12:00", "13:00-18:00"]])

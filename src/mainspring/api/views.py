@@ -30,6 +30,7 @@ from mainspring.model.policies import Priority, PriorityName, RetryPolicy, RunOp
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
+from mainspring.rules.next_run import find_next_run
 from mainspring.rules.triggers import compile_trigger
 
 #: Shown in place of a header's value.
@@ -94,7 +95,7 @@ def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | 
         queue=spec.queue,
         timeout_ms=options.timeout,
         recovery=options.recovery or "retry",
-        next_run=format_instant(schedule.next_at) if schedule.state == "active" else None,
+        next_run=format_instant(find_next_run(schedule)),
         fired=schedule.fired,
         created_at=isoformat(schedule.created_at),
         updated_at=isoformat(schedule.updated_at),

@@ -157,6 +157,7 @@ class WindowSpec(Struct, frozen=True, omit_defaults=True):
     Without segments, the whole day belongs to the window.
     """
 
+    #: Stored windows name a zone. "" in a new window: the zone of the schedule that gets it.
     tz: str = "UTC"
     weekdays: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
     segments: tuple[Segment, ...] = ()

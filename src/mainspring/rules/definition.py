@@ -36,6 +36,7 @@ from mainspring.model.policies import (
 from mainspring.model.schedule import ScheduleSpec
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.rules.triggers import At, Cron, Every, Trigger
+from mainspring.rules.windows import resolve_zone
 
 TERMINAL = ("keep", "delete")
 #: Upper bound of the option `replay_max`, in fires.
@@ -73,7 +74,7 @@ class PolicyOptions(TypedDict, total=False):
     end: datetime | None
     #: The schedule finishes after this number of fires.
     max_runs: int | None
-    #: Runs may begin only inside this window.
+    #: Runs may begin only inside this window. A window without a zone is in the schedule's zone.
     window: WindowSpec | None
     #: A run that has not begun this long after its due time is skipped.
     start_deadline: Duration | None
@@ -166,11 +167,12 @@ def amend(
 ) -> ScheduleSpec:
     """Return the definition `spec` with the `WhenAndHow` options in `changes` applied; options not in `changes` stay.
 
-    `target` replaces task, payload, gates and request in any case. A policy that is changed to None gets its default,
-    and `tz` changed to None gets the zone of the trigger, else `default_tz`. A new zone also applies to the old cron
-    trigger, unless `changes` replaces it. `name` is the schedule's name with its namespace; the values of `H` in a new
-    cron expression are derived from it. The option `delay` counts from `now`. Raises `InvalidInput`, which names the
-    option at fault and shows a valid value.
+    `target` replaces task, payload, gates and request in any case. A policy that is changed to None gets its
+    default, and `tz` changed to None gets the zone of the trigger, else `default_tz`. A new zone also applies to
+    the old cron trigger, and to the old window if that was in the schedule's zone, unless `changes` replaces them.
+    `name` is the schedule's name with its namespace; the values of `H` in a new cron expression are derived from
+    it. The option `delay` counts from `now`. Raises `InvalidInput`, which names the option at fault and shows a
+    valid value.
     """
     check_options(changes)
     has_trigger = any(key in changes for key in TRIGGER_OPTIONS)
@@ -299,14 +301,20 @@ def _with_policies(
     """
     fields = _parse_fields(policies, _SPEC_PARSERS, _DEFAULTS)
     amended = replace(spec, tz=tz, **fields)
+    run_fields = _parse_fields(policies, _RUN_PARSERS, _DEFAULT_OPTIONS)
+    before = spec.options or _DEFAULT_OPTIONS
+    if "window" in run_fields:
+        run_fields["window"] = resolve_zone(run_fields["window"], tz)
+    elif before.window is not None and before.window.tz == spec.tz != tz:
+        run_fields["window"] = replace(before.window, tz=tz)  # it was in the schedule's zone, and stays in it
     if ("start" in fields or "end" in fields) and _ends_before_start(amended):
         raise InvalidInput("end", "lies before start", "Give an end after the start")
     options = replace(
-        spec.options or _DEFAULT_OPTIONS,
+        before,
         tz=None if tz == "UTC" else tz,
         rearm=fixed_delay or amended.terminal == "delete",
         http=http,
-        **_parse_fields(policies, _RUN_PARSERS, _DEFAULT_OPTIONS),
+        **run_fields,
     )
     return replace(amended, options=None if options == _DEFAULT_OPTIONS else options)
 

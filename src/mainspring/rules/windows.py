@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from msgspec.structs import replace
 
 from mainspring.model.errors import InvalidInput
 from mainspring.model.instant import DAY_SECONDS, Ms, instant_ms, load_zone, to_datetime
 from mainspring.model.policies import Segment, WindowSpec, check_choice
 
+#: `WindowSpec.tz` of a window that takes the zone of its schedule. Definitions replace it by that zone, so it is not
+#: stored.
+SCHEDULE_ZONE = ""
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def Window(  # noqa: N802 - it reads as the value it makes
     *segments: str | tuple[time, time],
     weekdays: str | tuple[str, ...] | list[str] = (),
-    tz: str = "UTC",
+    tz: str | None = None,
 ) -> WindowSpec:
     """Return the time window in which runs of a schedule may begin, made of segments of the day and weekdays.
 
     `Window("09:00-12:00", "13:00-18:00", weekdays="mon-fri", tz="Asia/Shanghai")`
 
     A segment does not contain its end. If it ends before it begins ("22:00-06:00"), it crosses midnight and belongs to
-    the weekday on which it begins. Without segments, the whole day is open; without weekdays, every day. Raises
-    `InvalidInput` or `UnknownZone` for a value that cannot be read.
+    the weekday on which it begins. Without segments, the whole day is open; without weekdays, every day. Without `tz`,
+    the times are in the zone of the schedule that gets the window. Raises `InvalidInput` or `UnknownZone` for a value
+    that cannot be read.
     """
-    load_zone(tz, field="window.tz")
-    return WindowSpec(tz=tz, weekdays=_parse_weekdays(weekdays), segments=tuple(_parse_segment(s) for s in segments))
+    if tz is not None:
+        load_zone(tz, field="window.tz")
+    return WindowSpec(
+        tz=SCHEDULE_ZONE if tz is None else tz,
+        weekdays=_parse_weekdays(weekdays),
+        segments=tuple(_parse_segment(s) for s in segments),
+    )
 
 
 def _parse_weekdays(value: str | tuple[str, ...] | list[str]) -> tuple[int, ...]:
@@ -71,18 +84,31 @@ def _parse_time(text: str) -> int:
     return parsed.hour * 3600 + parsed.minute * 60 + parsed.second
 
 
+def resolve_zone(window: WindowSpec | None, tz: str) -> WindowSpec | None:
+    """Return the window of a schedule with the zone `tz`: a window without a zone of its own gets `tz`."""
+    # Why `intern`: the encoder leaves a field out only if its value is the object of the default. So the digest of a
+    # window in UTC is the same whether UTC was written or not.
+    return replace(window, tz=sys.intern(tz)) if window is not None and window.tz == SCHEDULE_ZONE else window
+
+
 def is_open(window: WindowSpec, at: Ms) -> bool:
     """Return True if a run may begin at `at`: in the window's zone, it lies in a segment of an allowed weekday.
 
+    A window without a zone, which no stored schedule has, counts in UTC.
+
     Without segments, the whole day counts. A segment that crosses midnight belongs to the weekday on which it begins.
     """
-    local = to_datetime(at, load_zone(window.tz))
+    local = to_datetime(at, _zone_of(window))
     second = local.hour * 3600 + local.minute * 60 + local.second
     today = local.weekday() in window.weekdays
     yesterday = (local.weekday() - 1) % 7 in window.weekdays
     if not window.segments:
         return today
     return any(_is_inside(segment, second, today, yesterday) for segment in window.segments)
+
+
+def _zone_of(window: WindowSpec) -> ZoneInfo:
+    return load_zone(window.tz or "UTC")
 
 
 def _is_inside(segment: Segment, second: int, today: bool, yesterday: bool) -> bool:
@@ -104,7 +130,7 @@ def next_opening(window: WindowSpec, after: Ms) -> Ms | None:
     """
     if is_open(window, after):
         return after
-    tz = load_zone(window.tz)
+    tz = _zone_of(window)
     local = to_datetime(after, tz)
     starts = sorted({segment.start for segment in window.segments} | {0})
     for days in range(9):
