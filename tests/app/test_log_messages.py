@@ -26,8 +26,8 @@ async def test_a_failure_is_said_and_the_last_one_with_its_trace(caplog: pytest.
         await t.advance("10s")
     said = [(r.levelname, r.getMessage()) for r in caplog.records if "no paper left" in r.getMessage()]
     assert [level for level, _ in said] == ["WARNING", "ERROR"]
-    assert "task work: attempt 1 failed, next in about 1.0 s" in said[0][1]
-    assert "failed after 2 attempts" in said[1][1]
+    assert "task work failed (attempt 1 of 2, next in about 1.0 s): " in said[0][1]
+    assert "failed (attempt 2 of 2, not retried): " in said[1][1]
     assert 'raise ValueError("no paper left")' in said[1][1]
 
 
@@ -43,7 +43,7 @@ async def test_the_wait_for_a_retry_is_counted_from_the_failure(caplog: pytest.L
     async with travel(ms, "2026-01-01T00:00Z") as t:
         await work.enqueue()
         await t.advance("2m")
-    assert "task work: attempt 1 failed, next in about 1.0 s: " in caplog.text
+    assert "task work failed (attempt 1 of 2, next in about 1.0 s): " in caplog.text
 
 
 async def test_a_task_without_retries_failed_after_one_attempt(caplog: pytest.LogCaptureFixture) -> None:
@@ -55,7 +55,7 @@ async def test_a_task_without_retries_failed_after_one_attempt(caplog: pytest.Lo
 
     async with travel(ms, "2026-01-01T00:00Z"):
         await work.enqueue()
-    assert "task work failed after 1 attempt: " in caplog.text
+    assert "task work failed (attempt 1 of 1, not retried): " in caplog.text
 
 
 async def test_a_schedule_that_will_never_fire_is_said(caplog: pytest.LogCaptureFixture) -> None:

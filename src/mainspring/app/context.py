@@ -9,11 +9,15 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from mainspring.model.instant import load_zone, to_datetime
+from mainspring.model.run import Run
 from mainspring.ports.executor import HeldRun
+from mainspring.telemetry.run_records import run_fields
 
 log = logging.getLogger("mainspring.run")
 
 Report = Callable[[HeldRun, str], None]
+#: Returns the name of a run's schedule; None: the run has none, or the name is not known yet.
+ScheduleName = Callable[[Run], str | None]
 
 
 class Context:
@@ -23,12 +27,22 @@ class Context:
     is the value of `Mainspring(deps=…)`.
     """
 
-    __slots__ = ("_held", "_report", "deps")
+    __slots__ = ("_held", "_report", "_schedule_name", "deps")
 
-    def __init__(self, held: HeldRun, deps: Any = None, report: Report | None = None) -> None:
-        """`held` is the attempt under way. `report(held, text)` stores a progress line; None: progress is dropped."""
+    def __init__(
+        self,
+        held: HeldRun,
+        deps: Any = None,
+        report: Report | None = None,
+        schedule_name: ScheduleName = lambda run: None,
+    ) -> None:
+        """`held` is the attempt under way. `report(held, text)` stores a progress line; None: progress is dropped.
+
+        `schedule_name(run)` returns the name of the run's schedule for log lines.
+        """
         self._held = held
         self._report = report
+        self._schedule_name = schedule_name
         #: The value of `Mainspring(deps=…)`.
         self.deps = deps
 
@@ -106,6 +120,8 @@ class Context:
     def log(self, message: str, *args: object) -> None:
         """Log a line with the logger "mainspring.run" at level INFO: `ctx.log("%d rows", n)`.
 
-        The record's attributes `run_id`, `task` and `attempt` state which run wrote it.
+        The record's attributes `schedule` (the name), `schedule_id`, `task`, `run_id` and `attempt` state which run
+        wrote it.
         """
-        log.info(message, *args, extra={"run_id": self.run_id, "task": self.task, "attempt": self.attempt})
+        run = self._held.attempt.run
+        log.info(message, *args, extra=run_fields(run, self._schedule_name(run)))

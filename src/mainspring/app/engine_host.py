@@ -309,6 +309,15 @@ class EngineHost:
         """
         self.engine.post(self._progress.put, held, text)
 
+    def schedule_name(self, run: Run) -> str | None:
+        """Return the name of a run's schedule if this process knows it, else None. Thread: any."""
+        return None if self._runtime is None else self._runtime.workers.run_log.schedule_name(run)
+
+    def look_up_schedule_soon(self, held: HeldRun) -> None:
+        """Let the engine's loop learn the name of the run's schedule soon, if it is not known. Thread: any."""
+        if self._runtime is not None and self.schedule_name(held.attempt.run) is None:
+            self.engine.post(self._runtime.workers.run_log.look_up_soon, held.attempt.run)
+
     def subscribe(self, types: tuple[type[Event], ...], subscriber: Subscriber, *, everywhere: bool) -> None:
         """While the engine runs, call `subscriber` with events of these types that this process commits.
 

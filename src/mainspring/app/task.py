@@ -333,7 +333,7 @@ class BaseTask(Generic[P, R]):
         Return the function's value. A worker calls this for tasks that run on the event loop. Thread: handlers' loop.
         """
         values = self.signature.decode(held.attempt.body)
-        context = Context(held, self.app.deps, self._host.report_progress)
+        context = self._context(held)
         if not self.signature.needs:
             value = self.signature.call(values, context, {})
             return await value if type(value) is CoroutineType or inspect.isawaitable(value) else value
@@ -344,10 +344,16 @@ class BaseTask(Generic[P, R]):
     def _call_blocking(self, held: HeldRun) -> Any:
         """Execute an attempt on a thread, or in a child process, without an event loop; return the function's value."""
         values = self.signature.decode(held.attempt.body)
-        context = Context(held, self.app.deps, self._host.report_progress)
+        context = self._context(held)
         with contextlib.ExitStack() as stack:
             resolved = resolve_blocking(self.signature.needs, stack, held.execution.run_on_loop)
             return self.signature.call(values, context, resolved)
+
+    def _context(self, held: HeldRun) -> Context:
+        """Return the context of an attempt. If the function has a parameter for it, learn the schedule's name soon."""
+        if self.signature.context is not None and held.attempt.run.schedule_id is not None:
+            self._host.look_up_schedule_soon(held)
+        return Context(held, self.app.deps, self._host.report_progress, self._host.schedule_name)
 
     def with_options(self, **changes: Any) -> None:
         """Change fields of `options` for later runs and schedule definitions.

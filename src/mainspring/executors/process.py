@@ -27,8 +27,7 @@ from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Sno
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import CHILD_VARIABLE, Done, HeldRun
 from mainspring.ports.threads import Threads
-
-log = logging.getLogger("mainspring.run")
+from mainspring.telemetry.run_records import LogRun, log_run
 
 #: Seconds between SIGTERM and SIGKILL.
 CHILD_KILL_GRACE_SECONDS = 5.0
@@ -103,10 +102,12 @@ class ProcessExecutor:
     fields are written in the waiting thread.
     """
 
-    def __init__(self, threads: Threads, clock: Clock, done: Done) -> None:
+    def __init__(self, threads: Threads, clock: Clock, done: Done, *, log_run: LogRun = log_run) -> None:
+        """Call `done` with each outcome, on any thread. `log_run` logs a line about a run, on any thread."""
         self._threads = threads
         self._clock = clock
         self._done = done
+        self._log_run = log_run
         self._idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
         self._children: set[_Child] = set()
         self._main, self._package = main_program()
@@ -124,7 +125,7 @@ class ProcessExecutor:
             try:
                 self._threads.start(functools.partial(self._serve, held), "mainspring-process")
             except RuntimeError as error:  # the system has no more threads
-                log.error("run %s: no thread could be started, trying again: %s", held.attempt.run.id, error)
+                self._log_run(logging.ERROR, held.attempt.run, "got no thread and is tried again: %s", error)
                 self._done(held, Snoozed(NO_THREAD_RETRY_MS))
 
     def stop(self, held: HeldRun) -> None:
@@ -166,7 +167,7 @@ class ProcessExecutor:
         try:
             outcome = self._outcome(held)
         except OSError as error:  # the system has no more processes or pipes
-            log.error("run %s: no process could be started, trying again: %s", held.attempt.run.id, error)
+            self._log_run(logging.ERROR, held.attempt.run, "got no process and is tried again: %s", error)
             outcome = held.stop or Snoozed(NO_THREAD_RETRY_MS)
         except BaseException as error:  # an attempt must end, even if making its outcome fails
             outcome = error_outcome(error)
@@ -201,7 +202,7 @@ class ProcessExecutor:
                 path=list(sys.path),
                 body=attempt.body,
                 run=attempt.run,
-                log_level=log.getEffectiveLevel() if logging.getLogger().handlers else None,
+                log_level=_handlers_log_level(),
             )
         )
         record_end(execution, self._clock)
@@ -227,6 +228,11 @@ class ProcessExecutor:
                 return child
             self._children.discard(child)
             child.reap()
+
+
+def _handlers_log_level() -> int | None:
+    """Return the level of the log for child processes; None: this program has set up no logging."""
+    return logging.getLogger("mainspring.run").getEffectiveLevel() if logging.getLogger().handlers else None
 
 
 def death_outcome(code: int) -> Failed:

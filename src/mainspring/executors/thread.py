@@ -18,8 +18,7 @@ from mainspring.model.outcome import HandedBack, Outcome, Snoozed
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Done, HeldRun
 from mainspring.ports.threads import Threads
-
-log = logging.getLogger("mainspring.engine")
+from mainspring.telemetry.run_records import LogRun, log_run
 
 #: A run for which no thread or process can be started is tried again after this many milliseconds.
 NO_THREAD_RETRY_MS: Ms = 1_000
@@ -32,11 +31,24 @@ class ThreadExecutor:
     attempt's `Execution`, `timer` and `run_on_loop` are written there, all other fields in the handler's thread.
     """
 
-    def __init__(self, threads: Threads, clock: Clock, done: Done, handler_loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        threads: Threads,
+        clock: Clock,
+        done: Done,
+        handler_loop: asyncio.AbstractEventLoop,
+        *,
+        log_run: LogRun = log_run,
+    ) -> None:
+        """Call `done` with each outcome, on any thread. Dependencies that are coroutines run on `handler_loop`.
+
+        `log_run` logs a line about a run, on any thread.
+        """
         self._threads = threads
         self._clock = clock
         self._done = done
         self._handler_loop = handler_loop
+        self._log_run = log_run
         #: Inboxes of the threads that wait for an attempt.
         self._idle: list[queue.SimpleQueue[HeldRun | None]] = []
         self._closed = False
@@ -62,7 +74,7 @@ class ThreadExecutor:
                 else:
                     self._spawn(held)
             except RuntimeError as error:  # the system has no more threads
-                log.error("run %s: no thread could be started, trying again: %s", attempt.run.id, error)
+                self._log_run(logging.ERROR, attempt.run, "got no thread and is tried again: %s", error)
                 self._done(held, Snoozed(NO_THREAD_RETRY_MS))
 
     def _spawn(self, held: HeldRun) -> None:

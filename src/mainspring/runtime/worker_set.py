@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.engine.commit.batcher import EventSink
 from mainspring.engine.commit.shared_claims import SharedClaims
+from mainspring.engine.run_log import RunLog
 from mainspring.engine.store_clock import StoreClock
 from mainspring.engine.work.recorder import Recorder
 from mainspring.engine.work.watchdog import Watchdog
@@ -21,6 +22,7 @@ from mainspring.executors.outcomes import timeout_outcome
 from mainspring.executors.thread import ThreadExecutor
 from mainspring.model.events import Event
 from mainspring.model.http import HTTP_TASK, AgentSettings
+from mainspring.model.run import Run
 from mainspring.model.settings import Settings
 from mainspring.ports.executor import Executor, Handler, Kind
 from mainspring.ports.store import Store
@@ -59,6 +61,8 @@ class WorkerSet:
         self._handlers = handlers
         self._threads = threads
         self._post = post
+        #: Logs lines about runs, also for the recorder and the settler.
+        self.run_log = RunLog(store, clock.monotonic)
         self._handler_loop: asyncio.AbstractEventLoop | None = None
         #: The workers whose claims may share a commit with changes.
         self.claims = SharedClaims()
@@ -124,13 +128,13 @@ class WorkerSet:
         )
         if handler_loop is not asyncio.get_running_loop():
             give_up = functools.partial(timeout_outcome, abandoned=True)
-            on_loop = Watchdog(on_loop, handler_loop, self._clock, self._owner, note, give_up, worker)
+            on_loop = Watchdog(on_loop, handler_loop, self._clock, self._owner, note, give_up, worker, self.run_log)
         if inline:
             return {"async": on_loop, "sync": on_loop, "thread": on_loop, "process": on_loop}
         return {
             "async": on_loop,
             "sync": on_loop,
-            "thread": ThreadExecutor(self._threads, self._clock, done, handler_loop),
+            "thread": ThreadExecutor(self._threads, self._clock, done, handler_loop, log_run=self._log_run),
             "process": LazyExecutor(functools.partial(self._make_process_executor, worker)),
         }
 
@@ -138,7 +142,11 @@ class WorkerSet:
         """Return the executor of handlers that run in child processes. `LazyExecutor` calls this when it is needed."""
         from mainspring.executors.process import ProcessExecutor  # most programs never need it
 
-        return ProcessExecutor(self._threads, self._clock, worker.outcomes.put)
+        return ProcessExecutor(self._threads, self._clock, worker.outcomes.put, log_run=self._log_run)
+
+    def _log_run(self, level: int, run: Run, text: str, *args: object) -> None:
+        """Log a line about a run, as `RunLog.write` does. The executors call this. Thread: any."""
+        self._post(functools.partial(self.run_log.write, level, run, text, *args))
 
     def make_agent_worker(
         self, settings: AgentSettings, vault: Vault, recorder: Recorder, publisher: EventSink
@@ -193,6 +201,7 @@ class WorkerSet:
         """Close the executors and forget the workers."""
         for executor in self.executors.values():
             await executor.close()
+        await self.run_log.drain()
         self.claims.clear()
         self.worker = self.agents = None
 

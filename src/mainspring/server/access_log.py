@@ -1,7 +1,7 @@
 """Access log: one line for each HTTP request.
 
 A line has the client address, caller, method, path, status, size of the answer, duration and request id. Queries,
-headers and bodies are never logged: they may hold secrets.
+headers and bodies are never logged: they may hold secrets. As JSON, a line has each of these as a field of its own.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class AccessLog:
             client = scope.get("client")
             # The path is logged as the client sent it, percent-encoded: so no path can forge a line of the log.
             path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:500]
-            log.info(
-                "%s %s %s %s %d %dB %.1fms %s",
-                client[0] if client else "-",
-                (state.get("caller") or "-").replace(" ", "_"),
-                scope["method"],
-                path,
-                status,
-                size,
-                (self._monotonic() - began) * 1000,
-                state.get("request_id", "-"),
-            )
+            fields = {
+                "client": client[0] if client else "-",
+                "caller": (state.get("caller") or "-").replace(" ", "_"),
+                "method": scope["method"],
+                "path": path,
+                "status": status,
+                "bytes": size,
+                "duration_ms": round((self._monotonic() - began) * 1000, 1),
+                "request_id": state.get("request_id", "-"),
+            }
+            log.info("%s %s %s %s %d %dB %.1fms %s", *fields.values(), extra=fields)

@@ -14,9 +14,9 @@ _ERRORS = (RunFailed, RunLost)
 class LoggingHandler:
     """Logs each event as one line.
 
-    The log record has the attributes `action` (the event's type), `run_id` and `schedule_id`. `RunFailed` and `RunLost`
-    are logged at the level ERROR; `RunRetrying`, `LeaseExpired`, `RunCancelled` and `SubscriberFailed` at WARNING; all
-    other events, including `CancelRequested`, at INFO.
+    The log record has the attributes `action` (the event's type), `run_id`, `schedule_id` and `attempt`. `RunFailed`
+    and `RunLost` are logged at the level ERROR; `RunRetrying`, `LeaseExpired`, `RunCancelled` and `SubscriberFailed` at
+    WARNING; all other events, including `CancelRequested`, at INFO.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
@@ -30,5 +30,10 @@ class LoggingHandler:
         elif isinstance(event, _ERRORS):
             level = logging.ERROR
         subject = event.run_id or event.schedule_id or ""
-        extra = {"action": type(event).__name__, "run_id": event.run_id, "schedule_id": event.schedule_id}
+        extra = {
+            "action": type(event).__name__,
+            "run_id": event.run_id,
+            "schedule_id": event.schedule_id,
+            "attempt": event.attempt,
+        }
         self._logger.log(level, "%s %s %s", type(event).__name__, subject, encode_data(event) or "", extra=extra)

@@ -137,9 +137,9 @@ def test_what_blocks_the_loop_is_named_with_task_and_run(app: Mainspring, named:
         until(lambda: len(named.words) == 2)
     said, freed = named.words
     assert "has been blocked for" in said
-    assert f"ms by task {task.name} (run {handle.id}) at {note.where}" in said
+    assert f"ms by task {task.name} (run {handle.id}, attempt 1) at {note.where}" in said
     assert 'executor="thread"' in said
-    assert freed.endswith(f"blocked by task {task.name} (run {handle.id})")
+    assert freed.endswith(f"blocked by task {task.name} (run {handle.id}, attempt 1)")
 
 
 def test_code_on_the_loop_that_is_no_handler_is_named_as_such(app: Mainspring, named: Named) -> None:

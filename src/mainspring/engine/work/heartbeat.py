@@ -18,8 +18,6 @@ from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Handler, HeldRun
 from mainspring.ports.store import Store
 
-log = logging.getLogger("mainspring.engine")
-
 
 class LeaseHolder(Protocol):
     """What the heartbeat needs of the worker whose leases it renews."""
@@ -143,7 +141,8 @@ class Heartbeat(Loop):
     def _stop_lost(self, run_id: str, held: HeldRun) -> None:
         """Stop an attempt whose lease was lost, unless it ended meanwhile or the worker has claimed its run again."""
         if self._holder.running.get(run_id) is held and held.stop is None:
-            log.warning("run %s: its lease was lost; the attempt is stopped and its result will be refused", run_id)
+            text = "lost its lease; the attempt is stopped and its result will be refused"
+            self._recorder.run_log.write(logging.WARNING, held.attempt.run, text)
             self._holder.stop_attempt(held, _lease_lost(held))
 
     def record_after_renewal(self, held: HeldRun, outcome: Outcome) -> None:
@@ -167,10 +166,11 @@ class Heartbeat(Loop):
         try:
             answer = await self._store.renew(self._owner, [(run.id, run.epoch)], self._lease_ttl)
         except StoreError as error:
-            log.error(
-                "run %s: its result is not stored: the store failed until the lease ended (%s). Unless the lease still "
+            self._recorder.run_log.write(
+                logging.ERROR,
+                run,
+                "has a result that is not stored: the store failed until the lease ended (%s). Unless the lease still "
                 "holds, the run will be handled as crashed",
-                run.id,
                 error,
             )
             self._recorder.give_up(held, outcome)

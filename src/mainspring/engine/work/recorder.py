@@ -8,12 +8,14 @@ from collections.abc import Callable
 from functools import partial
 
 from mainspring.engine.commit.batcher import Batcher, Urgency
+from mainspring.engine.run_log import RunLog
 from mainspring.model.change import Change, ChangeKind, Result, RunLease
 from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import RunEvent, RunRetrying, StaleResultRejected
 from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Accepted, Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
+from mainspring.model.policies import RetryPolicy
 from mainspring.model.run import ENDED, Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Execution, HeldRun
@@ -21,8 +23,6 @@ from mainspring.rules.lanes import schedules_to_touch
 from mainspring.rules.lifecycle import Complete, Expire, Fail, complete
 from mainspring.rules.retry import Randomness, retry_at
 from mainspring.rules.typestate import Moved, Running, RunState
-
-log = logging.getLogger("mainspring.engine")
 
 #: After this many errors that are no outage of the store, the run fails instead, with the last error as its text.
 MAX_REFUSALS = 3
@@ -37,17 +37,25 @@ class Recorder:
     """
 
     def __init__(
-        self, batcher: Batcher, clock: Clock, rng: Randomness, change_id: Callable[[], str], max_wait: float
+        self,
+        batcher: Batcher,
+        clock: Clock,
+        rng: Randomness,
+        change_id: Callable[[], str],
+        max_wait: float,
+        run_log: RunLog,
     ) -> None:
         """Commit through `batcher`. `max_wait`: the longest pause between two tries to store an outcome, in seconds.
 
         `change_id` returns a new id for a change. `rng` varies the time of the next attempt after a failure.
+        `run_log` logs failures and what becomes of outcomes that cannot be stored.
         """
         self._batcher = batcher
         self._clock = clock
         self._rng = rng
         self._change_id = change_id
         self._max_wait = max_wait
+        self.run_log = run_log
         self._pending: set[asyncio.Task[None]] = set()
         #: Runs whose outcome is not stored yet, by run id: their leases are renewed, and they are not handed back.
         self.unstored: dict[str, HeldRun] = {}
@@ -64,7 +72,7 @@ class Recorder:
         now = self._clock.now() if now is None else now
         change = self.change_of(held.attempt, held.execution, outcome, now)
         if type(outcome) is Failed:
-            _log_failure(held, outcome, change, now)
+            self._log_failure(held, outcome, change, now)
         self.unstored[held.attempt.run.id] = held
         if change.run is not None and change.run.state in ENDED:
             self.ending.add(held.attempt.run.id)
@@ -80,7 +88,8 @@ class Recorder:
         The batcher calls this. `change` stored the outcome, or was to store it.
         """
         if isinstance(result, StoreError):
-            log.warning("run %s: its result is not stored yet, trying again: %s", held.attempt.run.id, result)
+            run = held.attempt.run
+            self.run_log.write(logging.WARNING, run, "has a result that is not stored yet, trying again: %s", result)
             task = asyncio.get_running_loop().create_task(self._store_again(held, outcome, change))
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
@@ -124,10 +133,11 @@ class Recorder:
                 self.report_stale_outcome(held, outcome)
             return
         self.give_up(held, outcome)
-        log.error(
-            "run %s: its result could not be stored before the lease ended. Unless the lease still holds, the run will "
+        self.run_log.write(
+            logging.ERROR,
+            held.attempt.run,
+            "has a result that could not be stored before the lease ended. Unless the lease still holds, the run will "
             "be handled as crashed",
-            held.attempt.run.id,
         )
 
     def give_up(self, held: HeldRun, outcome: Outcome) -> None:
@@ -147,7 +157,7 @@ class Recorder:
         The event is only queued; if the store fails, it is lost.
         """
         run = held.attempt.run
-        log.warning("run %s: the result of attempt %d was refused: its lease was lost before", run.id, run.attempt)
+        self.run_log.write(logging.WARNING, run, "has a result that was refused: its lease was lost before")
         event = StaleResultRejected(
             ns=run.ns,
             run_id=run.id,
@@ -220,9 +230,24 @@ class Recorder:
 
     def _retry_at(self, attempt: Attempt, now: Ms) -> Ms | None:
         """Return the store time of the next attempt after a failure at `now`; None if no further attempt is allowed."""
-        options = attempt.run.options
-        policy = options.retry if options is not None and options.retry is not None else attempt.handler.retry
-        return retry_at(policy, attempt.run.failures + 1, now, self._rng)
+        return retry_at(_retry_policy(attempt), attempt.run.failures + 1, now, self._rng)
+
+    def _log_failure(self, held: HeldRun, outcome: Failed, change: Change, now: Ms) -> None:
+        """Log an attempt that failed at `now`. If no retry follows, add the traceback. `change` stores the failure."""
+        run = held.attempt.run
+        event = change.events[0]
+        max_attempts = _retry_policy(held.attempt).max_attempts
+        if run.failures == run.attempt - 1:
+            number = f"attempt {run.attempt} of {max_attempts}"
+        else:  # attempts that crashed or were handed back count as no failure
+            number = f"failure {run.failures + 1} of {max_attempts}"
+        if isinstance(event, RunRetrying):
+            wait = max(0, event.next_attempt_at - now) / 1000
+            text = "failed (%s, next in about %.1f s): %s"
+            self.run_log.write(logging.WARNING, run, text, number, wait, outcome.error)
+        else:
+            text = "failed (%s, not retried): %s"
+            self.run_log.write(logging.ERROR, run, text, number, outcome.error, trace=outcome.trace or "")
 
     async def drain(self) -> None:
         """Return once every outcome is stored, refused or given up. Called when a worker stops."""
@@ -245,21 +270,7 @@ def _urgency(held: HeldRun, change: Change) -> Urgency:
     return Urgency.NEXT_PACE if change.releases or held.attempt.at_most_once else Urgency.WHEN_IDLE
 
 
-def _log_failure(held: HeldRun, outcome: Failed, change: Change, now: Ms) -> None:
-    """Log an attempt that failed at `now`. If no retry follows, add the traceback. `change` stores the failure."""
-    run = held.attempt.run
-    event = change.events[0]
-    if isinstance(event, RunRetrying):
-        wait = max(0, event.next_attempt_at - now) / 1000
-        log.warning(
-            "task %s: attempt %d failed, next in about %.1f s: %s (run %s)",
-            run.task,
-            run.attempt,
-            wait,
-            outcome.error,
-            run.id,
-        )
-    else:
-        trace = f"\n{outcome.trace.rstrip()}" if outcome.trace else ""
-        attempts = "1 attempt" if run.attempt == 1 else f"{run.attempt} attempts"
-        log.error("task %s failed after %s: %s (run %s)%s", run.task, attempts, outcome.error, run.id, trace)
+def _retry_policy(attempt: Attempt) -> RetryPolicy:
+    """Return the retry policy of an attempt: the run's own, or else that of its task."""
+    options = attempt.run.options
+    return options.retry if options is not None and options.retry is not None else attempt.handler.retry

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
+from mainspring.engine.run_log import RunLog
 from mainspring.model.events import Event, LoopBlocked
 from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import CURRENT, Attempt, Executor, HeldRun, Kind
+from mainspring.telemetry.run_records import run_fields
 
 log = logging.getLogger("mainspring.engine")
 
@@ -83,11 +85,12 @@ class Watchdog:
         append_event: Callable[[Event], None],
         given_up: Callable[[Attempt], Outcome],
         worker: WatchedWorker,
+        run_log: RunLog | None = None,
     ) -> None:
         """Watch `handler_loop`, on which `executor` runs the coroutine handlers of `worker`.
 
         `owner` names this instance. `append_event` appends an event to the event log soon. `given_up` makes the outcome
-        of an attempt that does not stop after its time-out.
+        of an attempt that does not stop after its time-out. `run_log` knows the names of schedules, for log lines.
         """
         self._executor = executor
         self._handler_loop = handler_loop
@@ -96,6 +99,7 @@ class Watchdog:
         self._append_event = append_event
         self._given_up = given_up
         self._worker = worker
+        self._run_log = run_log or RunLog(None, clock.monotonic)
         #: True from the check that finds 100 ms of silence until the check that finds an answer.
         self.blocked = False
         #: Number of coroutines that did not stop after their time-out and were abandoned.
@@ -259,10 +263,14 @@ class Watchdog:
         thread = self._thread or getattr(self._handler_loop, "_thread_id", None)
         stack = stack_of(None if thread is None else sys._current_frames().get(thread))
         attempt = self._find_holder(task, stack) if is_one_task else None
+        fields: dict[str, Any] = {}
         if attempt is not None:
             run = attempt.run
             where = line_of(stack, attempt.handler.module)
-            self._blocker = f"task {run.task} (run {run.id})"
+            schedule = self._run_log.schedule_name(run)
+            subject = "" if run.schedule_id is None else f"schedule {schedule or run.schedule_id}, "
+            self._blocker = f"{subject}task {run.task} (run {run.id}, attempt {run.attempt})"
+            fields = run_fields(run, schedule)
             advice = 'await instead of blocking, or give the handler a thread: executor="thread"'
             event = LoopBlocked(
                 ns=run.ns,
@@ -288,6 +296,7 @@ class Watchdog:
             self._blocker,
             where or "an unknown line",
             advice,
+            extra=fields,
         )
 
     def _find_holder(self, task: asyncio.Task[Any] | None, stack: Sequence[FrameType]) -> Attempt | None:
