@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares these imports with the t
     from mainspring.model.http import HttpAgent as HttpAgent
     from mainspring.model.http import HttpResult as HttpResult
     from mainspring.model.outcome import Cancel as Cancel
+    from mainspring.model.outcome import Fail as Fail
     from mainspring.model.outcome import Snooze as Snooze
     from mainspring.model.policies import Priority as Priority
     from mainspring.model.policies import Retry as Retry
@@ -52,7 +53,6 @@ if TYPE_CHECKING:  # for type checkers; a test compares these imports with the t
     from mainspring.model.schedule import Schedule as Schedule
     from mainspring.ports.lock import ExecutionGuard as ExecutionGuard
     from mainspring.rules.lifecycle import Complete as Complete
-    from mainspring.rules.lifecycle import Fail as Fail
     from mainspring.rules.triggers import At as At
     from mainspring.rules.triggers import Cron as Cron
     from mainspring.rules.triggers import Every as Every
@@ -103,12 +103,12 @@ _EXPORTS = {
         "RunSucceeded",
     ),
     "model.http": ("AgentSettings", "Http", "HttpAgent", "HttpResult"),
-    "model.outcome": ("Cancel", "Snooze"),
+    "model.outcome": ("Cancel", "Fail", "Snooze"),
     "model.policies": ("Priority", "Retry", "RetryPolicy"),
     "model.run": ("Run", "State"),
     "model.schedule": ("Schedule",),
     "ports.lock": ("ExecutionGuard",),
-    "rules.lifecycle": ("Complete", "Fail"),
+    "rules.lifecycle": ("Complete",),
     "rules.triggers": ("At", "Cron", "Every"),
     "rules.typestate": ("Blocked", "Ended", "Moved", "Retrying", "RunState", "Running", "Waiting"),
     "rules.windows": ("Window",),

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from mainspring import Mainspring, RunNotSuccessful, State
+from mainspring import Mainspring, RunNotSuccessful, RunRetrying, State
 from tests.engine.support import WAIT, failed
 
 
@@ -52,6 +52,28 @@ async def test_processes(program: ModuleType) -> None:
         cancelled = await program.answer.enqueue("cancel")
         with pytest.raises(RunNotSuccessful, match="ended as cancelled: not wanted"):
             await cancelled.result(timeout=WAIT)
+
+
+async def test_a_handler_in_a_process_chooses_its_outcome(program: ModuleType) -> None:
+    ms = program.ms
+    async with ms.running():
+        cancelled = await program.answer.enqueue("raise cancel")
+        with pytest.raises(RunNotSuccessful, match="ended as cancelled: not wanted"):
+            await cancelled.result(timeout=WAIT)
+        failed_run = await program.answer.enqueue("raise fail")
+        with pytest.raises(RunNotSuccessful, match="no address"):
+            await failed_run.result(timeout=WAIT)
+
+        # the filter of the task is judged in the child
+        refused = [await program.pick.enqueue(error) for error in ("permission", "value")]
+        for handle in refused:
+            with pytest.raises(RunNotSuccessful):
+                await handle.result(timeout=WAIT)
+        retrying = asyncio.Event()
+        ms.on_event(RunRetrying, lambda event: retrying.set())
+        retried = await program.pick.enqueue("connection")
+        await asyncio.wait_for(retrying.wait(), 60)
+        assert [(await handle.run()).failures for handle in [*refused, retried]] == [1, 1, 1]
 
 
 async def test_a_process_past_its_time_out_and_one_that_is_cancelled(program: ModuleType, tmp_path: Path) -> None:

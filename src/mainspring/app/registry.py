@@ -20,12 +20,14 @@ from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, duration_ms
 from mainspring.model.policies import (
     RECOVERY,
+    FilteredRetry,
     Priority,
     PriorityName,
     Recovery,
     RetryPolicy,
     check_choice,
     check_retry,
+    check_task_retry,
     parse_priority,
 )
 from mainspring.model.schedule import Schedule
@@ -165,7 +167,8 @@ class Registry:
         options = TaskOptions(
             kind=kind,
             timeout=None if timeout is None else duration_ms(timeout, field="timeout", minimum=1),
-            retry=check_retry(retry) or RetryPolicy(),
+            retry=retry.plain() if isinstance(retry, FilteredRetry) else check_task_retry(retry) or RetryPolicy(),
+            retry_filter=retry.filter if isinstance(retry, FilteredRetry) else None,
             recovery=recovery,
             max_crashes=_check_max_crashes(max_crashes),
             limit=_check_limit(limit),
@@ -245,9 +248,14 @@ class Registry:
                 )
         own = {key: options.pop(key) for key in _TASK_ONLY_OPTIONS if key in options}
         own |= {key: options[key] for key in _SHARED_OPTIONS if key in options}
+        retry = options.get("retry")
+        if isinstance(retry, FilteredRetry):
+            options["retry"] = retry.plain()
 
         def decorate(function: Callable[..., Any]) -> Any:
             was_task = isinstance(function, BaseTask)
+            if was_task:
+                check_retry(retry)  # a task keeps its own options: a filter here would be lost
             task = self.register(function, **own)
             try:
                 self.declare_schedule(name if name is not None else task.name, task=task, **trigger, **options)

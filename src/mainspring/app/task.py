@@ -31,6 +31,7 @@ from mainspring.model.policies import (
     Priority,
     PriorityName,
     Recovery,
+    RetryFilter,
     RetryPolicy,
     RunOptions,
     check_choice,
@@ -73,6 +74,8 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     queue: str = "default"
     #: Time that a function has to stop after its time-out, before the worker abandons it.
     overrun: Ms = 60_000
+    #: Which errors of the function are worth another attempt; None: all.
+    retry_filter: RetryFilter | None = None
 
 
 class CallOptions(Struct, frozen=True, kw_only=True):
@@ -325,6 +328,7 @@ class BaseTask(Generic[P, R]):
             max_crashes=own.max_crashes,
             overrun=own.overrun,
             limit=own.limit,
+            retry_filter=own.retry_filter,
         )
 
     async def _call(self, held: HeldRun) -> Any:

@@ -89,7 +89,9 @@ class CoroutineExecutor:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if held.stop is None and task is not None and not task.cancelling():
-                outcome = error_outcome(error)  # the handler awaited something that was cancelled; this task was not
+                outcome = error_outcome(
+                    error, held.attempt
+                )  # the handler awaited something that was cancelled; this task was not
             else:
                 outcome = held.stop or HandedBack("shutdown", began=held.execution.began_at is not None)
         except BaseException as error:  # an attempt must end, even if making its outcome fails
@@ -139,7 +141,7 @@ class CoroutineExecutor:
             record_end(execution, self._clock)
             if limited:
                 self._deadlines.leave(held)
-            return held.stop or error_outcome(error)
+            return held.stop or error_outcome(error, attempt)
         record_end(execution, self._clock)
         if limited and (not self._deadlines.leave(held) or (execution.ms or 0) > (attempt.timeout or 0)):
             return timeout_outcome(attempt)  # the handler blocked the loop or swallowed its cancellation

@@ -6,12 +6,25 @@ import hashlib
 import traceback
 from typing import Any
 
+from msgspec.structs import replace
+
 from mainspring.model.errors import MainspringError
 from mainspring.model.ids import storable_text
-from mainspring.model.instant import duration_ms
-from mainspring.model.outcome import Accepted, Cancel, Cancelled, Failed, Outcome, Snooze, Snoozed, Succeeded
+from mainspring.model.outcome import (
+    Accepted,
+    Cancel,
+    Cancelled,
+    Failed,
+    HandlerOutcome,
+    Outcome,
+    Snooze,
+    Snoozed,
+    Succeeded,
+)
+from mainspring.model.policies import RetryFilter
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import MAX_ERROR_CHARS, Attempt, Execution
+from mainspring.rules.retry import is_worth_retry
 
 #: Characters stored of a traceback.
 MAX_TRACE_CHARS = 8_000
@@ -29,17 +42,17 @@ def record_end(execution: Execution, clock: Clock) -> None:
 
 
 def value_outcome(attempt: Attempt, value: Any) -> Outcome:
-    """Return the outcome of a handler that returned `value`: success, or what a `Snooze` or `Cancel` asks for.
+    """Return the outcome of a handler that returned `value`: success, or what a `Fail`, `Cancel` or `Snooze` asks for.
 
     A value that is an outcome already, as from the client of HTTP agents, is returned unchanged. A value that cannot be
     stored as JSON makes a failure without a retry.
     """
     if value is None:
         return Succeeded()
-    if isinstance(value, Snooze):
-        return Snoozed(duration_ms(value.delay, field="Snooze.delay"))
-    if isinstance(value, Cancel):
-        return Cancelled(storable_text(str(value.reason)))
+    if isinstance(value, HandlerOutcome):
+        return _chosen_outcome(value)
+    if isinstance(value, type) and issubclass(value, HandlerOutcome):  # `return Cancel`, which `raise Cancel` allows
+        return _chosen_outcome(value())
     if isinstance(value, Succeeded | Failed | Snoozed | Accepted):  # the client of HTTP agents returns outcomes
         return value
     try:
@@ -48,8 +61,28 @@ def value_outcome(attempt: Attempt, value: Any) -> Outcome:
         return Failed(str(error), reason="result", fingerprint="result", retry=False)
 
 
-def error_outcome(error: BaseException) -> Failed:
-    """Return the outcome of a handler that raised `error`.
+def _chosen_outcome(chosen: HandlerOutcome) -> Outcome:
+    """Return the outcome that a handler asks for by raising or returning a `Fail`, `Cancel` or `Snooze`."""
+    match chosen:
+        case Snooze():
+            return Snoozed(chosen.delay_ms)
+        case Cancel():
+            return Cancelled(storable_text(chosen.reason))
+    return replace(_failure(chosen, None), error=_cut(storable_text(str(chosen)), MAX_ERROR_CHARS))
+
+
+def error_outcome(error: BaseException, attempt: Attempt | None = None) -> Outcome:
+    """Return the outcome of a handler that raised `error`: a failure, or what a `Fail`, `Cancel` or `Snooze` asks for.
+
+    The task of `attempt` states after which errors the run is tried again; None: after every error but `Fail`.
+    """
+    if isinstance(error, HandlerOutcome):
+        return _chosen_outcome(error)
+    return _failure(error, None if attempt is None else attempt.handler.retry_filter)
+
+
+def _failure(error: BaseException, retry_filter: RetryFilter | None) -> Failed:
+    """Return the failure of a handler that raised `error`, which `retry_filter` allows to be tried again or not.
 
     Errors of one type from one line of code have one fingerprint. Error text and traceback are cut to `MAX_ERROR_CHARS`
     and `MAX_TRACE_CHARS`, plus a note "N characters left out" in their middle.
@@ -71,6 +104,7 @@ def error_outcome(error: BaseException) -> Failed:
         error=_cut(f"{name}: {text}" if text else name, MAX_ERROR_CHARS),
         fingerprint=fingerprint,
         trace=_cut(trace, MAX_TRACE_CHARS),
+        retry=is_worth_retry(error, retry_filter),
     )
 
 
@@ -81,10 +115,11 @@ def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
     stop), and is not waited for any more.
     """
     seconds = (attempt.timeout or 0) / 1000
+    retry = is_worth_retry(TimeoutError(), attempt.handler.retry_filter)
     if not abandoned:
-        return Failed(f"timed out after {seconds:g} s", reason="timeout", fingerprint="timeout")
+        return Failed(f"timed out after {seconds:g} s", reason="timeout", fingerprint="timeout", retry=retry)
     text = f"timed out after {seconds:g} s, did not stop within {attempt.handler.overrun / 1000:g} s and was abandoned"
-    return Failed(text, reason="timeout", fingerprint="timeout:abandoned")
+    return Failed(text, reason="timeout", fingerprint="timeout:abandoned", retry=retry)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -103,6 +103,7 @@ def _answer(request: Request) -> Response:
     from mainspring.ports.executor import Attempt, HeldRun
 
     outcome: Outcome
+    attempt: Attempt | None = None
     try:
         if request.log_level is not None:
             logging.basicConfig(level=request.log_level, format=LOG_FORMAT)  # only the first call has an effect
@@ -111,7 +112,7 @@ def _answer(request: Request) -> Response:
         held = HeldRun(attempt, SystemClock().boot() + 1_000_000_000)
         outcome = value_outcome(attempt, handler.call_blocking(held))
     except BaseException as error:  # SystemExit in a handler is an outcome like any other
-        outcome = error_outcome(error)
+        outcome = error_outcome(error, attempt)
     match outcome:
         case Succeeded():
             return Response(result=outcome.result)

@@ -152,7 +152,7 @@ class ThreadExecutor:
             value = attempt.handler.call_blocking(held)
         except BaseException as error:  # SystemExit in a handler is an outcome like any other
             record_end(execution, self._clock)
-            return held.stop or error_outcome(error)
+            return held.stop or error_outcome(error, attempt)
         record_end(execution, self._clock)
         return held.stop or value_outcome(attempt, value)
 

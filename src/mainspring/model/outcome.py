@@ -1,13 +1,13 @@
 """Outcomes: what became of an attempt, as values. `engine/work/recorder.py` turns most of them into changes.
 
-The module also has `Snooze` and `Cancel`, the values that a handler returns to ask for these outcomes.
+The module also has `Fail`, `Cancel` and `Snooze`, which a handler raises or returns to ask for these outcomes.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from mainspring.model.instant import Duration, Ms
+from mainspring.model.instant import Duration, Ms, duration_ms
 
 
 class Succeeded(Struct, frozen=True, gc=False):
@@ -35,14 +35,14 @@ class Failed(Struct, frozen=True, gc=False):
 class Snoozed(Struct, frozen=True, gc=False):
     """The run is to be tried again after `delay` milliseconds. This is not a failure.
 
-    The handler returned `Snooze`, or the attempt got no thread, no process, or no free slot for the call of an agent.
+    The handler chose `Snooze`, or the attempt got no thread, no process, or no free slot for the call of an agent.
     """
 
     delay: Ms
 
 
 class Cancelled(Struct, frozen=True, gc=False):
-    """The attempt was stopped on request, perhaps before its handler began, or the handler returned `Cancel`."""
+    """The attempt was stopped on request, perhaps before its handler began, or its handler chose `Cancel`."""
 
     reason: str
 
@@ -76,16 +76,39 @@ class Accepted(Struct, frozen=True, gc=False):
 Outcome = Succeeded | Failed | Snoozed | Cancelled | HandedBack | Skipped | Accepted
 
 
-class Snooze(Struct, frozen=True):
-    """A handler returns this to be called again after `delay`. This does not count as a failure.
+class HandlerOutcome(Exception):
+    """Base of `Fail`, `Cancel` and `Snooze`: a handler raises or returns one to choose the outcome of its attempt."""
 
-    `delay` is a text such as "10m", a number of seconds, or a timedelta.
+
+class Fail(HandlerOutcome):
+    """A handler raises or returns this to end its run as failed, without another attempt: `raise Fail("no address")`.
+
+    `reason` is stored as the run's error.
     """
 
-    delay: Duration = "1m"
+    def __init__(self, reason: object = "failed by its handler") -> None:
+        super().__init__(reason)
+        self.reason = str(reason)
 
 
-class Cancel(Struct, frozen=True, gc=False):
-    """A handler returns this to end its run as cancelled."""
+class Cancel(HandlerOutcome):
+    """A handler raises or returns this to end its run as cancelled: `raise Cancel("the order is gone")`.
 
-    reason: str = "cancelled by its handler"
+    `reason` is stored with the run.
+    """
+
+    def __init__(self, reason: object = "cancelled by its handler") -> None:
+        super().__init__(reason)
+        self.reason = str(reason)
+
+
+class Snooze(HandlerOutcome):
+    """A handler raises or returns this to be called again after `delay`. This does not count as a failure.
+
+    `delay` is a text such as "10m", a number of seconds, or a timedelta. Raises: InvalidInput for any other value.
+    """
+
+    def __init__(self, delay: Duration = "1m") -> None:
+        super().__init__(delay)
+        self.delay = delay
+        self.delay_ms = duration_ms(delay, field="Snooze.delay")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -94,6 +95,25 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True):
     jitter: float = 0.5
 
 
+class RetryFilter(Struct, frozen=True):
+    """Which errors of a function are worth another attempt. It belongs to the task in code and is never stored."""
+
+    #: Only these are tried again; None: all.
+    on: tuple[type[BaseException], ...] | None = None
+    #: These are not tried again, even if they are in `on`.
+    never: tuple[type[BaseException], ...] = ()
+
+
+class FilteredRetry(RetryPolicy, frozen=True, omit_defaults=True):
+    """A retry policy with a filter, as `Retry(on=…, never=…)` returns it for a task. Only `plain()` is ever stored."""
+
+    filter: RetryFilter = RetryFilter()
+
+    def plain(self) -> RetryPolicy:
+        """Return the policy without the filter."""
+        return RetryPolicy(**{name: getattr(self, name) for name in RetryPolicy.__struct_fields__})
+
+
 def Retry(  # noqa: N802 - it reads as the value it makes
     max_attempts: int = 3,
     backoff: Backoff = "exponential",
@@ -102,10 +122,14 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     multiplier: float = 1.0,
     max_delay: Duration = "60s",
     jitter: float = 0.5,
+    on: type[BaseException] | Iterable[type[BaseException]] | None = None,
+    never: type[BaseException] | Iterable[type[BaseException]] = (),
 ) -> RetryPolicy:
     """Return the retry policy with these values, which `RetryPolicy` explains. `Retry(max_attempts=1)`: no retry.
 
-    Raises `InvalidInput` for a value that is out of range.
+    `on`: only errors of these classes are tried again; None: all. `never`: errors of these classes are not, even if
+    they are in `on`. A time-out counts as `TimeoutError`. A policy with `on` or `never` is for tasks:
+    `@ms.task(retry=Retry(on=(ConnectionError,)))`. Raises `InvalidInput` for a value that is out of range.
     """
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise InvalidInput(
@@ -120,22 +144,52 @@ def Retry(  # noqa: N802 - it reads as the value it makes
         raise InvalidInput("retry.base", f"{base!r} is out of range", "Use a number from 1 to 1000")
     if not 0 <= multiplier <= 1_000_000:
         raise InvalidInput("retry.multiplier", f"{multiplier!r} is out of range", "Use a number from 0 to 1000000")
-    return RetryPolicy(
-        max_attempts=max_attempts,
-        backoff=backoff,
-        initial=duration_ms(initial, field="retry.initial"),
-        base=float(base),
-        multiplier=float(multiplier),
-        max_delay=duration_ms(max_delay, field="retry.max_delay"),
-        jitter=float(jitter),
-    )
+    policy: dict[str, Any] = {
+        "max_attempts": max_attempts,
+        "backoff": backoff,
+        "initial": duration_ms(initial, field="retry.initial"),
+        "base": float(base),
+        "multiplier": float(multiplier),
+        "max_delay": duration_ms(max_delay, field="retry.max_delay"),
+        "jitter": float(jitter),
+    }
+    only = None if on is None else _parse_error_classes(on, "retry.on")
+    if only == ():
+        raise InvalidInput("retry.on", "is empty, so no error is tried again", "Write Retry(max_attempts=1) for that")
+    kept_out = _parse_error_classes(never, "retry.never")
+    if only is None and not kept_out:
+        return RetryPolicy(**policy)
+    return FilteredRetry(**policy, filter=RetryFilter(only, kept_out))
+
+
+def _parse_error_classes(value: Any, field: str) -> tuple[type[BaseException], ...]:
+    """Return the exception classes in `value`, one class or several. Raises: InvalidInput for anything else."""
+    classes = tuple(value) if isinstance(value, tuple | list | set | frozenset) else (value,)
+    for item in classes:
+        if not (isinstance(item, type) and issubclass(item, BaseException)):
+            raise InvalidInput(
+                field, f"{item!r} is not an exception class", f"Write for example {field[6:]}=(ConnectionError,)"
+            )
+    return classes
 
 
 def check_retry(value: RetryPolicy | None) -> RetryPolicy | None:
-    """Return the value unchanged if it is a `RetryPolicy` or None.
+    """Return the value unchanged if it is a `RetryPolicy` that can be stored, or None.
 
     Raises `InvalidInput` for any other value. Why: without the check, the mistake would show only when a run fails.
     """
+    if isinstance(value, FilteredRetry):
+        field = "retry.never" if value.filter.on is None else "retry.on"
+        raise InvalidInput(
+            field,
+            "names classes, which belong to a task and are not stored with a schedule or a call",
+            f"Give it to the task: @ms.task(retry=Retry({field[6:]}=…))",
+        )
+    return check_task_retry(value)
+
+
+def check_task_retry(value: RetryPolicy | None) -> RetryPolicy | None:
+    """Return the value unchanged if it is a `RetryPolicy`, with or without a filter, or None. Raises: InvalidInput."""
     if value is None or isinstance(value, RetryPolicy):
         return value
     raise InvalidInput("retry", f"{value!r} is not a retry policy", "Write for example Retry(max_attempts=5)")

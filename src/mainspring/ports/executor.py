@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Outcome
-from mainspring.model.policies import RetryPolicy
+from mainspring.model.policies import RetryFilter, RetryPolicy
 from mainspring.model.run import Run
 
 Kind = Literal["async", "sync", "thread", "process", "http"]
@@ -77,6 +77,8 @@ class Handler(Struct, frozen=True):
     overrun: Ms = 60_000
     #: The most runs of this task that execute at the same time, on all instances; None: no limit.
     limit: int | None = None
+    #: Which errors of the function are worth another attempt; None: all.
+    retry_filter: RetryFilter | None = None
 
 
 class Flag(Struct, eq=False, gc=False):
