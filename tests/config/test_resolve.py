@@ -156,6 +156,18 @@ def test_flag_over_env_over_dotenv_over_file_over_default(look: Look, tmp_path: 
     assert look().settings.server.port == 3001
 
 
+def test_node_env_production_means_json_lines_unless_a_source_gives_the_format(look: Look) -> None:
+    production = look(variables={"NODE_ENV": "production"})
+    assert (production.settings.logging.format, production.origins["logging.format"]) == ("json", "env NODE_ENV")
+    assert look(variables={"NODE_ENV": "development"}).settings.logging.format == "text"
+    assert look("logging: {format: text}\n", variables={"NODE_ENV": "production"}).settings.logging.format == "text"
+
+
+def test_a_wrong_network_of_agents_is_refused_when_the_configuration_is_read(look: Look) -> None:
+    with pytest.raises(InvalidInput, match=r"agents.allow_hosts\[0\]: '10.1.0.0/99' is not a network"):
+        look("agents: {allow_hosts: [10.1.0.0/99]}\n")
+
+
 def test_our_own_name_of_a_variable_wins_over_the_other(look: Look) -> None:
     both = {"PORT": "1", "MAINSPRING_SERVER__PORT": "2", "MAINSPRING_URL": "memory://", "POSTGRES_DB": "x"}
     found = look(variables=both)

@@ -89,9 +89,12 @@ def test_fifty_hot_reloads_under_load_lose_nothing(tmp_path: Path, agent: tuple[
         wait_for(lambda: set(triggered) <= set(calls), "every triggered call")
         assert one.stop()[0] == 0
         assert "Traceback" not in one.text, one.text
-    book = json.loads(cli(tmp_path, "ledger", "--json").stdout)
+    refused = cli(tmp_path, "ledger")  # the file still has the last wrong content
+    assert (refused.returncode, "mainspring.yaml: agents.per_hots" in refused.stderr) == (2, True), refused
+    where = ("--store", "sqlite:///mainspring.db")
+    book = json.loads(cli(tmp_path, "ledger", "--json", *where).stdout)
     assert book["unexplained"] == 0, book
-    assert cli(tmp_path, "events", "verify").returncode == 0
+    assert cli(tmp_path, "events", "verify", *where).returncode == 0
     assert len(calls) == len(set(calls))  # nothing failed, so nothing was called twice
 
 

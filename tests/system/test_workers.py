@@ -209,7 +209,7 @@ def test_one_process_is_the_worker_itself(pool: Pool) -> None:
         (["pool_app:ms", "--min-processes", "3", "--max-processes", "2"], "--min-processes: 3 is more than"),
         (["pool_app:ms", "--concurrency", "0"], "concurrency: 0 is out of range"),
         (["pool_app:ms", "--label", "zone"], "--label: 'zone' is not a label. Write NAME=VALUE"),
-        (["pool_app:ms", "--log-level", "loud"], "'loud' is not a level"),
+        (["pool_app:ms", "--log-level", "loud"], "--log-level: 'loud' is not one of"),
         (["no_such_module:ms", "--processes", "2"], "there is no module 'no_such_module'"),
         (["pool_app:nobody"], "has no Mainspring object called 'nobody'"),
         (["in_memory:ms"], "memory:// lives inside one process"),

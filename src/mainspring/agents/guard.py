@@ -40,7 +40,7 @@ class AddressGuard:
     def __init__(self, settings: AgentSettings, *, on_loopback: bool = True, resolve: Resolve | None = None) -> None:
         self._private = on_loopback if settings.allow_private is None else settings.allow_private
         self._ports = None if settings.allow_ports is None else frozenset(settings.allow_ports)
-        self._names, self._networks = _allow_list(settings.allow_hosts)
+        self._names, self._networks = parse_allow_list(settings.allow_hosts)
         self._resolve = resolve or system_resolve
 
     def check_port(self, port: int) -> None:
@@ -122,10 +122,12 @@ async def system_resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _allow_list(given: tuple[str, ...]) -> tuple[frozenset[str], tuple[Network, ...]]:
+def parse_allow_list(
+    given: tuple[str, ...], field: str = "agents.allow_hosts"
+) -> tuple[frozenset[str], tuple[Network, ...]]:
     """Return the host names and the networks in `given`, the setting `allow_hosts`; an address is a network of one.
 
-    Raises: InvalidInput if a network is not valid.
+    Raises: InvalidInput, which names `field`, if a network is not valid.
     """
     names: set[str] = set()
     networks: list[Network] = []
@@ -136,7 +138,5 @@ def _allow_list(given: tuple[str, ...]) -> tuple[frozenset[str], tuple[Network, 
         try:
             networks.append(ip_network(one, strict=False))
         except ValueError as error:
-            raise InvalidInput(
-                "agents.allow_hosts", f"{one!r} is not a network: {error}", "Write 10.1.0.0/16"
-            ) from None
+            raise InvalidInput(field, f"{one!r} is not a network: {error}", "Write 10.1.0.0/16") from None
     return frozenset(names), tuple(networks)

@@ -8,7 +8,8 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 
@@ -17,6 +18,7 @@ from mainspring.app.engine_host import EngineHost, HostEnvironment
 from mainspring.app.engine_runner import EngineRunner
 from mainspring.app.http_agents import HttpAgents
 from mainspring.app.locks import Lock, Locks
+from mainspring.app.options import AppOptions
 from mainspring.app.queries import Queries
 from mainspring.app.registry import DeclareOptions, Registry, TaskSettings
 from mainspring.app.run_handle import RunHandle
@@ -117,6 +119,24 @@ class Mainspring:
         self._registry = Registry(self, self._host)
         self._runner = EngineRunner(self._host, self._registry, on_drift)
         self._agents, self._locks, self._queries = HttpAgents(self._host), Locks(self._host), Queries(self._host)
+
+    @classmethod
+    def from_config(
+        cls, path: str | os.PathLike[str] | None = None, *, url: str | None = None, **options: Unpack[AppOptions]
+    ) -> Self:
+        """Return an app whose settings come from where `mainspring serve` takes them: environment, .env and a file.
+
+        `path` of the file; None: the one that $MAINSPRING_CONFIG names, else mainspring.yaml or .toml in this folder.
+        `url` and `options` are the program's own settings, for what is not configured. Raises: InvalidInput, which
+        names the source of a wrong value.
+        """
+        from mainspring.config.program import configure_program
+        from mainspring.config.resolve import Sources, resolve
+
+        resolved = resolve(Sources(variables=dict(os.environ), config=None if path is None else Path(path)))
+        app = cls(url, **options)
+        configure_program(app, resolved)
+        return app
 
     @property
     def url(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from urllib.parse import unquote
 import click
 import msgspec
 
+from mainspring.cli.program import find_store_url
 from mainspring.model.errors import (
     InvalidInput,
     MainspringError,
@@ -37,7 +37,7 @@ def store_option(command: Callable[..., None]) -> Callable[..., None]:
         "--store",
         "url",
         metavar="URL",
-        help=f"URL of the store; default: $MAINSPRING_URL, then {DEFAULT_STORE_URL}.",
+        help=f"URL of the store; default: the configured one ($MAINSPRING_URL, .env, file), then {DEFAULT_STORE_URL}.",
     )
     return where(json_flag(command))
 
@@ -45,12 +45,12 @@ def store_option(command: Callable[..., None]) -> Callable[..., None]:
 def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
     """Open the store at `url`, return what `question(store, now)` returns, and close the store.
 
-    `url` None stands for $MAINSPRING_URL, else `DEFAULT_STORE_URL`. `now` is the time of this machine. Raises:
+    `url` None stands for the store that `serve` and `run` use. `now` is the time of this machine. Raises:
     InvalidInput for a memory store, because another process cannot open it; StoreUnavailable for a SQLite file that
     does not exist and MainspringError for an empty one, because opening it would create a store; StoreCorrupt if a row
     cannot be decoded.
     """
-    url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
+    url = url or find_store_url()
     check_exists(url)
 
     async def ask() -> T:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mainspring.cli.common import print_json
+from mainspring.cli.program import read_configuration, with_program_store
 
 if TYPE_CHECKING:
     from mainspring.config.resolve import Resolved
@@ -29,11 +29,12 @@ def show(path: Path | None, origin: bool, as_json: bool) -> None:
     """Show every setting with its value; passwords in URLs are replaced by ***.
 
     `mainspring serve` takes a setting from the first of these that has it: its flag, environment variable, .env,
-    configuration file, default. Flags are not known here.
+    configuration file, default. Flags are not known here. If the configuration names a program (`app:`) and no store,
+    the store is the program's.
     """
     from mainspring.config.redaction import format_all
 
-    resolved = _resolve(path)
+    resolved = with_program_store(read_configuration(path))
     values = format_all(resolved.settings)
     if as_json:
         rows: dict[str, Any] = {
@@ -56,20 +57,10 @@ def check(path: Path | None) -> None:
 
     Environment variables and the file .env are read and checked, too, as by `mainspring serve`.
     """
-    resolved = _resolve(path)
+    resolved = read_configuration(path)
     _print_notes(resolved)
     from_file = sum(origin.startswith("file") for origin in resolved.origins.values())
     click.echo(f"ok: {resolved.file or 'no file'}, {from_file} settings")
-
-
-def _resolve(path: Path | None) -> Resolved:
-    """Return the settings that `serve` without flags would use, with their origins. `path`: the configuration file.
-
-    `path` None: the file that $MAINSPRING_CONFIG names, else the one in this directory, if there is one.
-    """
-    from mainspring.config.resolve import Sources, resolve
-
-    return resolve(Sources(variables=dict(os.environ), folder=Path(), config=path))
 
 
 def _print_notes(resolved: Resolved) -> None:

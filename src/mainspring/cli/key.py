@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from mainspring.cli.common import print_json
+from mainspring.cli.common import check_exists, print_json
+from mainspring.cli.program import config_option, find_store_url
 from mainspring.model.instant import Ms, duration_ms, isoformat
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Store
@@ -24,13 +25,15 @@ def key() -> None:
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options `--store` and `--config` to a command, which receives them as `url` and `path`."""
-    config = click.option(
-        "--config", "path", type=click.Path(path_type=Path), help="Configuration file of the service."
-    )
-    return click.option("--store", "url", metavar="URL", help="URL of the store; default: the one that `serve` uses.")(
-        config(command)
-    )
+    """Add `--store`, `--app` and `--config` to a command, which receives the store's URL that they name as `url`."""
+
+    @functools.wraps(command)
+    def with_url(*, store: str | None, program: str | None, path: Path | None, **given: Any) -> None:
+        command(url=find_store_url(path, store, program), **given)
+
+    app = click.option("--app", "program", metavar="MODULE:APP", help="Program that `serve --app` serves.")
+    where = click.option("--store", metavar="URL", help="URL of the store; default: the one that `serve` uses.")
+    return where(app(config_option(with_url)))
 
 
 @key.command()
@@ -40,7 +43,7 @@ def _store_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
-def create(name: str, expires: str | None, as_json: bool, url: str | None, path: Path | None) -> None:
+def create(name: str, expires: str | None, as_json: bool, url: str) -> None:
     """Create an API key called NAME and print it. No command shows it again."""
     from mainspring.service.api_keys import create_key
 
@@ -49,7 +52,7 @@ def create(name: str, expires: str | None, as_json: bool, url: str | None, path:
     async def work(store: Store, now: Ms) -> tuple[Any, str]:
         return await create_key(store, name, None if lasts is None else now + lasts)
 
-    made, token = _on_store(url, path, work)
+    made, token = _on_store(url, work)
     if as_json:
         print_json({"id": made.id, "name": name, "expiresAt": _format_time(made.expires_at), "key": token})
         return
@@ -61,11 +64,12 @@ def create(name: str, expires: str | None, as_json: bool, url: str | None, path:
 @key.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
-def list_(as_json: bool, url: str | None, path: Path | None) -> None:
+def list_(as_json: bool, url: str) -> None:
     """List every key with its id, name, creation, expiry and last use, but not the key itself, which is not stored."""
     from mainspring.service.api_keys import list_keys
 
-    keys = _on_store(url, path, lambda store, now: list_keys(store))
+    check_exists(url)
+    keys = _on_store(url, lambda store, now: list_keys(store))
     rows = [
         {
             "id": one.id,
@@ -91,11 +95,12 @@ def list_(as_json: bool, url: str | None, path: Path | None) -> None:
 @key.command()
 @click.argument("key")
 @_store_options
-def revoke(key: str, url: str | None, path: Path | None) -> None:
+def revoke(key: str, url: str) -> None:
     """Revoke KEY, given by its id or name; every instance refuses it within five seconds."""
     from mainspring.service.api_keys import revoke_key
 
-    gone = _on_store(url, path, lambda store, now: revoke_key(store, key))
+    check_exists(url)
+    gone = _on_store(url, lambda store, now: revoke_key(store, key))
     click.echo(f"revoked: {gone.id} ({gone.name})")
 
 
@@ -103,25 +108,20 @@ def _format_time(at: Ms | None) -> str | None:
     return None if at is None else isoformat(at)
 
 
-def _on_store(url: str | None, path: Path | None, work: Callable[[Store, Ms], Awaitable[T]]) -> T:
-    """Open the store of the service, return what `work(store, now)` returns, and close the store.
+def _on_store(url: str, work: Callable[[Store, Ms], Awaitable[T]]) -> T:
+    """Open the store at `url`, return what `work(store, now)` returns, and close the store.
 
-    `url` None: the store that the configuration names. `path` is the configuration file; None: the file that
-    $MAINSPRING_CONFIG names, else the one in this directory, if there is one. `now` is the time of this machine.
-    Raises: InvalidInput for a memory store.
+    `now` is the time of this machine. Raises: InvalidInput for a memory store.
     """
-    from mainspring.config.resolve import Sources, resolve
     from mainspring.model.errors import InvalidInput
     from mainspring.runtime.store_url import open_store
 
-    flags = {} if url is None else {"store": url}
-    settings = resolve(Sources(flags=flags, variables=dict(os.environ), config=path)).settings
-    if settings.store.startswith("memory:"):
+    if url.startswith("memory:"):
         raise InvalidInput("--store", "a key in memory is lost when this command ends", "Give the store of the service")
 
     async def on_store() -> T:
         clock = SystemClock()
-        store = open_store(settings.store, clock)
+        store = open_store(url, clock)
         await store.open()
         try:
             return await work(store, clock.now())

@@ -5,6 +5,7 @@ Why: `mainspring --help` and `--version` stay fast, because they import no sub-c
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
@@ -86,12 +87,22 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )
-def mainspring() -> None:
+@click.option("--config", "path", metavar="FILE", help="Configuration file of every command; alone: serve with it.")
+@click.pass_context
+def mainspring(ctx: click.Context, path: str | None) -> None:
     """A task scheduler that runs each task on time and once, and can prove it."""
+    if path is not None:
+        os.environ["MAINSPRING_CONFIG"] = path
+    if ctx.invoked_subcommand is None and path is None:
+        click.echo(ctx.get_help())
+    elif ctx.invoked_subcommand is None:
+        from mainspring.cli.serve import serve
+
+        ctx.invoke(serve)
 
 
 def main() -> None:

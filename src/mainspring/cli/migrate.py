@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import os
+from pathlib import Path
 
 import click
 
+from mainspring.cli.program import config_option, find_store_url
 from mainspring.model.errors import InvalidInput
 from mainspring.model.settings import DEFAULT_STORE_URL
 
 
 @click.command()
 @click.option(
-    "--store", "url", metavar="URL", help=f"URL of the store; default: $MAINSPRING_URL, then {DEFAULT_STORE_URL}."
+    "--store", "url", metavar="URL", help=f"URL of the store; default: the configured one, then {DEFAULT_STORE_URL}."
 )
+@click.option("--app", "program", metavar="MODULE:APP", help="Program whose store is meant if none is configured.")
+@config_option
 @click.option("--sql", "only_print", is_flag=True, help="Print the SQL that would run, and change nothing.")
-def migrate(url: str | None, only_print: bool) -> None:
+def migrate(url: str | None, program: str | None, path: Path | None, only_print: bool) -> None:
     """Bring the schema of a PostgreSQL store up to date and list the steps that were run; --sql only prints the SQL.
 
     Other stores need no migration: a SQLite file is brought up to date when it is opened, and Redis has no schema.
 
     Example: mainspring migrate --store postgresql://me@db/app --sql
     """
-    url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
+    url = find_store_url(path, url, program)
     scheme = url.partition("://")[0].lower()
     if scheme.startswith(("redis", "valkey")):
         click.echo("nothing to do: a Redis or Valkey store has no schema")

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from mainspring.cli.run import SWITCH_INTERVAL_SECONDS, load_app
+from mainspring.cli.program import load_app
+from mainspring.cli.run import SWITCH_INTERVAL_SECONDS
 from mainspring.config.settings import SERVE_ROLES
 from mainspring.model.errors import MissingExtra
 

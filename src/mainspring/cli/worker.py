@@ -11,15 +11,18 @@ import socket
 import sys
 import threading
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mainspring.app.internals import host_of
-from mainspring.cli.run import SWITCH_INTERVAL_SECONDS, broker_option, configure_log, load_app
+from mainspring.cli.program import load_configured, program_options, read_configuration
+from mainspring.cli.run import SWITCH_INTERVAL_SECONDS
 from mainspring.model.errors import InvalidInput
 from mainspring.model.settings import adjust_settings
 from mainspring.rules.autoscale import Bounds, Demand, parse_bounds
+from mainspring.telemetry.log_format import configure_logging
 
 if TYPE_CHECKING:
     from mainspring.app.mainspring import Mainspring
@@ -29,8 +32,7 @@ log = logging.getLogger("mainspring")
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
-@broker_option
+@program_options
 @click.option(
     "--processes",
     type=int,
@@ -47,17 +49,18 @@ log = logging.getLogger("mainspring")
 @click.option(
     "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label that `mainspring workers` shows; repeatable."
 )
-@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--supervised", is_flag=True, hidden=True, help="Worker of a pool: ends when its standard input does.")
 def worker(
-    target: str,
+    target: str | None,
+    store: str | None,
     broker: str | None,
+    path: Path | None,
+    log_level: str | None,
     processes: int | None,
     concurrency: int | None,
     low: int | None,
     high: int | None,
     labels: tuple[str, ...],
-    log_level: str,
     supervised: bool,
 ) -> None:
     """Execute runs of MODULE:APP that other instances planned or enqueued, until SIGTERM or Ctrl-C.
@@ -69,27 +72,33 @@ def worker(
 
     Example: mainspring worker app:ms --min-processes 1 --max-processes 8 --concurrency 20
     """
-    configure_log(log_level, "%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")
-    bounds = parse_bounds(processes, low, high)
-    app = load_app(target)
-    host = host_of(app)
-    settings = adjust_settings(
-        app.settings, concurrency=concurrency, labels=dict(_parse_label(text) for text in labels)
+    given = {"store": store, "broker": broker, "logging.level": log_level, "scheduler.workers": concurrency}
+    resolved = read_configuration(path, given)
+    configure_logging(
+        resolved.settings.logging.level,
+        resolved.settings.logging.format,
+        "%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s",
     )
-    host.configure(broker=broker or app.broker, settings=settings)
+    bounds = parse_bounds(processes, low, high)
+    app = load_configured(target, resolved)
+    host = host_of(app)
+    host.configure(settings=adjust_settings(app.settings, labels=dict(_parse_label(text) for text in labels)))
     if not host.capabilities.multi_process:
         raise InvalidInput("url", f"{app.url} lives inside one process: a worker finds no runs there", "Use `run`")
     if not app.tasks:
         raise InvalidInput(
-            "MODULE:APP", f"{target} has no task", "Declare the functions that the worker executes as tasks"
+            "MODULE:APP",
+            f"{target or resolved.settings.app} has no task",
+            "Declare the functions that the worker executes as tasks",
         )
     if supervised or bounds.high == 1:
         _run_one(app, supervised=supervised)
         return
-    given = [f"--label={text}" for text in labels] + ([] if concurrency is None else [f"--concurrency={concurrency}"])
-    given += [] if broker is None else [f"--broker={broker}"]
-    command = [sys.executable, "-m", "mainspring.cli.main", "worker", target, "--supervised"]
-    code = asyncio.run(_supervise(app, [*command, f"--log-level={log_level}", *given], bounds))
+    options = {"store": store, "broker": broker, "config": path, "log-level": log_level, "concurrency": concurrency}
+    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    words += [f"--label={text}" for text in labels] + ([] if target is None else [target])
+    command = [sys.executable, "-m", "mainspring.cli.main", "worker", "--supervised", *words]
+    code = asyncio.run(_supervise(app, command, bounds))
     log.info("stopped cleanly" if code == 0 else "stopped; some workers had to be killed")
     sys.exit(code)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from mainspring.agents.guard import parse_allow_list
 from mainspring.model.errors import InvalidInput
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Ms, duration_ms, format_duration
@@ -36,6 +37,13 @@ def read_text(value: Any, field: str) -> str:
         hint = " (YAML reads yes, no, on and off as such)" if isinstance(value, bool) else ""
         raise InvalidInput(field, f"{_shown(value)} is not a text{hint}", "Put one line of text between quotes")
     return value.strip()
+
+
+def read_agent_host(value: Any, field: str) -> str:
+    """Read a host name, an address or a network of HTTP agents, such as 10.1.0.0/16."""
+    host = read_text(value, field)
+    parse_allow_list((host,), field)
+    return host
 
 
 def read_name(value: Any, field: str) -> str:

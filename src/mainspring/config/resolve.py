@@ -20,6 +20,10 @@ from mainspring.model.settings import make_settings
 DEFAULT_ORIGIN = "default"
 #: Variable with the path of the configuration file.
 CONFIG_VARIABLE = "MAINSPRING_CONFIG"
+#: Variable of source 002 (docs/serving.md): "production" means JSON lines, unless a source gives the log's format.
+NODE_VARIABLE = "NODE_ENV"
+#: Configuration key → its option on the command line, where that is not the last part of the key.
+FLAGS = {"logging.level": "--log-level", "scheduler.workers": "--concurrency"}
 
 
 class Resolved(Struct, frozen=True):
@@ -70,8 +74,10 @@ def resolve(sources: Sources) -> Resolved:
     for key, value in from_env.values.items():
         values[key], origins[key] = value, f"env {from_env.names[key]}"
     for key, value in sources.flags.items():
-        flag = f"--{key.rpartition('.')[2].replace('_', '-')}"
+        flag = FLAGS.get(key) or f"--{key.rpartition('.')[2].replace('_', '-')}"
         values[key], origins[key] = KEYS[key].read(value, flag), f"flag {flag}"
+    if "logging.format" not in values and {**dotenv, **sources.variables}.get(NODE_VARIABLE) == "production":
+        values["logging.format"], origins["logging.format"] = "json", f"env {NODE_VARIABLE}"
     settings = build_settings(values)
     try:
         _check_together(settings, origins)

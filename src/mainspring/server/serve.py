@@ -11,20 +11,18 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.api.route_table import ECHO_PATH
 from mainspring.app.internals import host_of, http_agents_of, runner_of
 from mainspring.app.mainspring import Mainspring
 from mainspring.app.shutdown import Stopper
+from mainspring.config.program import agent_settings, configure_program
 from mainspring.config.redaction import redact_url
 from mainspring.config.reload import Reloader
-from mainspring.config.resolve import DEFAULT_ORIGIN, Resolved, Sources
+from mainspring.config.resolve import Resolved, Sources
 from mainspring.config.settings import ServeSettings
 from mainspring.model.errors import InvalidInput
-from mainspring.model.http import AgentSettings
-from mainspring.model.settings import adjust_settings
 from mainspring.server.http import EmbeddedServer, HttpService, bind, make_server
 from mainspring.telemetry.log_format import set_level
 
@@ -37,24 +35,11 @@ INSECURE_WARNING_SECONDS = 60.0
 def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
     """Return the app to serve: `program` with the settings of the service, or a new app without tasks if it is None.
 
-    Only the store, the broker and the concurrency of the service replace those of `program`, each only if it is
-    configured. The shutdown time-out is the shorter one of the service's and that of `program`.
+    Configured settings replace those of `program`. Its shutdown time-out is at most the service's.
     """
-    settings, origins = resolved.settings, resolved.origins
-    scheduler = settings.scheduler
-    if program is not None:
-        own = program.settings
-        if origins["scheduler.workers"] != DEFAULT_ORIGIN:
-            own = adjust_settings(own, concurrency=scheduler.workers)
-        own = replace(own, shutdown_timeout=min(own.shutdown_timeout, scheduler.shutdown_timeout))
-        host_of(program).configure(
-            url=None if origins["store"] == DEFAULT_ORIGIN else settings.store,
-            broker=UNSET if origins["broker"] == DEFAULT_ORIGIN else settings.broker,
-            settings=own,
-        )
-        app = program
-    else:
-        app = Mainspring(
+    settings, scheduler = resolved.settings, resolved.settings.scheduler
+    if program is None:
+        return Mainspring(
             settings.store,
             broker=settings.broker,
             name=scheduler.name,
@@ -66,20 +51,11 @@ def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
             history=None if scheduler.history is None else scheduler.history / 1000,
             payload_limit=scheduler.payload_limit,
         )
-    return app
-
-
-def agent_settings(settings: ServeSettings) -> AgentSettings:
-    """Return the settings for calls of HTTP agents, with values for `allow_private` and `public_url`.
-
-    If `allow_private` is not configured, agents at private addresses may be called only by a service on loopback.
-    """
-    private = settings.agents.allow_private
-    return replace(
-        settings.agents,
-        allow_private=settings.server.on_loopback if private is None else private,
-        public_url=settings.url,
-    )
+    configure_program(program, resolved)
+    own = program.settings
+    shorter = replace(own, shutdown_timeout=min(own.shutdown_timeout, scheduler.shutdown_timeout))
+    host_of(program).configure(settings=shorter)
+    return program
 
 
 def run(app: Mainspring, sources: Sources, resolved: Resolved, print_line: Callable[[str], Any]) -> None:
@@ -260,4 +236,4 @@ async def _warn_insecure(settings: ServeSettings) -> None:
         await asyncio.sleep(INSECURE_WARNING_SECONDS)
 
 
-__all__ = ["agent_settings", "make_app", "run"]
+__all__ = ["make_app", "run"]

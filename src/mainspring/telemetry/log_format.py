@@ -97,15 +97,17 @@ def _safe_text(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def configure_logging(level: str, form: str) -> None:
+def configure_logging(level: str, form: str, line_format: str = LINE_FORMAT) -> None:
     """Send log records of at least `level` to standard error, as lines of the format `form`: "text" or "json".
+
+    `line_format`: the line of the format "text", in the notation of `logging`.
 
     Call this once, before the first line is logged. The root logger's present handlers are removed. The loggers of
     uvicorn, watchfiles and asyncio get the level warning, whatever `level` is: at level "error" they still log
     warnings, at "debug" they log nothing below a warning.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLineFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonLineFormatter() if form == "json" else TextFormatter(line_format))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for chatty in ("uvicorn", "uvicorn.error", "watchfiles", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
