@@ -149,7 +149,8 @@ class HealthReporter:
             return ComponentView("unhealthy", at, str(error)), None
         except TimeoutError:
             return ComponentView("unhealthy", at, f"no answer within {PROBE_TIMEOUT_SECONDS:g} s"), None
-        return ComponentView("healthy", at, "; ".join(self._ms.health().warnings)), lag
+        runtime = self._host.runtime
+        return ComponentView("healthy", at, "" if runtime is None else "; ".join(runtime.store_warnings)), lag
 
     async def _planning_lag(self, runtime: Runtime) -> Ms | None:
         """Return by how many milliseconds planning is late: how long an overdue schedule has been due.
@@ -192,7 +193,21 @@ class HealthReporter:
                 parts["engine"] = ComponentView("unhealthy", at, "not running")
         elif self._role in ("all", "worker"):
             parts["worker"] = _part(at, "; ".join(f"{name}: {text}" for name, text in failing.items()))
+        self._add_work_warnings(parts)
         return parts
+
+    def _add_work_warnings(self, parts: dict[str, ComponentView]) -> None:
+        """Say in the detail of the planner, else of the worker, what keeps work from being done.
+
+        The status stays, because not this instance has to change.
+        """
+        runtime = self._host.runtime
+        name = next((name for name in ("planner", "worker") if name in parts), None)
+        if runtime is None or name is None or not runtime.work_warnings:
+            return
+        part = parts[name]
+        detail = "; ".join(filter(None, (part.detail, *runtime.work_warnings)))
+        parts[name] = ComponentView(part.status, part.last_updated, detail)
 
     def _runs_elsewhere(self, health: Health) -> bool:
         """Return True if the app is embedded and its engine does not run in this process."""

@@ -324,6 +324,7 @@ class ExecutionView(Struct, kw_only=True, rename="camel"):
     created_at: Instant
     payload: Any = UNSET
     attempt_details: list[AttemptView] | UnsetType = UNSET
+    warnings: Annotated[list[str], Meta(description="in the answer to a trigger")] | UnsetType = UNSET
 
 
 class EchoView(Struct, kw_only=True, rename="camel"):

@@ -32,7 +32,8 @@ from mainspring.ports.executor import Handler, HeldRun, end_of_loading
 from mainspring.ports.store import Capabilities, Store
 from mainspring.ports.threads import Threads
 from mainspring.runtime.engine_thread import EngineLoop, ThreadLoop
-from mainspring.runtime.runtime import Runtime, open_broker, open_store
+from mainspring.runtime.lazy_backends import open_broker, open_store
+from mainspring.runtime.runtime import Runtime
 from mainspring.service.commands import MAX_ROWS_PER_COMMIT, stored_run
 from mainspring.service.requests import NewRun
 

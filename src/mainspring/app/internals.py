@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mainspring.app.engine_runner import EngineRunner
     from mainspring.app.http_agents import HttpAgents
     from mainspring.app.mainspring import Mainspring
+    from mainspring.app.queries import Queries
     from mainspring.app.registry import Registry
     from mainspring.runtime.runtime import Runtime
 
@@ -37,6 +38,11 @@ def registry_of(ms: Mainspring) -> Registry:
 def http_agents_of(ms: Mainspring) -> HttpAgents:
     """Return the part that checks the URLs of HTTP agents, and shows and rotates the secrets that sign their calls."""
     return ms._agents
+
+
+def queries_of(ms: Mainspring) -> Queries:
+    """Return the part that answers questions about schedules and runs."""
+    return ms._queries
 
 
 def runtime_of(ms: Mainspring) -> Runtime:

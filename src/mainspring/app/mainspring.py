@@ -338,6 +338,7 @@ class Mainspring:
         schedule = await self.get(key)
         body, decode = self._registry.prepare_trigger(schedule, args, kwargs, payload)
         run = await self._host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
+        await self._queries.warn_if_unserved(schedule)
         return RunHandle(run.id, self._host, decode)
 
     # ── runs and events ────────────────────────────────────────────────────

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mainspring.app.engine_host import EngineHost
 from mainspring.model.events import Event, resolve_type_names
@@ -13,7 +14,12 @@ from mainspring.model.policies import check_choice
 from mainspring.model.run import CLAIMABLE, Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Events, Runs, Schedules
-from mainspring.service.unresolved_runs import find_unresolved
+from mainspring.service.unresolved_runs import find_missing_worker, find_unresolved
+
+if TYPE_CHECKING:
+    from mainspring.runtime.runtime import Runtime
+
+log = logging.getLogger("mainspring")
 
 
 class Queries:
@@ -114,6 +120,22 @@ class Queries:
             limit=limit,
         )
         return await self._host.call(lambda runtime: runtime.commands.events(query))
+
+    async def find_missing_worker(self, task: str) -> str | None:
+        """Return a warning if no live instance has `task`, else None. If this instance has it, read nothing."""
+
+        async def find(runtime: Runtime) -> str | None:
+            if runtime.worker is not None and task in runtime.offered_tasks:
+                return None
+            return await find_missing_worker(runtime.store, task)
+
+        return await self._host.call(find)
+
+    async def warn_if_unserved(self, schedule: Schedule) -> None:
+        """Log a warning if no live instance has the task of `schedule`, of which a run was just started."""
+        warning = await self.find_missing_worker(schedule.spec.task)
+        if warning is not None:
+            log.warning("schedule %r was triggered, but %s", schedule.name, warning)
 
 
 def _parse_states(state: State | str | Iterable[State | str]) -> tuple[State, ...]:

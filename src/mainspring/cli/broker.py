@@ -153,7 +153,7 @@ def _with_broker(url: str | None, work: Callable[[Broker], Awaitable[T]]) -> T:
         )
 
     async def run() -> T:
-        from mainspring.runtime.runtime import open_broker
+        from mainspring.runtime.lazy_backends import open_broker
 
         found = open_broker(given, SystemClock())
         try:

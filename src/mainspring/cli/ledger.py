@@ -81,7 +81,7 @@ def _print(book: Ledger, every: bool) -> None:
 
 
 def _print_notes(console: Console, book: Ledger) -> None:
-    """Print the lines below the table: skips by reason, ad-hoc runs, start of the period (if any), differences."""
+    """Print the lines below the table: skips by reason, ad-hoc runs, start of the period, warnings, differences."""
     for reason, count in book.skipped.items():
         console.print(f"  skipped {reason}: {count}")
     work = book.ad_hoc
@@ -90,6 +90,8 @@ def _print_notes(console: Console, book: Ledger) -> None:
     if book.since is not None:
         rounded = " (the start of that day: older runs are counted by day)" if book.rounded else ""
         console.print(f"since {isoformat(book.since)}{rounded}")
+    for warning in book.warnings:
+        console.print(f"! {warning}")
     for difference in book.differences:
         console.print(f"✕ {difference.kind}  {difference.text}")
     if book.unexplained > len(book.differences) > 0:

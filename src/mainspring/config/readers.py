@@ -205,7 +205,7 @@ def read_store_url(value: Any, field: str) -> str:
     Raises: InvalidInput for a wrong URL; MissingExtra if a package that the store needs is not installed.
     """
     from mainspring.ports.clock import SystemClock
-    from mainspring.runtime.runtime import open_store
+    from mainspring.runtime.lazy_backends import open_store
 
     given = read_text(value, field)
     try:
@@ -221,7 +221,7 @@ def read_broker_url(value: Any, field: str) -> str:
     Raises: InvalidInput for a wrong URL; MissingExtra if a package that the broker needs is not installed.
     """
     from mainspring.ports.clock import SystemClock
-    from mainspring.runtime.runtime import open_broker
+    from mainspring.runtime.lazy_backends import open_broker
 
     given = read_text(value, field)
     try:

@@ -20,7 +20,7 @@ from mainspring.model.change import Change, RunLease
 from mainspring.model.events import ClockStepped
 from mainspring.model.http import HTTP_TASK, MAX_CALL_CRASHES
 from mainspring.model.instant import Ms
-from mainspring.model.run import ENDED, OPEN, Run, State
+from mainspring.model.run import CLAIMABLE, ENDED, OPEN, Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Handler
@@ -75,6 +75,7 @@ class Settler(Loop):
         drain_outcomes: Callable[[], None] = lambda: None,
         ending: Container[str] = (),
         run_log: RunLog | None = None,
+        is_unserved: Callable[[str, str], bool] = lambda task, lane: False,
     ) -> None:
         """Work on the agendas of `store`, and commit through `batcher`. `change_id` returns a new id for a change.
 
@@ -85,6 +86,8 @@ class Settler(Loop):
         that plans. `ending`: ids of runs that ended here and whose end is queued for a commit. The crash budget is the
         number of crashes of its workers after which a run is not executed again (`max_crashes`). `run_log` logs the
         rescue of runs, and learns the names of the schedules that are planned.
+        `is_unserved(task, lane)` tells whether a run of that task in that lane waits in vain, because no live instance
+        has the task.
         """
         super().__init__(poll)
         self._cancel_older = cancel_older
@@ -102,6 +105,7 @@ class Settler(Loop):
         self._drain_outcomes = drain_outcomes
         self._ending = ending
         self._run_log = run_log or RunLog(None, clock.monotonic)
+        self._is_unserved = is_unserved
         #: False for an instance with the role worker: it plans no schedules and works on the other three agendas.
         self.plans = True
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
@@ -269,7 +273,7 @@ class Settler(Loop):
         schedule = row.schedule
         if schedule.state == "paused":
             return resume(schedule, now, reason="until")
-        draft = settle(schedule, _open_runs(row, self._ending), now)
+        draft = settle(schedule, _open_runs(row, self._ending, self._is_unserved), now)
         self._delete_if_terminal(draft, row.open)
         return draft
 
@@ -437,12 +441,20 @@ def _may_be_early(row: DueSchedule, draft: ScheduleDraft) -> bool:
     return fires and not draft.spans and all(run.state is State.WAITING for run in draft.runs)
 
 
-def _open_runs(row: DueSchedule, ending: Container[str] = ()) -> OpenRuns:
+def _open_runs(
+    row: DueSchedule,
+    ending: Container[str] = (),
+    is_unserved: Callable[[str, str], bool] = lambda task, lane: False,
+) -> OpenRuns:
     """Return the counts of a schedule's open runs. Its two oldest runs count as ended if their ids are in `ending`.
 
     `ending`: ids of runs whose end is committed no later than the fires to be settled. If the store refuses such an
-    end, the schedule's gate still holds the new run back.
+    end, the schedule's gate still holds the new run back. `is_unserved(task, lane)`: as for `Settler`.
     """
     open_still = [run for run in row.oldest if run.id not in ending]
     over = len(row.oldest) - len(open_still)
-    return OpenRuns(row.open - over, row.waiting, open_still[0].id if open_still else None)
+    if not open_still:
+        return OpenRuns(row.open - over, row.waiting)
+    oldest = open_still[0]
+    unserved = oldest.state in CLAIMABLE and is_unserved(oldest.task, oldest.lane)
+    return OpenRuns(row.open - over, row.waiting, oldest.id, unserved)

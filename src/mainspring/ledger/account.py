@@ -16,6 +16,7 @@ from collections.abc import Collection
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from mainspring.engine.unserved_tasks import find_unserved
 from mainspring.ledger.coverage import MAX_NAMED_DIFFERENCES, Cover, Difference, Period
 from mainspring.model.events import (
     Event,
@@ -115,6 +116,8 @@ class Ledger(Struct):
     #: Number of schedules that the sums contain.
     schedules_total: int = 0
     differences: list[Difference] = field(default_factory=list)
+    #: What keeps planned work from being done although nothing is unexplained, one line for each cause.
+    warnings: list[str] = field(default_factory=list)
 
 
 async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None = None) -> Ledger:
@@ -147,6 +150,7 @@ async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None 
     book.ad_hoc = await _account_for_ad_hoc(store, low, ns)
     book.unexplained += book.ad_hoc.unexplained
     book.differences += book.ad_hoc.differences
+    book.warnings = [unserved.describe() for unserved in await find_unserved(store, ns, now)]
     return book
 
 

@@ -187,8 +187,9 @@ class RunScheduled(RunEvent, frozen=True, kw_only=True):
 class RunSkipped(RunEvent, frozen=True, kw_only=True):
     """A run ended before its handler began.
 
-    As the first event of a run, it stands for a fire that was skipped at once, for example because of an overlap. `by`
-    is the id of the open run because of which this run was skipped; None: another reason.
+    As the first event of a run, it stands for a fire that was skipped at once, because an earlier run is open. Reasons
+    of such a skip: overlap; no_worker (the earlier run waits for a task that no live instance has). `by` is the id of
+    the open run because of which this run was skipped; None: another reason.
     """
 
     reason: str

@@ -30,11 +30,15 @@ MAX_RUNS_PER_CHANGE = 200
 
 
 class OpenRuns(Struct, frozen=True, gc=False):
-    """The open runs of a schedule: how many there are, how many of them are not running, and the id of the oldest."""
+    """The open runs of a schedule: how many there are, how many of them are not running, and the id of the oldest.
+
+    `unserved`: True if the oldest one waits for a task that no live instance has.
+    """
 
     count: int = 0
     waiting: int = 0
     oldest: str | None = None
+    unserved: bool = False
 
 
 class _Fire(Struct, frozen=True, gc=False):
@@ -335,7 +339,7 @@ def _emit(draft: ScheduleDraft, items: list[_Fire | _Elision], open_runs: OpenRu
             draft.emit(_span_event(schedule, item, next_at))
             continue
         if not item.replay and _is_overlap_refused(overlap, count, waiting):
-            draft.emit(_skip_event(schedule, item, blocker, next_at))
+            draft.emit(_skip_event(schedule, item, blocker, next_at, "no_worker" if open_runs.unserved else "overlap"))
             continue
         if overlap == "cancel_running" and count > 0:
             draft.cancels_open = True
@@ -376,7 +380,7 @@ def _span_event(schedule: Schedule, item: _Elision, next_at: Ms | None) -> Fires
     )
 
 
-def _skip_event(schedule: Schedule, fire: _Fire, blocker: str | None, next_at: Ms | None) -> RunSkipped:
+def _skip_event(schedule: Schedule, fire: _Fire, blocker: str | None, next_at: Ms | None, reason: str) -> RunSkipped:
     key = str(fire.at)
     return RunSkipped(
         ns=schedule.ns,
@@ -386,7 +390,7 @@ def _skip_event(schedule: Schedule, fire: _Fire, blocker: str | None, next_at: M
         fire_time=fire.at,
         fire_key=key,
         revision=schedule.revision,
-        reason="overlap",
+        reason=reason,
         by=blocker,
         next_at=next_at,
     )

@@ -28,6 +28,7 @@ from mainspring.engine.presence import Instance, Presence
 from mainspring.engine.settler import Settler
 from mainspring.engine.store_clock import StoreClock
 from mainspring.engine.store_listener import StoreListener
+from mainspring.engine.unserved_tasks import UnservedTasks
 from mainspring.engine.work.recorder import Recorder
 from mainspring.engine.work.worker import Worker
 from mainspring.model.change import Change
@@ -47,6 +48,7 @@ from mainspring.ports.store import Runs, Store
 from mainspring.ports.store_extras import InlineStore
 from mainspring.ports.threads import Threads
 from mainspring.runtime.log_notes import LogNotes
+from mainspring.runtime.loop_health import judge_loops
 from mainspring.runtime.wakeups import Wakeups
 from mainspring.runtime.worker_set import WorkerSet
 from mainspring.service.commands import Commands
@@ -58,30 +60,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mainspring.engine")
 
-#: `health` reports a store that has not answered a call for this many seconds.
-SILENT_STORE_SECONDS = 2.0
 #: Leases shorter than this, in milliseconds, may end because the machine is busy, not because the worker is dead.
 SHORT_LEASE_MS: Ms = 5_000
-
-
-def open_store(url: str, clock: Clock) -> Store:
-    """Make the store that `url` names; the caller opens it. Raises: InvalidInput; MissingExtra.
-
-    Its backend is imported only in this call, so that a program loads no backend that it does not use.
-    """
-    from mainspring.runtime.store_url import open_store as named
-
-    return named(url, clock)
-
-
-def open_broker(url: str, clock: Clock) -> Broker:
-    """Make the broker that `url` names; the caller opens it. Raises: InvalidInput; MissingExtra.
-
-    Its backend is imported only in this call, so that a program loads no backend that it does not use.
-    """
-    from mainspring.runtime.broker_url import open_broker as named
-
-    return named(url, clock)
 
 
 class Runtime:
@@ -162,10 +142,12 @@ class Runtime:
             drain_outcomes=self.workers.drain_outcomes,
             ending=self.recorder.ending,
             run_log=self.workers.run_log,
+            is_unserved=lambda task, lane: self.unserved.is_unserved(task, lane),
         )
         self._wakeups = Wakeups(self.settler, self.workers, self.waiters, self.publisher, self.broker_link)
         self.batcher.call_after_commit(self._wakeups.after_commit)
         self.leader = Leader(store, time, settings, owner, self.notes.append_soon)
+        self.unserved = UnservedTasks(store, time, settings, self.leader, lambda: self.offered_tasks)
         self.keeper = Keeper(store, time, settings, self.leader, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, owner, self._describe)
         self._loops: list[Loop] = []
@@ -217,6 +199,11 @@ class Runtime:
     def worker(self) -> Worker | None:
         """The worker of Python handlers; None before `start` and after `stop`."""
         return self.workers.worker
+
+    @property
+    def offered_tasks(self) -> tuple[str, ...]:
+        """Names of the tasks that this instance executes; empty if it only plans (`become_planner`)."""
+        return () if self._is_planner_only else self.workers.tasks
 
     def change_id(self) -> str:
         """Return a new change id: the random prefix of this instance, then a counter. Thread: any."""
@@ -281,7 +268,7 @@ class Runtime:
         listener = StoreListener(self.store, self.settings.poll / 1000, self._wakeups.after_hint)
         self._loops = [self.presence, self.settler, worker, worker.heart, listener]
         if plans:
-            self._loops += [self.leader, self.keeper]
+            self._loops += [self.leader, self.keeper, self.unserved]
         if self.broker_link is not None:
             self.broker_link.start(worker, self.handlers, self.recorder.unstored)
             if plans:
@@ -410,32 +397,28 @@ class Runtime:
         """
         self._declared = digests
 
-    def health(self) -> Health:
-        """Return whether the engine runs, which of its loops fail and why, and the store's warnings. Thread: any.
-
-        A loop fails if its last `run_once` raised an error. The loops of the presence row, the workers and their
-        heartbeats also fail if the store has not answered them for `SILENT_STORE_SECONDS`. A broker that fails is
-        reported like a loop, under the name "broker". This does not query the store.
-        """
+    @property
+    def store_warnings(self) -> tuple[str, ...]:
+        """Problems of the store that a person should solve. Thread: any."""
         warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
+        return warnings
+
+    @property
+    def work_warnings(self) -> tuple[str, ...]:
+        """What keeps work of this namespace from being done, as far as this instance knows. Thread: any."""
+        return tuple(one.describe() for one in self.unserved.found.values())
+
+    def health(self) -> Health:
+        """Return whether the engine runs, which of its loops fail and why (`judge_loops`), and warnings. Thread: any.
+
+        The warnings are those of the store, then `work_warnings`. This does not query the store.
+        """
+        warnings = self.store_warnings + self.work_warnings
         if self.worker is None or self._loop is None:
             return Health("stopped", warnings=warnings)
-        failing = {loop.name: loop.trouble for loop in self._loops if loop.trouble is not None}
-        for loop, silence in self._silent_loops(self._loop.time()):
-            failing.setdefault(loop.name, f"the store has not answered for {silence:.0f} s")
-        if self.broker_link is not None and self.broker_link.availability.trouble is not None:
-            failing["broker"] = self.broker_link.availability.trouble
-        return Health("degraded" if failing else "ok", failing, warnings)
-
-    def _silent_loops(self, now: float) -> list[tuple[Loop, float]]:
-        """Return the loops whose call to the store takes too long, each with the seconds since the call began.
-
-        `now`: the event loop's time. Only loops whose work is a single call are checked: presence, workers and
-        heartbeats.
-        """
-        one_call_each = [loop for worker in self.workers for loop in (worker, worker.heart)]
-        waiting = [(loop, now - since) for loop in (self.presence, *one_call_each) if (since := loop.since) is not None]
-        return [(loop, silence) for loop, silence in waiting if silence > SILENT_STORE_SECONDS]
+        one_call_each = [self.presence, *(loop for worker in self.workers for loop in (worker, worker.heart))]
+        broker = None if self.broker_link is None else self.broker_link.availability.trouble
+        return judge_loops(self._loops, one_call_each, broker, warnings, self._loop.time())
 
     def metrics(self) -> dict[str, float]:
         """Return metric name → value; empty if the engine does not run. Counters end in `_total`. Thread: any."""
@@ -473,7 +456,7 @@ class Runtime:
         return Instance(
             app=self.settings.app,
             version=self.settings.version,
-            tasks=self.workers.tasks if works else (),
+            tasks=self.offered_tasks,
             declares=dict(self._declared),
             running=self.workers.running,
             concurrency=self.settings.concurrency if works else 0,

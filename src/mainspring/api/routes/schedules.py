@@ -38,7 +38,7 @@ from mainspring.api.schemas import (
     TriggerBody,
 )
 from mainspring.api.views import execution_view, schedule_view
-from mainspring.app.internals import http_agents_of
+from mainspring.app.internals import http_agents_of, queries_of
 from mainspring.model.errors import StoreError, UnknownSchedule
 from mainspring.model.http import HTTP_TASK, HttpTarget
 from mainspring.model.instant import instant_ms
@@ -69,7 +69,7 @@ async def create_schedule(request: Request) -> Response:
         warnings = await _check_address(api, want)
         schedule = await api.host.call(lambda runtime: runtime.commands.create(want, fresh=True))
         view = (await _views(api, [schedule]))[0]
-        view.warnings = warnings or UNSET
+        view.warnings = [*(view.warnings or []), *warnings] or UNSET
         if schedule.spec.task == HTTP_TASK:
             view.signing_secret = await api.ms.signing_secret(schedule.id)
         return json_response(view, 201, {"Location": f"/api/schedules/{schedule.id}", **_etag(schedule)})
@@ -124,7 +124,7 @@ async def update_schedule(request: Request) -> Response:
         except RevisionConflict:
             continue  # edited by another caller meanwhile: repeat everything, and If-Match can refuse it
         view = (await _views(api, [schedule]))[0]
-        view.warnings = warnings or UNSET
+        view.warnings = [*(view.warnings or []), *warnings] or UNSET
         return json_response(view, headers=_etag(schedule))
     raise StoreError("the schedule kept changing while it was edited")
 
@@ -156,8 +156,10 @@ async def trigger_schedule(request: Request) -> Response:
             http = task == HTTP_TASK
             body = http_body(api.ms, exact_payload(data)) if http else task_body(api.ms, task, wanted.payload)
         run = await api.host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
-        run = await api.ms.find_by_id(run.id)
-        return json_response(execution_view(run), 201, {"Location": f"/api/executions/{run.id}"})
+        view = execution_view(await api.ms.find_by_id(run.id))
+        missing = await queries_of(api.ms).find_missing_worker(schedule.spec.task)
+        view.warnings = [missing] if missing is not None else UNSET
+        return json_response(view, 201, {"Location": f"/api/executions/{run.id}"})
 
     return await with_idempotency_key(api.host, request, data, answer)
 
@@ -222,9 +224,14 @@ async def find_schedule(api: Api, key: str, *, deleted: bool = False) -> Schedul
 async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
     """Return the views of schedules, with their payloads, which are read from the store."""
     bodies = await api.host.call(lambda runtime: runtime.commands.bodies(one.spec.body for one in schedules))
-    return [
+    views = [
         schedule_view(one, bodies.get(one.spec.body or ""), default_retry(api.ms, one.spec.task)) for one in schedules
     ]
+    unserved = {} if api.host.runtime is None else api.host.runtime.unserved.found
+    for one, view in zip(schedules, views, strict=True):
+        if one.spec.task in unserved:
+            view.warnings = [unserved[one.spec.task].describe()]
+    return views
 
 
 async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Any]:
