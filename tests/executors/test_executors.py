@@ -111,30 +111,6 @@ async def test_a_huge_error_text_is_cut(ms: Mainspring) -> None:
         assert error.endswith("the end")
 
 
-@pytest.mark.parametrize("executor", ["auto", "loop"])
-async def test_an_unserialisable_result_fails_with_words_and_without_retry(ms: Mainspring, executor: Any) -> None:
-    @ms.task(executor=executor)
-    def work() -> Any:
-        return {"a": [object()]}
-
-    async with ms.running():
-        run = await failed(work)
-        assert "cannot be stored as JSON: <object object" in (run.error or "")
-        assert "Pass numbers, text, lists" in (run.error or "")
-        assert (run.reason, run.attempt) == ("result", 1)
-
-
-async def test_an_oversized_result_fails_with_words(ms: Mainspring) -> None:
-    @ms.task
-    async def work() -> str:
-        return "x" * (2 * 1024 * 1024)
-
-    async with ms.running():
-        run = await failed(work)
-        assert run.reason == "result"
-        assert "more than the limit" in (run.error or "")
-
-
 # ── time-outs ──────────────────────────────────────────────────────────────
 
 

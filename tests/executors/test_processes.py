@@ -43,11 +43,12 @@ async def test_processes(program: ModuleType) -> None:
             "interrupt": "KeyboardInterrupt",
             "hard exit": "the handler's process ended by exit code 7",
             "kill": "the handler's process ended by signal 9",
-            "result": "result: cannot be stored as JSON",
         }.items():
             run = await failed(program.fail, how)
             assert words in (run.error or ""), how
         assert await (await program.fail.enqueue("fine")).result(timeout=WAIT) == "fine"
+        kept = await (await program.fail.enqueue("result")).result(timeout=WAIT)
+        assert kept["$repr"].startswith("<object object at")
 
         cancelled = await program.answer.enqueue("cancel")
         with pytest.raises(RunNotSuccessful, match="ended as cancelled: not wanted"):
@@ -89,6 +90,8 @@ async def test_a_process_past_its_time_out_and_one_that_is_cancelled(program: Mo
         with pytest.raises(RunNotSuccessful, match="ended as cancelled: enough"):
             await asked.result(timeout=WAIT)
         assert await (await program.fail.enqueue("fine")).result(timeout=WAIT) == "fine"
+        kept = await (await program.fail.enqueue("result")).result(timeout=WAIT)
+        assert kept["$repr"].startswith("<object object at")
     for mark in ("late", "asked"):
         path = tmp_path / mark
         if path.exists() and path.read_text():

@@ -186,12 +186,13 @@ class Signature:
     def result(self, text: str | None) -> Any:
         """Return the value of a run's stored result `text`, in the annotated return type if it fits.
 
-        `text` None: the run stored no result; return None.
+        `text` None: the run stored no result; return None. The `repr` of a value that could not be stored is returned
+        as it is: `{"$repr": …, "$type": …}`.
         """
         if text is None:
             return None
         value = msgspec.json.decode(text)
-        if self._result is None:
+        if self._result is None or is_repr(value):
             return value
         try:
             return msgspec.convert(value, self._result)
@@ -226,10 +227,11 @@ def encode_json(value: Any, field: str) -> bytes:
         data = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         where, what = _culprit(value, field) or (field, error)
+        verb = "Return" if field == "result" else "Pass"
         raise PayloadNotSerialisable(
             where,
             f"cannot be stored as JSON: {what}",
-            "Pass numbers, text, lists, dictionaries, dates, dataclasses or msgspec structs",
+            f"{verb} numbers, text, lists, dictionaries, dates, dataclasses or msgspec structs",
         ) from None
     if b"null" in data:  # msgspec writes null for a number that is not finite
         for path, item in _walk(value, field):
@@ -249,7 +251,9 @@ def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(value, dict):
         for key, item in value.items():
-            name = path if key in ("a", "k") and depth == 0 else f"{path}.{key}" if depth > 1 else str(key)
+            name = f"{path}.{key}"
+            if path == "arguments":  # {"a": […], "k": {parameter: …}}
+                name = path if depth == 0 else str(key)
             yield from _walk(item, name, depth + 1)
     elif isinstance(value, list | tuple | set):
         for index, item in enumerate(value):
@@ -273,8 +277,16 @@ def _culprit(value: Any, field: str) -> tuple[str, str] | None:
     return found
 
 
+def is_repr(value: Any) -> bool:
+    """Return True if a decoded result is the `repr` that was kept in place of a value that could not be stored."""
+    return type(value) is dict and value.keys() == {"$repr", "$type"}
+
+
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an object whose own `__repr__` fails
+        text = f"<{type(value).__name__} object>"
     return text if len(text) <= 60 else text[:57] + "…"
 
 

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from mainspring.app.context import Context
 from mainspring.app.dependencies import resolve, resolve_blocking
+from mainspring.app.result import ResultEncoder
 from mainspring.app.run_handle import RunHandle
-from mainspring.app.signature import Signature, encode_json
+from mainspring.app.signature import Signature
 from mainspring.app.sync import SyncTask
 from mainspring.app.transactional import join, join_blocking
 from mainspring.model.change import Body
-from mainspring.model.errors import InvalidInput, PayloadTooLarge
+from mainspring.model.errors import InvalidInput
 from mainspring.model.events import RunScheduled
 from mainspring.model.gate import Gate
 from mainspring.model.ids import check_name, storable_text
@@ -38,7 +39,6 @@ from mainspring.model.policies import (
     check_retry,
     parse_priority,
 )
-from mainspring.model.settings import MAX_PAYLOAD_BYTES
 from mainspring.ports.executor import Handler, HeldRun, Kind
 from mainspring.rules.lanes import lane_of, task_gate
 from mainspring.service.commands import MAX_ROWS_PER_COMMIT
@@ -319,7 +319,7 @@ class BaseTask(Generic[P, R]):
             kind=own.kind,
             call=self._call,
             call_blocking=self._call_blocking,
-            encode=_encode_result,
+            encode=ResultEncoder(self.name),
             module=getattr(self.function, "__module__", None) or "",
             qualname=getattr(self.function, "__qualname__", ""),  # a partial function has none
             timeout=own.timeout,
@@ -346,12 +346,19 @@ class BaseTask(Generic[P, R]):
             return await value if inspect.isawaitable(value) else value
 
     def _call_blocking(self, held: HeldRun) -> Any:
-        """Execute an attempt on a thread, or in a child process, without an event loop; return the function's value."""
+        """Execute an attempt on a thread, or in a child process, without an event loop; return the function's value.
+
+        If that is a coroutine, as of a plain function around an `async def`, run it: on the handlers' loop, or in a
+        child process on a loop of its own.
+        """
         values = self.signature.decode(held.attempt.body)
         context = self._context(held)
         with contextlib.ExitStack() as stack:
             resolved = resolve_blocking(self.signature.needs, stack, held.execution.run_on_loop)
-            return self.signature.call(values, context, resolved)
+            value = self.signature.call(values, context, resolved)
+            if type(value) is CoroutineType:
+                return (held.execution.run_on_loop or asyncio.run)(value)
+            return value
 
     def _context(self, held: HeldRun) -> Context:
         """Return the context of an attempt. If the function has a parameter for it, learn the schedule's name soon."""
@@ -421,15 +428,3 @@ class TaskDecorator(Protocol):
     ) -> AsyncTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-
-def _encode_result(value: Any) -> str | None:
-    """Return a handler's return value as JSON text. Raises: PayloadNotSerialisable; PayloadTooLarge above 1 MiB."""
-    data = encode_json(value, "result")
-    if len(data) > MAX_PAYLOAD_BYTES:
-        raise PayloadTooLarge(
-            "result",
-            f"{len(data)} bytes are more than the limit of {MAX_PAYLOAD_BYTES}",
-            "Store the data elsewhere and return its key",
-        )
-    return data.decode()

@@ -44,8 +44,8 @@ def record_end(execution: Execution, clock: Clock) -> None:
 def value_outcome(attempt: Attempt, value: Any) -> Outcome:
     """Return the outcome of a handler that returned `value`: success, or what a `Fail`, `Cancel` or `Snooze` asks for.
 
-    A value that is an outcome already, as from the client of HTTP agents, is returned unchanged. A value that cannot be
-    stored as JSON makes a failure without a retry.
+    A value that is an outcome already, as from the client of HTTP agents, is returned unchanged. A coroutine, which
+    was never awaited, makes a failure without a retry.
     """
     if value is None:
         return Succeeded()
