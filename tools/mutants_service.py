@@ -34,6 +34,32 @@ SERVICE_MUTANTS: tuple[Mutant, ...] = (
         ("tests/app/test_namespaces.py::test_a_run_of_another_namespace_is_unknown",),
     ),
     Mutant(
+        "events-of-other-namespaces",
+        "the events of every namespace are listed",
+        S + "app/queries.py",
+        "            ns=self._host.settings.namespace,\n            run_id",
+        "            run_id",
+        ("tests/app/test_namespaces.py::test_events_of_another_namespace_are_not_listed",),
+    ),
+    Mutant(
+        "keys-of-other-namespaces",
+        "a key is valid in the services of every namespace",
+        S + "service/api_keys.py",
+        "            if key is not None and key.ns != self._ns:",
+        "            if key is not None and key.ns == '':",
+        ("tests/server/test_keys.py::test_a_key_is_valid_in_its_namespace_only",),
+    ),
+    Mutant(
+        "shared-files",
+        "a SQLite file that other users may read is opened",
+        S + "backends/sqlite/file_modes.py",
+        "    if open_files:",
+        "    if len(open_files) > 9:",
+        (
+            "tests/backends/sqlite/test_sqlite_file_modes.py::test_a_file_that_others_may_use_is_refused_with_the_remedy",
+        ),
+    ),
+    Mutant(
         "streams-over-the-limit",
         "requests that come together open more event streams than the limit",
         S + "api/stream_slots.py",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from mainspring import Http, Mainspring, Schedule, UnknownRun, UnknownSchedule
+from mainspring import Event, Http, Mainspring, RunScheduled, Schedule, UnknownRun, UnknownSchedule
+from mainspring.agents.signing import callback_token
 from mainspring.api.app import build
 from mainspring.model.ids import is_id
 
@@ -111,3 +114,82 @@ async def test_a_name_like_the_id_of_a_schedule_does_not_hide_it(apps: Apps) -> 
     found: Schedule = await a.get(victim.id)
     assert (found.id, found.name) == (victim.id, "payroll")
     assert (await a.get(other.id)).name == victim.id
+
+
+async def test_events_of_another_namespace_are_not_listed(apps: Apps) -> None:
+    """Before, `events()` returned the events of every namespace, with their payloads' ids, results and reasons."""
+    a, b = apps
+    await a.schedule("payroll", "pay", cron="0 2 * * *")
+    run = await a.tasks["pay"].using(delay="1h").enqueue("secret")
+    assert [type(event).__name__ for event in await a.events()] == ["ScheduleCreated", "RunScheduled"]
+    assert await b.events() == []
+    assert await b.events(run=run.id) == []
+    assert await b.events(types=["RunScheduled"]) == []
+    assert await a.events(run=run.id) != []
+
+
+async def test_a_unique_key_holds_in_its_namespace_only(apps: Apps) -> None:
+    a, b = apps
+    theirs = await a.tasks["pay"].using(delay="1h", unique="march").enqueue("secret")
+    mine = await b.tasks["pay"].using(delay="1h", unique="march").enqueue("mine")
+    assert mine.id != theirs.id
+    assert (await b.find_by_id(mine.id)).ns == "team-b"
+    assert (await b.tasks["pay"].using(delay="1h", unique="march").enqueue("again")).id == mine.id
+    assert (await a.tasks["pay"].using(delay="1h", unique="march").enqueue("again")).id == theirs.id
+
+
+async def test_subscribers_get_no_events_of_another_namespace_that_their_engine_plans(tmp_path: Path) -> None:
+    a, b = (Mainspring(f"sqlite:///{tmp_path}/shared.db", namespace=name) for name in ("team-a", "team-b"))
+    got: list[Event] = []
+    mine = asyncio.Event()
+
+    async def subscriber(event: Event) -> None:
+        got.append(event)
+        if event.ns == "team-b":
+            mine.set()
+
+    b.on_event(RunScheduled, handler=subscriber)
+
+    @b.task
+    async def pay() -> None: ...
+
+    @a.task(name="pay")
+    async def pay_a() -> None: ...
+
+    await a.schedule("payroll", "pay", every="50ms")
+    async with b.running():
+        while not await a.runs():  # noqa: ASYNC110 - b's engine plans the schedules of every namespace
+            await asyncio.sleep(0.01)
+        await pay.enqueue()
+        await mine.wait()
+    assert {event.ns for event in got} == {"team-b"}
+    joined = await b.events(types=["InstanceJoined"])
+    assert [event.ns for event in joined] == ["team-b"]
+    assert await a.events(types=["InstanceJoined"]) == []
+    await a.close()
+    await b.close()
+
+
+async def test_a_callback_to_another_namespace_is_as_unknown_as_a_missing_run(apps: Apps) -> None:
+    a, b = apps
+    await a.schedule("payroll", Http("http://127.0.0.1:9/"), cron="0 2 * * *")
+    run = await a.trigger("payroll")
+    secret = await a.signing_secret("payroll")
+    token = callback_token(secret, run.id, 0, 4_000_000_000_000)
+    missing = "01a1f601-0000-7000-8000-000000000000"
+    for app, run_id, status in ((b, run.id, 404), (b, missing, 404), (a, run.id, 409)):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(build(app)), base_url="http://127.0.0.1") as client:
+            answer = await client.post(
+                f"/api/callbacks/{run_id}/heartbeat", headers={"Authorization": f"Bearer {token}"}
+            )
+        assert answer.status_code == status, answer.text
+        assert run.id not in answer.text.replace(run_id, "")
+
+
+async def test_a_lock_and_an_execution_lease_of_another_namespace_are_free(apps: Apps) -> None:
+    a, b = apps
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    async with a.lock("report"), b.lock("report", wait=0):
+        pass
+    async with a.execution_lease("payroll", at), b.execution_lease("payroll", at):
+        pass

@@ -309,7 +309,7 @@ async def test_a_key_expires_on_time_even_if_it_is_cached() -> None:
         asked += 1
         return await question(store)
 
-    ring = KeyRing(ask, lambda: now[0])
+    ring = KeyRing("default", ask, lambda: now[0])
     _, token = await create_key(store, "short", now[0] + KEY_CACHE_MS // 2)
     assert await ring.check_token(token) is not None
     before = asked
@@ -328,7 +328,7 @@ async def test_a_revoked_key_is_refused_in_time_and_its_use_does_not_restore_it(
     async def ask(question: Any) -> Any:
         return await question(store)
 
-    ring = KeyRing(ask, lambda: now[0])
+    ring = KeyRing("default", ask, lambda: now[0])
     key, token = await create_key(store, "ci")
     assert await ring.check_token(token) is not None
     (shown,) = await list_keys(store)

@@ -77,17 +77,19 @@ class Callbacks:
 
     Every method raises UnknownRun if there is no such run, CallbackDenied if the token is wrong or expired, and
     CallbackStale if the attempt of the token has ended, except for a repeated `complete` or `fail`. `apply` commits a
-    change; `recorder` makes the change that ends an attempt.
+    change; `recorder` makes the change that ends an attempt. There is no run of another namespace than `ns`.
     """
 
     def __init__(
         self,
+        ns: str,
         store: Store,
         apply: Callable[[Change], Awaitable[Result]],
         recorder: ChangeOf,
         vault: Vault,
         clock: Clock,
     ) -> None:
+        self._ns = ns
         self._store = store
         self._apply = apply
         self._recorder = recorder
@@ -145,7 +147,7 @@ class Callbacks:
         Raises: UnknownRun if there is no such run of a schedule; CallbackDenied if the token is wrong or expired;
         CallbackStale if the token belongs to an earlier attempt.
         """
-        found = await self._store.find(Runs(id=run_id, limit=1))
+        found = await self._store.find(Runs(ns=self._ns, id=run_id, limit=1))
         if not found or found[0].schedule_id is None:
             raise UnknownRun(f"no run has the id {run_id!r:.60}")
         run = found[0]

@@ -23,10 +23,7 @@ log = logging.getLogger("mainspring")
 
 
 class Queries:
-    """Reads schedules and runs of the app's namespace, and events, for the methods of `Mainspring`.
-
-    Events may belong to any namespace, unless a schedule is given.
-    """
+    """Reads schedules, runs and events of the app's namespace, for the methods of `Mainspring`."""
 
     def __init__(self, host: EngineHost) -> None:
         self._host = host
@@ -105,13 +102,14 @@ class Queries:
         until: datetime | None,
         limit: int,
     ) -> list[Event]:
-        """Return up to `limit` events of the log, oldest first, of every namespace.
+        """Return up to `limit` events of the log, oldest first.
 
         `run` is a run id, `schedule` a name or id, `types` holds event classes or their names. Only events with
         `since` ≤ time < `until` are returned. A condition that is None is not applied. Raises: UnknownSchedule;
         InvalidInput.
         """
         query = Events(
+            ns=self._host.settings.namespace,
             run_id=run,
             schedule_id=await self._find_schedule_id(schedule),
             types=None if types is None else resolve_type_names(types),

@@ -57,6 +57,7 @@ def verify(context: click.Context, url: str | None, as_json: bool) -> None:
 @store_option
 @click.option("--run", "run_id", metavar="ID", help="Only events of this run.")
 @click.option("--schedule", metavar="NAME", help="Only events of this schedule and its runs, by name or id.")
+@click.option("--namespace", "ns", metavar="NAME", help="Only events of this namespace.")
 @click.option("--type", "types", metavar="TYPE", multiple=True, help="Only events of this type; repeatable.")
 @click.option("--since", metavar="TIME", help="Only events from this time on (ISO 8601, or 1h ago as 1h).")
 @click.option("--until", metavar="TIME", help="Only events before this time (ISO 8601, or 1h ago as 1h).")
@@ -69,6 +70,7 @@ def list_events(
     as_json: bool,
     run_id: str | None,
     schedule: str | None,
+    ns: str | None,
     types: tuple[str, ...],
     since: str | None,
     until: str | None,
@@ -83,6 +85,7 @@ def list_events(
     async def read(store: Store, now: Ms) -> list[Event]:
         return await store.find(
             Events(
+                ns=ns,
                 run_id=run_id,
                 schedule_id=None if schedule is None else await find_schedule_id(store, schedule),
                 types=resolve_type_names(types, field="--type") if types else None,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from mainspring.cli.common import check_exists, print_json
-from mainspring.cli.program import config_option, find_store_url
+from mainspring.cli.program import config_option, find_namespace, find_store_url
 from mainspring.model.instant import Ms, duration_ms, isoformat
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Store
@@ -21,19 +21,31 @@ T = TypeVar("T")
 
 @click.group()
 def key() -> None:
-    """Create, list and revoke API keys. A key is shown only when it is created: the store holds a hash of it."""
+    """Create, list and revoke API keys. A key is shown only when it is created: the store holds a hash of it.
+
+    A key belongs to one namespace. The services of other namespaces on the store refuse it.
+    """
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add `--store`, `--app` and `--config` to a command, which receives the store's URL that they name as `url`."""
+    """Add `--store`, `--app`, `--config` and `--namespace` to a command.
+
+    The command receives the store's URL that they name as `url`, and the namespace of the keys as `ns`.
+    """
 
     @functools.wraps(command)
-    def with_url(*, store: str | None, program: str | None, path: Path | None, **given: Any) -> None:
-        command(url=find_store_url(path, store, program), **given)
+    def with_url(
+        *, store: str | None, program: str | None, path: Path | None, namespace: str | None, **given: Any
+    ) -> None:
+        ns = find_namespace(path, namespace, program)
+        command(url=find_store_url(path, store, program), ns=ns, **given)
 
     app = click.option("--app", "program", metavar="MODULE:APP", help="Program that `serve --app` serves.")
     where = click.option("--store", metavar="URL", help="URL of the store; default: the one that `serve` uses.")
-    return where(app(config_option(with_url)))
+    namespace = click.option(
+        "--namespace", metavar="NAME", help="Namespace of the keys; default: the one that `serve` uses."
+    )
+    return where(app(config_option(namespace(with_url))))
 
 
 @key.command()
@@ -43,18 +55,19 @@ def _store_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
-def create(name: str, expires: str | None, as_json: bool, url: str) -> None:
+def create(name: str, expires: str | None, as_json: bool, url: str, ns: str) -> None:
     """Create an API key called NAME and print it. No command shows it again."""
     from mainspring.service.api_keys import create_key
 
     lasts = None if expires is None else duration_ms(expires, field="--expires", minimum=1_000)
 
     async def work(store: Store, now: Ms) -> tuple[Any, str]:
-        return await create_key(store, name, None if lasts is None else now + lasts)
+        return await create_key(store, name, None if lasts is None else now + lasts, ns=ns)
 
     made, token = _on_store(url, work)
     if as_json:
-        print_json({"id": made.id, "name": name, "expiresAt": _format_time(made.expires_at), "key": token})
+        shown = {"id": made.id, "name": name, "namespace": made.ns, "expiresAt": _format_time(made.expires_at)}
+        print_json(shown | {"key": token})
         return
     click.echo(token)
     until = "never expires" if made.expires_at is None else f"expires {_format_time(made.expires_at)}"
@@ -64,16 +77,17 @@ def create(name: str, expires: str | None, as_json: bool, url: str) -> None:
 @key.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
-def list_(as_json: bool, url: str) -> None:
+def list_(as_json: bool, url: str, ns: str) -> None:
     """List every key with its id, name, creation, expiry and last use, but not the key itself, which is not stored."""
     from mainspring.service.api_keys import list_keys
 
     check_exists(url)
-    keys = _on_store(url, lambda store, now: list_keys(store))
+    keys = _on_store(url, lambda store, now: list_keys(store, ns))
     rows = [
         {
             "id": one.id,
             "name": one.name,
+            "namespace": one.ns,
             "createdAt": _format_time(one.created_at),
             "expiresAt": _format_time(one.expires_at),
             "lastUsedAt": _format_time(one.last_used),
@@ -95,12 +109,12 @@ def list_(as_json: bool, url: str) -> None:
 @key.command()
 @click.argument("key")
 @_store_options
-def revoke(key: str, url: str) -> None:
+def revoke(key: str, url: str, ns: str) -> None:
     """Revoke KEY, given by its id or name; every instance refuses it within five seconds."""
     from mainspring.service.api_keys import revoke_key
 
     check_exists(url)
-    gone = _on_store(url, lambda store, now: revoke_key(store, key))
+    gone = _on_store(url, lambda store, now: revoke_key(store, key, ns))
     click.echo(f"revoked: {gone.id} ({gone.name})")
 
 

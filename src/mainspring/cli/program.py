@@ -64,6 +64,17 @@ def find_store_url(path: Path | None = None, url: str | None = None, program: st
     return with_program_store(read_configuration(path, {"store": url, "app": program})).settings.store
 
 
+def find_namespace(path: Path | None = None, namespace: str | None = None, program: str | None = None) -> str:
+    """Return the namespace that `serve` uses: of --namespace, else of the program, else of the configuration.
+
+    `program`: MODULE:APP of --app; None: the program that the configuration names.
+    """
+    settings = read_configuration(path, {"scheduler.namespace": namespace, "app": program}).settings
+    if namespace is not None or settings.app is None:
+        return settings.scheduler.namespace
+    return load_configured(settings.app, read_configuration(path, {"app": program})).settings.namespace
+
+
 def with_program_store(resolved: Resolved) -> Resolved:
     """Return the settings with the store of the program that they name, if they name one and no store is configured.
 

@@ -261,6 +261,7 @@ class Spans(Query[Span], frozen=True, kw_only=True):
 class Events(Query[Event], frozen=True, kw_only=True):
     """Selects events, in the order of the log: those after event number `after`, with `since` <= time < `until`."""
 
+    ns: str | None = None
     run_id: RunId | None = None
     schedule_id: ScheduleId | None = None
     types: tuple[str, ...] | None = None

@@ -123,7 +123,7 @@ class Runtime:
         self.submitter = ThreadsafeSubmitter(self.batcher, self._post)
         #: The writer for callers' own loops and threads; None if the store allows none.
         self.caller_writer = self._make_caller_writer(open_another)
-        self.notes = LogNotes(self.batcher, self.change_id)
+        self.notes = LogNotes(settings.namespace, self.batcher, self.change_id)
         self.recorder = Recorder(self.batcher, time, rng, self.change_id, poll, self.workers.run_log)
         apply, apply_many = self.batcher.apply, self.batcher.apply_many
         self.commands = Commands(
@@ -193,7 +193,7 @@ class Runtime:
         """
         from mainspring.agents.callbacks import Callbacks  # most programs receive none
 
-        return Callbacks(self.store, self.batcher.apply, self.recorder, self.vault, self.time)
+        return Callbacks(self.settings.namespace, self.store, self.batcher.apply, self.recorder, self.vault, self.time)
 
     @property
     def worker(self) -> Worker | None:

@@ -56,7 +56,7 @@ class HttpService:
 
             return host_of(ms).call(ask)
 
-        self.keys = KeyRing(with_store, host_of(ms).now)
+        self.keys = KeyRing(ms.settings.namespace, with_store, host_of(ms).now)
         self._access = Access(self._inner, settings, self.keys, ms.clock.monotonic)
         self._log = AccessLog(self._access, ms.clock.monotonic, enabled=settings.server.access_log)
         #: The app to serve, with all middleware.

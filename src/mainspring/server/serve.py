@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import socket
 from collections.abc import Callable, Coroutine
@@ -112,7 +113,7 @@ async def _serve(
             if stopper.requests:
                 log.info("stopped before the start was complete")
                 return
-            await _check_keys(service, settings)
+            await _check_keys(service, settings, app.settings.namespace)
             if settings.role != "api":
                 stopper.call_in_signal_handler(runner_of(app).stop_claiming)
                 await runner_of(app).start(settings.role)
@@ -128,10 +129,11 @@ async def _serve(
     log.info("stopped cleanly")
 
 
-async def _check_keys(service: HttpService, settings: ServeSettings) -> None:
+async def _check_keys(service: HttpService, settings: ServeSettings, namespace: str) -> None:
     """Refuse to start if this process serves the API, every caller needs a key, and there is no key: InvalidInput.
 
-    In every role this queries the store, so that a store that cannot be used ends the start with StoreError.
+    Only keys of `namespace` count. In every role this queries the store, so that a store that cannot be used ends the
+    start with StoreError.
     """
     server = settings.server
     any_key = await service.keys.has_keys()
@@ -140,6 +142,8 @@ async def _check_keys(service: HttpService, settings: ServeSettings) -> None:
     if server.insecure_no_auth or (server.on_loopback and not server.require_key):
         return
     where = "" if settings.store.startswith("sqlite:///mainspring.db") else f" --store {redact_url(settings.store)}"
+    if namespace != "default":
+        where += f" --namespace {shlex.quote(namespace)}"
     reason = f"{server.host} can be reached by others" if not server.on_loopback else "server.require_key is set"
     raise InvalidInput(
         "server.host",

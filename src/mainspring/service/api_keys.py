@@ -41,6 +41,8 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     name: str
     #: SHA-256 of the secret, as hexadecimal digits.
     digest: str
+    #: The namespace whose services accept the key.
+    ns: str = "default"
     #: Reserved for roles: today every key may do everything.
     scope: str = "all"
     #: Set by the store: 0 in a key that was not read from it.
@@ -57,6 +59,8 @@ class _Data(Struct):
     name: str
     digest: str
     scope: str = "all"
+    #: Keys that earlier versions stored belong to this namespace.
+    ns: str = "default"
 
 
 def _digest(secret: str) -> str:
@@ -64,28 +68,29 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-async def create_key(store: Store, name: str, expires_at: Ms | None = None) -> tuple[ApiKey, str]:
+async def create_key(
+    store: Store, name: str, expires_at: Ms | None = None, *, ns: str = "default"
+) -> tuple[ApiKey, str]:
     """Make and store a new API key. Return the key, and its token, which is not stored and cannot be read again.
 
-    `expires_at` None: the key never expires. Raises: InvalidInput for a name that is not valid, or is taken.
+    `expires_at` None: the key never expires. `ns`: the namespace whose services accept it. Raises: InvalidInput for a
+    name that is not valid, or is taken in the namespace.
     """
     check_name(name, field="name")
-    taken = {key.name for key in await list_keys(store)}
+    taken = {key.name for key in await list_keys(store, ns)}
     if name in taken:
         raise InvalidInput("name", f"there is a key called {name!r} already", "Give another name, or revoke that one")
     key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-    key = ApiKey(id=key_id, name=name, digest=_digest(secret), expires_at=expires_at)
-    data = msgspec.json.encode(_Data(name=name, digest=key.digest)).decode()
+    key = ApiKey(id=key_id, name=name, digest=_digest(secret), ns=ns, expires_at=expires_at)
+    data = msgspec.json.encode(_Data(name=name, digest=key.digest, ns=ns)).decode()
     await store.put([KeyValue(kind=API_KEY_KIND, id=key_id, data=data, expires_at=expires_at)])
     return key, f"msk_{key_id}_{secret}"
 
 
-async def list_keys(store: Store) -> list[ApiKey]:
-    """Return every key that has neither expired nor been revoked, with the time of its last use, oldest key first."""
-    keys = [
-        _decode_key(row)
-        async for row in iterate_rows(store, KeyValues(kind=API_KEY_KIND, limit=500), lambda row: row.id)
-    ]
+async def list_keys(store: Store, ns: str = "default") -> list[ApiKey]:
+    """Return a namespace's keys that have neither expired nor been revoked, with their last use, oldest key first."""
+    rows = iterate_rows(store, KeyValues(kind=API_KEY_KIND, limit=500), lambda row: row.id)
+    keys = [key async for row in rows if (key := _decode_key(row)).ns == ns]
     used = {row.id: row.created_at for row in await store.find(KeyValues(kind=KEY_USE_KIND, limit=10_000))}
     return sorted(
         (msgspec.structs.replace(key, last_used=used.get(key.id)) for key in keys),
@@ -93,11 +98,11 @@ async def list_keys(store: Store) -> list[ApiKey]:
     )
 
 
-async def revoke_key(store: Store, name_or_id: str) -> ApiKey:
-    """Delete the key with this id or name from the store, and return the key. Raises: InvalidInput if there is none."""
+async def revoke_key(store: Store, name_or_id: str, ns: str = "default") -> ApiKey:
+    """Delete the key of a namespace with this id or name, and return the key. Raises: InvalidInput if there is none."""
     from mainspring.model.errors import suggest_nearest
 
-    keys = await list_keys(store)
+    keys = await list_keys(store, ns)
     for key in keys:
         if name_or_id in (key.id, key.name):
             await store.remove(API_KEY_KIND, [key.id])
@@ -116,6 +121,7 @@ def _decode_key(row: KeyValue) -> ApiKey:
         id=row.id,
         name=data.name,
         digest=data.digest,
+        ns=data.ns,
         scope=data.scope,
         created_at=row.created_at,
         expires_at=row.expires_at,
@@ -123,15 +129,16 @@ def _decode_key(row: KeyValue) -> ApiKey:
 
 
 class KeyRing:
-    """Checks the tokens of requests against the stored keys. It caches each key for `KEY_CACHE_MS`.
+    """Checks the tokens of requests against the stored keys of namespace `ns`. It caches each key for `KEY_CACHE_MS`.
 
     `ask(question)` awaits `question(store)` on the engine's loop, where the store may be used, and returns the answer.
     `now` returns the present time.
     """
 
     def __init__(
-        self, ask: Callable[[Callable[[Store], Awaitable[Any]]], Awaitable[Any]], now: Callable[[], Ms]
+        self, ns: str, ask: Callable[[Callable[[Store], Awaitable[Any]]], Awaitable[Any]], now: Callable[[], Ms]
     ) -> None:
+        self._ns = ns
         self._ask = ask
         self._now = now
         #: Key id → when the store was read, and the key; None if there was none.
@@ -142,8 +149,9 @@ class KeyRing:
     async def check_token(self, token: str) -> ApiKey | None:
         """Return the API key of a valid token; None if the token is invalid.
 
-        It is invalid if it is malformed, if its secret is wrong, or if its key is unknown, revoked or expired. The time
-        of the use is stored, at most once in `USE_INTERVAL_MS`. Raises: StoreError if the store cannot be reached.
+        It is invalid if it is malformed, if its secret is wrong, or if its key is unknown, revoked, expired or of
+        another namespace. The time of the use is stored, at most once in `USE_INTERVAL_MS`. Raises: StoreError if the
+        store cannot be reached.
         """
         parts = _TOKEN.fullmatch(token)
         if parts is None:
@@ -158,16 +166,18 @@ class KeyRing:
         return key
 
     async def has_keys(self) -> bool:
-        """Return True if the store holds a key that has not expired."""
-        return bool(await self._ask(lambda store: store.find(KeyValues(kind=API_KEY_KIND, limit=1))))
+        """Return True if the store holds a key of the namespace that has not expired."""
+        return bool(await self._ask(lambda store: list_keys(store, self._ns)))
 
     async def _known(self, key_id: str) -> ApiKey | None:
-        """Return the stored key with this id, as it was at most `KEY_CACHE_MS` ago; None if there was none."""
+        """Return the namespace's key with this id, as it was at most `KEY_CACHE_MS` ago; None if there was none."""
         now = self._now()
         at, key = self._seen.get(key_id, (-KEY_CACHE_MS, None))
         if not 0 <= now - at < KEY_CACHE_MS:
             rows = await self._ask(lambda store: store.find(KeyValues(kind=API_KEY_KIND, ids=(key_id,), limit=1)))
             key = _decode_key(rows[0]) if rows else None
+            if key is not None and key.ns != self._ns:
+                key = None
             if len(self._seen) >= _MAX_CACHED_KEYS:
                 self._seen.clear()
             self._seen[key_id] = (now, key)

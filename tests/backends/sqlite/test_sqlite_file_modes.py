@@ -64,9 +64,7 @@ async def test_another_user_cannot_read_the_signing_secret(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o602, 0o604])
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-async def test_a_file_that_others_may_read_or_write_is_refused_with_the_command_that_helps(
-    tmp_path: Path, mode: int, suffix: str
-) -> None:
+async def test_a_file_that_others_may_use_is_refused_with_the_remedy(tmp_path: Path, mode: int, suffix: str) -> None:
     path = tmp_path / "my jobs.db"
     store = SqliteStore(path)
     await store.open()

@@ -62,6 +62,7 @@ _SCHEDULE_FILTERS: _Filters = {
     "after": lambda schedule, after: schedule.id > after,
 }
 _EVENT_FILTERS: _Filters = {
+    "ns": lambda event, ns: event.ns == ns,
     "schedule_id": lambda event, schedule_id: event.schedule_id == schedule_id,
     "types": lambda event, types: type(event).__name__ in types,
     "since": lambda event, since: event.at >= since,

@@ -189,6 +189,7 @@ async def _find_events(db: Database, session: Session, q: Events) -> list[Event]
     """
     where = _Where()
     where.add("e.seq > ?", int(q.after) if q.after else 0)
+    where.add("e.ns = ?", q.ns)
     where.add("e.type = ANY (?::text[])", q.types)
     where.add("e.at >= ?", q.since)
     where.add("e.at < ?", q.until)

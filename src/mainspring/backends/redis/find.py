@@ -350,7 +350,7 @@ async def _find_events(db: Database, q: Events) -> list[Event]:
 async def _scan_log(db: Database, q: Events, after: int) -> list[Event]:
     """Read the log behind the event number `after`; return the first `q.limit` events that match the query."""
     found: list[Event] = []
-    is_unfiltered = q.schedule_id is None and q.types is None and q.since is None and q.until is None
+    is_unfiltered = all(value is None for value in (q.ns, q.schedule_id, q.types, q.since, q.until))
     page = q.limit if is_unfiltered else max(q.limit, 8 * _LOG_BLOCK_EVENTS)
     while len(found) < q.limit:
         rows = _sort_by_seq(await db.run_script(_TAIL, after, page))
@@ -370,13 +370,14 @@ def _sort_by_seq(rows: Sequence[bytes]) -> list[tuple[int, bytes]]:
 
 
 def _event_matches(row: bytes, q: Events) -> bool:
-    """Return True if an event's row in Redis matches the query in schedule, type and time.
+    """Return True if an event's row in Redis matches the query in namespace, schedule, type and time.
 
     Only the first fields of the row are decoded, because most rows of a scan do not match.
     """
     head = _decode_event_head(_ARRAY_OF_13 + row)
     return (
-        (q.schedule_id is None or head.schedule_id == q.schedule_id)
+        (q.ns is None or head.ns == q.ns)
+        and (q.schedule_id is None or head.schedule_id == q.schedule_id)
         and (q.types is None or head.type in q.types)
         and (q.since is None or head.at >= q.since)
         and (q.until is None or head.at < q.until)

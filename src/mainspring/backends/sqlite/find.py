@@ -173,6 +173,7 @@ def _find_spans(db: Database, q: Spans) -> list[Span]:
 def _find_events(db: Database, q: Events) -> list[Event]:
     where = _Where()
     where.add("e.seq > ?", int(q.after) if q.after else 0)
+    where.add("e.ns = ?", q.ns)
     where.add("e.type IN (SELECT value FROM json_each(?))", q.types)
     where.add("e.at >= ?", q.since)
     where.add("e.at < ?", q.until)

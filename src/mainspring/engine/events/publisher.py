@@ -40,8 +40,12 @@ class EventPublisher:
         return self._bus.has_local_subscribers or (link is not None and link.dispatcher.has_readers)
 
     def publish(self, event: Event) -> None:
-        """Pass an event that was committed in this process to its subscribers and to the broker. Never block."""
-        self._bus.publish(event)
+        """Pass an event that was committed in this process to its subscribers and to the broker. Never block.
+
+        Subscribers get only events of the app's namespace. The engine plans schedules of other namespaces, too.
+        """
+        if event.ns == self._ns:
+            self._bus.publish(event)
         if self._broker_link is not None:
             self._broker_link.dispatcher.publish_event(event)
 
