@@ -10,11 +10,13 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from mainspring.ledger.account import ledger
+from mainspring.ledger.copy import is_copied_lease
 from mainspring.ledger.verify import verify
 from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import COPIED_KINDS, KeyValue
+from mainspring.model.lease import Lease
 from mainspring.ports.paging import iterate_rows, iterate_spans
-from mainspring.ports.store import Gates, KeyValues, Runs, Schedules, Store, Tallies
+from mainspring.ports.store import Gates, KeyValues, Leases, Runs, Schedules, Store, Tallies
 
 #: Name of a sum → its value: a number of rows, a number of the ledger, or a hash.
 Sums = dict[str, int | str]
@@ -61,6 +63,7 @@ async def sum_store(store: Store, now: Ms) -> Sums:
         name: getattr(report, name) for name in ("events", "runs", "schedules", "spans", "bodies", "gates", "tallies")
     }
     found["kept"] = len([row async for row in read_copied_values(store)])
+    found["leases"] = len([row async for row in read_copied_leases(store)])
     found["unproven"] = report.found
     found |= {name: getattr(book, name) for name in ("planned", "ended", "open")}
     found |= {"skipped": sum(book.skipped.values()), "missed": book.missed, "behind": book.behind}
@@ -72,9 +75,9 @@ async def sum_store(store: Store, now: Ms) -> Sums:
 async def hash_content(store: Store) -> str:
     """Return a hash of the log and the rows, in hexadecimal.
 
-    The hash does not depend on the order in which the store returns rows. Left out are the ends of the leases of runs,
-    named leases, touches of schedules, and key-value entries that a copy leaves out. Payloads are represented by their
-    ids, which are hashes: rows contain the ids.
+    The hash does not depend on the order in which the store returns rows. Left out are the ends of leases, touches of
+    schedules, and rows that a copy leaves out. Payloads are represented by their ids, which are hashes: rows contain
+    the ids.
     """
     total = _Total()
     after = 0
@@ -94,7 +97,16 @@ async def hash_content(store: Store) -> str:
     total.add(tallies)
     async for row in read_copied_values(store):
         total.add([row])
+    async for lease in read_copied_leases(store):
+        total.add([replace(lease, expires_at=0, live=False, left=0)])
     return f"{total.value:032x}"
+
+
+async def read_copied_leases(store: Store) -> AsyncIterator[Lease]:
+    """Yield the named leases that a copy contains: locks, execution leases and the leaders' terms."""
+    async for row in iterate_rows(store, Leases(limit=1_000), lambda row: row.name):
+        if is_copied_lease(row):
+            yield row
 
 
 async def read_copied_values(store: Store) -> AsyncIterator[KeyValue]:

@@ -5,8 +5,10 @@ page begins. A copy that was interrupted is therefore resumed at the end of this
 with a page as they are in the source now, not as they were at the event. After the last page come schedules, open runs
 (once more), gates, tallies, secrets and API keys; a resumed copy writes all of these again.
 
-The target keeps the source's name in the data of a named lease, `copy`. Leases and instances are not copied. A running
-run is copied with an expired lease: the first instance on the target rescues it, as it would after a crash.
+The target keeps the source's name in the data of a named lease, `copy`. Other named leases are copied with their epochs
+and the time that is left of them: fencing tokens keep growing, and a fire that was executed stays taken. Instances are
+not copied. A running run is copied with an expired lease: the first instance on the target rescues it, as it would
+after a crash.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from mainspring.model.errors import CopyRefused
 from mainspring.model.events import Event, FiresElided, LogCompacted, ScheduleSnapshot
 from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import COPIED_KINDS
+from mainspring.model.lease import Lease
 from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Schedule, ScheduleState, Span
 from mainspring.ports.paging import find_log_end, iterate_rows, iterate_spans
@@ -289,8 +292,8 @@ class _Writer:
     async def write_rows(self, now: Ms | None) -> int:
         """Write the rows that follow the log's last page; return how many runs are running in the target.
 
-        These are schedules, open runs, gates, tallies (counts of removed rows), secrets and API keys. Open runs are
-        written a second time, because parking and progress have no event. Secrets and API keys that the source no
+        These are schedules, open runs, gates, tallies (counts of removed rows), leases, secrets and API keys. Open runs
+        are written a second time, because parking and progress have no event. Secrets and API keys that the source no
         longer has are removed from the target. `now`: the instant at which the source is asked for touched schedules;
         None: the source's clock decides.
         """
@@ -321,8 +324,14 @@ class _Writer:
         tallies = await self._source.find(Tallies(limit=_NO_LIMIT))
         for start in range(0, len(tallies), 1_000):
             await self._write(Page(after=self.at, tallies=tuple(tallies[start : start + 1_000])))
+        await self._write_leases()
         await self._write_values()
         return running
+
+    async def _write_leases(self) -> None:
+        """Write the named leases that a copy contains: locks, execution leases and the leaders' terms."""
+        async for rows in _read_pages(self._source, Leases(limit=1_000), lambda row: row.name):
+            await self._write(Page(after=self.at, leases=tuple(row for row in rows if is_copied_lease(row))))
 
     async def _write_values(self) -> None:
         """Write secrets and API keys to the target, and remove from it entries that the source no longer has."""
@@ -362,6 +371,11 @@ class _Writer:
         if len(self._sent) > _MAX_SENT_IDS:
             self._sent.clear()
         self._sent.update(dict.fromkeys(wanted))
+
+
+def is_copied_lease(lease: Lease) -> bool:
+    """Return True if a copy contains this named lease: not the row of an instance, nor the mark of the copy itself."""
+    return lease.name != MARK_LEASE and not lease.name.startswith(INSTANCE_PREFIX)
 
 
 def _with_ended_lease(run: Run) -> Run:

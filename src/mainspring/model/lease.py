@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.model.instant import Ms
 
@@ -22,3 +23,10 @@ class Lease(Struct, frozen=True):
     data: str | None = None
     #: False after the owner released the lease. In the result of `find`, also False if the lease has expired.
     live: bool = True
+    #: Only in the result of `find`: the time until the term ends; 0 if it has ended.
+    left: Ms = 0
+
+    def at(self, now: Ms) -> Lease:
+        """Return the lease as `find` shows it at the time `now` of the clock for leases."""
+        left = max(0, self.expires_at - now) if self.live else 0
+        return replace(self, live=left > 0, left=left)

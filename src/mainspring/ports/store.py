@@ -186,6 +186,8 @@ class Page(Struct, frozen=True, kw_only=True):
     bodies: tuple[Body, ...] = ()
     gates: tuple[Gate, ...] = ()
     tallies: tuple[Tally, ...] = ()
+    #: Named leases. Each ends `left` milliseconds after it is written, by the clock of the written store.
+    leases: tuple[Lease, ...] = ()
 
 
 # ── queries: what `find` answers on every store ─────────────────────────────

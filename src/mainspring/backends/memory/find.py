@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
-from msgspec.structs import replace
-
 from mainspring.backends.memory.tables import MemoryTables, is_claimable
 from mainspring.model.change import Body
 from mainspring.model.events import Event, ScheduleEvent
@@ -160,7 +158,7 @@ class MemoryFind(MemoryTables):
         _, lease_now = self._clocks(None)
         names = sorted(name for name in self._leases if name.startswith(q.prefix) and name > (q.after or ""))
         rows = (self._leases[name] for name in names[: q.limit])
-        return [replace(x, live=x.live and x.expires_at > lease_now) for x in rows]
+        return [row.at(lease_now) for row in rows]
 
     def _find_tallies(self, q: Tallies) -> list[Tally]:
         return [

@@ -162,6 +162,9 @@ class MemoryTables:
         self._spans.extend(page.spans)
         self._gates.update({gate.name: gate for gate in page.gates})
         self._tallies.update({(row.schedule_id, row.day, row.outcome): row.count for row in page.tallies})
+        _, lease_now = self._clocks(None)
+        for lease in page.leases:
+            self._leases[lease.name] = replace(lease, expires_at=lease_now + lease.left, live=lease.left > 0, left=0)
         for event in page.events:
             self._add_event(event)
             self._seq = max(self._seq, event.seq)

@@ -251,10 +251,9 @@ async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]
 
     `live` is False for a released and for an expired lease.
     """
-    columns = LEASE_COLUMNS.replace("live", "live AND expires_at > t.now")
     prefix, after = storable_text(q.prefix) or "", storable_text(q.after) or ""
     records = await session.fetch(
-        f"SELECT {columns} FROM §lease, (SELECT {NOW_SQL} AS now) t "  # noqa: S608
+        f"SELECT t.now, {LEASE_COLUMNS} FROM §lease, (SELECT {NOW_SQL} AS now) t "  # noqa: S608
         "WHERE name >= $3 AND name <> $4 AND name <= $5 AND starts_with(name, $2) ORDER BY name LIMIT $6",
         db.now(None),
         prefix,
@@ -263,7 +262,7 @@ async def _find_leases(db: Database, session: Session, q: Leases) -> list[Lease]
         prefix + HIGHEST_CHARACTER,
         q.limit,
     )
-    return [Lease(*record) for record in records]
+    return [Lease(*row).at(now) for now, *row in records]
 
 
 async def _find_tallies(db: Database, session: Session, q: Tallies) -> list[Tally]:

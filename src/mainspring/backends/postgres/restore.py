@@ -13,6 +13,7 @@ from mainspring.backends.postgres.database import Database
 from mainspring.backends.postgres.errors import DRIVER_ERRORS, translate
 from mainspring.backends.postgres.rows import (
     EVENT_COLUMNS,
+    NOW_SQL,
     RUN_COLUMNS,
     SCHEDULE_VALUES,
     body_rows,
@@ -24,6 +25,8 @@ from mainspring.backends.postgres.rows import (
     unnest_columns,
 )
 from mainspring.backends.postgres.settings import PostgresSettings
+from mainspring.model.instant import Ms
+from mainspring.model.lease import Lease
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Page
 
@@ -51,6 +54,18 @@ _SCHEDULE_COLUMNS = {
     **SCHEDULE_VALUES,
 }
 _TALLY_COLUMNS = {"schedule_id": "text", "day": "integer", "outcome": "text", "count": "bigint"}
+_LEASE_COLUMNS = {
+    "name": "text",
+    "owner": "text",
+    "epoch": "integer",
+    "expires_at": "bigint",
+    "renewed_at": "bigint",
+    "data": "text",
+    "live": "boolean",
+}
+#: The server's time now, in milliseconds. Parameter: the instant of a test, or NULL.
+_READ_NOW = f"SELECT {NOW_SQL}"
+_PUT_LEASES = _put("lease", _LEASE_COLUMNS, "name")
 _PUT_RUNS = _put("run", RUN_COLUMNS, "id")
 _PUT_SCHEDULES = _put("schedule", _SCHEDULE_COLUMNS, "id")
 _PUT_GATES = _put("gate", sql.GATE_COLUMNS, "name")
@@ -89,7 +104,8 @@ async def restore(db: Database, page: Page) -> bool:
         await session.fetch(_LOCK_LOG)
         if await session.value(_READ_LAST_SEQ) != page.after:
             return False
-        for statement, rows in batches:
+        now = await session.value(_READ_NOW, db.now(None)) if page.leases else 0
+        for statement, rows in (*batches, (_PUT_LEASES, [_lease(row, now) for row in page.leases])):
             if rows:
                 await session.fetch(statement, *column_arrays(rows, len(rows[0])))
         if page.events:
@@ -109,6 +125,12 @@ async def exists(settings: PostgresSettings) -> bool:
         raise translate(error, settings.where) from error
     finally:
         await connection.close()
+
+
+def _lease(row: Lease, now: Ms) -> list[Any]:
+    """Return the values of a named lease that ends `left` ms after `now`."""
+    live = row.left > 0
+    return _storable((row.name, row.owner, row.epoch, now + row.left, row.renewed_at, row.data, live))
 
 
 def _schedule(row: Schedule, touched: int) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from mainspring.backends.redis.database import Database
 from mainspring.backends.redis.scripts import load
@@ -48,8 +47,7 @@ async def find(db: Database, query: Leases) -> list[Lease]:
     `live` is False for a released and for an expired lease.
     """
     now, *found = await db.run_script(_FIND, db.now(None), query.prefix, query.after or "", query.limit)
-    rows = [_parse_lease(name.decode(), row) for name, row in zip(found[::2], found[1::2], strict=True)]
-    return [replace(row, live=row.live and row.expires_at > now) for row in rows]
+    return [_parse_lease(name.decode(), row).at(now) for name, row in zip(found[::2], found[1::2], strict=True)]
 
 
 def _parse_lease(name: str, packed: bytes) -> Lease:

@@ -44,6 +44,8 @@ async def restore(db: Database, page: Page) -> bool:
         encode([astuple(gate) for gate in page.gates]),
         encode([(row.schedule_id or "", _tally_field(row.day, row.outcome), row.count) for row in page.tallies]),
         compacted[-1] if compacted else "",
+        db.now(None),
+        encode([(row.name, row.owner, row.epoch, row.left, row.renewed_at, row.data) for row in page.leases]),
     )
     return bool(answer)
 

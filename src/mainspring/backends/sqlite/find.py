@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec.structs import replace
 
 from mainspring.backends.sqlite import keyvalue
 from mainspring.backends.sqlite.database import Database
@@ -254,7 +253,7 @@ def _find_leases(db: Database, q: Leases) -> list[Lease]:
         q.after or "",
         q.limit,
     )
-    return [replace(lease, live=lease.live and lease.expires_at > lease_now) for lease in read_leases(text)]
+    return [lease.at(lease_now) for lease in read_leases(text)]
 
 
 def _find_tallies(db: Database, q: Tallies) -> list[Tally]:

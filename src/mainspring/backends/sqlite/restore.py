@@ -12,6 +12,8 @@ from mainspring.backends.sqlite.database import Database
 from mainspring.backends.sqlite.rows import RUN_FIELDS, STATE_TEXT, replace_nul
 from mainspring.model.event_codec import encode_data
 from mainspring.model.events import Event
+from mainspring.model.instant import Ms
+from mainspring.model.lease import Lease
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
 from mainspring.ports.store import Page
@@ -39,6 +41,7 @@ _PUT_GATES = _put("gate_limit", ("name", "max", "closed_until"), "name")
 _FREE_GATES = "DELETE FROM gate_held WHERE name = ?"
 _HOLD_GATES = "INSERT INTO gate_held (name, held) VALUES (?, ?)"
 _PUT_TALLIES = _put("tally", ("schedule_id", "day", "outcome", "count"), "schedule_id, day, outcome")
+_PUT_LEASES = _put("lease", ("name", "owner", "epoch", "expires_at", "renewed_at", "data", "live"), "name")
 _PUT_BODIES = "INSERT OR IGNORE INTO body (id, data) VALUES (?, ?)"
 _ADD_SPANS = (
     'INSERT INTO span (schedule_id, revision, "after", through, count, reason, ns) VALUES (?, ?, ?, ?, ?, ?, ?)'
@@ -56,17 +59,18 @@ def restore(db: Database, page: Page) -> bool:
 
     Else write nothing and return False.
     """
+    _, lease_now = db.clocks(None)
     with db.write("restore"):
         if (db.value("SELECT max(seq) FROM event") or 0) != page.after:
             return False
-        _write_page(db, page)
+        _write_page(db, page, lease_now)
     return True
 
 
-def _write_page(db: Database, page: Page) -> None:
+def _write_page(db: Database, page: Page, lease_now: Ms) -> None:
     """Write the page: its rows replace rows with equal keys, and its spans and events are added.
 
-    Payloads that exist stay as they are.
+    Payloads that exist stay as they are. `lease_now`: the present time by the clock of leases.
     """
     many = db.connection.executemany
     many(_PUT_BODIES, (_plain(astuple(body)) for body in page.bodies))
@@ -78,12 +82,18 @@ def _write_page(db: Database, page: Page) -> None:
     many(_FREE_GATES, (_plain((gate.name,)) for gate in page.gates))
     many(_HOLD_GATES, (_plain((gate.name, gate.held)) for gate in page.gates if gate.held > 0))
     many(_PUT_TALLIES, ((row.schedule_id or "", row.day, row.outcome, row.count) for row in page.tallies))
+    many(_PUT_LEASES, (_plain(_lease(row, lease_now)) for row in page.leases))
     many(_ADD_EVENTS, map(_event, page.events))
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:
     """Return the values with U+0000 replaced by U+2400 in texts, because SQLite's JSON functions end a text there."""
     return [replace_nul(value) if isinstance(value, str) else value for value in values]
+
+
+def _lease(row: Lease, lease_now: Ms) -> tuple[Any, ...]:
+    """Return the values of a named lease for the statement `_PUT_LEASES`: it ends `left` ms after `lease_now`."""
+    return row.name, row.owner, row.epoch, lease_now + row.left, row.renewed_at, row.data, int(row.left > 0)
 
 
 def _run(run: Run) -> list[Any]:

@@ -16,10 +16,11 @@ from mainspring.model.events import (
     ScheduleCreated,
 )
 from mainspring.model.gate import Gate
+from mainspring.model.lease import Lease
 from mainspring.model.retention import Tally
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Span
-from mainspring.ports.store import Agenda, Bodies, Gates, Page, Runs, Schedules, Spans, Tallies
+from mainspring.ports.store import Agenda, Bodies, Gates, Leases, Page, Runs, Schedules, Spans, Tallies
 from mainspring.testing.contract.bench import ContractBase, StoreBench, on_store
 from mainspring.testing.contract.factories import T0, make_body, make_run, make_schedule, make_spec
 
@@ -100,6 +101,24 @@ class Restores(ContractBase):
         assert (await b.store.due(Agenda.TOUCHED, 9, hold=0, now=T0)).schedules == ()
         assert await b.store.find(Gates()) == [gate]
         assert await b.store.find(Tallies()) == [*tallies, first.tallies[1]]
+
+    @on_store
+    async def test_a_restored_lease_keeps_its_epoch_and_the_time_that_it_has_left(self, b: StoreBench) -> None:
+        held = Lease("lock:a", "i1", 7, 0, T0, "text", left=60_000)
+        ended = Lease("lock:b", "i2", 3, 0, T0, None, live=False)
+        assert await b.store.lease("lock:b", "other", 60_000) is not None
+        assert await b.store.restore(Page(after=0, leases=(held, ended)))
+        first, second = await b.store.find(Leases(prefix="lock:"))
+        assert (first.name, first.owner, first.epoch, first.renewed_at, first.data) == ("lock:a", "i1", 7, T0, "text")
+        assert first.live
+        assert 0 < first.left <= 60_000
+        assert (second.owner, second.epoch, second.data, second.live, second.left) == ("i2", 3, None, False, 0)
+        assert await b.store.lease("lock:a", "i3", 60_000) is None
+        renewed = await b.store.lease("lock:a", "i1", 60_000, epoch=7)
+        assert renewed is not None
+        taken = await b.store.lease("lock:b", "i3", 60_000)
+        assert taken is not None
+        assert taken.epoch == 4
 
     @on_store
     async def test_spans_come_with_their_event(self, b: StoreBench) -> None:

@@ -466,7 +466,7 @@ class _Machine(RuleBasedStateMachine):
         self.same_rows(Gates(limit=NO_LIMIT))
         self.same_rows(Lanes(limit=NO_LIMIT))
         # `live` is computed by the store's own clock, which does not follow the virtual time.
-        self.both(lambda s: s.find(Leases(limit=NO_LIMIT)), lambda rows: [replace(lease, live=True) for lease in rows])
+        self.both(lambda s: s.find(Leases(limit=NO_LIMIT)), lambda rows: [replace(x, live=True, left=0) for x in rows])
         self.both(lambda store: store.find(Tallies(limit=NO_LIMIT)), count_rows)
         self.both(lambda store: store.find(Bodies(ids=bodies, limit=NO_LIMIT)), count_rows)
         self.both(lambda store: store.find(Events(limit=NO_LIMIT)), group_by_stream)

@@ -2,7 +2,8 @@
 -- KEYS[1]: prefix. ARGV: number of the last event before the page, runs {{id, row, trail of the page's events}…},
 -- schedules {{id, row, count of touches}…}, events {{number, event, run or '', schedule or '', 1 if a note, at}…},
 -- spans {{schedule, through, member}…}, payloads {{id, text}…}, gates {{name, max, held, closed_until}…}, tallies
--- {{schedule or '', day NUL outcome, count}…}, number of the newest LogCompacted event or ''
+-- {{schedule or '', day NUL outcome, count}…}, number of the newest LogCompacted event or '', now or '',
+-- leases {{name, owner, epoch, ms until the term ends, renewed_at, data or nil}…}
 -- Returns 1; or 0, with nothing written, if the last event of the log has another number than the first argument.
 
 if log_end() ~= tonumber(ARGV[1]) then
@@ -86,5 +87,13 @@ end
 call('SET', P .. 'seq', format('%d', last))
 if ARGV[9] ~= '' then
   call('SET', P .. 'compacted', ARGV[9])
+end
+local lease_now = current_time(ARGV[10])
+for _, lease in ipairs(unpack_arg(11)) do -- the row of a lease is as in lease.lua
+  local name, left = lease[1], lease[4]
+  call('HSET', P .. 'lease:rows', name,
+    cmsgpack.pack({ lease[2], lease[3], lease_now + left, lease[5], lease[6] or false, left > 0 }))
+  call('ZADD', P .. 'lease:renewed', lease[5], name)
+  call('ZADD', P .. 'lease:names', 0, name)
 end
 return 1
