@@ -288,7 +288,10 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
 
 
 class AttemptView(Struct, kw_only=True, rename="camel"):
-    """One attempt of an execution, with its outcome; `status` "running" if it has none yet."""
+    """One attempt of an execution, with its outcome; `status` "running" if it has none yet.
+
+    `overranMs`: how long it ran beyond its time limit, if it was not stopped there.
+    """
 
     attempt: int
     started_at: Instant
@@ -298,6 +301,7 @@ class AttemptView(Struct, kw_only=True, rename="camel"):
     duration_ms: int | None = None
     error: str | None = None
     next_attempt_at: Instant | None = None
+    overran_ms: int | None = None
 
 
 class ExecutionView(Struct, kw_only=True, rename="camel"):

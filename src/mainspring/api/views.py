@@ -257,6 +257,8 @@ def _end_attempt(attempt: AttemptView, event: Event) -> None:
         case _:
             return
     attempt.ended_at = isoformat(event.at)
+    if isinstance(event, RunSucceeded | RunRetrying | RunFailed | RunCancelled | RunSnoozed):
+        attempt.overran_ms = event.overran_ms
 
 
 def format_instant(at: Ms | None) -> str | None:

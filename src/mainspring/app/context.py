@@ -103,9 +103,10 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True once the attempt should stop. Handlers in threads should test this and return.
+        """True once the attempt should stop: handlers in threads should test this.
 
-        The reason is that the run was cancelled, timed out or lost its lease, or that the instance stops at once.
+        The reason is that the run was cancelled, reached its time limit or lost its lease, or that the instance stops.
+        What the handler then returns counts, so return `Cancel()` or raise an error if the work is not done.
         """
         return self._held.cancelled.is_set()
 

@@ -197,9 +197,9 @@ class Mainspring:
     def task(self, *functions: Any, **options: Any) -> Any:
         """Register a function as a task and return the task; given only options, return a decorator that does so.
 
-        Options: name, executor ("auto", "loop", "thread", "process"), retry (3 attempts), timeout of an attempt (300s),
-        recovery after a crash ("retry", "fail"), max_crashes (3), limit of runs at once, priority, queue, overrun (60s:
-        the time to stop after a time-out). Raises: InvalidInput; DuplicateTask.
+        Options: name, executor ("auto", "loop", "thread", "process"), retry (3 attempts), timeout of an attempt (none),
+        recovery after a crash ("retry", "fail"), max_crashes (3), limit of runs at once, priority, queue, overrun (time
+        after the timeout until what does not stop is abandoned; none). Raises: InvalidInput; DuplicateTask.
         """
         self._registry.check_task_options(options)
         if not functions:

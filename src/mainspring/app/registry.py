@@ -63,8 +63,9 @@ class TaskSettings(TypedDict, total=False):
     limit: int | None
     priority: Priority | PriorityName | int
     queue: str
-    #: Time that a function has to stop after its time-out, before the worker abandons it.
-    overrun: Duration
+    #: Time after the limit until the worker abandons a function that does not stop, so that another attempt may run
+    #: beside it; None: the worker waits for its end.
+    overrun: Duration | None
 
 
 class DeclareOptions(PolicyOptions, total=False):
@@ -76,7 +77,7 @@ class DeclareOptions(PolicyOptions, total=False):
     executor: Executor
     limit: int | None
     max_crashes: int
-    overrun: Duration
+    overrun: Duration | None
     args: Iterable[Any]
     kwargs: dict[str, Any]
 
@@ -145,13 +146,13 @@ class Registry:
         name: str | None = None,
         executor: Executor = "auto",
         retry: RetryPolicy | None = None,
-        timeout: Duration | None = "300s",
+        timeout: Duration | None = None,
         recovery: Recovery = "retry",
         max_crashes: int = 3,
         limit: int | None = None,
         priority: Priority | PriorityName | int = Priority.NORMAL,
         queue: str = "default",
-        overrun: Duration = "60s",
+        overrun: Duration | None = None,
     ) -> BaseTask[Any, Any]:
         """Make a task of a function, add it to the tables and return it. `TaskSettings` explains the options.
 
@@ -174,7 +175,7 @@ class Registry:
             limit=_check_limit(limit),
             priority=parse_priority(priority),
             queue=check_name(queue, field="queue"),
-            overrun=duration_ms(overrun, field="overrun"),
+            overrun=None if overrun is None else duration_ms(overrun, field="overrun"),
         )
         task = self._make_task(function, name, options)
         self.tasks[name] = task

@@ -62,7 +62,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     #: Where the function runs: "async" or "sync" on the event loop, in a "thread", or in a "process".
     kind: Kind
     #: Time limit of one attempt; None: no limit.
-    timeout: Ms | None = 300_000
+    timeout: Ms | None = None
     retry: RetryPolicy = RetryPolicy()
     #: Whether a run whose worker crashed is run again ("retry") or lost ("fail").
     recovery: Recovery = "retry"
@@ -72,8 +72,8 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     limit: int | None = None
     priority: Priority = Priority.NORMAL
     queue: str = "default"
-    #: Time that a function has to stop after its time-out, before the worker abandons it.
-    overrun: Ms = 60_000
+    #: Time after the limit until the worker abandons a function that does not stop; None: the worker waits for its end.
+    overrun: Ms | None = None
     #: Which errors of the function are worth another attempt; None: all.
     retry_filter: RetryFilter | None = None
 

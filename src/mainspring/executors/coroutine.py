@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 
 from mainspring.aio.timer import TimerFuture
 from mainspring.executors.deadlines import Deadlines
-from mainspring.executors.outcomes import error_outcome, record_begin, record_end, timeout_outcome, value_outcome
+from mainspring.executors.outcomes import (
+    error_outcome,
+    raised_outcome,
+    record_begin,
+    record_end,
+    stopped_outcome,
+    timeout_outcome,
+    value_outcome,
+)
 from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import CURRENT, Done, HeldRun
@@ -141,11 +149,11 @@ class CoroutineExecutor:
             record_end(execution, self._clock)
             if limited:
                 self._deadlines.leave(held)
-            return held.stop or error_outcome(error, attempt)
+            return raised_outcome(held, error)
         record_end(execution, self._clock)
-        if limited and (not self._deadlines.leave(held) or (execution.ms or 0) > (attempt.timeout or 0)):
-            return timeout_outcome(attempt)  # the handler blocked the loop or swallowed its cancellation
-        return value_outcome(attempt, value)
+        if limited:
+            self._deadlines.leave(held)
+        return stopped_outcome(held, value_outcome(attempt, value))  # perhaps it swallowed its cancellation
 
 
 def _was_cancelled_once() -> bool:

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
-from mainspring.ports.executor import HeldRun
+from mainspring.model.instant import format_duration
+from mainspring.ports.executor import Attempt, HeldRun
+from mainspring.telemetry.run_records import LogRun
+
+
+def log_time_limit(log_run: LogRun, attempt: Attempt, why: str) -> None:
+    """Log by `log_run` that an attempt has reached its time limit and goes on, because of `why`, and what follows."""
+    overrun = attempt.handler.overrun
+    if overrun is None:
+        then = "its outcome will count"
+    else:
+        then = f"if it has not ended {format_duration(overrun)} after the limit, another attempt may begin beside it"
+    limit = format_duration(attempt.timeout or 0)
+    text = "has run for %s, its time limit; %s, so it keeps running, and %s"
+    log_run(logging.WARNING, attempt.run, text, limit, why, then)
 
 
 class Deadlines:

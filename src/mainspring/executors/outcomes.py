@@ -23,7 +23,7 @@ from mainspring.model.outcome import (
 )
 from mainspring.model.policies import RetryFilter
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import MAX_ERROR_CHARS, Attempt, Execution
+from mainspring.ports.executor import MAX_ERROR_CHARS, Attempt, Execution, HeldRun
 from mainspring.rules.retry import is_worth_retry
 
 #: Characters stored of a traceback.
@@ -108,17 +108,31 @@ def _failure(error: BaseException, retry_filter: RetryFilter | None) -> Failed:
     )
 
 
+def raised_outcome(held: HeldRun, error: BaseException) -> Outcome:
+    """Return the outcome of a handler that raised `error`, perhaps because it was asked to stop."""
+    return stopped_outcome(held, error_outcome(error, held.attempt))
+
+
+def stopped_outcome(held: HeldRun, own: Outcome) -> Outcome:
+    """Return the outcome of a handler that ended with the outcome `own`, perhaps because it was asked to stop.
+
+    A failure then means that it did stop. Any other outcome is what became of the attempt, and counts.
+    """
+    return own if held.stop is None or not isinstance(own, Failed) else held.stop
+
+
 def timeout_outcome(attempt: Attempt, *, abandoned: bool = False) -> Failed:
     """Return the outcome of a handler that took longer than its time-out.
 
-    `abandoned`: the handler was asked to stop, still ran after its overrun (`handler.overrun`, the time that it has to
-    stop), and is not waited for any more.
+    `abandoned`: the handler did not stop, still ran after its overrun (`handler.overrun`), and is not waited for any
+    more.
     """
     seconds = (attempt.timeout or 0) / 1000
     retry = is_worth_retry(TimeoutError(), attempt.handler.retry_filter)
     if not abandoned:
         return Failed(f"timed out after {seconds:g} s", reason="timeout", fingerprint="timeout", retry=retry)
-    text = f"timed out after {seconds:g} s, did not stop within {attempt.handler.overrun / 1000:g} s and was abandoned"
+    overrun = (attempt.handler.overrun or 0) / 1000
+    text = f"timed out after {seconds:g} s, did not stop within {overrun:g} s and was abandoned"
     return Failed(text, reason="timeout", fingerprint="timeout:abandoned", retry=retry)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mainspring.executors.outcomes import error_outcome, record_begin, record_end, timeout_outcome
+from mainspring.executors.outcomes import error_outcome, record_begin, record_end, stopped_outcome, timeout_outcome
 from mainspring.executors.process_child import Request, Response, read_frame, write_frame
 from mainspring.executors.thread import NO_THREAD_RETRY_MS
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
@@ -207,10 +207,10 @@ class ProcessExecutor:
         )
         record_end(execution, self._clock)
         execution.handle = None
-        if answer is None or held.stop is not None:
+        if answer is None or _is_asked_to_stop(held):  # the child is dead, or was sent a signal
             self._children.discard(child)
             code = child.reap()
-            return held.stop or death_outcome(code)
+            return stopped_outcome(held, death_outcome(code) if answer is None else response_outcome(answer))
         self._idle.put(child)
         return response_outcome(answer)
 
@@ -233,6 +233,11 @@ class ProcessExecutor:
 def _handlers_log_level() -> int | None:
     """Return the level of the log for child processes; None: this program has set up no logging."""
     return logging.getLogger("mainspring.run").getEffectiveLevel() if logging.getLogger().handlers else None
+
+
+def _is_asked_to_stop(held: HeldRun) -> bool:
+    """Return True if the attempt was asked to stop. The engine thread asks, so False may be out of date at once."""
+    return held.stop is not None
 
 
 def death_outcome(code: int) -> Failed:

@@ -1,7 +1,8 @@
 """The thread executor: runs blocking handlers in threads.
 
-A thread cannot be killed. After its time-out, a handler is asked to stop. It then has its overrun, `handler.overrun`
-milliseconds, to end; after that it is abandoned.
+A thread cannot be killed. At its time limit, a handler is asked to stop (`ctx.cancelled`), and a warning is logged. The
+worker waits until it ends, and its outcome counts. Only a handler with an `overrun` is abandoned, that time after its
+limit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ import queue
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from mainspring.executors.outcomes import error_outcome, record_begin, record_end, timeout_outcome, value_outcome
+from mainspring.executors.deadlines import log_time_limit
+from mainspring.executors.outcomes import (
+    error_outcome,
+    raised_outcome,
+    record_begin,
+    record_end,
+    stopped_outcome,
+    timeout_outcome,
+    value_outcome,
+)
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import HandedBack, Outcome, Snoozed
 from mainspring.ports.clock import Clock
@@ -94,26 +104,29 @@ class ThreadExecutor:
             self._idle.pop().put(None)
 
     def _expire(self, held: HeldRun) -> None:
-        """Ask the handler to stop, because its time-out is over. If it still runs after its overrun, abandon it.
+        """Set `cancelled` and log a warning, because the time limit is reached; the attempt goes on.
 
-        The overrun is the time that it then has to end: `handler.overrun` milliseconds. Do nothing if the attempt has
-        ended or was asked to stop before. The timer that `start` sets calls this.
+        If the handler has an overrun, set the timer that abandons it. Do nothing if the attempt has ended. The timer
+        that `start` sets calls this.
         """
-        if held.is_done or held.stop is not None:
+        if held.is_done:
             return
-        held.request_stop(timeout_outcome(held.attempt))
-        loop = asyncio.get_running_loop()
-        held.execution.timer = loop.call_later(held.attempt.handler.overrun / 1000, self._abandon, held)
+        held.cancelled.set()
+        overrun = held.attempt.handler.overrun
+        log_time_limit(self._log_run, held.attempt, "a thread cannot be stopped")
+        if overrun is not None:
+            loop = asyncio.get_running_loop()
+            held.execution.timer = loop.call_later(overrun / 1000, self._abandon, held)
 
     def _abandon(self, held: HeldRun) -> None:
-        """End the attempt as timed out if the handler still runs after its overrun. The timer of `_expire` calls this.
+        """End the attempt if the handler still runs after its overrun. The timer of `_expire` calls this.
 
         The thread goes on until the handler ends; what the handler returns is ignored.
         """
         if not held.is_done:
             held.abandon()
             self.abandoned += 1
-            self._done(held, timeout_outcome(held.attempt, abandoned=True))
+            self._done(held, held.stop or timeout_outcome(held.attempt, abandoned=True))
 
     def _serve(self, inbox: queue.SimpleQueue[HeldRun | None]) -> None:
         """Execute the attempts that arrive in the inbox, and pass each outcome to `done`.
@@ -138,7 +151,7 @@ class ThreadExecutor:
                 return
 
     def _outcome(self, held: HeldRun) -> Outcome:
-        """Call the handler and return the outcome.
+        """Call the handler and return the outcome. An error of a handler that was asked to stop means that it stopped.
 
         The handler is not called if the attempt should stop already, or if its trust deadline has passed.
         """
@@ -152,9 +165,9 @@ class ThreadExecutor:
             value = attempt.handler.call_blocking(held)
         except BaseException as error:  # SystemExit in a handler is an outcome like any other
             record_end(execution, self._clock)
-            return held.stop or error_outcome(error, attempt)
+            return raised_outcome(held, error)
         record_end(execution, self._clock)
-        return held.stop or value_outcome(attempt, value)
+        return stopped_outcome(held, value_outcome(attempt, value))
 
     def _run_on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the handlers' loop and return its value; block until it ends. Thread: the handler's."""

@@ -216,11 +216,15 @@ class RunStarted(RunEvent, frozen=True, kw_only=True):
 
 
 class RunSucceeded(RunEvent, frozen=True, kw_only=True):
-    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text; None if it is None."""
+    """The handler returned after `ms` milliseconds. `result` is its return value as JSON text; None if it is None.
+
+    `overran_ms`, here and in other events: how long it ran beyond its time limit; None: it did not, or was stopped.
+    """
 
     began_at: Ms | None = None
     ms: int | None = None
     result: str | None = None
+    overran_ms: int | None = None
 
 
 class RunRetrying(RunEvent, frozen=True, kw_only=True):
@@ -232,6 +236,7 @@ class RunRetrying(RunEvent, frozen=True, kw_only=True):
     ms: int | None = None
     fingerprint: str | None = None
     trace: str | None = None
+    overran_ms: int | None = None
 
 
 class RunFailed(RunEvent, frozen=True, kw_only=True):
@@ -251,6 +256,7 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
     fingerprint: str | None = None
     trace: str | None = None
     dead_lettered: bool = True
+    overran_ms: int | None = None
 
 
 class RunSnoozed(RunEvent, frozen=True, kw_only=True):
@@ -260,6 +266,7 @@ class RunSnoozed(RunEvent, frozen=True, kw_only=True):
     """
 
     until: Ms
+    overran_ms: int | None = None
 
 
 class RunHandedBack(RunEvent, frozen=True, kw_only=True):
@@ -306,6 +313,7 @@ class RunCancelled(RunEvent, frozen=True, kw_only=True):
 
     reason: str
     by: str = ""
+    overran_ms: int | None = None
 
 
 class RunReopened(RunEvent, frozen=True, kw_only=True):

@@ -66,15 +66,15 @@ class Handler(Struct, frozen=True):
     #: Module and qualified name of the function, with which a child process finds it.
     module: str = ""
     qualname: str = ""
-    #: Milliseconds after which the function is stopped; None: never.
-    timeout: Ms | None = 300_000
+    #: The time limit of an attempt in milliseconds, at which the function is stopped if that is possible; None: none.
+    timeout: Ms | None = None
     retry: RetryPolicy = RetryPolicy()
     #: What becomes of a run whose worker dies during an attempt. "retry": it is tried again. "fail": it ends as lost.
     recovery: str = "retry"
     #: A run whose worker died this often is not executed again.
     max_crashes: int = 3
-    #: How long a function in a thread is waited for after its time-out, before it is abandoned.
-    overrun: Ms = 60_000
+    #: How many milliseconds after its time limit a function that cannot be stopped is abandoned; None: never.
+    overrun: Ms | None = None
     #: The most runs of this task that execute at the same time, on all instances; None: no limit.
     limit: int | None = None
     #: Which errors of the function are worth another attempt; None: all.
@@ -117,7 +117,7 @@ class Attempt(Struct, frozen=True, eq=False):
     #: The payload of the run as JSON; None: it has none.
     body: str | None
     handler: Handler
-    #: Milliseconds after which the handler is stopped; None: never.
+    #: The time limit in milliseconds, after which the handler is stopped if that is possible; None: none.
     timeout: Ms | None
 
     @property

@@ -17,6 +17,7 @@ from mainspring.engine.work.recorder import Recorder
 from mainspring.engine.work.watchdog import Watchdog
 from mainspring.engine.work.worker import Worker
 from mainspring.executors.coroutine import CoroutineExecutor
+from mainspring.executors.deadlines import log_time_limit
 from mainspring.executors.lazy import LazyExecutor
 from mainspring.executors.outcomes import timeout_outcome
 from mainspring.executors.thread import ThreadExecutor
@@ -128,7 +129,10 @@ class WorkerSet:
         )
         if handler_loop is not asyncio.get_running_loop():
             give_up = functools.partial(timeout_outcome, abandoned=True)
-            on_loop = Watchdog(on_loop, handler_loop, self._clock, self._owner, note, give_up, worker, self.run_log)
+            report = functools.partial(log_time_limit, self.run_log.write)
+            on_loop = Watchdog(
+                on_loop, handler_loop, self._clock, self._owner, note, give_up, report, worker, self.run_log
+            )
         if inline:
             return {"async": on_loop, "sync": on_loop, "thread": on_loop, "process": on_loop}
         return {
@@ -247,5 +251,5 @@ class WorkerSet:
 
     @property
     def abandoned(self) -> int:
-        """Number of attempts that did not stop after their time-out and were abandoned, since the start."""
+        """Number of attempts that still ran after their overrun and were abandoned, since the start."""
         return sum(getattr(executor, "abandoned", 0) for executor in set(self.executors.values()))

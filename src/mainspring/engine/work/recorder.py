@@ -7,11 +7,21 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from mainspring.engine.commit.batcher import Batcher, Urgency
 from mainspring.engine.run_log import RunLog
 from mainspring.model.change import Change, ChangeKind, Result, RunLease
 from mainspring.model.errors import StoreError, StoreUnavailable
-from mainspring.model.events import RunEvent, RunRetrying, StaleResultRejected
+from mainspring.model.events import (
+    RunCancelled,
+    RunEvent,
+    RunFailed,
+    RunRetrying,
+    RunSnoozed,
+    RunSucceeded,
+    StaleResultRejected,
+)
 from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Accepted, Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
@@ -28,6 +38,8 @@ from mainspring.rules.typestate import Moved, Running, RunState
 MAX_REFUSALS = 3
 #: The most outcomes that are kept although their lease may have ended; beyond that the oldest are forgotten.
 MAX_GIVEN_UP_OUTCOMES = 1_000
+#: The events that tell how long an attempt ran beyond its time limit.
+_ENDS_OF_ATTEMPTS = (RunSucceeded, RunRetrying, RunFailed, RunSnoozed, RunCancelled)
 
 
 class Recorder:
@@ -181,6 +193,9 @@ class Recorder:
         else:
             moved = self._apply_outcome(attempt, execution, outcome, now)
             after, event = moved.state.run, moved.event
+        overran = overran_ms(attempt, execution, outcome)
+        if overran is not None and isinstance(event, _ENDS_OF_ATTEMPTS):
+            event, kind = replace(event, overran_ms=overran), "other"
         touches = schedules_to_touch(after)
         return Change(
             id=self._change_id(),
@@ -255,6 +270,17 @@ class Recorder:
         while self._pending:
             await asyncio.wait(self._pending)
             await self._batcher.flush()
+
+
+def overran_ms(attempt: Attempt, execution: Execution, outcome: Outcome) -> int | None:
+    """Return how many milliseconds beyond its time limit an attempt has ended by itself.
+
+    Return None if it ended before, or if it has no limit, was stopped at it, or still runs.
+    """
+    if attempt.timeout is None or execution.ms is None or execution.ms < attempt.timeout:
+        return None
+    is_stopped = isinstance(outcome, Failed) and outcome.reason == "timeout"
+    return None if is_stopped else execution.ms - attempt.timeout
 
 
 def _urgency(held: HeldRun, change: Change) -> Urgency:

@@ -32,8 +32,7 @@ PING_CHECK_SECONDS = 0.05
 BLOCKED_AFTER_SECONDS = 0.1
 #: Seconds of silence after which attempts that have not begun are handed back.
 HAND_BACK_AFTER_SECONDS = 1.0
-#: Seconds between two searches for attempts that do not stop after their time-out. How long such an attempt may take to
-#: stop is its handler's `overrun`, in milliseconds; after that it is abandoned.
+#: Seconds between two searches for attempts that do not stop at their time limit. They are reported after as long.
 OVERRUN_CHECK_SECONDS = 1.0
 
 #: The function in which asyncio runs every callback and every step of a task.
@@ -84,13 +83,15 @@ class Watchdog:
         owner: str,
         append_event: Callable[[Event], None],
         given_up: Callable[[Attempt], Outcome],
+        report_limit: Callable[[Attempt, str], None],
         worker: WatchedWorker,
         run_log: RunLog | None = None,
     ) -> None:
         """Watch `handler_loop`, on which `executor` runs the coroutine handlers of `worker`.
 
         `owner` names this instance. `append_event` appends an event to the event log soon. `given_up` makes the outcome
-        of an attempt that does not stop after its time-out. `run_log` knows the names of schedules, for log lines.
+        of an attempt that is abandoned. `report_limit` logs that an attempt goes on beyond its time limit, and why.
+        `run_log` knows the names of schedules, for log lines.
         """
         self._executor = executor
         self._handler_loop = handler_loop
@@ -98,6 +99,7 @@ class Watchdog:
         self._owner = owner
         self._append_event = append_event
         self._given_up = given_up
+        self._report_limit = report_limit
         self._worker = worker
         self._run_log = run_log or RunLog(None, clock.monotonic)
         #: True from the check that finds 100 ms of silence until the check that finds an answer.
@@ -122,6 +124,8 @@ class Watchdog:
         self._blocker = ""
         #: When to search for attempts that do not stop after their time-out, in monotonic seconds.
         self._overrun_at = 0.0
+        #: The attempts that were reported because they go on beyond their time limit.
+        self._overrunning: set[HeldRun] = set()
 
     # ── as an executor ─────────────────────────────────────────────────────
 
@@ -175,13 +179,13 @@ class Watchdog:
         """Ping the handlers' loop, unless it waits for work; if the last ping is unanswered, judge the silence instead.
 
         The silence is not judged, but counted from now, if this check came late or the loop is idle. If a blocked loop
-        has answered, report that it is free. Once a second, abandon attempts that do not stop after their time-out.
+        has answered, report that it is free. Once a second, search for attempts that do not stop at their time limit.
         `now`: monotonic seconds. Return the seconds until the next check. Return None only if the last ping is
         answered: if the worker then holds no run for that loop, or if the loop is closed.
         """
         if now >= self._overrun_at:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS
-            self._abandon_overrun(now)
+            self._check_limits(now)
         if self._pongs == self._pings:
             if self.blocked:
                 self._report_free()
@@ -332,19 +336,27 @@ class Watchdog:
         if back:
             self._worker.finished(back)
 
-    def _abandon_overrun(self, now: float) -> None:
-        """Abandon attempts that still run after their overrun: the handler's `overrun` milliseconds after its time-out.
+    def _check_limits(self, now: float) -> None:
+        """Report attempts that go on beyond their time limit, and abandon those that still run after their overrun.
 
-        Such a handler swallows its cancellation, or blocks. `now`: monotonic seconds.
+        Such a handler swallows its cancellation, or blocks. Its `cancelled` is set. A handler without an `overrun` is
+        not abandoned: the worker waits for its end. `now`: monotonic seconds.
         """
-        for held in self._held_on_loop():
+        held_runs = self._held_on_loop()
+        self._overrunning.intersection_update(held_runs)
+        for held in held_runs:
             attempt, execution = held.attempt, held.execution
             if attempt.timeout is None or execution.began_at is None:
                 continue
-            if (now - execution.started) * 1000 >= attempt.timeout + attempt.handler.overrun:
+            late, overrun = (now - execution.started) * 1000 - attempt.timeout, attempt.handler.overrun
+            if late >= OVERRUN_CHECK_SECONDS * 1000 and held not in self._overrunning:
+                self._overrunning.add(held)
+                held.cancelled.set()
+                self._report_limit(attempt, "it did not end when it was cancelled")
+            if overrun is not None and late >= overrun:
                 self.abandoned += 1
                 held.abandon()
-                held.stop = held.stop or self._given_up(held.attempt)
+                held.stop = held.stop or self._given_up(attempt)
                 self._worker.finished([(held, held.stop)])
 
 
