@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from mainspring import Mainspring
+from mainspring import Mainspring, Run
 
 ms = Mainspring()  # $MAINSPRING_URL, or sqlite:///mainspring.db
 
@@ -35,6 +35,5 @@ async def create_invoice(customer: str, copies: int = 1) -> dict[str, str]:
 
 
 @app.get("/runs/{run_id}")
-async def read_run(run_id: str) -> dict[str, str | None]:
-    run = await ms.find_by_id(run_id)
-    return {"id": run.id, "state": run.state, "result": run.result}
+async def read_run(run_id: str) -> Run:
+    return await ms.find_by_id(run_id)

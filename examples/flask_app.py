@@ -34,7 +34,7 @@ def create_invoice(customer: str) -> ResponseReturnValue:
 @app.get("/runs/<run_id>")
 def read_run(run_id: str) -> ResponseReturnValue:
     run = ms.sync.find_by_id(run_id)
-    return jsonify(id=run.id, state=run.state, result=run.result)
+    return jsonify(run.to_dict())
 
 
 if __name__ == "__main__":

@@ -36,6 +36,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import mainspring
 from mainspring import Mainspring
+from mainspring.app.internals import host_of
+from mainspring.model.schedule import Schedule
+from mainspring.ports.store import Schedules
 from servers.postgres import binaries, postgres_url
 from servers.redis import RedisServer
 
@@ -171,10 +174,10 @@ def figures(url: str) -> dict[str, Any]:
         runs[f"{ns}, of them"] = {
             "dead": sum(run.dead for run in found),
             "parked": sum(run.parked_on is not None for run in found),
-            "unique": sum(run.unique_key is not None for run in found),
+            "unique": sum(run.unique is not None for run in found),
             "results": sum(run.result is not None for run in found),
         }
-        for row in ms.sync.schedules():
+        for row in _stored_schedules(ms, ns):
             schedules[f"{ns}/{row.name}"] = [str(row.state), row.revision, row.fired, row.origin, row.digest]
         ms.sync.close()
     return {
@@ -188,6 +191,11 @@ def figures(url: str) -> dict[str, Any]:
         "keys": sorted(key["name"] for key in answered("key", "list", "--store", url)),
         "workers": sorted(worker["id"] for worker in answered("workers", "--all", "--store", url)),
     }
+
+
+def _stored_schedules(ms: Mainspring, ns: str) -> list[Schedule]:
+    host = host_of(ms)
+    return host.block_on(host.call(lambda runtime: runtime.commands.schedules(Schedules(ns=ns, limit=1_000))), "…")
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:

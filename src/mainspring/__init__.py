@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # for type checkers; a test compares these imports with the t
     from mainspring.app.locks import SyncLockGuard as SyncLockGuard
     from mainspring.app.mainspring import Mainspring as Mainspring
     from mainspring.app.run_handle import RunHandle as RunHandle
+    from mainspring.app.run_view import Run as Run
+    from mainspring.app.schedule_view import Schedule as Schedule
     from mainspring.model.errors import ExecutionTaken as ExecutionTaken
     from mainspring.model.errors import InvalidInput as InvalidInput
     from mainspring.model.errors import LockLost as LockLost
@@ -48,9 +50,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares these imports with the t
     from mainspring.model.policies import Priority as Priority
     from mainspring.model.policies import Retry as Retry
     from mainspring.model.policies import RetryPolicy as RetryPolicy
-    from mainspring.model.run import Run as Run
     from mainspring.model.run import State as State
-    from mainspring.model.schedule import Schedule as Schedule
     from mainspring.ports.lock import ExecutionGuard as ExecutionGuard
     from mainspring.rules.lifecycle import Complete as Complete
     from mainspring.rules.triggers import At as At
@@ -76,6 +76,8 @@ _EXPORTS = {
     "app.locks": ("LockGuard", "SyncLockGuard"),
     "app.mainspring": ("Mainspring",),
     "app.run_handle": ("RunHandle",),
+    "app.run_view": ("Run",),
+    "app.schedule_view": ("Schedule",),
     "model.errors": (
         "ExecutionTaken",
         "InvalidInput",
@@ -105,8 +107,7 @@ _EXPORTS = {
     "model.http": ("AgentSettings", "Http", "HttpAgent", "HttpResult"),
     "model.outcome": ("Cancel", "Fail", "Snooze"),
     "model.policies": ("Priority", "Retry", "RetryPolicy"),
-    "model.run": ("Run", "State"),
-    "model.schedule": ("Schedule",),
+    "model.run": ("State",),
     "ports.lock": ("ExecutionGuard",),
     "rules.lifecycle": ("Complete",),
     "rules.triggers": ("At", "Cron", "Every"),

@@ -21,6 +21,7 @@ from mainspring.model.events import LeaseExpired, RunFailed, RunRetrying, RunSuc
 from mainspring.model.run import Run
 from servers.for_tests import fresh_url
 from tests.agents.agent_process import AgentProcess, agent, serving
+from tests.stored_rows import stored
 
 QUICK = Retry(max_attempts=3, initial="20ms", jitter=0)
 WAIT = "20s"
@@ -47,7 +48,7 @@ class World(Struct):
         return await self.run(handle.id)
 
     async def run(self, run_id: str) -> Run:
-        return await self.hears.find_by_id(run_id)
+        return await stored(self.hears, self.hears.find_by_id(run_id))
 
     async def held(self, run_id: str) -> Run:
         """Wait until the agent holds the run: the worker that called it does not."""

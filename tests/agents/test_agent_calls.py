@@ -18,6 +18,7 @@ from mainspring.agents.signing import verify
 from mainspring.model.events import RunFailed, RunRetrying, RunSnoozed, SchedulePaused
 from mainspring.model.run import Run
 from tests.agents.agent_process import AgentProcess, agent
+from tests.stored_rows import stored
 
 QUICK = Retry(max_attempts=3, initial="20ms", jitter=0)
 ONCE = Retry(max_attempts=1)
@@ -45,7 +46,7 @@ async def called(ms: Mainspring, url: str, *, name: str = "x", payload: Any = No
     handle = await ms.trigger(name)
     with contextlib.suppress(RunNotSuccessful):
         await handle.result(timeout=WAIT)
-    return await ms.find_by_id(handle.id)
+    return await stored(ms, ms.find_by_id(handle.id))
 
 
 # ── what is sent ───────────────────────────────────────────────────────────

@@ -25,7 +25,6 @@ from mainspring import (
     Mainspring,
     Retry,
     RunNotSuccessful,
-    Schedule,
     State,
 )
 from mainspring.agents.vault import RETIRED_TTL_MS
@@ -33,8 +32,10 @@ from mainspring.app.internals import host_of
 from mainspring.model.events import ScheduleUpdated
 from mainspring.model.http import CONNECTION_HEADERS, MAINSPRING_HEADERS
 from mainspring.model.keyvalue import HEADERS_KIND, SIGNING_KIND
+from mainspring.model.schedule import Schedule
 from mainspring.ports.store import KeyValues
 from tests.agents.agent_process import AgentProcess, agent
+from tests.stored_rows import stored
 
 URL = "http://127.0.0.1:9/x"
 CANARY = "c4n4ry"
@@ -82,7 +83,7 @@ async def test_a_declared_schedule_is_stored_at_the_start_and_again_changes_noth
     for _ in range(2):
         app = program()
         async with app.running():
-            seen.append(await app.get("report"))
+            seen.append(await stored(app, app.get("report")))
     first, second = seen
     assert (first.revision, second.revision, first.digest) == (1, 1, second.digest)
     target = first.spec.options.http if first.spec.options is not None else None
@@ -93,17 +94,17 @@ async def test_a_declared_schedule_is_stored_at_the_start_and_again_changes_noth
 
 
 async def test_other_header_values_are_another_revision_and_the_old_ones_end(ms: Mainspring) -> None:
-    one = await ms.schedule("x", Http(URL, headers={"A": "1"}), every="1h", payload={"n": 1})
-    same = await ms.schedule("x", Http(URL, headers={"A": "1"}), every="1h", payload={"n": 1})
+    one = await stored(ms, ms.schedule("x", Http(URL, headers={"A": "1"}), every="1h", payload={"n": 1}))
+    same = await stored(ms, ms.schedule("x", Http(URL, headers={"A": "1"}), every="1h", payload={"n": 1}))
     assert same.revision == 1
-    two = await ms.update("x", task=Http(URL, headers={"A": "2"}))
+    two = await stored(ms, ms.update("x", task=Http(URL, headers={"A": "2"})))
     assert (two.revision, two.spec.body) == (2, one.spec.body)
     assert (await headers_of(ms, one), await headers_of(ms, two)) == ({"A": "1"}, {"A": "2"})
     kept = await host_of(ms).call(lambda runtime: runtime.store.find(KeyValues(kind=HEADERS_KIND)))
     assert sorted(one.expires_at is not None for one in kept) == [False, True]
     ends = max(one.expires_at or 0 for one in kept)
     assert abs(ends - host_of(ms).now() - RETIRED_TTL_MS) < 60_000  # runs that wait may still need them
-    back = await ms.update("x", task=Http(URL, headers={"A": "1"}))
+    back = await stored(ms, ms.update("x", task=Http(URL, headers={"A": "1"})))
     assert back.spec.options == one.spec.options
     kept = await host_of(ms).call(lambda runtime: runtime.store.find(KeyValues(kind=HEADERS_KIND)))
     ref = back.spec.options.http.headers_ref if back.spec.options and back.spec.options.http else ""
@@ -111,8 +112,8 @@ async def test_other_header_values_are_another_revision_and_the_old_ones_end(ms:
 
 
 async def test_an_edit_keeps_what_it_does_not_name(ms: Mainspring) -> None:
-    one = await ms.schedule("x", Http(URL, headers={"A": "1"}, method="PUT"), every="1h", payload={"n": 1})
-    two = await ms.update("x", every="2h", timeout="5s")
+    one = await stored(ms, ms.schedule("x", Http(URL, headers={"A": "1"}, method="PUT"), every="1h", payload={"n": 1}))
+    two = await stored(ms, ms.update("x", every="2h", timeout="5s"))
     assert two.spec.options is not None
     assert one.spec.options is not None
     assert (two.spec.options.http, two.spec.body, two.spec.options.timeout) == (
@@ -120,10 +121,10 @@ async def test_an_edit_keeps_what_it_does_not_name(ms: Mainspring) -> None:
         one.spec.body,
         5_000,
     )
-    three = await ms.update("x", payload={"n": 2})
+    three = await stored(ms, ms.update("x", payload={"n": 2}))
     assert three.spec.body != two.spec.body
     assert three.spec.options == two.spec.options
-    four = await ms.update("x", payload=None)
+    four = await stored(ms, ms.update("x", payload=None))
     assert four.spec.body is None
     (*_, update) = [event for event in await ms.events(schedule="x") if isinstance(event, ScheduleUpdated)]
     assert update.changed == ("body",)
@@ -143,12 +144,12 @@ async def test_a_task_can_become_an_agent_and_back(ms: Mainspring) -> None:
     async def local(n: int) -> None: ...
 
     await ms.schedule("x", local, args=(1,), every="1h")
-    called = await ms.update("x", task=Http(URL), payload={"n": 2})
+    called = await stored(ms, ms.update("x", task=Http(URL), payload={"n": 2}))
     assert (called.spec.task, called.spec.options is not None and called.spec.options.http is not None) == (
         "http",
         True,
     )
-    again = await ms.update("x", task=local, args=(3,))
+    again = await stored(ms, ms.update("x", task=local, args=(3,)))
     assert (again.spec.task, again.spec.options) == ("local", None)
 
 
@@ -182,7 +183,7 @@ async def test_run_until_idle_waits_for_agents(tmp_path: Path, there: AgentProce
 async def test_header_values_that_are_gone_are_said_to_be(there: AgentProcess) -> None:
     app = Mainspring("memory://")
     async with app.running():
-        schedule = await app.schedule("x", Http(there.url("/ok/gone"), headers={"A": "1"}), every="1h")
+        schedule = await stored(app, app.schedule("x", Http(there.url("/ok/gone"), headers={"A": "1"}), every="1h"))
         assert schedule.spec.options is not None
         assert schedule.spec.options.http is not None
         ref = schedule.spec.options.http.headers_ref or ""

@@ -12,6 +12,7 @@ from mainspring import Cron, Every, InvalidInput, Mainspring
 from mainspring.model.errors import ScheduleConflict
 from mainspring.testing import travel
 from tests.engine.support import START
+from tests.stored_rows import stored
 
 
 def app() -> tuple[Mainspring, Any]:
@@ -37,9 +38,9 @@ async def test_many_schedules_are_created_a_thousand_in_a_commit_and_fire() -> N
         t.runtime.store.apply = counted  # type: ignore[method-assign]
         assert await ms.schedule_many(ping, items) == 2_500
         assert [size for size in batches if size] == [1_000, 1_000, 500]
-        assert (await ms.get("s2499")).spec.task == "ping"
+        assert (await stored(ms, ms.get("s2499"))).spec.task == "ping"
         await t.advance("1h")
-        assert len(await ms.runs(limit=5_000)) == 2_500
+        assert len(await stored(ms, ms.runs(limit=5_000))) == 2_500
 
 
 async def test_the_same_call_again_changes_nothing() -> None:
@@ -47,9 +48,9 @@ async def test_the_same_call_again_changes_nothing() -> None:
     items = [{"name": f"s{i}", "cron": "0 3 * * *"} for i in range(5)]
     async with travel(ms, START):
         assert await ms.schedule_many(ping, items) == 5
-        before = [(await ms.get(f"s{i}")).n for i in range(5)]
+        before = [(await stored(ms, ms.get(f"s{i}"))).n for i in range(5)]
         assert await ms.schedule_many(ping, [*items, {"name": "new", "every": "5m"}]) == 1
-        assert [(await ms.get(f"s{i}")).n for i in range(5)] == before
+        assert [(await stored(ms, ms.get(f"s{i}"))).n for i in range(5)] == before
 
 
 async def test_another_definition_under_a_name_is_a_conflict_or_replaces_it() -> None:
@@ -137,9 +138,9 @@ async def test_an_item_is_what_it_would_be_alone_whatever_came_before_it(items: 
             named = [{"name": f"s{i}", **item} for i, item in enumerate(round_)]
             await ms.schedule_many(ping, named)
             for item in named:
-                many = await ms.get(item["name"])
+                many = await stored(ms, ms.get(item["name"]))
                 await ms.delete(many.name)
-                alone = await ms.schedule(task=ping, **item)
+                alone = await stored(ms, ms.schedule(task=ping, **item))
                 assert (alone.spec, alone.digest, alone.next_at) == (many.spec, many.digest, many.next_at)
                 await ms.delete(alone.name)
 
@@ -155,6 +156,6 @@ async def test_one_dict_may_be_filled_again_for_each_item() -> None:
 
     async with travel(ms, START):
         assert await ms.schedule_many(ping, items()) == 3
-        assert [(await ms.get(f"s{hours}")).spec.trigger for hours in (1, 2, 3)] == [
+        assert [(await stored(ms, ms.get(f"s{hours}"))).spec.trigger for hours in (1, 2, 3)] == [
             Every(f"{hours}h").spec for hours in (1, 2, 3)
         ]

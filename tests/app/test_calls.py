@@ -25,6 +25,7 @@ from mainspring.model.events import (
 )
 from mainspring.testing import travel
 from tests.engine.support import START, WAIT, Make, beside
+from tests.stored_rows import stored
 
 # ── options of a call ──────────────────────────────────────────────────────
 
@@ -141,7 +142,7 @@ async def test_calls_without_arguments_are_told_from_those_that_lack_some(ms: Ma
     async def needed(*rest: int, key: int) -> None: ...
 
     handles = await optional.enqueue_many([(), (4, 5), {}, {"other": 1}, ()])
-    assert [(await handle.run()).body is None for handle in handles] == [True, False, True, False, True]
+    assert [(await stored(ms, handle.run())).body is None for handle in handles] == [True, False, True, False, True]
     async with beside(ms):
         assert [await handle.result(timeout=WAIT) for handle in handles] == [1, 5, 1, 2, 1]
     with pytest.raises(WrongArguments, match="'key'"):
@@ -172,7 +173,7 @@ async def test_a_call_has_its_own_retry_timeout_and_queue(make: Make) -> None:
     async with travel(ms, START) as t:
         handle = await special.enqueue()
         await t.advance("1m")
-        run = await handle.run()
+        run = await stored(ms, handle.run())
         assert (run.state, run.lane, attempts) == (State.FAILED, "default/mail", 2)
         assert run.options is not None
         assert (run.options.timeout, run.options.recovery) == (7_000, "fail")

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from mainspring import Cancel, Fail, InvalidInput, Mainspring, Retry, RetryPolicy, Snooze, State
+from mainspring.model.instant import to_datetime
 from mainspring.testing import travel
+from tests.stored_rows import stored
 
 START = "2026-01-05T08:00:00Z"
 
@@ -66,7 +68,7 @@ async def test_a_handler_chooses_its_outcome(executor: Any, act: Callable[[], An
         assert words in (run.error or run.reason or "")
         assert run.failures == (0 if state in (State.CANCELLED, State.WAITING) else 1)
         if state is State.WAITING:
-            assert run.ready_at == t.clock.now() + 600_000
+            assert run.next_attempt_at == to_datetime(t.clock.now() + 600_000)
 
 
 async def test_a_raised_fail_keeps_the_traceback_of_its_cause(caplog: pytest.LogCaptureFixture) -> None:
@@ -138,7 +140,7 @@ async def test_the_filter_also_holds_under_the_policy_of_a_call_or_schedule() ->
         assert len(seen) == 1
         await t.advance("1h")
         assert len(seen) == 2
-        options = (await ms.get("work")).spec.options
+        options = (await stored(ms, ms.get("work"))).spec.options
         assert options is not None
         assert options.retry == Retry(max_attempts=2, initial="1s")  # what is stored has no filter
 

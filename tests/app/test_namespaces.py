@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ async def test_the_api_answers_404_as_for_an_id_that_does_not_exist(apps: Apps) 
             assert (theirs.status_code, none.status_code) == (404, 404), (method, path, theirs.text)
             detail = theirs.json()["detail"].replace(made.id, missing).replace(run.id, missing)
             assert detail == none.json()["detail"]
-    assert await a.get("payroll") == made
+    assert replace(await a.get("payroll"), last_run=None) == made
 
 
 async def test_a_name_like_the_id_of_a_schedule_does_not_hide_it(apps: Apps) -> None:
@@ -133,7 +134,7 @@ async def test_a_unique_key_holds_in_its_namespace_only(apps: Apps) -> None:
     theirs = await a.tasks["pay"].using(delay="1h", unique="march").enqueue("secret")
     mine = await b.tasks["pay"].using(delay="1h", unique="march").enqueue("mine")
     assert mine.id != theirs.id
-    assert (await b.find_by_id(mine.id)).ns == "team-b"
+    assert (await b.find_by_id(mine.id)).namespace == "team-b"
     assert (await b.tasks["pay"].using(delay="1h", unique="march").enqueue("again")).id == mine.id
     assert (await a.tasks["pay"].using(delay="1h", unique="march").enqueue("again")).id == theirs.id
 

@@ -20,6 +20,7 @@ from mainspring.model.instant import instant_ms
 from mainspring.rules.redeploy import LiveDeclaration, judge_declaration, version_key
 from mainspring.testing.time_travel import Travel, travel
 from tests.ledger_checks import check_ledger
+from tests.stored_rows import stored
 
 START = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 Declare = Callable[..., Mainspring]
@@ -82,11 +83,11 @@ def schedule_row(path: Path) -> tuple[Any, ...]:
 async def test_unchanged_writes_nothing(app: Declare, path: Path) -> None:
     async with travel(app(every="1h"), START) as t:
         await t.advance("90m")
-        before = await t.app.get("nightly")
+        before = await stored(t.app, t.app.get("nightly"))
     log, row = events(path), schedule_row(path)
     for hour in (9.75, 9.8, 9.9):
         async with travel(app(every="1h"), START + timedelta(hours=hour - 8)) as t:
-            after = await t.app.get("nightly")
+            after = await stored(t.app, t.app.get("nightly"))
             assert after == before
             assert (after.updated_at, after.revision, after.anchor) == (before.updated_at, 1, instant_ms(START))
             await check_ledger(t)
@@ -98,14 +99,14 @@ async def test_unchanged_under_a_new_version_writes_nothing(app: Declare, path: 
         await t.advance("90m")
     log, row = events(path), schedule_row(path)
     async with travel(app(every="1h", version="2.0"), at(9, 45)) as t:
-        assert (await t.app.get("nightly")).version == "1.0"
+        assert (await stored(t.app, t.app.get("nightly"))).version == "1.0"
         await check_ledger(t)
     assert (events(path), schedule_row(path)) == (log, row)
 
 
 async def test_a_declared_schedule_belongs_to_the_code(app: Declare) -> None:
     async with travel(app(every="1h", version="1.0"), START) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.origin, row.app, row.version, row.owner, row.drifted) == ("code", "shop", "1.0", "code@1.0", False)
 
 
@@ -116,7 +117,7 @@ async def test_changed_is_a_new_revision_that_affects_only_later_fires(app: Decl
     async with travel(app(every="1h", version="1"), START) as t:
         await t.advance("2h30m")
     async with travel(app(every="20m", version="2"), at(10, 30)) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.revision, row.fired, row.version, row.owner) == (2, 2, "2", "code@2")
         await t.advance("1h")
         runs = await t.runs("nightly")
@@ -139,7 +140,7 @@ async def test_a_window_that_was_stored_in_utc_moves_to_the_schedules_zone_as_a_
     async with travel(app(cron=cron, window=replace(window, tz="UTC")), START) as t:
         assert (await t.app.get("nightly")).revision == 1
     async with travel(app(cron=cron, window=window), at(9)) as t:
-        schedule = await t.app.get("nightly")
+        schedule = await stored(t.app, t.app.get("nightly"))
         assert schedule.revision == 2
         assert schedule.spec.options is not None
         assert schedule.spec.options.window == replace(window, tz="Europe/Berlin")
@@ -162,7 +163,7 @@ async def test_changed_interval_moves_the_anchor(app: Declare) -> None:
     async with travel(app(every="1h"), START) as t:
         await t.advance("90m")
     async with travel(app(every="2h"), at(9, 45)) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.anchor, row.next_at) == (ms_at(9, 45), ms_at(11, 45))
         await check_ledger(t)
 
@@ -172,7 +173,7 @@ async def test_changed_otherwise_keeps_the_anchor_and_the_next_fire(app: Declare
     async with travel(app(every="1h"), START) as t:
         await t.advance("90m")
     async with travel(app(every="1h", **change), at(9, 45)) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.revision, row.anchor, row.next_at, row.fired) == (2, instant_ms(START), ms_at(10), 1)
         await t.advance("30m")
         results = [run.result for run in await t.runs("nightly")]
@@ -241,9 +242,9 @@ async def test_removed_and_declared_again_is_resumed_with_one_span(app: Declare)
     async with travel(app(), at(8, 45)) as t:
         await t.advance("11m")
         await t.runtime.keeper.run_once()
-        assert (await t.app.get("nightly")).reason == "not_declared"
+        assert (await stored(t.app, t.app.get("nightly"))).reason == "not_declared"
     async with travel(app(every="1h"), at(11, 30)) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.state, row.reason, row.revision, row.next_at) == ("active", None, 1, ms_at(12))
         (event,) = await t.app.events(types=[ScheduleResumed])
         assert isinstance(event, ScheduleResumed)
@@ -327,11 +328,11 @@ async def test_a_humans_pause_survives(app: Declare, path: Path) -> None:
 
 async def test_a_humans_edit_survives_and_the_drift_is_shown(app: Declare, path: Path) -> None:
     async with travel(app(every="1h"), START) as t:
-        edited = await t.app.update("nightly", every="30m")
+        edited = await stored(t.app, t.app.update("nightly", every="30m"))
         assert (edited.drifted, edited.origin, edited.revision) == (True, "api", 2)
     log = events(path)
     async with travel(app(every="1h"), at(8, 10)) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.drifted, row.revision, row.next_at) == (True, 2, ms_at(8, 30))
         await check_ledger(t)
     assert events(path) == log
@@ -342,7 +343,7 @@ async def test_a_humans_edit_survives_a_change_of_the_code(app: Declare, path: P
         await t.app.update("nightly", every="30m")
     log = events(path)
     async with travel(app(every="2h"), at(8, 10)) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.drifted, row.revision, row.next_at) == (True, 2, ms_at(8, 30))
         await check_ledger(t)
     assert events(path) == log
@@ -353,7 +354,7 @@ async def test_on_drift_code_takes_the_schedule_back(app: Declare, every: str) -
     async with travel(app(every="1h"), START) as t:
         await t.app.update("nightly", every="30m")
     async with travel(app(every=every, on_drift="code"), at(8, 10)) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.drifted, row.origin, row.revision) == (False, "code", 3)
         assert row.next_at == (ms_at(9, 10) if every == "1h" else ms_at(10, 10))
         await check_ledger(t)
@@ -400,7 +401,7 @@ async def test_an_older_version_beside_a_newer_is_not_applied_and_noted(app: Dec
     newer = app(every="2h", version="1.10")
     async with travel(newer, START) as t:
         async with _beside(app(every="1h", version="1.9"), t) as older:
-            row = await older.get("nightly")
+            row = await stored(older, older.get("nightly"))
             assert (row.revision, row.version, row.next_at) == (1, "1.10", ms_at(10))
             (note,) = await older.events(types=[DeclarationConflict])
             assert isinstance(note, DeclarationConflict)
@@ -423,7 +424,7 @@ async def test_the_note_names_the_newest_of_several(app: Declare) -> None:
 async def test_a_newer_version_beside_an_older_is_applied(app: Declare) -> None:
     async with travel(app(every="1h", version="1.9"), START) as t:
         async with _beside(app(every="2h", version="1.10"), t) as newer:
-            row = await newer.get("nightly")
+            row = await stored(newer, newer.get("nightly"))
             assert (row.revision, row.version) == (2, "1.10")
             assert await newer.events(types=[DeclarationConflict]) == []
         await check_ledger(t)
@@ -433,7 +434,7 @@ async def test_an_older_version_alone_is_a_rollback_and_is_applied(app: Declare)
     async with travel(app(every="2h", version="2"), START) as t:
         await t.advance("30m")
     async with travel(app(every="1h", version="1"), at(9)) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
         assert (row.revision, row.version) == (2, "1")
         assert await t.app.events(types=[DeclarationConflict]) == []
         await check_ledger(t)
@@ -460,7 +461,7 @@ def test_version_key_orders_versions_as_people_do() -> None:
 
 async def test_judge(app: Declare) -> None:
     async with travel(app(every="1h", version="1"), START) as t:
-        row = await t.app.get("nightly")
+        row = await stored(t.app, t.app.get("nightly"))
     assert judge_declaration(None, "d", "1", (), "keep") == "create"
     assert judge_declaration(row, row.digest, "1", (), "keep") == "nothing"
     assert judge_declaration(row, "other", "1", (), "keep") == "update"

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from mainspring import Mainspring, Run, Schedule
+from mainspring import Mainspring, Schedule
+from mainspring.model.run import Run
 from mainspring.testing.time_travel import Travel, _take_over
 
 START = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)  # a Monday

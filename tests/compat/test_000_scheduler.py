@@ -147,7 +147,7 @@ async def test_options_of_a_call_stay(world: World) -> None:
     async with travel(world.ms, START):
         urgent = world.my_task.using(priority="critical")
         task_id = await world.scheduler.schedule_delayed(urgent, "1m")
-        assert (await world.ms.find_by_id(task_id)).priority == 0
+        assert (await world.ms.find_by_id(task_id)).priority == "critical"
 
 
 # ── 2.3.3 cancel ──

@@ -63,7 +63,7 @@ def test_the_examples_on_postgresql(names: dict[str, Any], monkeypatch: pytest.M
     ids = asyncio.run(awaited()) + blocking
     ms.run(until_idle=True)
     runs = [ms.sync.find_by_id(run_id) for run_id in ids]
-    assert [run.result for run in runs] == [f'"invoice for {n}"' for n in range(1, 6)]
+    assert [run.result for run in runs] == [f"invoice for {n}" for n in range(1, 6)]
     ms.sync.close()
 
 

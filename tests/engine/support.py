@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Mainspring, Retry, RunNotSuccessful, State
-from mainspring.model.run import Run
+from mainspring import Mainspring, Retry, Run, RunNotSuccessful, State
 
 WAIT = "20s"
 ONCE = Retry(max_attempts=1)

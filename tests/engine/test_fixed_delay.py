@@ -13,6 +13,7 @@ from mainspring.backends.memory.store import MemoryStore
 from mainspring.testing.time_travel import Travel, travel
 from tests.engine.noting import START, App, at, ms_at
 from tests.ledger_checks import check_ledger
+from tests.stored_rows import stored
 
 
 @pytest.fixture
@@ -229,15 +230,15 @@ async def test_a_look_while_a_run_is_open_writes_nothing_that_could_undo_the_nex
                 late.append(change)
                 return asyncio.sleep(0)
 
-        await t.runtime._touch([(await app.ms.get("s")).id])
+        await t.runtime._touch([(await stored(app.ms, app.ms.get("s"))).id])
         with monkeypatch.context() as patch:
             patch.setattr(settler, "_batcher", Slow())
             await settler.update_touched()
         await t.advance("20s")
-        assert (await app.ms.get("s")).next_at is not None
+        assert (await stored(app.ms, app.ms.get("s"))).next_at is not None
         for change in late:
             await t.runtime.batcher.apply(change)
-        assert (await app.ms.get("s")).next_at is not None
+        assert (await stored(app.ms, app.ms.get("s"))).next_at is not None
         await t.advance("1m")
         assert len(await t.fires("s")) == 2
 

@@ -21,6 +21,7 @@ from servers import for_tests_redis
 from servers.for_tests import fresh_url
 from tests.engine.locks.lock_support import Faulty, beside, row, second
 from tests.engine.support import START, Make
+from tests.stored_rows import stored
 
 TTL = 30_000
 
@@ -188,7 +189,7 @@ async def test_an_apps_forgotten_schedule_is_paused_although_another_app_came_fi
         shop = await second(make, ms, name="shop", lease_ttl="5m")
         async with beside(shop, t):
             await t.advance("2h")
-            row: Schedule = await shop.get("old")
+            row: Schedule = await stored(shop, shop.get("old"))
             assert (row.state, row.reason) == ("paused", "not_declared")
 
 

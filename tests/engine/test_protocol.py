@@ -29,6 +29,7 @@ from mainspring.testing import Travel, VirtualClock, VirtualTime, manual
 from mainspring.testing.contract.bench import DEFAULT_LANE
 from mainspring.testing.contract.factories import T0 as FACTORY_T0
 from mainspring.testing.contract.factories import Ids, enqueue_change, finish_change, make_run
+from tests.stored_rows import stored
 
 START = "2026-03-02T08:00:00Z"
 T0 = 1_772_438_400_000
@@ -247,8 +248,8 @@ async def test_a_fire_is_known_by_when_it_is_due_not_by_when_it_was_planned() ->
         await t.advance("13s")
         await t.runtime.settler.plan()
         fire = T0 + 10_000
-        assert [(r.fire_time, r.fire_key, r.due_at) for r in await ms.runs()] == [(fire, str(fire), fire)]
-        schedule = await ms.get("often")
+        assert [(r.fire_time, r.fire_key, r.due_at) for r in await stored(ms, ms.runs())] == [(fire, str(fire), fire)]
+        schedule = await stored(ms, ms.get("often"))
         assert (schedule.cursor, schedule.next_at) == (T0 + 10_000, T0 + 20_000)
 
 

@@ -17,6 +17,7 @@ from mainspring.model.instant import instant_ms
 from mainspring.testing.time_travel import travel
 from tests.engine.semantics import START, Log, at
 from tests.ledger_checks import check_ledger
+from tests.stored_rows import stored
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ async def test_at_times_the_first_run_waits_until_the_first_planned_time(ms: Mai
 
 async def test_at_times_empty_is_a_valid_no_op_schedule_and_exits_without_running(ms: Mainspring, log: Log) -> None:
     async with travel(ms, START) as t:
-        made = await ms.schedule("s", "note", at=[])
+        made = await stored(ms, ms.schedule("s", "note", at=[]))
         assert (made.state, made.reason, made.next_at) == ("finished", "exhausted", None)
         await t.advance("2d")
         assert (log, await t.runs("s")) == ([], [])
@@ -70,7 +71,7 @@ async def test_at_times_empty_is_a_valid_no_op_schedule_and_exits_without_runnin
 
 async def test_interval_schedules_the_first_run_at_now_plus_interval(ms: Mainspring, log: Log) -> None:
     async with travel(ms, START + timedelta(seconds=7)) as t:
-        made = await ms.schedule("s", "note", every="10m")
+        made = await stored(ms, ms.schedule("s", "note", every="10m"))
         assert made.next_at == instant_ms(START + timedelta(minutes=10, seconds=7))
         await t.advance("9m59s")
         assert log == []
@@ -91,7 +92,7 @@ async def test_cron_evaluates_a_standard_5_field_expression_in_the_schedulers_ti
         await ms.schedule("s", "note", cron="30 9 * * Tue")
         await t.advance("7d")
         assert log == [datetime(2026, 1, 6, 9, 30, tzinfo=ZoneInfo("Asia/Shanghai"))]
-        assert (await ms.get("s")).spec.tz == "Asia/Shanghai"
+        assert (await stored(ms, ms.get("s"))).spec.tz == "Asia/Shanghai"
         await check_ledger(t)
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mainspring import Cron, Every, Mainspring, State, Window
+from mainspring import Cron, Every, Mainspring, Schedule, State, Window
 from mainspring.app.internals import registry_of
 from mainspring.backends.memory.store import MemoryStore
 from mainspring.model.errors import InvalidInput
 from mainspring.model.events import RunScheduled
 from mainspring.model.instant import Ms, instant_ms
 from mainspring.model.policies import WindowSpec
-from mainspring.model.schedule import Schedule
 from mainspring.rules.definition import SpecTarget, build_spec, digest_of
 from mainspring.rules.next_run import find_next_run
 from mainspring.rules.planning import start_offset
@@ -24,6 +23,7 @@ from mainspring.rules.windows import is_open, next_opening
 from mainspring.testing.time_travel import travel
 from tests.engine.noting import START, App, at, ms_at, spans
 from tests.ledger_checks import check_ledger
+from tests.stored_rows import stored
 
 
 @pytest.fixture
@@ -135,27 +135,26 @@ async def test_the_next_run_is_a_fire_that_will_run(app: App) -> None:
     """At most `grace` before an opening, a fire is planned as a run. It usually begins too early and is skipped."""
     async with travel(app.ms, at(16, 44)) as t:
         await app.ms.schedule("s", "note", cron="* * * * *", window=Window("18:00-20:00"))
-        schedule = await app.ms.get("s")
-        assert (schedule.next_at, find_next_run(schedule)) == (ms_at(17, 59), ms_at(18))
+        row = await stored(app.ms, app.ms.get("s"))
+        assert (row.next_at, find_next_run(row), (await app.ms.get("s")).next_run) == (ms_at(17, 59), ms_at(18), at(18))
         await t.advance("80m")
         assert app.fires[0] == at(18)
-        assert find_next_run(await app.ms.pause("s")) is None
+        assert (await app.ms.pause("s")).next_run is None
 
 
 async def test_the_next_run_passes_over_days_on_which_the_window_is_shut(app: App) -> None:
     async with travel(app.ms, at(10)):
         await app.ms.schedule("s", "note", cron="0 9 * * *", window=Window("08:00-18:00", weekdays="sat"))
-        assert find_next_run(await app.ms.get("s")) == ms_at(9, day=10)
+        assert (await app.ms.get("s")).next_run == at(9, day=10)
         await app.ms.schedule("never", "note", cron="0 9 * * *", window=Window("12:00-18:00"))
-        assert find_next_run(await app.ms.get("never")) is None
+        assert (await app.ms.get("never")).next_run is None
         await app.ms.schedule("ended", "note", cron="0 9 * * *", end=at(8, day=6))
-        assert find_next_run(await app.ms.get("ended")) is None
+        assert (await app.ms.get("ended")).next_run is None
 
 
 def window_zone(schedule: Schedule) -> str:
-    assert schedule.spec.options is not None
-    assert schedule.spec.options.window is not None
-    return schedule.spec.options.window.tz
+    assert schedule.window is not None
+    return str(schedule.window["tz"])
 
 
 # ── windows through the engine ──
@@ -350,7 +349,7 @@ async def test_max_runs_on_every_kind(app: App, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_max_runs_0_on_every_kind_exits_at_once(app: App, kind: str) -> None:
     async with travel(app.ms, START) as t:
-        made = await app.ms.schedule("s", "note", max_runs=0, **KINDS[kind])
+        made = await stored(app.ms, app.ms.schedule("s", "note", max_runs=0, **KINDS[kind]))
         assert (made.state, made.reason, made.next_at) == ("finished", "max_runs", None)
         await t.advance("1d")
         assert (app.fires, (await check_ledger(t)).planned) == ([], 0)

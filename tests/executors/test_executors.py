@@ -167,7 +167,7 @@ async def test_a_thread_that_does_not_listen_is_given_up_after_the_overrun(ms: M
         release.set()
         await asyncio.to_thread(ended.wait)
         assert await (await other.enqueue()).result(timeout=WAIT) == "free"
-        assert (await ms.find_by_id(run.id)) == run  # the late return changed nothing
+        assert await ms.find_by_id(run.id) == run  # the late return changed nothing
 
 
 async def test_an_attempt_stopped_before_its_first_step_still_ends() -> None:

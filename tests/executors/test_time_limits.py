@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from mainspring import Cancel, Context, Mainspring, Retry, State
+from mainspring import Cancel, Context, Mainspring, Retry, Run, State
 from mainspring.app.internals import registry_of
 from mainspring.model.events import Event, RunCancelled, RunFailed, RunRetrying, RunStarted, RunSucceeded
-from mainspring.model.run import Run
 from mainspring.ports.executor import HeldRun
 from tests.engine.support import ONCE
 
@@ -194,7 +193,7 @@ async def test_what_a_cancelled_thread_did_is_what_becomes_of_its_run(ms: Mainsp
         await ms.cancel(handle.id, reason="no longer needed")
         run = await ended(ms, handle.id)
         if end == "return":
-            assert (run.state, run.result) == (State.SUCCEEDED, '"all done"')
+            assert (run.state, run.result) == (State.SUCCEEDED, "all done")
         else:
             assert run.state is State.CANCELLED
             assert run.reason == ("half done" if "Cancel" in end else "no longer needed")

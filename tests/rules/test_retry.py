@@ -17,6 +17,7 @@ from mainspring.model.errors import InvalidInput
 from mainspring.model.events import RunFailed, RunHandedBack, RunRetrying, RunSnoozed
 from mainspring.rules.retry import backoff, retry_at
 from mainspring.testing.time_travel import travel
+from tests.stored_rows import stored
 
 T0 = 1_767_600_000_000
 START = "2026-01-05T08:00Z"
@@ -239,7 +240,7 @@ async def test_a_run_between_two_attempts_is_retrying_with_its_next_attempt_time
     async with travel(ms, START) as t:
         handle = await fails.enqueue()
         await t.settle()
-        run = await handle.run()
+        run = await stored(ms, handle.run())
         assert (run.state, run.ready_at, run.failures) == (State.RETRYING, t.clock.now() + 60_000, 1)
         await t.advance("59s")
         assert (await handle.run()).state is State.RETRYING
@@ -301,11 +302,11 @@ async def test_returning_snooze_calls_again_later_and_is_no_failure() -> None:
     async with travel(ms, START) as t:
         handle = await ms.tasks["work"].enqueue()
         await t.settle()
-        run = await handle.run()
+        run = await stored(ms, handle.run())
         assert (run.state, run.ready_at, run.failures) == (State.WAITING, t.clock.now() + 600_000, 0)
         await t.advance("70m")
         assert [call - calls[0] for call in calls] == [0, 600_000, 4_200_000]
-        run = await handle.run()
+        run = await stored(ms, handle.run())
         assert (run.state, run.attempt, run.failures, run.result) == (State.SUCCEEDED, 3, 0, '"done"')
         snoozed = [event for event in await ms.events(run=handle.id) if isinstance(event, RunSnoozed)]
         assert [event.until for event in snoozed] == calls[1:]

@@ -13,6 +13,7 @@ from mainspring import Mainspring, State
 from mainspring.backends.postgres import PostgresStore
 from mainspring.ledger.verify import verify
 from servers.for_tests import fresh_url
+from tests.stored_rows import stored
 from tests.system.chaos_proxy import ChaosProxy, Frontend
 
 #: `proxied` verifies the store itself: the proxy is gone when the fixture would.
@@ -78,7 +79,7 @@ async def test_a_plan_a_claim_and_an_outcome_whose_answers_are_lost_leave_one_ru
                 await asyncio.sleep(0.02)
             proxy.heal()
             async with asyncio.timeout(30):
-                while len(runs := await ms.runs(state="succeeded")) < 20:  # noqa: ASYNC110 - as above
+                while len(runs := await stored(ms, ms.runs(state="succeeded"))) < 20:  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.05)
         assert proxy.lost >= 3
         assert len({run.fire_key for run in runs}) == len(runs) == 20

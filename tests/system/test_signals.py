@@ -139,7 +139,7 @@ def test_the_first_signal_drains(place: Place, number: signal.Signals, kind: str
     program.wait_for("stopped")
     assert program.end() == 0
     run = place.run(handle.id)
-    assert (run.state, run.attempt, run.result) == (State.SUCCEEDED, 1, '"attempt 1"')
+    assert (run.state, run.attempt, run.result) == (State.SUCCEEDED, 1, "attempt 1")
     # the other is as it was, or was given back; it is there in any case
     other = place.run(waiting.id)
     assert (other.state, other.failures, other.crashes) == (State.WAITING, 0, 0)
@@ -154,14 +154,14 @@ def test_a_run_that_outlasts_the_shutdown_timeout_is_handed_back_and_claimable_a
     program.process.send_signal(signal.SIGTERM)
     assert program.end() == 0
     run = place.run(handle.id)
-    assert (run.state, run.owner, run.failures, run.crashes) == (State.WAITING, None, 0, 0)
+    assert (run.state, run.worker, run.failures, run.crashes) == (State.WAITING, None, 0, 0)
     (back,) = place.ms.sync.events(run=handle.id, types=[RunHandedBack])
     assert (back.reason, back.began) == ("shutdown", True)
     # the next process does not wait for the lease, which is ten minutes
     place.let_go("go")
     assert place.start("30s", "idle").end() == 0
     run = place.run(handle.id)
-    assert (run.state, run.result) == (State.SUCCEEDED, '"attempt 2"')
+    assert (run.state, run.result) == (State.SUCCEEDED, "attempt 2")
     assert place.ms.sync.events(types=[LeaseExpired]) == []
 
 
@@ -178,11 +178,11 @@ def test_the_second_signal_stops_at_once_and_loses_nothing(
     program.process.send_signal(signals[1])
     assert program.end() == 0
     run = place.run(handle.id)
-    assert (run.state, run.owner, run.failures, run.crashes) == (State.WAITING, None, 0, 0)
+    assert (run.state, run.worker, run.failures, run.crashes) == (State.WAITING, None, 0, 0)
     assert len(place.ms.sync.events(run=handle.id, types=[RunHandedBack])) == 1
     place.let_go("go")
     assert place.start("30s", "idle").end() == 0
-    assert place.run(handle.id).result == '"attempt 2"'
+    assert place.run(handle.id).result == "attempt 2"
 
 
 def test_a_signal_before_anything_runs_stops_an_idle_process(place: Place) -> None:

@@ -26,6 +26,7 @@ from servers.for_tests import database_url
 from servers.for_tests import fresh_url as fresh_schema
 from servers.for_tests_redis import skipping
 from servers.redis import Kind, RedisServer
+from tests.stored_rows import stored
 from tools.make_store_fixtures import answered, figures
 from tools.store_fixture_lives import FAR, declare
 
@@ -202,7 +203,7 @@ def test_stored_secrets_are_still_sent(restored: Restored, agent: tuple[str, lis
         settings = AgentSettings(allow_private=True)
         ms = Mainspring(restored.url, name="caller", history=HISTORY, agents=settings)
         async with ms.running():
-            options = (await ms.get("agent")).spec.options
+            options = (await stored(ms, ms.get("agent"))).spec.options
             assert options is not None
             assert options.http is not None
             await ms.update("agent", task=HttpAgent(replace(options.http, url=url)))

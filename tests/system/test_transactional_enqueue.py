@@ -20,6 +20,7 @@ from mainspring.model.run import State
 from mainspring.ports.store import Bodies, Gates
 from mainspring.testing.contract.factories import Ids, enqueue_change, make_run
 from servers.for_tests import fresh_url
+from tests.stored_rows import stored
 from tests.system.callers import (
     AWAITED,
     BLOCKING,
@@ -155,7 +156,7 @@ async def test_a_running_worker_is_woken_by_the_commit_and_not_before(open_shop:
         assert await run.result(timeout="20s") == "acme"
         event = (await shop.ms.events(run=run.id))[0]
         assert isinstance(event, RunScheduled)
-        assert event.at == (await run.run()).created_at
+        assert event.at == (await stored(shop.ms, run.run())).created_at
 
 
 async def test_subscribers_receive_the_commit(open_shop: Shop) -> None:
@@ -262,7 +263,7 @@ async def test_a_transaction_blocks_neither_its_payload_nor_its_gate_for_others(
             assert await outside.result(timeout="20s") == "acme"
             await caller.commit()
             assert await inside.result(timeout="20s") == "acme"
-        bodies = {(await handle.run()).body or "" for handle in (inside, outside, *twice)}
+        bodies = {(await stored(shop.ms, handle.run())).body or "" for handle in (inside, outside, *twice)}
         assert len(bodies) == 3  # those of one call share theirs
         store = PostgresStore(shop.url)
         await store.open()

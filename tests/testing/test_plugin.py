@@ -24,7 +24,7 @@ PLAIN = """
         mainspring.advance("6h")
         assert seen == ["nightly"]
         assert mainspring.now.isoformat() == "2026-03-29T04:00:00+00:00"
-        assert [run.fire_time for run in mainspring.runs(nightly)] == [1774746000000]
+        assert [run.to_dict()["fire_time"] for run in mainspring.runs(nightly)] == ["2026-03-29T01:00:00Z"]
 
     def test_a_blocking_handler_runs_in_this_thread_and_sees_no_loop(mainspring):
         where = []

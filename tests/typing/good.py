@@ -16,6 +16,7 @@ from mainspring import (
     Priority,
     Retry,
     Retrying,
+    Run,
     RunHandle,
     Running,
     Schedule,
@@ -25,7 +26,7 @@ from mainspring import (
 )
 from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import Event, RunFailed, RunRetrying, RunSucceeded
-from mainspring.model.run import Run
+from mainspring.model.run import Run as StoredRun
 from mainspring.rules.lifecycle import Complete, Fail
 
 ms = Mainspring("memory://")
@@ -115,7 +116,7 @@ def blocking_management() -> None:
     with ms.sync.lock("import", ttl="30s", wait=False) as guard:
         guard.check()
     ms.sync.close()
-    print(schedule.spec.missed, runs, state, guard.token)
+    print(schedule.next_run, schedule.last_run, runs[0].result, state, guard.token)
 
 
 async def managing() -> None:
@@ -125,7 +126,7 @@ async def managing() -> None:
     await ms.pause("nightly", reason="migration", until=datetime.now(UTC))
     runs: list[Run] = await ms.runs(schedule="nightly", state="failed", since=datetime.now(UTC))
     events: list[Event] = await ms.events(types=[RunFailed, "RunRetrying"])
-    print(schedule.spec.missed, runs, events)
+    print(schedule.missed, runs[0].started_at, events)
 
 
 def alert(event: RunFailed) -> None:
@@ -142,7 +143,7 @@ ms.on_event((RunSucceeded, RunRetrying), either)
 ms.on_event(Event, lambda event: print(event.seq))
 
 
-def life(run: Run) -> None:
+def life(run: StoredRun) -> None:
     running: Running = Waiting(run).dispatch("me").state
     ended: Ended = running.complete(Complete(1, 2), 3).state
     waiting: Waiting = ended.reopen(4).state

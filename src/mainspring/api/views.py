@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from mainspring.api.schemas import AttemptView, ExecutionView, RetryView, ScheduleView, Status, WindowView
+from mainspring.app.run_view import priority_name
+from mainspring.app.schedule_view import describe_trigger, describe_window
 from mainspring.model.events import (
     Event,
     LeaseExpired,
@@ -26,12 +26,11 @@ from mainspring.model.events import (
 )
 from mainspring.model.http import HTTP_TASK, HttpTarget
 from mainspring.model.instant import Ms, isoformat
-from mainspring.model.policies import Priority, PriorityName, RetryPolicy, RunOptions, WindowSpec
+from mainspring.model.policies import RetryPolicy, RunOptions, WindowSpec
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.rules.next_run import find_next_run
-from mainspring.rules.triggers import compile_trigger
 
 #: Shown in place of a header's value.
 MASK = "***"
@@ -47,8 +46,6 @@ _STATUS_BY_STATE: dict[State, Status] = {
     State.CANCELLED: "cancelled",
     State.SKIPPED: "skipped",
 }
-_WEEKDAY_WORDS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_PRIORITY_WORDS: tuple[PriorityName, ...] = ("critical", "high", "normal", "low")
 
 
 def states_for(status: Status) -> tuple[State, ...]:
@@ -68,7 +65,7 @@ def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | 
         id=schedule.id,
         name=schedule.name,
         revision=schedule.revision,
-        description=_describe(spec.trigger),
+        description=describe_trigger(spec.trigger),
         timezone=spec.tz,
         payload=decode_payload(spec.task, payload),
         retry_policy=retry_view(options.retry or retry or RetryPolicy()),
@@ -91,7 +88,7 @@ def schedule_view(schedule: Schedule, payload: str | None, retry: RetryPolicy | 
         start_deadline_ms=options.start_deadline,
         on_exhausted=options.on_exhausted or "continue",
         terminal=spec.terminal,
-        priority=_PRIORITY_WORDS[Priority(spec.priority)],
+        priority=priority_name(spec.priority),
         queue=spec.queue,
         timeout_ms=options.timeout,
         recovery=options.recovery or "retry",
@@ -139,22 +136,6 @@ def decode_payload(task: str, text: str | None) -> Any:
     return wire["a"] if wire.get("a") else wire.get("k", {})
 
 
-def _describe(trigger: TriggerSpec) -> str:
-    """Return the description of a trigger in words.
-
-    The hash id, from which the values of `H` are derived, differs between schedules. It is removed from a cron trigger
-    without `H`, so that schedules with equal expressions share one cached description.
-    """
-    if isinstance(trigger, CronSpec) and "h" not in trigger.expr.lower():
-        trigger = replace(trigger, hash_id=None)
-    return _describe_cached(trigger)
-
-
-@lru_cache(65_536)
-def _describe_cached(trigger: TriggerSpec) -> str:
-    return compile_trigger(trigger, None).describe()
-
-
 def retry_view(policy: RetryPolicy) -> RetryView:
     """Return the view of a retry policy. `backoffMultiplier` is `multiplier` if the backoff is linear, else `base`."""
     return RetryView(
@@ -169,17 +150,8 @@ def retry_view(policy: RetryPolicy) -> RetryView:
 
 def window_view(window: WindowSpec) -> WindowView:
     """Return the view of a window, with weekdays as words and segments as `HH:MM-HH:MM`."""
-    return WindowView(
-        timezone=window.tz,
-        weekdays=[_WEEKDAY_WORDS[day] for day in window.weekdays],
-        segments=[f"{_format_time(segment.start)}-{_format_time(segment.end)}" for segment in window.segments],
-    )
-
-
-def _format_time(seconds: int) -> str:
-    """Return a time of day, in seconds after midnight, as `HH:MM`; as `HH:MM:SS` if it is no full minute."""
-    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}"
-    return f"{text}:{seconds % 60:02}" if seconds % 60 else text
+    words = describe_window(window)
+    return WindowView(timezone=words["tz"], weekdays=words["weekdays"], segments=words["segments"])
 
 
 def execution_view(run: Run) -> ExecutionView:

@@ -1,7 +1,7 @@
 """Internals of a `Mainspring`: access to the parts behind the object that users hold, for Mainspring's own packages.
 
 Programs use the methods of `Mainspring`. The command line, the HTTP API, the server and the test kit also need the
-engine host, the engine runner, the registry or the runtime, and get them from here.
+engine host, the engine runner, the registry, stored rows or the runtime, and get them from here.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def registry_of(ms: Mainspring) -> Registry:
     return ms._registry
 
 
+def queries_of(ms: Mainspring) -> Queries:
+    """Return the queries for stored schedules and runs; the methods of `Mainspring` return views of these rows."""
+    return ms._queries
+
+
 def http_agents_of(ms: Mainspring) -> HttpAgents:
     """Return the part that checks the URLs of HTTP agents, and shows and rotates the secrets that sign their calls."""
     return ms._agents
-
-
-def queries_of(ms: Mainspring) -> Queries:
-    """Return the part that answers questions about schedules and runs."""
-    return ms._queries
 
 
 def runtime_of(ms: Mainspring) -> Runtime:

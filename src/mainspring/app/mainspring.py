@@ -20,10 +20,13 @@ from mainspring.app.http_agents import HttpAgents
 from mainspring.app.locks import Lock, Locks
 from mainspring.app.options import AppOptions
 from mainspring.app.queries import Queries
+from mainspring.app.read_models import ReadModels
 from mainspring.app.registry import DeclareOptions, Registry, TaskSettings
 from mainspring.app.run_handle import RunHandle
+from mainspring.app.run_view import Run
 from mainspring.app.schedule_bulk import BulkReader, create_many
 from mainspring.app.schedule_edit import EditOptions, ScheduleEdit
+from mainspring.app.schedule_view import Schedule
 from mainspring.app.sync import SyncDoor
 from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator
 from mainspring.engine.leader import Leadership
@@ -32,8 +35,7 @@ from mainspring.model.health import Health
 from mainspring.model.http import AgentSettings, Http, HttpAgent, Method
 from mainspring.model.instant import Duration, duration_ms, instant_ms, load_zone
 from mainspring.model.policies import ON_CONFLICT, OnConflict, Role, check_choice
-from mainspring.model.run import Run, State
-from mainspring.model.schedule import Schedule
+from mainspring.model.run import State
 from mainspring.model.settings import DEFAULT_STORE_URL, Settings, make_settings
 from mainspring.ports.broker import Broker
 from mainspring.ports.clock import Clock, SystemClock
@@ -119,6 +121,7 @@ class Mainspring:
         self._registry = Registry(self, self._host)
         self._runner = EngineRunner(self._host, self._registry, on_drift)
         self._agents, self._locks, self._queries = HttpAgents(self._host), Locks(self._host), Queries(self._host)
+        self._read_models = ReadModels(self._host)
 
     @classmethod
     def from_config(
@@ -268,7 +271,7 @@ class Mainspring:
         await self._agents.check_target(task)
         schedule = await self._host.call(lambda runtime: runtime.commands.create(wanted, on_conflict))
         await self._agents.start_calling(task)
-        return schedule
+        return await self._read_models.schedule(schedule)
 
     async def schedule_many(
         self,
@@ -303,39 +306,41 @@ class Mainspring:
         edit = ScheduleEdit(task=task, args=args, kwargs=kwargs, payload=payload, options=changes)
         schedule = await edit.apply(self._host, self._registry, key, self.tz)
         await self._agents.start_calling(task)
-        return schedule
+        return await self._read_models.schedule(schedule)
 
     async def get(self, key: str) -> Schedule:
         """Return the schedule with the name or id `key`. Raises: UnknownSchedule, with the nearest name."""
-        return await self._queries.find_schedule(key)
+        return await self._read_models.schedule(await self._queries.find_schedule(key))
 
     async def schedules(
         self, *, enabled: bool | None = None, limit: int = 1_000, after: str | None = None
     ) -> list[Schedule]:
         """Return schedules with ids after `after`. `enabled` True: active; False: paused or finished; None: both."""
-        return await self._queries.find_schedules(enabled, limit, after)
+        return await self._read_models.schedules(await self._queries.find_schedules(enabled, limit, after))
 
     async def pause(self, key: str, *, reason: str = "paused", until: datetime | None = None) -> Schedule:
         """Plan no runs of the schedule `key` (name or id) until `resume` or the instant `until`; return it."""
         end = None if until is None else instant_ms(until, field="until")
-        schedule = await self.get(key)
-        return await self._host.call(lambda runtime: runtime.commands.pause(schedule, reason=reason, until=end))
+        row = await self._queries.find_schedule(key)
+        paused = await self._host.call(lambda runtime: runtime.commands.pause(row, reason=reason, until=end))
+        return await self._read_models.schedule(paused)
 
     async def resume(self, key: str) -> Schedule:
         """Plan runs of the schedule `key` (name or id) again, and return it. Its fires during the pause never run."""
-        schedule = await self.get(key)
-        return await self._host.call(lambda runtime: runtime.commands.resume(schedule))
+        row = await self._queries.find_schedule(key)
+        resumed = await self._host.call(lambda runtime: runtime.commands.resume(row))
+        return await self._read_models.schedule(resumed)
 
     async def delete(self, key: str, *, reason: str = "user") -> None:
         """Delete the schedule `key`, cancel its waiting runs, let running ones end. `reason` is stored in the event."""
-        schedule = await self.get(key)
+        schedule = await self._queries.find_schedule(key)
         await self._host.call(lambda runtime: runtime.commands.delete(schedule, reason=reason))
 
     async def trigger(
         self, key: str, *, args: Iterable[Any] | None = None, kwargs: dict[str, Any] | None = None, payload: Any = UNSET
     ) -> Any:
         """Start a run of the schedule `key` now; return its handle. Arguments or a payload apply to this run only."""
-        schedule = await self.get(key)
+        schedule = await self._queries.find_schedule(key)
         body, decode = self._registry.prepare_trigger(schedule, args, kwargs, payload)
         run = await self._host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
         await self._queries.warn_if_unserved(schedule)
@@ -345,7 +350,7 @@ class Mainspring:
 
     async def find_by_id(self, run_id: str) -> Run:
         """Return a run by its id. Raises: UnknownRun."""
-        return await self._queries.find_run(run_id)
+        return await self._read_models.run(await self._queries.find_run(run_id))
 
     async def find_by_status(self, state: State | str, *, limit: int = 100) -> list[Run]:
         """Return up to `limit` runs in a state, newest first."""
@@ -354,15 +359,16 @@ class Mainspring:
     async def find_due(self, before: datetime | None = None, *, limit: int = 100) -> list[Run]:
         """Return up to `limit` waiting and retrying runs that are due by `before` (None: now), in order of id."""
         due_before = self._host.now() if before is None else instant_ms(before, field="before")
-        return await self._queries.find_waiting(due_before, limit)
+        return await self._read_models.runs(await self._queries.find_waiting(due_before, limit))
 
     async def find_overdue(self, by: Duration = "60s", *, limit: int = 100) -> list[Run]:
         """Return up to `limit` waiting and retrying runs, due for at least the duration `by`, oldest first."""
-        return await self._queries.find_waiting(self._host.now() - duration_ms(by, field="by"), limit)
+        due_before = self._host.now() - duration_ms(by, field="by")
+        return await self._read_models.runs(await self._queries.find_waiting(due_before, limit))
 
     async def unresolved(self, *, limit: int = 100) -> list[Run]:
         """Return up to `limit` waiting and retrying runs whose task no live instance has, oldest first."""
-        return await self._queries.find_unresolved(limit)
+        return await self._read_models.runs(await self._queries.find_unresolved(limit))
 
     async def runs(
         self,
@@ -379,15 +385,18 @@ class Mainspring:
 
         `schedule`: its name or id. `state`: one or several. `since`: created then or later. `due_before`: due by then.
         """
-        return await self._queries.find_runs(schedule, state, since, task, due_before, limit, after)
+        found = await self._queries.find_runs(schedule, state, since, task, due_before, limit, after)
+        return await self._read_models.runs(found)
 
     async def cancel(self, run_id: str, *, reason: str = "cancelled") -> Run:
         """Cancel a waiting run, or ask a running one to stop; return the run, unchanged if it has ended before."""
-        return await self._host.call(lambda runtime: runtime.commands.cancel(run_id, reason=reason, by="api"))
+        row = await self._host.call(lambda runtime: runtime.commands.cancel(run_id, reason=reason, by="api"))
+        return await self._read_models.run(row)
 
     async def retry(self, run_id: str) -> Run:
         """Run a failed, lost or cancelled run again, due now, with full retry budget; return it. Raises: UnknownRun."""
-        return await self._host.call(lambda runtime: runtime.commands.reopen(run_id, by="api"))
+        row = await self._host.call(lambda runtime: runtime.commands.reopen(run_id, by="api"))
+        return await self._read_models.run(row)
 
     async def events(
         self,

@@ -1,4 +1,7 @@
-"""Queries: translates the arguments of `ms.runs`, `ms.events` and other reading methods into queries of the store."""
+"""Queries: translates the arguments of `ms.runs`, `ms.events` and other reading methods into queries of the store.
+
+They return stored rows. `app/read_models.py` turns rows into what programs get.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ class Queries:
         """Return the id of the schedule with the name or id `key`; None if `key` is None. Raises: UnknownSchedule."""
         return None if key is None else (await self.find_schedule(key)).id
 
-    async def find_schedules(self, enabled: bool | None, limit: int, after: str | None) -> list[Schedule]:
+    async def find_schedules(
+        self, enabled: bool | None = None, limit: int = 1_000, after: str | None = None
+    ) -> list[Schedule]:
         """Return up to `limit` schedules that are not deleted, in the order of their ids.
 
         `enabled` True: only active ones; False: only paused or finished ones; None: both. `after`: only those with a
@@ -55,13 +60,13 @@ class Queries:
 
     async def find_runs(
         self,
-        schedule: str | None,
-        state: State | str | Iterable[State | str] | None,
-        since: datetime | None,
-        task: str | None,
-        due_before: datetime | None,
-        limit: int,
-        after: str | None,
+        schedule: str | None = None,
+        state: State | str | Iterable[State | str] | None = None,
+        since: datetime | None = None,
+        task: str | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        after: str | None = None,
     ) -> list[Run]:
         """Return up to `limit` runs, newest first. A condition that is None is not applied.
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from mainspring.app.read_models import ReadModels
+from mainspring.app.run_view import Run
 from mainspring.model.errors import ResultTimeout, RunNotSuccessful
 from mainspring.model.instant import Duration, duration_ms
-from mainspring.model.run import ENDED, Run, State
+from mainspring.model.run import ENDED, State
+from mainspring.model.run import Run as RunRow
 
 if TYPE_CHECKING:
     from mainspring.app.engine_host import EngineHost
@@ -40,12 +43,15 @@ class RunHandle(Generic[R]):
         self._decode = decode
 
     async def run(self) -> Run:
-        """Return the row of the run as it is stored now. Raises: UnknownRun if retention has removed the run."""
-        return await self._host.call(lambda runtime: runtime.commands.run(self.id))
+        """Return the run as it is stored now. Raises: UnknownRun if retention has removed the run."""
+        return await ReadModels(self._host).run(await self._read())
 
     async def state(self) -> State:
         """Return the state of the run. Raises: UnknownRun, as `run` does."""
-        return (await self.run()).state
+        return (await self._read()).state
+
+    async def _read(self) -> RunRow:
+        return await self._host.call(lambda runtime: runtime.commands.run(self.id))
 
     async def result(self, timeout: Duration | None = None) -> R:
         """Wait until the run has ended, and return the return value of its task's function.
@@ -66,7 +72,7 @@ class RunHandle(Generic[R]):
         return f"RunHandle({self.id!r})"
 
 
-async def _wait_for_end(runtime: Runtime, run_id: str, seconds: float | None) -> Run | None:
+async def _wait_for_end(runtime: Runtime, run_id: str, seconds: float | None) -> RunRow | None:
     """Wait until the run has ended and return it; return None after `seconds`. Thread: engine loop.
 
     `seconds` None: no limit. Raises: UnknownRun. The engine wakes this wait when it learns that the run has ended; in

@@ -14,12 +14,13 @@ from msgspec import UNSET
 
 from mainspring.app.blocking import refuse_on_loop
 from mainspring.app.run_handle import RunHandle
+from mainspring.app.run_view import Run
+from mainspring.app.schedule_view import Schedule
 from mainspring.model.events import Event
 from mainspring.model.http import HttpAgent
 from mainspring.model.instant import Duration
 from mainspring.model.policies import OnConflict, Role
-from mainspring.model.run import Run, State
-from mainspring.model.schedule import Schedule
+from mainspring.model.run import State
 from mainspring.ports.lock import LockKind
 from mainspring.rules.definition import WhenAndHow
 
@@ -50,7 +51,7 @@ class SyncHandle(Generic[R]):
         self.created = handle.created
 
     def run(self) -> Run:
-        """Return the row of the run as it is stored now."""
+        """Return the run as it is stored now."""
         return self._block_on(self._handle.run(), "handle.run()")
 
     def state(self) -> State:

@@ -16,12 +16,14 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_typ
 import msgspec
 from msgspec import Struct
 
-from mainspring import Context, InvalidInput, Mainspring, Retry, RetryPolicy, RunSucceeded, Schedule, State
+from mainspring import Context, InvalidInput, Mainspring, Retry, RetryPolicy, RunSucceeded, State
+from mainspring.app.internals import queries_of
 from mainspring.app.task import BaseTask
 from mainspring.compat.event_handlers import EventHandler, Listener, as_function
 from mainspring.model.events import RunFailed, RunRetrying
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, instant_ms, to_datetime
+from mainspring.model.schedule import Schedule
 
 __all__ = [
     "EventHandler",
@@ -229,7 +231,7 @@ class Scheduler:
             timeout=timeout_secs,
             **when,
         )
-        return await self._read_task(made)
+        return await self.get_task(made.id)
 
     def _check(self, task: BaseTask[Any, Any], task_type: str, payload: Any) -> None:
         """Raise WrongArguments if the payload does not have the handler's type, InvalidTask if `validate` refuses it.
@@ -269,14 +271,14 @@ class Scheduler:
 
         `reason` is stored with the deletion and the runs. Raises: UnknownSchedule, with the nearest id.
         """
-        schedule = await self.app.get(task_id)
+        schedule = await queries_of(self.app).find_schedule(task_id)
         await self.app.delete(schedule.id, reason=reason)
-        for run in await self.app.runs(schedule=schedule.id, state="running"):
+        for run in await queries_of(self.app).find_runs(schedule=schedule.id, state="running"):
             await self.app.cancel(run.id, reason=reason)
 
     async def get_task(self, task_id: str) -> ScheduledTask:
         """Return the task with this id. Raises: UnknownSchedule, with the nearest id."""
-        return await self._read_task(await self.app.get(task_id))
+        return await self._read_task(await queries_of(self.app).find_schedule(task_id))
 
     async def list_tasks(self, which: TaskFilter | None = None) -> list[ScheduledTask]:
         """Return the tasks that the filter `which` selects, oldest first; None: all tasks that are not deleted."""
@@ -284,7 +286,8 @@ class Scheduler:
         found: list[ScheduledTask] = []
         page: list[Schedule] = []
         while True:
-            page = await self.app.schedules(enabled=wanted.enabled, after=page[-1].id if page else None)
+            after = page[-1].id if page else None
+            page = await queries_of(self.app).find_schedules(enabled=wanted.enabled, after=after)
             if not page:
                 return found
             fitting = [one for one in page if wanted.task_type in (None, one.spec.task)]
@@ -292,7 +295,7 @@ class Scheduler:
 
     async def _read_task(self, schedule: Schedule) -> ScheduledTask:
         """Return the task that a schedule stores, with the failures of its newest claimed run, read from the store."""
-        begun = await self.app.runs(schedule=schedule.id, state=BEGUN, limit=1)
+        begun = await queries_of(self.app).find_runs(schedule=schedule.id, state=BEGUN, limit=1)
         failed = begun[0] if begun and begun[0].failures else None
         return ScheduledTask(
             task_id=schedule.name,

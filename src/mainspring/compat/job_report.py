@@ -7,9 +7,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mainspring import Mainspring, Run, Schedule, State
+from mainspring import Mainspring, State
+from mainspring.app.internals import queries_of
 from mainspring.model.events import FiresElided
 from mainspring.model.instant import Ms, to_datetime
+from mainspring.model.run import Run
+from mainspring.model.schedule import Schedule
 
 #: State of an ended run → its status in a report. Skipped runs are not reported.
 _STATUS: dict[State, Literal["success", "failed", "cancelled", "lost"]] = {
@@ -67,9 +70,10 @@ async def report_of(app: Mainspring, schedule_id: str, history_limit: int) -> Sc
 
     It is read from the store, and so includes runs of earlier processes.
     """
-    schedule = await app.get(schedule_id)
-    ended = await app.runs(schedule=schedule.id, state=_STATUS, limit=max(1, history_limit))
-    succeeded = await app.runs(schedule=schedule.id, state="succeeded", limit=1)
+    queries = queries_of(app)
+    schedule = await queries.find_schedule(schedule_id)
+    ended = await queries.find_runs(schedule=schedule.id, state=_STATUS, limit=max(1, history_limit))
+    succeeded = await queries.find_runs(schedule=schedule.id, state="succeeded", limit=1)
     newest = ended[0] if ended else None
     return SchedulerReport(
         job_id=schedule.name,
@@ -91,7 +95,7 @@ async def _last_skip(app: Mainspring, schedule: Schedule) -> str | None:
 
     A skipped fire is a run of its own in the state "skipped", or part of a span.
     """
-    skipped = await app.runs(schedule=schedule.id, state="skipped", limit=1)
+    skipped = await queries_of(app).find_runs(schedule=schedule.id, state="skipped", limit=1)
     spans = await app.events(schedule=schedule.id, types=[FiresElided], limit=10_000)
     found = [(run.fire_time or 0, run.reason) for run in skipped]
     found += [(span.through, span.reason) for span in spans[-1:] if isinstance(span, FiresElided)]

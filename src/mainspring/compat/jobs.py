@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from mainspring import Context, Event, InvalidInput, LoggingHandler, Mainspring, Retry, State
 from mainspring import Schedule as Stored
+from mainspring.app.internals import queries_of
 from mainspring.compat.job import (
     Job,
     JobTimeWindow,
@@ -256,9 +257,9 @@ class Scheduler:
         Then wait until the job's runs in this process have ended. An engine that only this job uses needs none of this:
         when `run` stops that engine, the runs may end.
         """
-        if (await self.app.get(schedule.id)).state == "active":
+        if (await queries_of(self.app).find_schedule(schedule.id)).state == "active":
             await self.app.pause(schedule.id, reason=STOPPED_REASON)
-        for run in await self.app.runs(schedule=schedule.id, state="waiting", limit=10_000):
+        for run in await queries_of(self.app).find_runs(schedule=schedule.id, state="waiting", limit=10_000):
             await self.app.cancel(run.id, reason=STOPPED_REASON)
         seen: set[str] = set()
         await self._until(lambda: self._is_quiet(slot, seen), stoppable=False)
@@ -282,8 +283,8 @@ class Scheduler:
 
     async def _is_over(self, schedule_id: str) -> bool:
         """Return True if the schedule is finished or deleted and no run of it is open."""
-        ended = (await self.app.get(schedule_id)).state in ("finished", "deleted")
-        return ended and not await self.app.runs(schedule=schedule_id, state=OPEN, limit=1)
+        ended = (await queries_of(self.app).find_schedule(schedule_id)).state in ("finished", "deleted")
+        return ended and not await queries_of(self.app).find_runs(schedule=schedule_id, state=OPEN, limit=1)
 
     async def _is_quiet(self, slot: _Slot, seen: set[str]) -> bool:
         """Add the runs that this process executes to `seen`; return True if the store shows none in `seen` as running.
@@ -291,7 +292,7 @@ class Scheduler:
         Why not only `slot.running`: a run leaves it before its outcome is stored.
         """
         seen |= slot.running
-        return all([(await self.app.find_by_id(run_id)).state is not State.RUNNING for run_id in seen])
+        return all([(await queries_of(self.app).find_run(run_id)).state is not State.RUNNING for run_id in seen])
 
     async def _until(self, done: Callable[[], Awaitable[bool]], *, stoppable: bool = True) -> None:
         """Wait until `done` returns True, the app stops or, if `stoppable`, the handle stops the scheduler.

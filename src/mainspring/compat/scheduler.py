@@ -9,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
-from mainspring import Mainspring, Schedule, UnknownRun, UnknownSchedule, UnknownTask
+from mainspring import Mainspring, UnknownRun, UnknownSchedule, UnknownTask
+from mainspring.app.internals import queries_of
 from mainspring.app.task import BaseTask
 from mainspring.compat.event_handlers import EventHandler, Listener
 from mainspring.compat.task_events import (
@@ -90,7 +91,7 @@ class Scheduler:
         known = self._known(task)
         payload = known.new_run(args, kwargs).event.body
         name = " ".join(part for part in (known.name, str(cron), payload) if part)
-        made: Schedule = await self.app.schedule(name, known, cron=cron, args=args, kwargs=dict(kwargs))
+        made = await self.app.schedule(name, known, cron=cron, args=args, kwargs=dict(kwargs))
         return made.id
 
     def _known(self, task: BaseTask[P, Any]) -> BaseTask[P, Any]:
@@ -117,12 +118,12 @@ class Scheduler:
         except UnknownRun:
             pass
         try:
-            schedule = await self.app.get(str(task_id))
+            schedule = await queries_of(self.app).find_schedule(str(task_id))
         except UnknownSchedule:
             raise UnknownTask(f"task_id: nothing was scheduled under {task_id!r}") from None
         if schedule.state != "deleted":
             await self.app.delete(schedule.id, reason=reason)
-        for run in await self.app.runs(schedule=schedule.id, state="running"):
+        for run in await queries_of(self.app).find_runs(schedule=schedule.id, state="running"):
             await self.app.cancel(run.id, reason=reason)
 
     # ── events ─────────────────────────────────────────────────────────────

@@ -235,13 +235,20 @@ class Runs(Query[Run], frozen=True, kw_only=True):
     oldest_first: bool = False
 
 
+class LastRuns(Query[Run], frozen=True, kw_only=True):
+    """Selects the newest run of each schedule in `ids`, in no particular order. `limit` and `after` do not apply."""
+
+    ids: tuple[ScheduleId, ...] = ()
+
+
 class Schedules(Query[Schedule], frozen=True, kw_only=True):
     """Selects schedules, in the order of their ids. `after` is a schedule id.
 
-    `due_before`: with a `next_at` then or earlier.
+    Without `id`, `ids` and `states`, deleted schedules are left out. `due_before`: with a `next_at` then or earlier.
     """
 
     id: ScheduleId | None = None
+    ids: tuple[ScheduleId, ...] | None = None
     ns: str | None = None
     name: str | None = None
     states: tuple[ScheduleState, ...] | None = None

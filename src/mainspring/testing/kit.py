@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from mainspring.app.blocking import runs_loop
 from mainspring.app.internals import registry_of
 from mainspring.app.mainspring import Mainspring
+from mainspring.app.run_view import Run, view_run
 from mainspring.app.task import BaseTask
 from mainspring.model.errors import InvalidInput, MainspringError
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, isoformat, to_datetime
-from mainspring.model.run import Run
+from mainspring.model.run import Run as RunRow
 from mainspring.ports.executor import Handler, HeldRun
-from mainspring.ports.store import Query, Runs
+from mainspring.ports.store import Query, Runs, Schedules
 from mainspring.rules.triggers.base import Trigger
 from mainspring.testing.app_harness import AppHarness
 from mainspring.testing.assertions import (
@@ -183,7 +184,7 @@ class Kit:
         """Return the runs of a task, or all runs, oldest first."""
         self._check_awaited()
         name = None if task is None else self._task(task).name
-        return self._found(Runs(task=name, limit=1_000_000, oldest_first=True))
+        return self._views(self._found(Runs(task=name, limit=1_000_000, oldest_first=True)))
 
     def assert_enqueued(
         self,
@@ -210,7 +211,7 @@ class Kit:
         wanted, matching = self._match_runs(task, args, kwargs, payload, at, within, queue)
         if len(matching) != count if count is not None else not matching:
             raise AssertionError(format_mismatch(wanted, "one or more" if count is None else str(count), len(matching)))
-        return [run for run, _ in matching]
+        return self._views([run for run, _ in matching])
 
     def assert_not_enqueued(
         self,
@@ -241,7 +242,7 @@ class Kit:
         at: When | None,
         within: Duration | None,
         queue: str | None,
-    ) -> tuple[ExpectedRun, list[tuple[Run, dict[str, Any]]]]:
+    ) -> tuple[ExpectedRun, list[tuple[RunRow, dict[str, Any]]]]:
         """Return the expectation, and the runs that fit it, each with its arguments (name → value).
 
         Runs of planned fires are left out.
@@ -311,6 +312,13 @@ class Kit:
                 f"task {found.name!r} belongs to another Mainspring: call mainspring.use(…) with that one first"
             )
         return found
+
+    def _views(self, rows: list[RunRow]) -> list[Run]:
+        """Return the views of stored runs."""
+        ids = tuple({row.schedule_id for row in rows if row.schedule_id is not None})
+        names = {one.id: one.name for one in self._found(Schedules(ids=ids, limit=len(ids)))}
+        bodies = self._open_harness().store._bodies
+        return [view_run(row, bodies.get(row.body or ""), names.get(row.schedule_id or "")) for row in rows]
 
     def _found(self, query: Query[T]) -> list[T]:
         """Return the rows of a query of the memory store, which answers without waiting, so no loop is needed."""

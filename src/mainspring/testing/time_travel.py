@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from mainspring.app.internals import host_of, runner_of, runtime_of
+from mainspring.app.internals import host_of, queries_of, runner_of, runtime_of
 from mainspring.app.mainspring import Mainspring
 from mainspring.model.errors import MainspringError
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, to_datetime
@@ -67,7 +67,7 @@ class Travel:
 
     async def runs(self, schedule: str | None = None, **filters: Any) -> list[Run]:
         """Return the runs of a schedule, or all runs, oldest first; `filters` are fields of the query `Runs`."""
-        schedule_id = None if schedule is None else (await self.app.get(schedule)).id
+        schedule_id = None if schedule is None else (await queries_of(self.app).find_schedule(schedule)).id
         return await host_of(self.app).call(
             lambda runtime: runtime.store.find(
                 Runs(schedule_id=schedule_id, limit=1_000_000, oldest_first=True, **filters)
@@ -81,7 +81,7 @@ class Travel:
         """
         from mainspring.model.instant import load_zone
 
-        tz = load_zone((await self.app.get(schedule)).spec.tz)
+        tz = load_zone((await queries_of(self.app).find_schedule(schedule)).spec.tz)
         return [to_datetime(run.fire_time, tz) for run in await self.runs(schedule) if run.fire_time is not None]
 
 

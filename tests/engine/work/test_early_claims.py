@@ -27,6 +27,7 @@ from mainspring.rules.lifecycle import Expire, decide
 from mainspring.testing.time_travel import Travel, travel
 from mainspring.testing.virtual_time import VirtualClock
 from tests.engine.support import START, beside
+from tests.stored_rows import stored
 
 MANY = 40
 Begun = list[tuple[str, int]]
@@ -379,7 +380,7 @@ async def test_the_real_loops_begin_each_at_its_moment(tmp_path: Path) -> None:
         )
         async with asyncio.timeout(30):
             await enough.wait()
-    runs = {run.id: run for run in await ms.runs(limit=1_000)}
+    runs = {run.id: run for run in await stored(ms, ms.runs(limit=1_000))}
     await ms.close()
     assert all(at >= runs[run_id].ready_at for run_id, at in begun.items())
     assert sum(run.started_at == run.ready_at for run in runs.values()) >= 40, "claimed ahead of their time"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,14 +12,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mainspring.api.context import Api, api_of
+from mainspring.api.event_view import event_view
 from mainspring.api.parsing import parse_query
 from mainspring.api.problems import Fault, Refused, invalid_request
 from mainspring.api.routes.schedules import find_schedule
 from mainspring.api.schemas import StreamQuery
 from mainspring.model.errors import InvalidInput
-from mainspring.model.event_codec import encode_data
 from mainspring.model.events import Event, resolve_type_names
-from mainspring.model.instant import isoformat
 from mainspring.ports.log_cursor import LogCursor
 
 #: Pause after a read of the log that found no event: at first the minimum, then longer by half after each further such
@@ -151,29 +149,3 @@ def _encode(position: str, event: Event) -> bytes:
     return b"".join(
         (f"id: {position}\nevent: {kind}\ndata: ".encode(), msgspec.json.encode(event_view(event)), b"\n\n")
     )
-
-
-def event_view(event: Event) -> dict[str, Any]:
-    """Return an event as JSON types: the fields that every event has, and under `data` the fields of its type.
-
-    Instants in `data` are milliseconds since 1970.
-    """
-    own = encode_data(event)
-    view = {
-        "seq": event.seq,
-        "type": type(event).__name__,
-        "at": isoformat(event.at),
-        "scheduleId": event.schedule_id,
-        "executionId": event.run_id,
-        "attempt": event.attempt,
-        "instance": event.owner,
-        "actor": event.actor,
-    }
-    return view | {"data": {} if own is None else _camel(msgspec.json.decode(own))}
-
-
-def _camel(value: Any) -> Any:
-    """Return a JSON value in which all names in objects, at any depth, are in camelCase instead of snake_case."""
-    if isinstance(value, dict):
-        return {re.sub(r"_(\w)", lambda found: found[1].upper(), key): _camel(item) for key, item in value.items()}
-    return [_camel(item) for item in value] if isinstance(value, list) else value

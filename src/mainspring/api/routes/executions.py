@@ -12,6 +12,7 @@ from mainspring.api.problems import Refused
 from mainspring.api.routes.schedules import find_schedule
 from mainspring.api.schemas import CancelBody, EmptyBody, ExecutionQuery, ExecutionView, NoQuery, OfScheduleQuery
 from mainspring.api.views import attempt_views, decode_payload, execution_view, states_for
+from mainspring.app.internals import queries_of
 from mainspring.model.errors import UnknownRun
 from mainspring.model.run import ENDED, Run
 from mainspring.ports.store import Events, Runs
@@ -97,7 +98,7 @@ async def _find(api: Api, request: Request) -> Run:
     run_id: str = request.path_params["id"]
     if not run_id.isprintable():
         raise UnknownRun("no execution has this id")
-    return await api.ms.find_by_id(run_id)
+    return await queries_of(api.ms).find_run(run_id)
 
 
 async def _detailed_view(api: Api, run: Run) -> ExecutionView:

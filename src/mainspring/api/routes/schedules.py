@@ -156,7 +156,7 @@ async def trigger_schedule(request: Request) -> Response:
             http = task == HTTP_TASK
             body = http_body(api.ms, exact_payload(data)) if http else task_body(api.ms, task, wanted.payload)
         run = await api.host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
-        view = execution_view(await api.ms.find_by_id(run.id))
+        view = execution_view(await queries_of(api.ms).find_run(run.id))
         missing = await queries_of(api.ms).find_missing_worker(schedule.spec.task)
         view.warnings = [missing] if missing is not None else UNSET
         return json_response(view, 201, {"Location": f"/api/executions/{run.id}"})
@@ -215,7 +215,7 @@ async def find_schedule(api: Api, key: str, *, deleted: bool = False) -> Schedul
     """
     if not key.isprintable():
         raise UnknownSchedule("no schedule has this id")
-    schedule = await api.ms.get(key)
+    schedule = await queries_of(api.ms).find_schedule(key)
     if schedule.state == "deleted" and not deleted:
         raise UnknownSchedule(f"the schedule {key!r} was deleted; its history is at /api/executions?scheduleId={key}")
     return schedule

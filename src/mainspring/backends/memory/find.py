@@ -23,6 +23,7 @@ from mainspring.ports.store import (
     KeyValues,
     LaneCount,
     Lanes,
+    LastRuns,
     Leases,
     Query,
     Runs,
@@ -52,6 +53,7 @@ _RUN_FILTERS: _Filters = {
 }
 _SCHEDULE_FILTERS: _Filters = {
     "id": lambda schedule, schedule_id: schedule.id == schedule_id,
+    "ids": lambda schedule, ids: schedule.id in ids,
     "ns": lambda schedule, ns: schedule.ns == ns,
     "name": lambda schedule, name: schedule.name == name,
     "states": lambda schedule, states: schedule.state in states,
@@ -109,9 +111,13 @@ class MemoryFind(MemoryTables):
             ids = self._of_schedule.get(q.schedule_id or "", ())
         return [self._runs[run_id] for run_id in ids if run_id in self._runs]
 
+    def _find_last_runs(self, q: LastRuns) -> list[Run]:
+        of_each = (self._of_schedule.get(one) for one in q.ids)
+        return [self._runs[max(ids)] for ids in of_each if ids]
+
     def _find_schedules(self, q: Schedules) -> list[Schedule]:
         rows = _filtered(self._schedules.values(), q, _SCHEDULE_FILTERS)
-        if q.states is None and q.id is None:
+        if q.states is None and q.id is None and q.ids is None:
             rows = (row for row in rows if row.state != "deleted")
         if q.unplanned:
             rows = (row for row in rows if row.state == "active" and row.next_at is None)
@@ -182,6 +188,7 @@ class MemoryFind(MemoryTables):
 
     _FIND: ClassVar[dict[type, Callable[..., Sequence[Any]]]] = {
         Runs: _find_runs,
+        LastRuns: _find_last_runs,
         Schedules: _find_schedules,
         Spans: _find_spans,
         Events: _find_events,

@@ -37,6 +37,7 @@ from mainspring.ports.store import (
     KeyValues,
     LaneCount,
     Lanes,
+    LastRuns,
     Leases,
     Query,
     Runs,
@@ -139,13 +140,25 @@ async def _find_runs(db: Database, session: Session, q: Runs) -> list[Run]:
     return [read_run(record) for record in records]
 
 
+async def _find_last_runs(db: Database, session: Session, q: LastRuns) -> list[Run]:
+    """Return the newest run of each schedule in `q.ids`, in any order; `after` and `limit` are not applied."""
+    records = await session.fetch(
+        f"SELECT {run_columns('r')} FROM unnest($1::text[]) AS wanted(id) CROSS JOIN LATERAL "  # noqa: S608
+        "(SELECT x.* FROM §run x WHERE x.schedule_id = wanted.id AND x.schedule_id IS NOT NULL "
+        "ORDER BY x.id DESC LIMIT 1) r",
+        list(q.ids),
+    )
+    return [read_run(record) for record in records]
+
+
 async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[Schedule]:
     """Return the schedules that match a query, in the order of ids.
 
-    A query without `states` matches no deleted schedule, unless it has an id.
+    A query without `states` matches no deleted schedule, unless it has an id or ids.
     """
     where = _Where()
     where.add("s.id = ?", q.id)
+    where.add("s.id = ANY (?::text[])", q.ids if q.id is None else None)
     where.add("s.ns = ?", q.ns)
     where.add("s.name = ?", q.name)
     where.add("s.state = ANY (?::text[])", q.states)
@@ -154,7 +167,7 @@ async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[
     where.add("s.id > ?", q.after)
     if q.unplanned:
         where.terms.append("s.state = 'active' AND s.next_at IS NULL")
-    if q.states is None and q.id is None:
+    if q.states is None and q.id is None and q.ids is None:
         where.terms.append("s.state <> 'deleted'")
     # Few schedules are due. Ordered by this expression, no plan reads all schedules in the order of their ids.
     order = "s.id" if q.due_before is None else "s.id || ''"
@@ -283,6 +296,7 @@ async def _find_tallies(db: Database, session: Session, q: Tallies) -> list[Tall
 #: By type of query: the function that answers it.
 _FIND: dict[type, Callable[..., Awaitable[Sequence[Any]]]] = {
     Runs: _find_runs,
+    LastRuns: _find_last_runs,
     Schedules: _find_schedules,
     Spans: _find_spans,
     Events: _find_events,

@@ -31,6 +31,7 @@ from mainspring.ports.store import (
     KeyValues,
     LaneCount,
     Lanes,
+    LastRuns,
     Leases,
     Query,
     Runs,
@@ -184,6 +185,17 @@ async def _scan_runs(db: Database, q: Runs, index: str, limit: int) -> list[Run]
     return found[:limit]
 
 
+async def _find_last_runs(db: Database, q: LastRuns) -> list[Run]:
+    """Return the newest run of each schedule in `q.ids`, in any order; `after` and `limit` are not applied."""
+    if not q.ids:
+        return []
+    newest = await db.run_commands(
+        *(("ZREVRANGEBYLEX", f"{db.key_prefix}of:{one}", "+", "-", "LIMIT", 0, 1) for one in q.ids)
+    )
+    ids = [one.decode() for found in newest for one in found]
+    return await _load_runs(db, Runs(limit=len(ids)), ids)
+
+
 def _is_after_cursor(run_id: str, q: Runs) -> bool:
     """Return True if a run with this id comes behind the run `q.after`, in the order of the query."""
     return q.after is None or (run_id > q.after if q.oldest_first else run_id < q.after)
@@ -237,6 +249,8 @@ async def _candidate_schedule_ids(db: Database, q: Schedules) -> Collection[str]
     """
     if q.id is not None:
         return (q.id,)
+    if q.ids is not None:
+        return frozenset(q.ids)
     if q.name is not None and q.ns is not None and (q.states is None or "deleted" not in q.states):
         (found,) = await db.run_commands(("HGET", f"{db.key_prefix}names", f"{q.ns}\0{q.name}"))
         return () if found is None else (found.decode(),)
@@ -289,11 +303,11 @@ def _schedule_matches(row: Schedule, q: Schedules) -> bool:
 def _is_wanted_state(row: Schedule, q: Schedules) -> bool:
     """Return True if the schedule's state is one of those that the query asks for.
 
-    A query without `states` asks for every state but "deleted"; if it names an id, for every state.
+    A query without `states` asks for every state but "deleted"; if it names an id or ids, for every state.
     """
     if q.states is not None:
         return row.state in q.states
-    return row.state != "deleted" or q.id is not None
+    return row.state != "deleted" or q.id is not None or q.ids is not None
 
 
 async def _find_spans(db: Database, q: Spans) -> list[Span]:
@@ -457,6 +471,7 @@ async def _find_tallies(db: Database, q: Tallies) -> list[Tally]:
 #: By type of query: the function that answers it.
 _FIND: dict[type, Callable[..., Awaitable[Sequence[Any]]]] = {
     Runs: _find_runs,
+    LastRuns: _find_last_runs,
     Schedules: _find_schedules,
     Spans: _find_spans,
     Events: _find_events,

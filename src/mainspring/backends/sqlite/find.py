@@ -33,6 +33,7 @@ from mainspring.ports.store import (
     KeyValues,
     LaneCount,
     Lanes,
+    LastRuns,
     Leases,
     Query,
     Runs,
@@ -132,9 +133,20 @@ def _index_of_runs(q: Runs, where: _Where) -> str:
     return "INDEXED BY run_unhappy" if q.schedule_id is None else ""
 
 
+def _find_last_runs(db: Database, q: LastRuns) -> list[Run]:
+    text = db.value(
+        f"SELECT json_group_array({RUN_JSON}) FROM json_each(?) j CROSS JOIN run r WHERE r.rid = "  # noqa: S608
+        "(SELECT x.rid FROM run x INDEXED BY run_of_schedule WHERE x.schedule_id = j.value "
+        "AND x.schedule_id IS NOT NULL ORDER BY x.id DESC LIMIT 1)",
+        pack(q.ids),
+    )
+    return read_runs(text)
+
+
 def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
     where = _Where()
     where.add("s.id = ?", q.id)
+    where.add("s.id IN (SELECT value FROM json_each(?))", q.ids if q.id is None else None)
     where.add("s.ns = ?", q.ns)
     where.add("s.name = ?", q.name)
     where.add("s.state IN (SELECT value FROM json_each(?))", q.states)
@@ -144,7 +156,7 @@ def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
     index = "INDEXED BY schedule_unplanned" if q.unplanned else ""
     if q.unplanned:
         where.terms.append("s.state = 'active' AND s.next_at IS NULL")
-    if q.states is None and q.id is None:
+    if q.states is None and q.id is None and q.ids is None:
         where.terms.append("s.state <> 'deleted'")
     text = db.value(
         f"SELECT json_group_array({SCHEDULE_JSON}) FROM "  # noqa: S608
@@ -269,6 +281,7 @@ def _find_tallies(db: Database, q: Tallies) -> list[Tally]:
 
 _FIND: dict[type, Callable[..., Sequence[Any]]] = {
     Runs: _find_runs,
+    LastRuns: _find_last_runs,
     Schedules: _find_schedules,
     Spans: _find_spans,
     Events: _find_events,

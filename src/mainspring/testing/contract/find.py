@@ -15,6 +15,7 @@ from mainspring.ports.store import (
     Gates,
     LaneCount,
     Lanes,
+    LastRuns,
     Leases,
     Query,
     Runs,
@@ -107,6 +108,18 @@ class FindRuns(ContractBase):
                 after = page[-1].id
             assert seen == (wanted if oldest_first else wanted[::-1])
 
+    @on_store
+    async def test_the_last_run_of_each_schedule(self, b: StoreBench) -> None:
+        one, two, none = await b.schedule(name="one"), await b.schedule(name="two"), await b.schedule(name="none")
+        for fires in ([T0 + 1_000, T0 + 2_000], [T0 + 3_000]):
+            await b.accept(*(enqueue_change(b.ids, fire_run(one, at, id=b.ids.next())) for at in fires))
+        await b.accept(enqueue_change(b.ids, fire_run(two, T0 + 1_500, id=b.ids.next())))
+        await b.enqueue()
+        found = await b.store.find(LastRuns(ids=(two.id, none.id, one.id, b.ids.next())))
+        last = sorted((run.schedule_id, run.fire_time) for run in found)
+        assert last == sorted([(one.id, T0 + 3_000), (two.id, T0 + 1_500)])
+        assert await b.store.find(LastRuns()) == []
+
 
 class FindOthers(ContractBase):
     """Tests of `find` for the other queries, and of `tail`."""
@@ -139,6 +152,9 @@ class FindOthers(ContractBase):
             ({"unplanned": True, "ns": "n2"}, []),
             ({"id": two.id}, [two.id]),
             ({"id": gone.id}, [gone.id]),
+            ({"ids": (three.id, b.ids.next(), gone.id)}, [three.id, gone.id]),
+            ({"ids": (one.id, two.id), "ns": "n2"}, [two.id]),
+            ({"ids": ()}, []),
             ({"id": b.ids.next()}, []),
             ({"ns": "n2"}, [two.id]),
             ({"ns": "default", "name": "one"}, [one.id]),
