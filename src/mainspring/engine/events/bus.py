@@ -17,12 +17,14 @@ log = logging.getLogger("mainspring.events")
 Subscriber = Callable[[Any], Awaitable[None] | None]
 #: The most events queued for one subscriber; beyond that the oldest are dropped.
 MAX_SUBSCRIBER_EVENTS = 10_000
+#: The most events kept for one subscriber while the engine does not run; beyond that the oldest are dropped.
+MAX_EARLY_EVENTS = 1_000
 
 
 class _Subscription:
     """One subscriber with its queue of events, and the task that calls it while the queue is not empty.
 
-    Thread: the handlers' loop.
+    Thread: the handlers' loop, except for `keep` and `forget_loop`.
     """
 
     def __init__(
@@ -43,9 +45,45 @@ class _Subscription:
         self._name = getattr(call, "__qualname__", None) or repr(call)
         self._failed = failed
         self._queue: deque[Event] = deque()
+        #: Events that were published while there was no loop; `push_kept` queues them.
+        self._early: deque[Event] = deque()
+        self._early_dropped = False
         self._task: asyncio.Task[None] | None = None
         #: Number of events dropped because the queue was full.
         self.dropped = 0
+
+    def keep(self, event: Event) -> None:
+        """Keep an event until `push_kept`, because there is no loop yet. Drop the oldest if too many are kept.
+
+        Thread: engine loop.
+        """
+        if len(self._early) >= MAX_EARLY_EVENTS:
+            self._early.popleft()
+            if not self._early_dropped:
+                self._early_dropped = True
+                log.warning(
+                    "the engine does not run, and more than %d events wait for the subscriber %s, so the oldest are "
+                    "dropped",
+                    MAX_EARLY_EVENTS,
+                    self._name,
+                )
+        self._early.append(event)
+
+    @property
+    def has_kept(self) -> bool:
+        """True if events were kept that `push_kept` has not queued yet."""
+        return bool(self._early)
+
+    def push_kept(self) -> None:
+        """Queue the events that were kept, in order."""
+        while self._early:
+            self.push(self._early.popleft())
+
+    def forget_loop(self) -> None:
+        """Drop every event and the task that handles them. A forked child needs this: both are its parent's."""
+        self._queue.clear()
+        self._early.clear()
+        self._task = None
 
     def push(self, event: Event) -> None:
         """Queue an event for the subscriber. If the queue is full, drop the oldest event in it."""
@@ -114,34 +152,51 @@ class Bus:
         """Set the event loop on which subscribers run, and the function that reports a subscriber's failure.
 
         `report(event, error)` gets the event and the text of the error; while it is None, failures are only logged.
-        While `loop` is None, published events are dropped.
+        Events of this process that were published before there was an open loop are queued on `loop` now, in order.
+        Thread: engine loop.
         """
         self._loop = loop
         self._report = report
+        if loop is not None:
+            for subscription in self._subscriptions:
+                if subscription.has_kept:
+                    loop.call_soon_threadsafe(subscription.push_kept)
+
+    def forget_loop(self) -> None:
+        """Drop the loop and every event that waits for a subscriber. A forked child needs this: they are its parent's.
+
+        The subscriptions stay.
+        """
+        self._loop = None
+        self._report = None
+        for subscription in self._subscriptions:
+            subscription.forget_loop()
 
     def publish(self, event: Event) -> None:
         """Queue an event of this process for the subscribers with `everywhere=False`. Never block.
 
-        The event is lost if there is no open event loop for subscribers, and can be lost if a subscriber's queue is
-        full.
+        Without an open event loop for subscribers, because the engine does not run, up to `MAX_EARLY_EVENTS` wait for
+        each subscriber until it does. An event can be lost if a subscriber's queue is full.
         """
         self._push(event, everywhere=False)
 
     def publish_everywhere(self, event: Event) -> None:
         """Queue an event of any instance, read from the event log, for the subscribers with `everywhere=True`.
 
-        Never block. The event can be lost like that of `publish`: without an open event loop, or if a queue is full.
+        Never block. The event is lost without an open event loop, and can be lost if a queue is full.
         """
         self._push(event, everywhere=True)
 
     def _push(self, event: Event, *, everywhere: bool) -> None:
         """Queue an event for the subscribers to its type that gave this value of `everywhere` when they subscribed."""
         loop = self._loop
-        if loop is None or loop.is_closed():
-            return
+        is_closed = loop is None or loop.is_closed()
         for subscription in self._subscriptions:
             if subscription.everywhere is everywhere and isinstance(event, subscription.types):
-                loop.call_soon_threadsafe(subscription.push, event)
+                if loop is not None and not is_closed:
+                    loop.call_soon_threadsafe(subscription.push, event)
+                elif not everywhere:
+                    subscription.keep(event)
 
     async def settle(self) -> None:
         """Return when the subscribers have handled every queued event. Thread: the handlers' loop."""
