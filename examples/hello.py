@@ -2,12 +2,12 @@
 
 Stop it with Ctrl-C (or kill -9), start it again, and read the ledger:
 
-    .venv/bin/mainspring ledger --store sqlite:///mainspring.db
+    .venv/bin/mainspring ledger --store sqlite:///hello.db
 """
 
 from mainspring import Context, Mainspring
 
-ms = Mainspring("sqlite:///mainspring.db")
+ms = Mainspring("sqlite:///hello.db")
 
 
 @ms.every("1s")
@@ -18,7 +18,7 @@ def tick(ctx: Context) -> None:
 
 
 if __name__ == "__main__":
-    print("A job every second, in mainspring.db. Ctrl-C stops; nothing is lost, not even by kill -9.")
-    print("Then read the ledger: .venv/bin/mainspring ledger --store sqlite:///mainspring.db\n", flush=True)
+    print("A job every second, in hello.db. Ctrl-C stops; nothing is lost, not even by kill -9.")
+    print("Then read the ledger: .venv/bin/mainspring ledger --store sqlite:///hello.db\n", flush=True)
     ms.run()
     print("Stopped in order.")

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -48,6 +49,27 @@ def test_the_first_program_of_the_readme_has_five_lines_and_fires_every_second(t
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert '"unexplained": 0' in answer.stdout.replace('":0', '": 0')
+
+
+def test_the_hello_program_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Not the file of `make run`: the service would plan its schedule, and has no such task."""
+    command = [sys.executable, str(ROOT / "examples" / "hello.py")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        ledger = next(line for line in lines if line.startswith("Then read the ledger")).split(": ")[1].split()
+        next(line for line in lines if line.startswith("tick "))
+        process.send_signal(signal.SIGINT)
+        assert "Stopped in order.\n" in lines
+    assert [path.name for path in tmp_path.glob("*.db")] == ["hello.db"]
+    answer = subprocess.run(
+        [sys.executable, "-m", "mainspring.cli.main", *ledger[1:]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode, "1 schedule " in answer.stdout) == (0, True), answer.stdout + answer.stderr
 
 
 def _wait_until_nothing_is_open(path: Path) -> None:

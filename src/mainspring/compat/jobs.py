@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ from mainspring.compat.job import (
     TimeWindowSegment,
 )
 from mainspring.compat.job_report import JobState, RunRecord, SchedulerReport, report_of
+from mainspring.model.errors import StoreUnavailable
 from mainspring.model.events import RunEvent, ScheduleEvent
 from mainspring.model.instant import Duration, duration_ms, load_zone
 from mainspring.model.policies import check_choice
@@ -48,6 +50,13 @@ __all__ = [
     "TaskContext",
     "TimeWindowSegment",
 ]
+
+T = TypeVar("T")
+
+#: A call outside the wait for the end of a job is repeated for up to this many seconds while the store is unavailable.
+MAX_OUTAGE_SECONDS = 30.0
+#: Seconds between two such calls.
+OUTAGE_PAUSE_SECONDS = 0.5
 
 #: How a handle stops its scheduler: "cancel" cancels running runs, "shutdown" lets them end.
 Stop = Literal["cancel", "shutdown"]
@@ -190,19 +199,20 @@ class Scheduler:
 
         If the store has a job of this id, its state and count of fires continue, and the definition of `job` replaces a
         different one. An engine of the app that runs already is used. Otherwise `run` starts the engine, and at the end
-        stops it and closes the app. Raises: InvalidInput; DuplicateTask if the id is the name of another task.
+        stops it and closes the app. While the store is unavailable, `run` waits until it is back. Raises: InvalidInput;
+        DuplicateTask if the id is the name of another task; StoreUnavailable if the store is away at the start or end.
         """
         slot = self._slot(job)
         async with contextlib.AsyncExitStack() as stack:
             cancelling = asyncio.ensure_future(self._cancel_on_request(slot))
             stack.callback(cancelling.cancel)
             alone = await stack.enter_async_context(self.app.sharing())
-            schedule = await self._store(job)
+            schedule = await self._through_outage(lambda: self._store(job))
             self._ids.add(schedule.id)
             await self._until(lambda: self._is_over(schedule.id))
             if self._handle.stopping is not None and not alone():
-                await self._stop_job(schedule, slot)
-        report = await report_of(self.app, schedule.id, self.config.history_limit)
+                await self._through_outage(lambda: self._stop_job(schedule, slot))
+        report = await self._through_outage(lambda: report_of(self.app, schedule.id, self.config.history_limit))
         if not self.app.is_running:
             await self.app.close()
         return report
@@ -274,7 +284,7 @@ class Scheduler:
             while True:
                 if self._handle.stopping == "cancel":
                     for run_id in slot.running - cancelled:
-                        await self.app.cancel(run_id, reason=STOPPED_REASON)
+                        await self._through_outage(functools.partial(self.app.cancel, run_id, reason=STOPPED_REASON))
                         cancelled.add(run_id)
                 await woken.wait()
                 woken.clear()
@@ -298,14 +308,37 @@ class Scheduler:
         """Wait until `done` returns True, the app stops or, if `stoppable`, the handle stops the scheduler.
 
         `done` is called after each event of the scheduler's jobs that this process commits, and every poll interval,
-        because other processes commit events of the jobs, too.
+        because other processes commit events of the jobs, too. An unavailable store cannot tell: then `done` counts as
+        False.
         """
+
+        async def is_done() -> bool:
+            try:
+                return await done()
+            except StoreUnavailable:  # the engine logs the outage
+                return False
+
         with self._handle.waker() as woken:
-            while self.app.is_running and not (stoppable and self._handle.stopping) and not await done():
+            while self.app.is_running and not (stoppable and self._handle.stopping) and not await is_done():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.app.settings.poll / 1000):
                         await woken.wait()
                 woken.clear()
+
+    async def _through_outage(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what `call` returns. While the store is unavailable, call again after a pause.
+
+        `call` must change nothing more when it is repeated. Raises: StoreUnavailable after `MAX_OUTAGE_SECONDS`.
+        """
+        clock = self.app.clock
+        end = clock.monotonic() + MAX_OUTAGE_SECONDS
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                if clock.monotonic() >= end:
+                    raise
+            await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
 
     def _on_event(self, event: Event) -> None:
         """Wake the waiting `run` calls if an event concerns a job of this scheduler."""
