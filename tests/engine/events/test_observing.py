@@ -140,7 +140,7 @@ async def test_the_logging_handler(ms: Mainspring, caplog: pytest.LogCaptureFixt
         async with travel(ms, START) as t:
             handle = await work.enqueue()
             await t.advance("1m")
-    lines = [(r.levelname, r.action) for r in caplog.records if getattr(r, "run_id", None) == handle.id]  # type: ignore[attr-defined]
+    lines = [(r.levelname, r.action) for r in caplog.records if r.name == "my.events" and r.run_id == handle.id]  # type: ignore[attr-defined]
     assert lines == [
         ("INFO", "RunScheduled"),
         ("INFO", "RunStarted"),
