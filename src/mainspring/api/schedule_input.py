@@ -153,18 +153,17 @@ def _resolve_target(
 
     `payload`: the JSON text of the payload, used for an HTTP agent; a task's arguments come from `given`. `old`: the
     definition that is edited; None for a new schedule. An edit that keeps the task keeps its gates, so none are
-    returned to store, and its payload unless `given` has one. An HTTP agent has no gates.
+    returned to store, and its payload unless `given` has one: such an edit needs no code of the task. An HTTP agent has
+    no gates. Raises: UnknownTask.
     """
     keeps_task = old is not None and call.task == old.task
+    if old is not None and keeps_task and given.payload is UNSET:
+        return SpecTarget(call.task, old.body, old.gates, call.target), (), ()  # needs no code of the task
     gates: tuple[Gate, ...] = ()
     if call.task != HTTP_TASK and not keeps_task:
         gates = registry_of(ms).find_task(call.task).gates()
-    gate_names = tuple(gate.name for gate in gates)
+    gate_names = old.gates if old is not None and keeps_task else tuple(gate.name for gate in gates)
     body = _parse_body(ms, call.task, given, payload)
-    if old is not None and keeps_task:
-        gate_names = old.gates
-        if given.payload is UNSET:
-            return SpecTarget(call.task, old.body, gate_names, call.target), (), gates
     body_name = None if body is None else body.id
     return SpecTarget(call.task, body_name, gate_names, call.target), () if body is None else (body,), gates
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 
 from mainspring.app.registry import Registry, ScheduleTarget
 from mainspring.model.errors import StoreError
-from mainspring.model.http import HttpAgent
+from mainspring.model.http import HTTP_TASK, HttpAgent
 from mainspring.model.instant import duration_ms
 from mainspring.model.schedule import Schedule
 from mainspring.rules.definition import SpecTarget, WhenAndHow, amend, digest_of
@@ -103,9 +103,19 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
         keeps_kind = self.task is None or (called is not None and isinstance(task, HttpAgent))
         keeps_payload = self.args is None and self.kwargs is None and self.payload is UNSET and keeps_kind
         args = self.args if self.args is not None else ()
+        if self._is_independent_of_code(old.task, registry) and keeps_payload:
+            return ScheduleTarget(task=old.task), SpecTarget(old.task, old.body, old.gates)
         target = registry.resolve_target(task, args, self.kwargs, self.payload, with_payload=not keeps_payload)
         spec_target = target.for_spec()
         return target, msgspec.structs.replace(spec_target, body=old.body) if keeps_payload else spec_target
+
+    def _is_independent_of_code(self, task: str, registry: Registry) -> bool:
+        """Return True if this edit of a schedule of `task` works in a program without the code of the task.
+
+        An option that is None gets the task's own value, for which the code is needed.
+        """
+        needs_task = any(name in self.options and self.options[name] is None for name in ("priority", "queue"))
+        return self.task is None and task not in registry.tasks and task != HTTP_TASK and not needs_task
 
 
 async def _replace(host: EngineHost, schedule: Schedule, request: ScheduleRequest) -> Schedule:
