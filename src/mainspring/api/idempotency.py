@@ -16,6 +16,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mainspring.api.callers import key_id_of
 from mainspring.api.problems import Fault, Refused
 from mainspring.model.errors import OutcomeUnknown
 from mainspring.model.keyvalue import IDEMPOTENCY_KIND, KeyValue
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 MAX_KEY_CHARS = 255
+#: Field of an answer with a signing secret, which is shown in the first answer only and not stored with it.
+_SECRET_FIELD = "signingSecret"  # noqa: S105 - the name of a field
+SHOWN_ONCE = "The signing secret was shown once, in the first answer to this request. Rotate it to get a new one"
 _VALID_KEY = re.compile(rf"[!-~]{{1,{MAX_KEY_CHARS}}}")
 #: How long an answer is stored.
 ANSWER_TTL_MS = 24 * 3_600_000
@@ -52,7 +56,8 @@ async def with_idempotency_key(
 ) -> Response:
     """Return `answer()` and store it; if the request's idempotency key was used before, return the stored answer.
 
-    A request without a key always gets `answer()`. `data` is the raw body. If `answer` raises, no answer is stored, and
+    A key is known to one namespace and API key only. In place of a signing secret, the stored answer has a warning. A
+    request without a key always gets `answer()`. `data` is the raw body. If `answer` raises, no answer is stored, and
     the key can be used again at once. But after `OutcomeUnknown` the key stays taken for `IN_FLIGHT_TTL_MS`, as after
     the death of an instance, because the change may be stored. Raises: Refused, with 422 for a malformed key or the key
     of a different request, and with 409 while the first request with this key has no stored answer.
@@ -65,7 +70,8 @@ async def with_idempotency_key(
         fault = Fault(f"is not a key of 1 to {MAX_KEY_CHARS} visible ASCII characters", parameter=IDEMPOTENCY_HEADER)
         raise Refused(422, "invalid", f"{IDEMPOTENCY_HEADER}: {fault.detail}", [fault])
     digest = _digest(request.method.encode(), request.url.path.encode(), request.url.query.encode(), data)
-    name = _digest(b"", key.encode())
+    # Of the namespace and the API key, so that no other caller gets the answer.
+    name = _digest(host.settings.namespace.encode(), key_id_of(request).encode(), key.encode())
     mine = Record(digest)
     if not await _claim(host, name, mine):
         stored = await _find(host, name)
@@ -104,10 +110,20 @@ async def _store(host: EngineHost, name: str, digest: str, response: Response) -
     `name` is the digest of an idempotency key, `digest` the digest of the request.
     """
     headers = {key: response.headers[key] for key in ("content-type", "location", "etag") if key in response.headers}
-    body = base64.b64encode(bytes(response.body)).decode()
+    body = base64.b64encode(_without_secret(bytes(response.body))).decode()
     record = Record(digest, response.status_code, headers, body)
     item = KeyValue(kind=IDEMPOTENCY_KIND, id=name, data=_text(record), expires_at=host.now() + ANSWER_TTL_MS)
     await host.call(lambda runtime: runtime.commands.put([item], replace=True))
+
+
+def _without_secret(body: bytes) -> bytes:
+    """Return the body of an answer. A signing secret in it is replaced by a warning that it was shown."""
+    if _SECRET_FIELD.encode() not in body:
+        return body
+    found = msgspec.json.decode(body)
+    if not isinstance(found, dict) or found.pop(_SECRET_FIELD, None) is None:
+        return body
+    return msgspec.json.encode(found | {"warnings": [*found.get("warnings", ()), SHOWN_ONCE]})
 
 
 def _replay(stored: Record, mine: Record) -> Response:

@@ -341,9 +341,10 @@ class EchoView(Struct, kw_only=True, rename="camel"):
 
 
 class SecretView(Struct, kw_only=True, rename="camel"):
-    """New signing secret of a schedule; no later answer shows it again."""
+    """New signing secret of a schedule; no later answer shows it again, also not that to a repeated request."""
 
-    signing_secret: str
+    signing_secret: str | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class ComponentView(Struct):

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -53,21 +53,24 @@ def _store_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--expires", default=None, metavar="DURATION", help="Time until the key expires, for example 90d; default: never."
 )
+@click.option(
+    "--scope", type=click.Choice(["read", "write"]), default="write", show_default=True, help="What the key may do."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store_options
-def create(name: str, expires: str | None, as_json: bool, url: str, ns: str) -> None:
+def create(name: str, expires: str | None, scope: Literal["read", "write"], as_json: bool, url: str, ns: str) -> None:
     """Create an API key called NAME and print it. No command shows it again."""
     from mainspring.service.api_keys import create_key
 
     lasts = None if expires is None else duration_ms(expires, field="--expires", minimum=1_000)
 
     async def work(store: Store, now: Ms) -> tuple[Any, str]:
-        return await create_key(store, name, None if lasts is None else now + lasts, ns=ns)
+        return await create_key(store, name, None if lasts is None else now + lasts, ns=ns, scope=scope)
 
     made, token = _on_store(url, work)
     if as_json:
-        shown = {"id": made.id, "name": name, "namespace": made.ns, "expiresAt": _format_time(made.expires_at)}
-        print_json(shown | {"key": token})
+        shown = {"id": made.id, "name": name, "namespace": made.ns, "scope": scope}
+        print_json(shown | {"expiresAt": _format_time(made.expires_at), "key": token})
         return
     click.echo(token)
     until = "never expires" if made.expires_at is None else f"expires {_format_time(made.expires_at)}"
@@ -88,6 +91,7 @@ def list_(as_json: bool, url: str, ns: str) -> None:
             "id": one.id,
             "name": one.name,
             "namespace": one.ns,
+            "scope": "write" if one.may_write else "read",
             "createdAt": _format_time(one.created_at),
             "expiresAt": _format_time(one.expires_at),
             "lastUsedAt": _format_time(one.last_used),
@@ -100,10 +104,8 @@ def list_(as_json: bool, url: str, ns: str) -> None:
     if not rows:
         click.echo("no keys. Make one: mainspring key create NAME")
     for row in rows:
-        used = row["lastUsedAt"] or "never used"
-        click.echo(
-            f"{row['id']}  {row['name']}  since {row['createdAt']}  expires {row['expiresAt'] or 'never'}  {used}"
-        )
+        expires, used = row["expiresAt"] or "never", row["lastUsedAt"] or "never used"
+        click.echo(f"{row['id']}  {row['name']}  {row['scope']}  since {row['createdAt']}  expires {expires}  {used}")
 
 
 @key.command()

@@ -28,7 +28,7 @@ from mainspring.service.api_keys import KEY_CACHE_MS
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from mainspring.service.api_keys import KeyRing
+    from mainspring.service.api_keys import ApiKey, KeyRing
 
 log = logging.getLogger("mainspring.api")
 
@@ -80,11 +80,16 @@ _PROBLEM_TYPES = {
 
 
 class Refusal(Struct, frozen=True):
-    """Answer to a request that may not pass: its status, the `detail` of its problem document, and further headers."""
+    """Answer to a request that may not pass: its status, the `detail` of its problem document, and further headers.
+
+    `kind` is the last part of the URI in `type` of the document, `title` its title; "": those of the status.
+    """
 
     status: int
     detail: str
     headers: Mapping[str, str] = {}
+    kind: str = ""
+    title: str = ""
 
 
 #: Answer to every request without a valid key. It is equal for malformed, unknown, expired and revoked keys, because a
@@ -99,9 +104,10 @@ UNAUTHORIZED = Refusal(
 class Access:
     """ASGI middleware that passes a request on to `app`, or answers it with a refusal.
 
-    It adds `request_id` to the state of every request, and `caller` to the state of a request that passes. `caller` is
-    the name of the valid key that was sent. It is "local" if no key was sent and `_is_local` says that none is needed,
-    and "" for all other requests on a route of `PUBLIC`. On `OWN_TOKEN`, no key is read and `caller` is always "".
+    It adds `request_id` to the state of every request, and `caller` to the state of a request that passes, with `key`
+    if a valid key was sent. `caller` is the name of that key. It is "local" if no key was sent and `_is_local` says
+    that none is needed, and "" for all other requests on a route of `PUBLIC`. On `OWN_TOKEN`, no key is read and
+    `caller` is always "".
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, keys: KeyRing, monotonic: Callable[[], float]) -> None:
@@ -228,17 +234,18 @@ class Access:
     async def _check_key(self, authorization: str, scope: Scope, path: str) -> str | Refusal:
         """Return the name of the key in an Authorization header if it is valid and within its rate limit.
 
-        If the key is valid and over its rate limit, return a refusal (429). If the key is not valid, return "" on a
-        route of `PUBLIC`, else a refusal: 429 if the client's address is over the rate limit, 401 otherwise. If the
-        store cannot be reached, return a refusal (503).
+        If the key is valid, return a refusal if it is over its rate limit (429), or may only read and the request would
+        change something (403). If the key is not valid, return "" on a route of `PUBLIC`, else a refusal: 429 if the
+        client's address is over the rate limit, 401 otherwise. If the store cannot be reached, return a refusal (503).
         """
         try:
             key = await self._keys.check_token(_token(authorization))
         except StoreError:
             return Refusal(503, "Keys cannot be checked now; try again", {"Retry-After": "1"})
-        if key is not None:
-            return self._check_rate(f"key {key.id}", path) or key.name
-        return self._admit_without_key(scope, path)
+        if key is None:
+            return self._admit_without_key(scope, path)
+        scope["state"]["key"] = key
+        return self._check_rate(f"key {key.id}", path) or _check_scope(key, scope["method"]) or key.name
 
     def _check_rate(self, caller: str, path: str) -> Refusal | None:
         """Count a request of `caller`, which names a key or an address, and return None.
@@ -254,6 +261,14 @@ class Access:
             return None
         seconds = str(max(1, math.ceil(wait)))
         return Refusal(429, f"The limit is {rate:g} requests a second. Wait {seconds} s", {"Retry-After": seconds})
+
+
+def _check_scope(key: ApiKey, method: str) -> Refusal | None:
+    """Return the refusal (403) of a request that would change something with a key that may only read, else None."""
+    if key.may_write or method in _SAFE_METHODS:
+        return None
+    detail = f"The key {key.name!r} may only read. Use a key that was made with --scope write"
+    return Refusal(403, detail, kind="read-only", title="The key may only read")
 
 
 def _host_header(scope: Scope) -> str | None:
@@ -333,8 +348,8 @@ async def _refuse(refusal: Refusal, request_id: str, scope: Scope, send: Send) -
     """Send a refusal as a problem document (RFC 9457). The answer to a HEAD request has no body."""
     body = msgspec.json.encode(
         {
-            "type": f"/api/errors/{_PROBLEM_TYPES[refusal.status]}",
-            "title": _TITLES[refusal.status],
+            "type": f"/api/errors/{refusal.kind or _PROBLEM_TYPES[refusal.status]}",
+            "title": refusal.title or _TITLES[refusal.status],
             "status": refusal.status,
             "detail": refusal.detail,
             "requestId": request_id,

@@ -10,7 +10,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -31,6 +31,7 @@ KEY_USE_KIND = "key_use"
 USE_INTERVAL_MS: Ms = 60_000
 #: A token: the id of its key, and the secret.
 _TOKEN = re.compile(r"msk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+KeyScope = Literal["read", "write"]
 _MAX_CACHED_KEYS = 10_000
 
 
@@ -43,14 +44,19 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     digest: str
     #: The namespace whose services accept the key.
     ns: str = "default"
-    #: Reserved for roles: today every key may do everything.
-    scope: str = "all"
+    #: "read": the key may only read. "write", and "all" in keys that earlier versions stored: it may do everything.
+    scope: str = "write"
     #: Set by the store: 0 in a key that was not read from it.
     created_at: Ms = 0
     #: None: the key never expires.
     expires_at: Ms | None = None
     #: When the key was last used; None if it never was, and in every key that `list_keys` did not return.
     last_used: Ms | None = None
+
+    @property
+    def may_write(self) -> bool:
+        """True if the key may change something; False also for a scope that this version does not know."""
+        return self.scope in ("write", "all")
 
 
 class _Data(Struct):
@@ -69,20 +75,20 @@ def _digest(secret: str) -> str:
 
 
 async def create_key(
-    store: Store, name: str, expires_at: Ms | None = None, *, ns: str = "default"
+    store: Store, name: str, expires_at: Ms | None = None, *, ns: str = "default", scope: KeyScope = "write"
 ) -> tuple[ApiKey, str]:
     """Make and store a new API key. Return the key, and its token, which is not stored and cannot be read again.
 
-    `expires_at` None: the key never expires. `ns`: the namespace whose services accept it. Raises: InvalidInput for a
-    name that is not valid, or is taken in the namespace.
+    `expires_at` None: the key never expires. `ns`: the namespace whose services accept it. `scope` "read": it may
+    only read. Raises: InvalidInput for a name that is not valid, or is taken in the namespace.
     """
     check_name(name, field="name")
     taken = {key.name for key in await list_keys(store, ns)}
     if name in taken:
         raise InvalidInput("name", f"there is a key called {name!r} already", "Give another name, or revoke that one")
     key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-    key = ApiKey(id=key_id, name=name, digest=_digest(secret), ns=ns, expires_at=expires_at)
-    data = msgspec.json.encode(_Data(name=name, digest=key.digest, ns=ns)).decode()
+    key = ApiKey(id=key_id, name=name, digest=_digest(secret), ns=ns, scope=scope, expires_at=expires_at)
+    data = msgspec.json.encode(_Data(name=name, digest=key.digest, scope=scope, ns=ns)).decode()
     await store.put([KeyValue(kind=API_KEY_KIND, id=key_id, data=data, expires_at=expires_at)])
     return key, f"msk_{key_id}_{secret}"
 

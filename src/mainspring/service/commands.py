@@ -84,6 +84,23 @@ class Commands:
         self._ids = ids
         self._change_id = change_id
 
+    def acting_as(self, actor: str) -> Commands:
+        """Return commands on the same store whose events have `actor` as their actor, such as an API key."""
+
+        def stamp(change: Change) -> Change:
+            return replace(change, events=tuple(replace(event, actor=actor) for event in change.events))
+
+        return Commands(
+            self._ns,
+            self._store,
+            lambda change: self._apply(stamp(change)),
+            lambda changes: self._apply_many([stamp(change) for change in changes]),
+            self._time,
+            self._ids,
+            self._change_id,
+            self._vault,
+        )
+
     async def schedule(self, ns: str, key: str) -> Schedule:
         """Return the schedule in `ns` whose id or name is `key`. A schedule of another namespace is unknown.
 

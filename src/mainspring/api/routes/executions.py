@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.api.actions import run_action
+from mainspring.api.callers import actor_of
 from mainspring.api.context import Api, api_of, cut_page, json_response
 from mainspring.api.parsing import parse_query
 from mainspring.api.problems import Refused
@@ -72,8 +73,10 @@ async def cancel_execution(request: Request) -> Response:
         run = await _find(api, request)
         if run.state in ENDED:
             raise Refused(409, "conflict", f"The execution has ended already ({execution_view(run).status})")
-        reason = body.reason or "cancelled"
-        run = await api.host.call(lambda runtime: runtime.commands.cancel(run.id, reason=reason, by="api"))
+        reason, actor = body.reason or "cancelled", actor_of(request)
+        run = await api.host.call(
+            lambda runtime: runtime.commands.acting_as(actor).cancel(run.id, reason=reason, by=actor)
+        )
         return json_response(await _detailed_view(api, run))
 
     return await run_action(request, CancelBody, action)
@@ -86,8 +89,8 @@ async def retry_execution(request: Request) -> Response:
     """
 
     async def action(api: Api, _: EmptyBody) -> Response:
-        run = await _find(api, request)
-        run = await api.host.call(lambda runtime: runtime.commands.reopen(run.id, by="api"))
+        run, actor = await _find(api, request), actor_of(request)
+        run = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).reopen(run.id, by=actor))
         return json_response(await _detailed_view(api, run))
 
     return await run_action(request, EmptyBody, action)

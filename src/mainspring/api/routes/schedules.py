@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.api.actions import run_action
+from mainspring.api.callers import actor_of
 from mainspring.api.context import Api, api_of, cut_page, json_response
 from mainspring.api.idempotency import with_idempotency_key
 from mainspring.api.parsing import convert_object, parse_json_object, parse_query
@@ -61,13 +62,14 @@ async def create_schedule(request: Request) -> Response:
     data = await api.body(request)
     given = parse_json_object(request, data)
     wanted = convert_object(given, ScheduleCreate)
+    actor = actor_of(request)
 
     async def answer() -> Response:
         draft = parse_schedule(api.ms, wanted.name, wanted, exact_payload(data), http_retry=api.http_retry)
-        want = replace(draft.with_headers({}), paused=DISABLED if wanted.enabled is False else None)
+        want = replace(draft.with_headers({}), paused=DISABLED if wanted.enabled is False else None, by=actor)
         check_min_interval(api, want.spec)
         warnings = await _check_address(api, want)
-        schedule = await api.host.call(lambda runtime: runtime.commands.create(want, fresh=True))
+        schedule = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).create(want, fresh=True))
         view = (await _views(api, [schedule]))[0]
         view.warnings = [*(view.warnings or []), *warnings] or UNSET
         if schedule.spec.task == HTTP_TASK:
@@ -120,7 +122,7 @@ async def update_schedule(request: Request) -> Response:
         view = (await _views(api, [schedule]))[0]
         check_read_only(await _without_shown_once(api, schedule, given), view, READ_ONLY)
         try:
-            schedule, warnings = await _edit(api, schedule, view, wanted, payload)
+            schedule, warnings = await _edit(api, schedule, view, wanted, payload, actor_of(request))
         except RevisionConflict:
             continue  # edited by another caller meanwhile: repeat everything, and If-Match can refuse it
         view = (await _views(api, [schedule]))[0]
@@ -136,7 +138,7 @@ async def delete_schedule(request: Request) -> Response:
     for _ in range(MAX_WRITE_ATTEMPTS):
         schedule = await find_schedule(api, request.path_params["id"])
         _check_match(request, schedule)
-        if await _delete(api, schedule, exactly="if-match" in request.headers):
+        if await _delete(api, schedule, actor_of(request), exactly="if-match" in request.headers):
             return Response(status_code=204)
     raise StoreError("the schedule kept changing while it was deleted")
 
@@ -147,6 +149,7 @@ async def trigger_schedule(request: Request) -> Response:
     parse_query(request, NoQuery)
     data = await api.body(request)
     wanted = convert_object(parse_json_object(request, data, optional=True), TriggerBody)
+    actor = actor_of(request)
 
     async def answer() -> Response:
         schedule = await find_schedule(api, request.path_params["id"])
@@ -155,7 +158,7 @@ async def trigger_schedule(request: Request) -> Response:
             task = schedule.spec.task
             http = task == HTTP_TASK
             body = http_body(api.ms, exact_payload(data)) if http else task_body(api.ms, task, wanted.payload)
-        run = await api.host.call(lambda runtime: runtime.commands.trigger(schedule, body, by="api"))
+        run = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).trigger(schedule, body, by=actor))
         view = execution_view(await queries_of(api.ms).find_run(run.id))
         missing = await queries_of(api.ms).find_missing_worker(schedule.spec.task)
         view.warnings = [missing] if missing is not None else UNSET
@@ -170,8 +173,10 @@ async def pause_schedule(request: Request) -> Response:
     async def action(api: Api, body: PauseBody) -> Response:
         until = None if body.until is None else instant_ms(body.until, field="until")
         schedule = await find_schedule(api, request.path_params["id"])
-        reason = body.reason or "paused"
-        row = await api.host.call(lambda runtime: runtime.commands.pause(schedule, reason=reason, until=until))
+        reason, actor = body.reason or "paused", actor_of(request)
+        row = await api.host.call(
+            lambda runtime: runtime.commands.acting_as(actor).pause(schedule, reason=reason, until=until)
+        )
         return json_response((await _views(api, [row]))[0], headers=_etag(row))
 
     return await run_action(request, PauseBody, action)
@@ -182,7 +187,8 @@ async def resume_schedule(request: Request) -> Response:
 
     async def action(api: Api, _: EmptyBody) -> Response:
         schedule = await find_schedule(api, request.path_params["id"])
-        row = await api.host.call(lambda runtime: runtime.commands.resume(schedule))
+        actor = actor_of(request)
+        row = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).resume(schedule))
         return json_response((await _views(api, [row]))[0], headers=_etag(row))
 
     return await run_action(request, EmptyBody, action)
@@ -266,12 +272,13 @@ def _target_of(spec: ScheduleSpec) -> HttpTarget | None:
 
 
 async def _edit(
-    api: Api, schedule: Schedule, view: ScheduleView, wanted: ScheduleUpdate, payload: bytes | None
+    api: Api, schedule: Schedule, view: ScheduleView, wanted: ScheduleUpdate, payload: bytes | None, actor: str
 ) -> tuple[Schedule, list[str]]:
     """Write the fields of `wanted` that differ from `view`; return the edited schedule, and warnings about its URL.
 
-    `view` is the view of `schedule`. `payload` is the exact JSON text of the payload, None if the request has none. A
-    pause is written before the new definition, and a resume after it, so that no fire happens with half of the edit.
+    `view` is the view of `schedule`. `payload` is the exact JSON text of the payload, None if the request has none.
+    `actor` is that of the events. A pause is written before the new definition, and a resume after it, so that no fire
+    happens with half of the edit.
     Raises: Refused; RevisionConflict if another caller has edited the definition since `schedule` was read.
     """
     changed = changed_fields(view, wanted)
@@ -289,15 +296,15 @@ async def _edit(
         warnings = await _check_address(api, draft.want, schedule)
     row = schedule
     if enabled is False:
-        row = await api.host.call(lambda runtime: runtime.commands.pause(row, reason=DISABLED))
+        row = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).pause(row, reason=DISABLED))
     if draft is not None:
-        row = await _replace(api, row, draft)
+        row = await _replace(api, row, draft, actor)
     if enabled is True and row.state == "paused":
-        row = await api.host.call(lambda runtime: runtime.commands.resume(row))
+        row = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).resume(row))
     return row, warnings
 
 
-async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedule:
+async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput, actor: str) -> Schedule:
     """Write the new definition in `draft`, with the stored header values that it keeps, and return the schedule.
 
     Raises: RevisionConflict if another caller has edited the schedule since it was read.
@@ -305,17 +312,17 @@ async def _replace(api: Api, schedule: Schedule, draft: ScheduleInput) -> Schedu
     before = _target_of(schedule.spec)
     ref = None if before is None or not draft.kept_headers else before.headers_ref
     kept = await api.host.call(lambda runtime: runtime.vault.headers(ref))
-    want = draft.with_headers(kept or {})
-    return await api.host.call(lambda runtime: runtime.commands.replace(schedule, want, exactly=True))
+    want = replace(draft.with_headers(kept or {}), by=actor)
+    return await api.host.call(lambda runtime: runtime.commands.acting_as(actor).replace(schedule, want, exactly=True))
 
 
-async def _delete(api: Api, schedule: Schedule, *, exactly: bool) -> bool:
-    """Delete a schedule and return True.
+async def _delete(api: Api, schedule: Schedule, actor: str, *, exactly: bool) -> bool:
+    """Delete a schedule and return True. `actor`: that of the events.
 
     With `exactly`, delete nothing and return False if the schedule no longer has the revision that was read.
     """
     try:
-        await api.host.call(lambda runtime: runtime.commands.delete(schedule, exactly=exactly))
+        await api.host.call(lambda runtime: runtime.commands.acting_as(actor).delete(schedule, exactly=exactly))
     except RevisionConflict:
         return False
     return True
