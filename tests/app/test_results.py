@@ -85,7 +85,8 @@ def test_the_warning_names_the_part_and_the_fix_once_for_each_type(caplog: pytes
     assert [record.getMessage() for record in caplog.records] == [
         (
             "task export: only the repr is kept of its result.rows[1]: cannot be stored as JSON: <row 7> is of "
-            "type Row. Return numbers, text, lists, dictionaries, dates, dataclasses or msgspec structs"
+            "type Row. Return numbers, text, lists, dictionaries, dates, paths, dataclasses, attrs classes "
+            "or pydantic models"
         ),
         (
             "task export: only the repr is kept of its result: cannot be stored as JSON: "

@@ -11,13 +11,20 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from mainspring.app.argument_types import (
+    annotated_function,
+    check_annotation,
+    decode_other,
+    encode_other,
+    readable_part,
+)
 from mainspring.app.context import Context
 from mainspring.app.dependencies import Dependency, dependencies_of
 from mainspring.model.change import Body
 from mainspring.model.errors import InvalidInput, PayloadNotSerialisable, PayloadTooLarge, WrongArguments
 from mainspring.model.ids import body_id
 
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=encode_other)
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
@@ -32,7 +39,8 @@ class Signature:
     def __init__(self, function: Callable[..., Any]) -> None:
         """Read the parameters of `function`.
 
-        Raises: InvalidInput if only a parameter that is neither the first nor called `ctx` is annotated as `Context`.
+        Raises: InvalidInput if only a parameter that is neither the first nor called `ctx` is annotated as `Context`,
+        or if arguments for a parameter could not be read back as its annotation.
         """
         self._function = function
         self._full = inspect.signature(function)
@@ -45,8 +53,11 @@ class Signature:
         self._payload = self._full.replace(
             parameters=[p for p in parameters if p.name != self.context and p.name not in self.needs]
         )
-        self._decoders = {name: _decoder(hints.get(name)) for name in self._payload.parameters}
-        self._result = _decoder(hints.get("return"))
+        for parameter in self._payload.parameters.values():
+            unresolved = parameter.annotation if isinstance(parameter.annotation, str) else None
+            check_annotation(parameter, hints.get(parameter.name, unresolved))
+        self._decoders = {name: readable_part(hints.get(name)) for name in self._payload.parameters}
+        self._result = _readable_result(hints.get("return"))
         self._classify_parameters()
         #: True if the function has no parameters.
         self.plain = not self._full.parameters
@@ -159,7 +170,7 @@ class Signature:
         if hint is None or type(value) is hint:  # not true for `list[int]`, whose items must be checked, too
             return value
         try:
-            return msgspec.convert(value, hint)
+            return msgspec.convert(value, hint, dec_hook=decode_other)
         except msgspec.ValidationError as error:
             raise WrongArguments(name, f"{error}", f"Got {_short(value)}") from None
 
@@ -195,7 +206,7 @@ class Signature:
         if self._result is None or is_repr(value):
             return value
         try:
-            return msgspec.convert(value, self._result)
+            return msgspec.convert(value, self._result, dec_hook=decode_other)
         except msgspec.ValidationError:
             return value
 
@@ -231,7 +242,7 @@ def encode_json(value: Any, field: str) -> bytes:
         raise PayloadNotSerialisable(
             where,
             f"cannot be stored as JSON: {what}",
-            f"{verb} numbers, text, lists, dictionaries, dates, dataclasses or msgspec structs",
+            f"{verb} numbers, text, lists, dictionaries, dates, paths, dataclasses, attrs classes or pydantic models",
         ) from None
     if b"null" in data:  # msgspec writes null for a number that is not finite
         for path, item in _walk(value, field):
@@ -295,6 +306,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
     The return type has the name "return".
     """
+    function = annotated_function(function)
     try:
         return get_type_hints(function)
     except Exception:  # one annotation that only type checkers can resolve: resolve each by itself
@@ -324,12 +336,9 @@ def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any
     return None
 
 
-def _decoder(hint: Any) -> Any:
-    """Return the annotation `hint` if msgspec can convert values to it; None for any other, and for Any and None."""
-    if hint is None or hint is Any or hint is type(None):
-        return None
+def _readable_result(hint: Any) -> Any:
+    """Return the annotation of a result if results can be read back as it; None if they come as JSON has them."""
     try:
-        msgspec.json.Decoder(hint)
-    except (TypeError, ValueError, RuntimeError):
+        return readable_part(hint)
+    except TypeError:
         return None
-    return hint
