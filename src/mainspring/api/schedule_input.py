@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 #: Attribute of `ScheduleUpdate` → its name in JSON.
 _TRIGGER_FIELDS = {"cron_expression": "cronExpression", "interval_ms": "intervalMs", "at": "at", "delay_ms": "delayMs"}
 _CRON_FIELDS = {"dst_gap": "dstGap", "dst_overlap": "dstOverlap"}
-_INTERVAL_FIELDS = {"anchor": "anchor", "fixed_delay": "fixedDelay"}
+_INTERVAL_FIELDS = {"anchor": "anchor", "fixed_delay": "fixedDelay", "first": "first"}
 _AGENT_FIELDS = {"agent_id": "agentId", "http_method": "httpMethod", "headers": "headers"}
 #: Attribute of `ScheduleUpdate` → option of `rules.definition` with a duration or an instant, which is converted.
 _DURATION_OPTIONS = {
@@ -231,7 +231,8 @@ def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
     anchor = None if before.anchor is None else to_datetime(before.anchor)
     if given.anchor is not UNSET:
         anchor = _parse_instant(given.anchor, "anchor")
-    return Every(interval, anchor, _or_default(given.fixed_delay, before.fixed_delay))
+    first = before.first if given.first is UNSET else given.first
+    return Every(interval, anchor, _or_default(given.fixed_delay, before.fixed_delay), first)
 
 
 def _kind_of(trigger: TriggerSpec | None) -> str:

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mainspring.model.http import Method
 from mainspring.model.policies import Backoff, Missed, OnExhausted, Overlap, PriorityName, Recovery
-from mainspring.model.trigger import Fold, Gap
+from mainspring.model.trigger import First, Fold, Gap
 
 #: Longest duration in a request: ten years. It is exact in every JSON client.
 MAX_DURATION_MS = 315_360_000_000
@@ -87,6 +87,7 @@ class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields
     interval_ms: DurationMs | UnsetType = UNSET
     anchor: Instant | UnsetType | None = UNSET
     fixed_delay: bool | UnsetType = UNSET
+    first: First | UnsetType | None = UNSET
     at: Annotated[list[Instant], Meta(max_length=1_000)] | Instant | UnsetType = UNSET
     delay_ms: DurationMs | UnsetType = UNSET
     timezone: ZoneText | UnsetType = UNSET
@@ -247,6 +248,7 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
     interval_ms: int | UnsetType = UNSET
     anchor: Instant | UnsetType | None = UNSET
     fixed_delay: bool | UnsetType = UNSET
+    first: First | UnsetType | None = UNSET
     at: list[Instant] | UnsetType = UNSET
     timezone: str
     agent_id: str | UnsetType = UNSET

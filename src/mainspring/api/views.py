@@ -107,8 +107,10 @@ def _add_trigger(view: ScheduleView, trigger: TriggerSpec) -> None:
     match trigger:
         case CronSpec(expr=expression, gap=gap, overlap=overlap):
             view.cron_expression, view.dst_gap, view.dst_overlap = expression, gap, overlap
-        case EverySpec(interval=interval, anchor=anchor, fixed_delay=fixed_delay):
+        case EverySpec(interval=interval, anchor=anchor, fixed_delay=fixed_delay, first=first):
             view.interval_ms, view.anchor, view.fixed_delay = interval, format_instant(anchor), fixed_delay
+            if first is not None:
+                view.first = first
         case AtSpec(times=times):
             view.at = [isoformat(time) for time in times]
 

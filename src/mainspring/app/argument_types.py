@@ -10,7 +10,7 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
 from typing import Any, Union, get_args, get_origin
 
@@ -48,6 +48,8 @@ def readable_part(hint: Any) -> Any:
     """
     if hint is None or hint is Any or hint is type(None) or hint is object:
         return None
+    if Iterable in (hint, get_origin(hint)):
+        hint = list[get_args(hint)] if get_args(hint) else list  # type: ignore[misc]  # a list is what JSON has
     if get_origin(hint) in (Union, types.UnionType):
         members = [one for one in get_args(hint) if one is type(None) or _is_readable(one)]
         if all(one is type(None) for one in members):

@@ -37,6 +37,7 @@ from mainspring.model.instant import Duration, duration_ms, instant_ms, load_zon
 from mainspring.model.policies import ON_CONFLICT, OnConflict, Role, check_choice
 from mainspring.model.run import State
 from mainspring.model.settings import DEFAULT_STORE_URL, Settings, make_settings
+from mainspring.model.trigger import First
 from mainspring.ports.broker import Broker
 from mainspring.ports.clock import Clock, SystemClock
 from mainspring.ports.executor import CHILD_VARIABLE, LOADING_VARIABLE, end_of_loading
@@ -44,7 +45,7 @@ from mainspring.ports.lock import LockKind
 from mainspring.ports.store import Store
 from mainspring.ports.threads import SystemThreads, Threads
 from mainspring.rules.definition import WhenAndHow
-from mainspring.rules.triggers import At, Every
+from mainspring.rules.triggers import At, Cron, Every
 from mainspring.runtime.engine_thread import ThreadLoop
 
 P = ParamSpec("P")
@@ -209,15 +210,25 @@ class Mainspring:
             return lambda inner: self._registry.register(inner, **options)
         return self._registry.register(functions[0], **options)
 
-    def cron(self, expression: str, *, name: str | None = None, **options: Unpack[DeclareOptions]) -> TaskDecorator:
+    def cron(
+        self, expression: str | Cron, *, name: str | None = None, **options: Unpack[DeclareOptions]
+    ) -> TaskDecorator:
         """Return a decorator that makes a function a task and declares a schedule `name` (None: the task's name)."""
         return self._registry.schedule_decorator(name, {"cron": expression}, dict(options))
 
     def every(
-        self, interval: Duration | Every, *, name: str | None = None, **options: Unpack[DeclareOptions]
+        self,
+        interval: Duration | Every,
+        *,
+        name: str | None = None,
+        first: First | None = None,
+        **options: Unpack[DeclareOptions],
     ) -> TaskDecorator:
-        """Return a decorator that makes a function a task whose schedule first fires one interval after creation."""
-        return self._registry.schedule_decorator(name, {"every": interval}, dict(options))
+        """Return a decorator that makes a function a task with a schedule that fires at an interval.
+
+        The first fire is one interval after the schedule is created; with `first="now"`, it is when it is created.
+        """
+        return self._registry.schedule_decorator(name, {"every": interval, "first": first}, dict(options))
 
     def at(
         self, times: datetime | Iterable[datetime] | At, *, name: str | None = None, **options: Unpack[DeclareOptions]

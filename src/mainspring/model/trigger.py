@@ -12,6 +12,8 @@ from mainspring.model.instant import Ms
 Gap = Literal["shift", "skip"]
 #: When a fire in the hour that a clock change repeats comes: the first time, the last time, or both times.
 Fold = Literal["first", "last", "both"]
+#: When an interval fires for the first time, if not one interval after the schedule was created: at once.
+First = Literal["now"]
 
 
 class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="kind", gc=False):
@@ -31,12 +33,14 @@ class CronSpec(Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="k
 class EverySpec(Struct, frozen=True, omit_defaults=True, tag="every", tag_field="kind", gc=False):
     """Fires at anchor + n × interval for n ≥ 1. `anchor` None: the instant `anchor` in the schedule's row is used.
 
-    With `fixed_delay`, each fire comes one interval after the end of the last run instead.
+    With `fixed_delay`, each fire comes one interval after the end of the last run instead. `first` "now": the first
+    fire comes when the schedule is created or gets another interval, or at its start, not one interval later.
     """
 
     interval: Ms
     anchor: Ms | None = None
     fixed_delay: bool = False
+    first: First | None = None
 
 
 class AtSpec(Struct, frozen=True, omit_defaults=True, tag="at", tag_field="kind", gc=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict
 
@@ -34,7 +34,7 @@ from mainspring.model.policies import (
     parse_priority,
 )
 from mainspring.model.schedule import ScheduleSpec
-from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
+from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, First, TriggerSpec
 from mainspring.rules.triggers import At, Cron, Every, Trigger
 from mainspring.rules.windows import resolve_zone
 
@@ -100,6 +100,8 @@ class TriggerOptions(TypedDict, total=False):
     trigger: Trigger
     cron: str | Cron
     every: Duration | Every
+    #: With `every`: "now" fires when the schedule is created, not one interval later.
+    first: First | None
     at: datetime | Iterable[datetime] | At
     #: A single fire, this long after the schedule is created or edited.
     delay: Duration
@@ -109,7 +111,8 @@ class WhenAndHow(TriggerOptions, PolicyOptions, total=False):
     """All options of a schedule: its trigger, and how its fires become runs."""
 
 
-TRIGGER_OPTIONS = tuple(TriggerOptions.__annotations__)
+#: Options of which a new schedule has exactly one.
+TRIGGER_OPTIONS = tuple(name for name in TriggerOptions.__annotations__ if name != "first")
 SCHEDULE_OPTIONS = tuple(WhenAndHow.__annotations__)
 
 #: Option names of other schedulers → the option of Mainspring with that meaning, for hints in errors.
@@ -182,6 +185,8 @@ def amend(
         tz = changes["tz"] or own_zone or default_tz
         load_zone(tz, field="tz")
     trigger = spec.trigger
+    if changes.get("first") is not None and not has_trigger:
+        raise _first_without_interval()
     if has_trigger:
         trigger = parse_trigger(changes, name=name, now=now, tz=tz).spec
     elif "tz" in changes and isinstance(trigger, CronSpec):
@@ -347,7 +352,13 @@ def parse_trigger(options: Mapping[str, Any], *, name: str, now: Ms, tz: str) ->
     if len(named) != 1:
         problem = f"{' and '.join(named)} are given" if named else "the schedule has no trigger"
         raise InvalidInput("trigger", problem, "Give exactly one of cron, every, at, delay or trigger")
-    value = options[named[0]]
+    value, first = options[named[0]], options.get("first")
+    if first is not None:
+        if named[0] != "every":
+            raise _first_without_interval()
+        given = (value if isinstance(value, Every) else Every(value)).spec
+        anchor = None if given.anchor is None else to_datetime(given.anchor)
+        return Every(timedelta(milliseconds=given.interval), anchor, given.fixed_delay, first)
     match named[0]:
         case "delay":
             return At(to_datetime(now + duration_ms(value, field="delay")))
@@ -358,6 +369,14 @@ def parse_trigger(options: Mapping[str, Any], *, name: str, now: Ms, tz: str) ->
         case "cron" if isinstance(value, str):
             return Cron(value, tz=tz, hash_id=name)
     return _with_hash_id(value, name)
+
+
+def _first_without_interval() -> InvalidInput:
+    return InvalidInput(
+        "first",
+        "belongs to an interval",
+        'Give it with every="1h"; to run another schedule at once, call ms.trigger(name)',
+    )
 
 
 def _with_hash_id(value: Any, name: str) -> Trigger:

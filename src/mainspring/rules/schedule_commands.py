@@ -46,20 +46,23 @@ def create(
 ) -> ScheduleDraft:
     """Return the draft that creates a schedule at `now`. Its first fire is the first fire of `spec` after `now`.
 
+    An interval with `first` "now" fires at `now` itself, or at the start of the schedule if that is later.
+
     If `spec` has no fire after `now`, the schedule is finished at once, and with `terminal="delete"` also deleted. `by`
     becomes the owner. `app` and `version` name the code that declares the schedule, and `digest` is a hash of the
     declared definition.
     """
     draft = ScheduleDraft(None)
-    next_at = _first_planning(spec, now, now)
+    anchor, cursor = _count_from(spec, now, now - 1)
+    next_at = _first_planning(spec, anchor, cursor)
     draft.emit(
         ScheduleCreated(
             ns=ns,
             schedule_id=schedule_id,
             name=name,
             spec=spec,
-            anchor=now,
-            cursor=now,
+            anchor=anchor,
+            cursor=cursor,
             next_at=next_at,
             origin=origin,
             by=by,
@@ -95,8 +98,9 @@ def update(
     """
     draft = _settle_first(schedule, open_runs, now)
     old = draft.schedule
-    anchor = now if _interval(spec) != _interval(old.spec) else old.anchor
-    cursor = max(old.cursor, now)
+    anchor, cursor = old.anchor, max(old.cursor, now)
+    if _interval(spec) != _interval(old.spec):
+        anchor, cursor = _count_from(spec, now, old.cursor)
     paused = old.state == "paused"
     draft.emit(
         ScheduleUpdated(
@@ -252,6 +256,18 @@ def _elide_pause(draft: ScheduleDraft, now: Ms) -> None:
         )
 
 
+def _count_from(spec: ScheduleSpec, now: Ms, cursor: Ms) -> tuple[Ms, Ms]:
+    """Return (anchor, cursor) of a definition from `now` on; the fires until `cursor` are covered already.
+
+    With `first` "now", both lie so that the first fire is at `now`, or at the start of the schedule if that is later.
+    """
+    trigger = spec.trigger
+    if not isinstance(trigger, EverySpec) or trigger.first is None:
+        return now, max(cursor, now)
+    cursor = max(cursor, now - 1)
+    return max(cursor + 1, spec.start or 0) - trigger.interval, cursor
+
+
 def _first_planning(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
     """Return the first instant after `after` at which the schedule must be planned, None if no fire is left.
 
@@ -259,7 +275,8 @@ def _first_planning(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
     """
     if is_fixed_delay(spec):
         assert isinstance(spec.trigger, EverySpec)
-        return max(after, (spec.start or after) - 1) + spec.trigger.interval
+        delay = spec.trigger.interval if spec.trigger.first is None else 1
+        return max(after, (spec.start or after) - 1) + delay
     return next_planning(spec, anchor, after)
 
 

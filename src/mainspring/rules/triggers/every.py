@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from mainspring.model.errors import InvalidDuration
+from mainspring.model.errors import InvalidDuration, InvalidInput
 from mainspring.model.instant import Duration, Ms, duration_ms, format_duration, instant_ms, isoformat
-from mainspring.model.trigger import EverySpec
+from mainspring.model.policies import check_choice
+from mainspring.model.trigger import EverySpec, First
 from mainspring.rules.triggers.base import LAST_MS, Finding, Trigger
 
 
@@ -15,18 +16,30 @@ class Every(Trigger):
 
     If `anchor` is None, a schedule counts from its creation, or from the last edit that gave it another interval. A
     direct call of a method then counts from the instant `after` that it is given. With `fixed_delay`, a schedule counts
-    the interval from the end of its last run, so only the settler can compute its next fire.
+    the interval from the end of its last run, so only the settler can compute its next fire. With `first="now"`, a
+    schedule fires when it is created, not one interval later; direct calls of methods ignore it.
     """
 
     __slots__ = ()
 
     spec: EverySpec
 
-    def __init__(self, interval: Duration, anchor: datetime | None = None, fixed_delay: bool = False) -> None:
+    def __init__(
+        self,
+        interval: Duration,
+        anchor: datetime | None = None,
+        fixed_delay: bool = False,
+        first: First | None = None,
+    ) -> None:
+        if first is not None:
+            check_choice(first, ("now",), field="first")
+            if anchor is not None:
+                raise InvalidInput("first", "the anchor already says when the interval fires", "Give one of them")
         spec = EverySpec(
             duration_ms(interval, field="interval", minimum=1),
             None if anchor is None else instant_ms(anchor, field="anchor"),
             bool(fixed_delay),
+            first,
         )
         object.__setattr__(self, "spec", spec)
 
@@ -78,6 +91,8 @@ class Every(Trigger):
             text += " after the end of the last run"
         if self.spec.anchor is not None:
             text += f", counted from {isoformat(self.spec.anchor)}"
+        if self.spec.first is not None:
+            text += ", first at once"
         return text
 
     def lint(self, *, zone_given: bool | None = None, around: datetime | None = None) -> list[Finding]:
