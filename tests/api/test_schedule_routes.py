@@ -48,7 +48,6 @@ SHOWN: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"cronExpression": "0 0 9 L * ?", "timezone": "Europe/Berlin", "dstGap": "skip", "dstOverlap": "both"}, {}),
     ({"intervalMs": 30_000}, {"fixedDelay": False, "anchor": None, "description": "Every 30 seconds"}),
     ({"intervalMs": "1h30m", "fixedDelay": True}, {"intervalMs": 5_400_000}),
-    ({"intervalMs": 30_000, "first": "now"}, {"first": "now", "description": "Every 30 seconds, first at once"}),
     ({"intervalMs": 1_000, "anchor": "2026-01-01T01:00:00+01:00"}, {"anchor": "2026-01-01T00:00:00Z"}),
     ({"at": "2030-01-01T00:00:00Z"}, {"at": ["2030-01-01T00:00:00Z"]}),
     ({"at": ["2030-01-01T00:00:00Z", "2031-01-01T00:00:00.5Z"]},

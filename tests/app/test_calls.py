@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from mainspring import (
     RunNotSuccessful,
     State,
 )
-from mainspring.model.errors import IllegalTransition, WrongArguments
+from mainspring.model.errors import IllegalTransition, InvalidInput, WrongArguments
 from mainspring.model.events import (
     CancelRequested,
     RunCancelled,
@@ -257,3 +257,71 @@ async def test_retry_of_a_failed_run_keeps_the_row(ms: Mainspring) -> None:
         assert (await handle.run()).attempt == 2
         with pytest.raises(IllegalTransition, match="is succeeded: event RunReopened cannot follow"):
             await ms.retry(handle.id)
+
+
+# ── expiry and progress ────────────────────────────────────────────────────
+
+
+async def test_a_run_that_has_not_begun_by_its_expiry_is_skipped() -> None:
+    ms, ran = Mainspring("memory://"), []
+
+    @ms.task
+    async def send(what: str) -> None:
+        ran.append(what)
+
+    soon = datetime(2026, 1, 5, 8, 10, tzinfo=UTC)
+    old, kept = await send.using(expires="10m").enqueue("old"), await send.using(expires="3h").enqueue("kept")
+    await ms.close()
+    async with travel(ms, datetime.now(tz=UTC) + timedelta(hours=1)) as t:
+        await t.settle()
+        assert ran == ["kept"]
+        run = await old.run()
+        assert (run.state, run.reason) == (State.SKIPPED, "start_deadline")
+        assert await kept.state() is State.SUCCEEDED
+        with pytest.raises(RunNotSuccessful, match="ended as skipped: start_deadline"):
+            await old.result()
+        with pytest.raises(InvalidInput, match=r"^expires: lies before the run is due"):
+            await send.using(expires=soon).enqueue("too late")
+        later = await send.using(delay="5m", expires="6m").enqueue("in time")
+        with pytest.raises(InvalidInput, match=r"^expires: lies before the run is due. Give a time after delay or at"):
+            await send.using(delay="5m", expires="4m").enqueue("never")
+        await t.advance("5m")
+        assert await later.state() is State.SUCCEEDED
+    for wrong in ("soon", -1, datetime(2026, 1, 5, 8, 0)):
+        with pytest.raises(InvalidInput, match=r"^expires: "):
+            send.using(expires=wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [(("half way",), "half way"), ((0.5, "3 of 6"), "50% 3 of 6"), ((1,), "100%"), (("rows", "3 of 6"), "rows 3 of 6")],
+)
+async def test_progress_takes_a_share_a_text_or_both(arguments: tuple[Any, ...], line: str) -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task
+    async def work(ctx: Context) -> None:
+        ctx.progress(*arguments)
+        await asyncio.sleep(60)
+
+    async with travel(ms, START) as t:
+        handle = await work.enqueue()
+        await t.advance("5s")
+        assert (await handle.run()).progress == line
+        await t.advance("60s")
+        assert await handle.state() is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("wrong", [None, [1], float("nan")])
+async def test_progress_that_is_neither_fails_with_words(wrong: Any) -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task(retry=Retry(max_attempts=1))
+    async def work(ctx: Context) -> None:
+        ctx.progress(wrong)
+
+    async with travel(ms, START) as t:
+        handle = await work.enqueue()
+        await t.settle()
+        assert "fraction: " in ((await handle.run()).error or "")
+        assert "is not a share of the work. Use a number from 0 to 1" in ((await handle.run()).error or "")

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from mainspring.model.errors import InvalidInput
 from mainspring.model.instant import load_zone, to_datetime
 from mainspring.model.run import Run
 from mainspring.ports.executor import HeldRun
@@ -110,13 +111,20 @@ class Context:
         """
         return self._held.cancelled.is_set()
 
-    def progress(self, fraction: float, text: str = "") -> None:
+    def progress(self, fraction: float | str, text: str = "") -> None:
         """Store soon how far the run is, to be shown while it runs: `ctx.progress(0.5, "3 of 6 files")`.
 
-        `fraction` is a number from 0 to 1. In a handler that runs in a process, progress is dropped.
+        `fraction` is a number from 0 to 1. A text alone will do: `ctx.progress("half way")`. In a handler that runs in
+        a process, progress is dropped. Raises: InvalidInput for a fraction that is neither a number nor a text.
         """
+        if isinstance(fraction, str):
+            line = f"{fraction} {text}"
+        elif isinstance(fraction, int | float) and fraction == fraction:  # not "not a number"
+            line = f"{max(0.0, min(1.0, fraction)):.0%} {text}"
+        else:
+            raise InvalidInput("fraction", f"{fraction!r} is not a share of the work", "Use a number from 0 to 1")
         if self._report is not None:
-            self._report(self._held, f"{max(0.0, min(1.0, fraction)):.0%} {text}".strip())
+            self._report(self._held, line.strip())
 
     def log(self, message: str, *args: object) -> None:
         """Log a line with the logger "mainspring.run" at level INFO: `ctx.log("%d rows", n)`.

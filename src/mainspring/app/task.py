@@ -88,15 +88,25 @@ class CallOptions(Struct, frozen=True, kw_only=True):
     at: Ms | None = None
     #: While a run of the task with this key is open, a call stores nothing and returns that run.
     unique: str | None = None
+    #: The run is skipped if it has not begun this time after the call, or at the instant `expires_at`.
+    expires_in: Ms | None = None
+    expires_at: Ms | None = None
     timeout: Ms | None = None
     retry: RetryPolicy | None = None
     recovery: Recovery | None = None
     #: The caller's connection, in whose open transaction the run is stored.
     connection: Any = None
 
-    def for_run(self) -> RunOptions | None:
-        """Return the settings that workers need, to be stored with the run; None if all of them are the task's own."""
-        options = RunOptions(timeout=self.timeout, retry=self.retry, recovery=self.recovery)
+    def for_run(self, now: Ms, due_at: Ms) -> RunOptions | None:
+        """Return the settings that workers need, to be stored with the run; None if all of them are the task's own.
+
+        The call is at `now`, its run is due at `due_at`. Raises: InvalidInput if the run would expire before it is due.
+        """
+        expires = self.expires_at if self.expires_in is None else now + self.expires_in
+        if expires is not None and expires < due_at:
+            raise InvalidInput("expires", "lies before the run is due", "Give a time after delay or at")
+        deadline = None if expires is None else expires - due_at
+        options = RunOptions(timeout=self.timeout, retry=self.retry, recovery=self.recovery, start_deadline=deadline)
         return None if options == RunOptions() else options
 
 
@@ -225,6 +235,7 @@ class BaseTask(Generic[P, R]):
         delay: Duration | None = None,
         at: datetime | None = None,
         unique: str | None = None,
+        expires: Duration | datetime | None = None,
         timeout: Duration | None = None,
         retry: RetryPolicy | None = None,
         recovery: Recovery | None = None,
@@ -234,6 +245,7 @@ class BaseTask(Generic[P, R]):
 
         Options that are None stay as an earlier `using` set them. The run is due after `delay` or `at` an instant.
         `unique`: while a run of this task with that key is open, `enqueue` returns its handle and stores nothing.
+        `expires`: a run that has not begun so long after the call, or at that instant, is skipped ("start_deadline").
         `connection`: store the runs in the transaction that is open on it, as `enqueue(connection=…)` does, but so that
         mypy checks the function's arguments. Raises: InvalidInput.
         """
@@ -247,6 +259,10 @@ class BaseTask(Generic[P, R]):
             "delay": None if delay is None else duration_ms(delay, field="delay"),
             "at": None if at is None else instant_ms(at, field="at"),
             "unique": unique,
+            "expires_at": instant_ms(expires, field="expires") if isinstance(expires, datetime) else None,
+            "expires_in": None
+            if expires is None or isinstance(expires, datetime)
+            else duration_ms(expires, field="expires"),
             "timeout": None if timeout is None else duration_ms(timeout, field="timeout"),
             "retry": check_retry(retry),
             "recovery": recovery,
@@ -255,6 +271,8 @@ class BaseTask(Generic[P, R]):
         before = self._call_options
         if delay is not None or at is not None:  # the newest option of when to run replaces the older one
             before = replace(before, delay=None, at=None)
+        if expires is not None:
+            before = replace(before, expires_in=None, expires_at=None)
         other: BaseTask[P, R] = BaseTask.__new__(BaseTask)
         other.__dict__.update(self.__dict__)
         other._call_options = replace(before, **{name: value for name, value in given.items() if value is not None})
@@ -290,17 +308,18 @@ class BaseTask(Generic[P, R]):
         """Return the first event of a run that is enqueued at `now`; `body`: its payload's id, None for no payload."""
         settings = self._host.settings
         own, call = self.options, self._call_options
+        due_at = call.at if call.at is not None else now + (call.delay or 0)
         return RunScheduled(
             ns=settings.namespace,
             run_id=run_id,
             task=self.name,
-            due_at=call.at if call.at is not None else now + (call.delay or 0),
+            due_at=due_at,
             lane=lane_of(settings.namespace, call.queue or own.queue),
             priority=int(own.priority if call.priority is None else call.priority),
             gates=tuple([gate.name for gate in gates]),
             body=body,
             unique_key=None if call.unique is None else f"{self.name}:{storable_text(call.unique)}",
-            options=None if call is _NO_OPTIONS else call.for_run(),
+            options=None if call is _NO_OPTIONS else call.for_run(now, due_at),
         )
 
     def gates(self) -> tuple[Gate, ...]:
