@@ -60,6 +60,22 @@ SERVICE_MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "client-writes-its-address",
+        "the first address in X-Forwarded-For counts, which a client can choose",
+        S + "server/client_address.py",
+        '    for part in reversed(chain.split(",")):',
+        '    for part in chain.split(","):',
+        ("tests/server/test_client_address.py::test_the_client_is_the_last_address_that_is_no_trusted_proxy",),
+    ),
+    Mutant(
+        "keys-looked-up-without-limit",
+        "made-up keys are looked up in the store whatever the limit",
+        S + "server/access.py",
+        "        counted = self._keys.must_look_up(token)",
+        "        counted = not self._keys",
+        ("tests/server/test_client_address.py::test_the_limit_is_judged_before_the_store_is_asked_for_a_key",),
+    ),
+    Mutant(
         "read-keys-write",
         "a key that may only read may also write",
         S + "server/access.py",

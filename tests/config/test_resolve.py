@@ -186,6 +186,7 @@ def test_every_key_can_be_given_by_a_variable_and_by_a_file(look: Look, key: str
         "server.host": "127.0.0.9",
         "server.public_url": "https://x.example",
         "server.allow_hosts": "a.example,b.example",
+        "server.trusted_proxies": "10.0.0.0/8",
         "agents.allow_hosts": "10.0.0.0/8",
         "agents.allow_ports": "80,443",
         "retry.backoff_strategy": "linear",

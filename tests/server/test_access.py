@@ -358,8 +358,8 @@ async def test_a_store_that_is_away_is_not_reported_as_a_wrong_key() -> None:
 # ── limits (S27) ────────────────────────────────────────────────────────────
 
 
-async def test_there_is_no_rate_limit_unless_configured_and_then_each_caller_has_its_own() -> None:
-    async with bench(on()) as b:
+async def test_each_caller_has_a_rate_limit_of_its_own_and_there_may_be_none() -> None:
+    async with bench(on(limits=LimitSettings(requests_per_second=None))) as b:
         assert {(await b.ask("GET", "/api/schedules")).status_code for _ in range(200)} == {200}
     limits = LimitSettings(requests_per_second=0.01, burst=3)
     async with bench(on("0.0.0.0", limits=limits)) as b:
@@ -380,7 +380,7 @@ async def test_limits_follow_the_settings_in_force() -> None:
         settings = on(limits=LimitSettings(requests_per_second=0.01, burst=1))
         b.service.adopt(settings)
         assert [(await b.ask("GET", "/api/schedules")).status_code for _ in range(2)] == [200, 429]
-        b.service.adopt(replace(settings, limits=LimitSettings()))
+        b.service.adopt(replace(settings, limits=LimitSettings(requests_per_second=None)))
         assert (await b.ask("GET", "/api/schedules")).status_code == 200
 
 

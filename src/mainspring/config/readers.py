@@ -7,6 +7,7 @@ variable. For a wrong value, a reader raises InvalidInput with this name.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -197,6 +198,16 @@ def read_host(value: Any, field: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9.:_%-]{1,255}", given) or given.startswith("http:"):
         raise InvalidInput(field, f"{given!r} is not an address", "Write 127.0.0.1, 0.0.0.0, :: or the name of a host")
     return given
+
+
+def read_network(value: Any, field: str) -> str:
+    """Read an IP address or network, such as 10.0.0.0/8, and return it as a network."""
+    given = read_text(value, field)
+    try:
+        return str(ipaddress.ip_network(given.strip("[]"), strict=False))
+    except ValueError:
+        fix = "Write for example 127.0.0.1 or 10.0.0.0/8"
+        raise InvalidInput(field, f"{given!r} is not an address or network", fix) from None
 
 
 def read_store_url(value: Any, field: str) -> str:

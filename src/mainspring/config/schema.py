@@ -35,6 +35,7 @@ KEYS: Mapping[str, Key] = {
     "server.port": Key(readers.whole_reader(0, 65_535)),
     "server.public_url": Key(readers.optional_reader(readers.read_http_url), live=True),
     "server.allow_hosts": Key(readers.list_reader(readers.read_text), live=True),
+    "server.trusted_proxies": Key(readers.list_reader(readers.read_network), live=True),
     "server.insecure_no_auth": Key(readers.read_boolean),
     "server.require_key": Key(readers.read_boolean, live=True),
     "server.access_log": Key(readers.read_boolean, live=True),

@@ -32,6 +32,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     #: Further host names that the Host header of a request may have; a name with a leading dot allows its sub-domains.
     allow_hosts: tuple[str, ...] = ()
+    #: Addresses and networks of proxies. Only they are believed what address a client has (X-Forwarded-For).
+    trusted_proxies: tuple[str, ...] = ()
     #: Serve every caller without a key, on any address.
     insecure_no_auth: bool = False
     #: Require a key on loopback, too. Why: a proxy on this machine may forward requests of other machines.
@@ -75,9 +77,9 @@ class LimitSettings(Struct, frozen=True, kw_only=True):
     """Limits on requests to the API. None means no limit, except where a comment says otherwise."""
 
     #: Shortest time between two fires of a schedule that is created or changed over the API.
-    min_interval: Ms | None = None
+    min_interval: Ms | None = 1_000
     #: Requests in a second of one API key, or of one address that sends no key.
-    requests_per_second: float | None = None
+    requests_per_second: float | None = 50.0
     #: Requests that one caller may send at once after a pause. None: twice `requests_per_second`.
     burst: int | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import math
 import re
@@ -22,6 +23,7 @@ from msgspec import Struct
 
 from mainspring.config.settings import ServeSettings, is_loopback
 from mainspring.model.errors import StoreError
+from mainspring.server.client_address import find_client, rate_bucket
 from mainspring.server.rate_limit import RateLimit
 from mainspring.service.api_keys import KEY_CACHE_MS
 
@@ -34,8 +36,12 @@ log = logging.getLogger("mainspring.api")
 
 #: Paths that need no key. Their answers have no details for a caller without a key (`api/routes/health.py`).
 PUBLIC = frozenset({"/health", "/ready", "/api/health"})
+#: Those of them that have no rate limit, so that no stranger can make a supervisor believe that the service is dead.
+PROBES = frozenset({"/health", "/ready"})
 #: How the paths begin that need no key because their routes check a token.
 OWN_TOKEN = ("/api/callbacks/",)
+#: Statuses of the answers to callbacks without a valid token.
+_DENIED_CALLBACKS = frozenset({401, 404})
 #: How the names of headers begin that proxies, load balancers and content networks add. A request with one of them may
 #: come from another machine.
 _PROXY_HEADERS = (
@@ -104,16 +110,18 @@ UNAUTHORIZED = Refusal(
 class Access:
     """ASGI middleware that passes a request on to `app`, or answers it with a refusal.
 
-    It adds `request_id` to the state of every request, and `caller` to the state of a request that passes, with `key`
-    if a valid key was sent. `caller` is the name of that key. It is "local" if no key was sent and `_is_local` says
-    that none is needed, and "" for all other requests on a route of `PUBLIC`. On `OWN_TOKEN`, no key is read and
-    `caller` is always "".
+    It adds `request_id` and `address`, that of the client, to the state of every request, and `caller` to that of a
+    request that passes, with `key` if a valid key was sent. `caller` is the name of that key. It is "local" if no key
+    was sent and `_is_local` says that none is needed, and "" for all other requests on a route of `PUBLIC`. On
+    `OWN_TOKEN`, no key is read and `caller` is always "".
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, keys: KeyRing, monotonic: Callable[[], float]) -> None:
         self._app = app
         self._keys = keys
         self._rate_limit = RateLimit(monotonic)
+        #: Its buckets are for callbacks. Why its own: strangers can fill it, and the keys keep theirs.
+        self._callback_limit = RateLimit(monotonic)
         #: The present settings; the service replaces them when the configuration is reloaded.
         self.settings = settings
 
@@ -126,12 +134,17 @@ class Access:
         headers = _headers(scope)
         send = _guard_answers(send)
         state["request_id"] = _request_id(headers)
+        client = scope.get("client")
+        trusted = self.settings.server.trusted_proxies
+        state["address"] = find_client(client[0], scope["headers"], trusted) if client else ""
         answer = await self._check(scope, headers)
         if isinstance(answer, Refusal):
             await _refuse(answer, state["request_id"], scope, send)
             return
         state["caller"] = answer
-        if answer in ("", "local"):
+        if scope["path"].startswith(OWN_TOKEN):
+            await self._pass_callback(scope, receive, send)
+        elif answer in ("", "local"):
             await self._app(scope, receive, send)
         else:
             await self._run_while_valid(_token(headers["authorization"]), scope, receive, send)
@@ -183,7 +196,7 @@ class Access:
             return Refusal(421, "The service does not answer to this host name. Add it to server.allow_hosts")
         path: str = scope["path"]
         if path.startswith(OWN_TOKEN):
-            return self._check_rate(_address(scope), path) or ""
+            return self._check_callback_rate(path, headers) or ""
         authorization = headers.get("authorization")
         if authorization is not None:
             return await self._check_key(authorization, scope, path)
@@ -194,8 +207,8 @@ class Access:
         return self._check_rate(_address(scope), path) or "local"
 
     def _admit_without_key(self, scope: Scope, path: str) -> str | Refusal:
-        """Return "" if `path` is in `PUBLIC`, else a refusal: 429 over the rate limit, 401 otherwise."""
-        return "" if path in PUBLIC else self._check_rate(_address(scope), path) or UNAUTHORIZED
+        """Return a refusal (429) over the rate limit, else "" if `path` is in `PUBLIC`, else a refusal (401)."""
+        return self._check_rate(_address(scope), path) or ("" if path in PUBLIC else UNAUTHORIZED)
 
     def _is_served(self, host: str) -> bool:
         """Return True if the service answers requests whose Host header has this name or address.
@@ -238,29 +251,70 @@ class Access:
         change something (403). If the key is not valid, return "" on a route of `PUBLIC`, else a refusal: 429 if the
         client's address is over the rate limit, 401 otherwise. If the store cannot be reached, return a refusal (503).
         """
+        token = _token(authorization)
+        # Before the store is asked: a stranger could ask it for one key after the other.
+        counted = self._keys.must_look_up(token)
+        if counted and (refusal := self._check_rate(_address(scope), path)):
+            return refusal
         try:
-            key = await self._keys.check_token(_token(authorization))
+            key = await self._keys.check_token(token)
         except StoreError:
             return Refusal(503, "Keys cannot be checked now; try again", {"Retry-After": "1"})
         if key is None:
-            return self._admit_without_key(scope, path)
+            denied = "" if path in PUBLIC else UNAUTHORIZED
+            return denied if counted else self._check_rate(_address(scope), path) or denied
+        if counted:
+            self._rate_limit.give_back(_address(scope))  # only keys that do not exist count for the address
         scope["state"]["key"] = key
         return self._check_rate(f"key {key.id}", path) or _check_scope(key, scope["method"]) or key.name
 
     def _check_rate(self, caller: str, path: str) -> Refusal | None:
         """Count a request of `caller`, which names a key or an address, and return None.
 
-        If the request exceeds the rate limit, return the refusal (429) instead. Routes of `PUBLIC` have no limit.
+        If the request exceeds the rate limit, return the refusal (429) instead. Routes of `PROBES` have no limit.
         """
         limits = self.settings.limits
         rate = limits.requests_per_second
-        if rate is None or path in PUBLIC:
-            return None
-        wait = self._rate_limit.take(caller, rate, limits.burst or max(1, math.ceil(2 * rate)))
+        return None if rate is None or path in PROBES else self._take(self._rate_limit, caller, rate)
+
+    def _take(self, limit: RateLimit, caller: str, rate: float) -> Refusal | None:
+        """Take a token from the bucket of `caller` and return None; if it has none, return the refusal (429)."""
+        wait = limit.take(caller, rate, self.settings.limits.burst or max(1, math.ceil(2 * rate)))
         if wait <= 0:
             return None
         seconds = str(max(1, math.ceil(wait)))
         return Refusal(429, f"The limit is {rate:g} requests a second. Wait {seconds} s", {"Retry-After": seconds})
+
+    def _check_callback_rate(self, path: str, headers: Mapping[str, str]) -> Refusal | None:
+        """Count a callback and return None, or return the refusal (429) if it exceeds the rate limit.
+
+        Each run has a bucket for each token, so that only the agent with the right token empties its bucket.
+        """
+        rate = self.settings.limits.requests_per_second
+        if rate is None:
+            return None
+        token = hashlib.sha256(headers.get("authorization", "").encode("latin-1")).hexdigest()[:32]
+        run_id = path.removeprefix(OWN_TOKEN[0]).partition("/")[0][:64]
+        return self._take(self._callback_limit, f"{run_id} {token}", rate)
+
+    async def _pass_callback(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app for a callback. If it is denied, count it for the client's address; over the limit, answer 429.
+
+        Why only then: behind a proxy, agents may share an address with strangers, who must not block their heartbeats.
+        """
+        refused = False
+
+        async def send_limited(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] in _DENIED_CALLBACKS:
+                refusal = self._check_rate(_address(scope), scope["path"])
+                if refusal is not None:
+                    refused = True
+                    await _refuse(refusal, scope["state"]["request_id"], scope, send)
+            if not refused:
+                await send(message)
+
+        await self._app(scope, receive, send_limited)
 
 
 def _check_scope(key: ApiKey, method: str) -> Refusal | None:
@@ -297,8 +351,7 @@ def _token(authorization: str) -> str:
 
 def _address(scope: Scope) -> str:
     """Return the name under which the rate limit counts a request without a key: the address of its client."""
-    client = scope.get("client")
-    return f"address {client[0]}" if client else "address"
+    return f"address {rate_bucket(scope['state']['address'])}"
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Access log: one line for each HTTP request.
 
-A line has the client address, caller, method, path, status, size of the answer, duration and request id. Queries,
-headers and bodies are never logged: they may hold secrets. As JSON, a line has each of these as a field of its own.
+A line has the client's address (also behind a trusted proxy), caller, method, path, status, size of the answer,
+duration and request id. Queries, headers and bodies are never logged: they may hold secrets.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ class AccessLog:
             await self._app(scope, receive, send_counted)
         finally:
             state = scope.get("state", {})
-            client = scope.get("client")
             # The path is logged as the client sent it, percent-encoded: so no path can forge a line of the log.
             path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:500]
             fields = {
-                "client": client[0] if client else "-",
+                "client": state.get("address") or "-",
                 "caller": (state.get("caller") or "-").replace(" ", "_"),
                 "method": scope["method"],
                 "path": path,

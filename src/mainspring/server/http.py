@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -90,6 +91,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.logger = _LoggerOfClient(self.logger, self.client)  # type: ignore[assignment]  # uvicorn only logs with it
         self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -143,6 +145,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+class _LoggerOfClient(logging.LoggerAdapter[logging.Logger]):
+    """Logger that ends each message of a connection with the address of its client."""
+
+    def __init__(self, logger: logging.Logger, client: tuple[str, int] | None) -> None:
+        super().__init__(logger)
+        self._address = client[0] if client else "-"
+        self.level = logger.level
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        return f"{msg} (from {self._address})", kwargs
 
 
 class EmbeddedServer(uvicorn.Server):

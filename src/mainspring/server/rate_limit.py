@@ -36,6 +36,12 @@ class RateLimit:
         self._levels[name] = (level - 1, now)
         return 0.0
 
+    def give_back(self, name: str) -> None:
+        """Put a token that was taken back into the bucket of caller `name`."""
+        if name in self._levels:
+            level, at = self._levels[name]
+            self._levels[name] = (level + 1, at)
+
     def _drop_full(self, now: float, rate: float, burst: int) -> None:
         """Make room for a new bucket: remove all full buckets. If there are none, remove the oldest tenth of all."""
         full = [name for name, (level, at) in self._levels.items() if level + (now - at) * rate >= burst]

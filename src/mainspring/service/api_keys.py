@@ -171,6 +171,14 @@ class KeyRing:
         await self._note_use(key, now)
         return key
 
+    def must_look_up(self, token: str) -> bool:
+        """Return True if `check_token` must ask the store for a key of which it does not know that it exists."""
+        parts = _TOKEN.fullmatch(token)
+        if parts is None:
+            return False
+        at, key = self._seen.get(parts[1], (-KEY_CACHE_MS, None))
+        return key is None and not 0 <= self._now() - at < KEY_CACHE_MS
+
     async def has_keys(self) -> bool:
         """Return True if the store holds a key of the namespace that has not expired."""
         return bool(await self._ask(lambda store: list_keys(store, self._ns)))
