@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Keep compiled modules, also where the environment says not to: the tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run hello test lint format bench chaos mutants clean
+.PHONY: help run hello test lint format bench chaos mutants lock clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --group dev --editable .
 	$(BIN)/python -m servers.debian
 	touch $(RUNTIME) $(READY)
+
+lock: $(READY)  ## write requirements.lock: exact versions with hashes
+	$(BIN)/pip install --quiet pip-tools
+	$(BIN)/python tools/lock.py
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache dist

@@ -35,6 +35,7 @@ FEW = {
     ("GET", "/api/executions/{id}"),
     ("POST", "/api/callbacks/{run_id}/heartbeat"),
     ("POST", "/api/callbacks/{run_id}/complete"),
+    ("POST", "/api/echo"),
 }
 EACH = -(-REQUESTS // (len(WAYS) * (len(OPERATIONS) - len(FEW) - 2)))
 FORMATS = {

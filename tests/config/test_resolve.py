@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from mainspring.cli.main import mainspring
 from mainspring.config.environment import read_dotenv
+from mainspring.config.program import agent_settings
 from mainspring.config.redaction import format_all
 from mainspring.config.resolve import Resolved, Sources, resolve, select_live
 from mainspring.config.schema import KEYS, get_value, variable_name
@@ -161,6 +162,30 @@ def test_node_env_production_means_json_lines_unless_a_source_gives_the_format(l
     assert (production.settings.logging.format, production.origins["logging.format"]) == ("json", "env NODE_ENV")
     assert look(variables={"NODE_ENV": "development"}).settings.logging.format == "text"
     assert look("logging: {format: text}\n", variables={"NODE_ENV": "production"}).settings.logging.format == "text"
+
+
+@pytest.mark.parametrize(
+    ("content", "private", "ports"),
+    [
+        ("", True, None),
+        ("server: {host: '::1', public_url: 'http://localhost:3000'}", True, None),
+        ("server: {require_key: true}", False, (80, 443)),
+        ("server: {public_url: 'https://cron.example'}", False, (80, 443)),
+        ("server: {host: 0.0.0.0}", False, (80, 443)),
+        ("server: {host: 0.0.0.0}\nagents: {allow_private: true, allow_ports: any}", True, ()),
+        ("agents: {allow_private: false, allow_ports: [8443]}", False, (8443,)),
+    ],
+)
+def test_a_service_that_others_use_calls_public_web_ports_only(
+    look: Look, content: str, private: bool, ports: tuple[int, ...] | None
+) -> None:
+    found = agent_settings(look(content).settings)
+    assert (found.allow_private, found.allow_ports) == (private, ports)
+
+
+def test_an_empty_list_of_ports_is_refused(look: Look) -> None:
+    with pytest.raises(InvalidInput, match=r"agents.allow_ports: is empty\. List the ports, or write any"):
+        look("agents: {allow_ports: []}\n")
 
 
 def test_a_wrong_network_of_agents_is_refused_when_the_configuration_is_read(look: Look) -> None:

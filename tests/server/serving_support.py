@@ -70,7 +70,7 @@ class Served:
         return found[0]
 
     def ready(self) -> Served:
-        self.url = self.line(r"serves at (http://\S+)")[1]
+        self.url = self.line(r"serves at (https?://\S+)")[1]
         return self
 
     def get(self, path: str, **more: Any) -> httpx.Response:

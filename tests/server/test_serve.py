@@ -79,6 +79,25 @@ def _ended(run: dict[str, Any]) -> dict[str, Any] | None:
     return run if run["status"] in ("success", "failed") else None
 
 
+def test_a_service_behind_a_proxy_does_not_let_its_callers_reach_this_machine(tmp_path: Path) -> None:
+    """The deployment of docs/serving.md: bound to loopback, a key is needed, the proxy forwards strangers."""
+    (tmp_path / "mainspring.yaml").write_text("server: {require_key: true, public_url: 'https://cron.example'}\n")
+    key = make_key(tmp_path)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    with serving(tmp_path, port=str(port)):
+        url = f"http://127.0.0.1:{port}/api/schedules"
+        body = {"name": "spy", "intervalMs": "1h", "agentUrl": "http://127.0.0.1/admin"}
+        proxied = {"Host": "cron.example", "X-Forwarded-For": "203.0.113.9", **bearer(key)}
+        refused = httpx.post(url, json=body, headers=proxied)
+        assert refused.status_code == 422, refused.text
+        assert "is a loopback or private address" in refused.text
+        body["agentUrl"] = "http://example.com:22/"
+        refused = httpx.post(url, json=body, headers=proxied)
+        assert (refused.status_code, "port 22 is not allowed" in refused.text) == (422, True), refused.text
+
+
 def test_the_next_command_of_a_service_that_may_not_call_itself_only_lists(tmp_path: Path) -> None:
     with serving(tmp_path, env={"MAINSPRING_AGENTS__ALLOW_PRIVATE": "false"}) as one:
         assert one.line("^Next: ").string.strip() == f"Next: curl {one.url}/api/schedules"

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -138,6 +139,43 @@ async def test_a_slow_client_is_cut_off(tmp_path: Path) -> None:
         assert b"healthy" in slow[7]
         assert one.get("/api/schedules").status_code == 200
         assert "Traceback" not in one.text, one.text
+
+
+async def test_a_client_that_does_not_read_its_answer_is_cut_off_and_a_slow_reader_is_not(tmp_path: Path) -> None:
+    """The server holds an answer only as long as its client reads some of it within the request time-out."""
+    with serving(tmp_path, env={"MAINSPRING_SERVER__REQUEST_TIMEOUT": "1s"}) as one:
+        body = {"intervalMs": "1h", "agentUrl": "http://127.0.0.1:9/", "payload": "x" * 60_000}
+        for number in range(70):
+            assert one.post("/api/schedules", json={"name": f"s{number}", **body}).status_code == 201
+        port = int(one.url.rpartition(":")[2])
+        idle, slow = (socket.socket() for _ in range(2))
+        with idle, slow:
+            for client in (idle, slow):
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                client.connect(("127.0.0.1", port))
+                client.settimeout(20)
+                client.sendall(b"GET /api/schedules?limit=500 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            received = 0
+
+            def read_slowly() -> bool:
+                nonlocal received
+                received += len(slow.recv(8_192))
+                return not _is_served(port, idle)
+
+            wait_for(read_slowly, "the end of the connection that is not read")
+            while received < 3_000_000:
+                part = slow.recv(65_536)
+                assert part, received
+                received += len(part)
+        assert one.get("/health").status_code == 200
+        assert "Traceback" not in one.text, one.text
+
+
+def _is_served(port: int, client: socket.socket) -> bool:
+    """Return True while the server's end of a connection is open, by the kernel's table."""
+    mine = f":{client.getsockname()[1]:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[2].endswith(mine) and row[3] == "01" for row in rows)
 
 
 async def test_a_body_that_arrives_together_with_its_head_does_not_count_as_head(tmp_path: Path) -> None:

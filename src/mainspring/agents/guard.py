@@ -39,7 +39,7 @@ class AddressGuard:
 
     def __init__(self, settings: AgentSettings, *, on_loopback: bool = True, resolve: Resolve | None = None) -> None:
         self._private = on_loopback if settings.allow_private is None else settings.allow_private
-        self._ports = None if settings.allow_ports is None else frozenset(settings.allow_ports)
+        self._ports = frozenset(settings.allow_ports) if settings.allow_ports else None
         self._names, self._networks = parse_allow_list(settings.allow_hosts)
         self._resolve = resolve or system_resolve
 
@@ -47,7 +47,7 @@ class AddressGuard:
         """Raise Forbidden unless the settings allow the port."""
         if self._ports is not None and port not in self._ports:
             known = ", ".join(str(one) for one in sorted(self._ports))
-            raise Forbidden(f"port {port} is not among agents.allow_ports ({known})")
+            raise Forbidden(f"port {port} is not allowed; allowed are {known}. agents.allow_ports may allow it")
 
     def check_name(self, host: str) -> None:
         """Raise Forbidden if the host name belongs to a cloud metadata service."""

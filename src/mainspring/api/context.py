@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 from starlette.requests import Request
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
+#: A page of a list ends before it has more bytes than this.
+MAX_PAGE_BYTES = 4 * 1024 * 1024
 
 
 class Api:
@@ -84,6 +86,30 @@ def cut_page(
     if len(rows) <= limit:
         return rows, {}
     shown = rows[:limit]
+    return shown, {"Link": _next_link(request, key(shown[-1]))}
+
+
+def page_response(request: Request, views: Sequence[Any], keys: Sequence[str], headers: dict[str, str]) -> Response:
+    """Return an answer with as many of the first `views` as fit into `MAX_PAGE_BYTES`, but at least one.
+
+    `keys`: for each view the value of `cursor` that lets a page begin after it. `headers`: those of `cut_page`; the
+    Link is replaced if views are left out. Why: a client that does not read its answer must not hold much memory.
+    """
+    parts: list[bytes] = []
+    size = 0
+    for view in views:
+        part = _encoder.encode(view)
+        size += len(part) + 1
+        if parts and size > MAX_PAGE_BYTES:
+            headers = {**headers, "Link": _next_link(request, keys[len(parts) - 1])}
+            break
+        parts.append(part)
+    body = b"[" + b",".join(parts) + b"]"
+    return Response(body, 200, {"Cache-Control": "no-store", **headers}, "application/json")
+
+
+def _next_link(request: Request, cursor: str) -> str:
+    """Return the value of a `Link` header to the page after `cursor`, with the other parameters of the request."""
     rest = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
-    query = urlencode([*rest, ("cursor", key(shown[-1]))])
-    return shown, {"Link": f'<{request.url.path}?{query}>; rel="next"'}
+    query = urlencode([*rest, ("cursor", cursor)])
+    return f'<{quote(request.url.path)}?{query}>; rel="next"'

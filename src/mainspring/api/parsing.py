@@ -1,8 +1,8 @@
 """Parser of requests: size and content type of the body, JSON, names and types of fields and query parameters.
 
-If fields or parameters have wrong names or types, the answer lists all of them, each with its first mistake, as a
-`Fault`. Of the NUL characters in a body, only the first is reported. Any other mistake (size, content type, syntax,
-nesting) is reported alone.
+If fields or parameters have wrong names or types, the answer lists up to `MAX_FAULTS` of them, each with its first
+mistake, as a `Fault`. Of the NUL characters in a body, only the first is reported. Any other mistake (size, content
+type, syntax, nesting) is reported alone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ T = TypeVar("T", bound=Struct)
 
 #: The most levels of nested objects and arrays in a body.
 MAX_DEPTH = 32
+#: A body with this many mistakes is refused without a look at its other fields: each mistake costs a search for names.
+MAX_FAULTS = 20
 #: An error text of msgspec: what is wrong, and perhaps the path to the value.
 _MSGSPEC_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
@@ -161,6 +163,8 @@ def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozen
         elif key not in read_only:
             hint = suggest_name(key, [*fields, *read_only])
             faults.append(Fault("is not a field here", pointer=f"#/{escape_pointer(key)}", suggestion=hint or UNSET))
+        if len(faults) >= MAX_FAULTS:
+            raise invalid_request(faults)
     missing = [key for key, field in fields.items() if field.required and key not in given]
     faults += [Fault("is missing", pointer=f"#/{key}", suggestion=f"Give {key!r}") for key in missing]
     if faults:

@@ -30,6 +30,10 @@ PROGRAM_KEYS = {
 }
 
 
+#: Ports that a service which others use may call, unless `agents.allow_ports` is configured.
+WEB_PORTS = (80, 443)
+
+
 def configure_program(program: Mainspring, resolved: Resolved) -> None:
     """Let store, broker, settings and limits of agents replace those of `program`, each only if it is configured.
 
@@ -72,13 +76,15 @@ def _is_given(resolved: Resolved, keys: Iterable[str]) -> bool:
 
 
 def agent_settings(settings: ServeSettings) -> AgentSettings:
-    """Return the settings for calls of HTTP agents, with values for `allow_private` and `public_url`.
+    """Return the settings for calls of HTTP agents, with values for `allow_private`, `allow_ports` and `public_url`.
 
-    If `allow_private` is not configured, agents at private addresses may be called only by a service on loopback.
+    A service that only this machine uses may call private addresses and any port, unless it is configured otherwise.
+    Any other service may call public addresses, at the ports 80 and 443.
     """
-    private = settings.agents.allow_private
+    agents, is_private = settings.agents, settings.server.is_private
     return replace(
-        settings.agents,
-        allow_private=settings.server.on_loopback if private is None else private,
+        agents,
+        allow_private=is_private if agents.allow_private is None else agents.allow_private,
+        allow_ports=WEB_PORTS if agents.allow_ports is None and not is_private else agents.allow_ports,
         public_url=settings.url,
     )

@@ -175,6 +175,14 @@ def list_reader(read: Reader) -> Reader:
     return read_all
 
 
+def read_ports(value: Any, field: str) -> tuple[int, ...]:
+    """Read a list of ports, or the word "any", which gives an empty tuple."""
+    ports: tuple[int, ...] = () if value == "any" else list_reader(whole_reader(1, 65_535))(value, field)
+    if value != "any" and not ports:
+        raise InvalidInput(field, "is empty", "List the ports, or write any")
+    return ports
+
+
 def read_http_url(value: Any, field: str) -> str:
     """Check an absolute http or https URL and return it without slashes at its end.
 

@@ -57,7 +57,7 @@ KEYS: Mapping[str, Key] = {
     "agents.keep_response": Key(readers.size_reader(0, MAX_PAYLOAD_BYTES), live=True),
     "agents.allow_private": Key(readers.optional_reader(readers.read_boolean)),
     "agents.allow_hosts": Key(readers.list_reader(readers.read_agent_host)),
-    "agents.allow_ports": Key(readers.optional_reader(readers.list_reader(readers.whole_reader(1, 65_535)))),
+    "agents.allow_ports": Key(readers.optional_reader(readers.read_ports)),
     "limits.min_interval": Key(readers.optional_reader(readers.duration_reader(1, 365 * DAY_MS)), live=True),
     "limits.requests_per_second": Key(readers.optional_reader(readers.number_reader(0.001, 1e6)), live=True),
     "limits.burst": Key(readers.optional_reader(readers.whole_reader(1, 1_000_000)), live=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from typing import Literal
+from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
@@ -47,6 +48,15 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     def on_loopback(self) -> bool:
         """True if only this machine can reach the service."""
         return is_loopback(self.host)
+
+    @property
+    def is_private(self) -> bool:
+        """True if only programs of this machine use the service, and no proxy forwards requests of others to it.
+
+        A required key or a public URL of another host show that others use the service, too.
+        """
+        public = None if self.public_url is None else urlsplit(self.public_url).hostname
+        return self.on_loopback and not self.require_key and (public is None or is_loopback(public))
 
 
 class SchedulerSettings(Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from mainspring.agents.guard import AddressGuard, Forbidden, Unresolved
 from mainspring.agents.response import decode_text, parse_retry_after, read_bounded, redact
 from mainspring.agents.signing import callback_token, sign_headers
 from mainspring.agents.vault import CallSecrets
+from mainspring.executors.bounded_connector import BoundedConnector
 from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.model.errors import InvalidInput, StoreError
 from mainspring.model.http import MAX_CALL_CRASHES, AgentSettings, HttpResult, HttpTarget, check_url, host_and_port
@@ -223,7 +224,7 @@ class HttpClient:
     def _opened(self) -> aiohttp.ClientSession:
         """Return the session, and open it at the first call."""
         if self._session is None:
-            connector = aiohttp.TCPConnector(
+            connector = BoundedConnector(
                 limit=0,
                 use_dns_cache=False,
                 resolver=_Resolver(self._guard),

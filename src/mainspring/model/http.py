@@ -113,11 +113,11 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     max_response: int = 1024 * 1024
     #: The most bytes of an answer that are stored.
     keep_response: int = 64 * 1024
-    #: Allow loopback and private addresses. None: only if the service itself is bound to loopback.
+    #: Allow loopback and private addresses. None: a service allows them if only this machine uses it, a program does.
     allow_private: bool | None = None
     #: Names, addresses or networks that may be called although they are private.
     allow_hosts: tuple[str, ...] = ()
-    #: Ports that may be called. None: any port.
+    #: Ports that may be called; empty: any. None: 80 and 443 for a service that not only this machine uses, else any.
     allow_ports: tuple[int, ...] | None = None
     #: The URL under which agents reach this service for callbacks. Without it, an answer of 202 ends the call.
     public_url: str | None = None

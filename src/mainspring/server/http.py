@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import socket
+import sys
+import termios
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +38,8 @@ MAX_REQUEST_HEADERS = 100
 MAX_HEADER_BYTES = MAX_HEAD_BYTES // 4
 #: Requests under way have this many seconds to end after `stop`; then their connections are closed.
 STOP_GRACE_SECONDS = 4
+#: The most open connections. A request on a further one is answered with 503.
+MAX_CONNECTIONS = 1_000
 #: The most connections that the system holds until the server accepts them.
 _SOCKET_BACKLOG = 1_024
 
@@ -78,13 +83,14 @@ class HttpService:
 class BoundedHttpProtocol(HttpToolsProtocol):
     """HTTP protocol of one connection that limits how long a request may take to arrive, and the size of its head.
 
-    The head is the request line and the headers. A connection whose request arrives too slowly is closed. If the head
-    is too large, the answer is 400.
+    The head is the request line and the headers. A connection whose request arrives too slowly is closed, and so is one
+    whose client does not read its answer. If the head is too large, the answer is 400.
     """
 
-    #: Seconds in which a client must send a whole request, head and body.
+    #: Seconds in which a client must send a whole request, head and body, and read some part of an answer that waits.
     request_timeout = 10.0
     _deadline: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
     #: Bytes received of the present request until its head was complete.
     _head = 0
     _in_head = True
@@ -96,7 +102,42 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
+        self._cancel_stall()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called when the client reads more slowly than the answer is written: watch that it reads at all."""
+        super().pause_writing()
+        self._watch_stall(self._unread_bytes())
+
+    def resume_writing(self) -> None:
+        self._cancel_stall()
+        super().resume_writing()
+
+    def _watch_stall(self, waiting: int) -> None:
+        """Abort the connection in `request_timeout` seconds if then still `waiting` bytes wait; else watch on."""
+
+        def check() -> None:
+            left = self._unread_bytes()
+            if left >= waiting:
+                self.transport.abort()
+            else:
+                self._watch_stall(left)
+
+        self._cancel_stall()
+        self._stall = self.loop.call_later(self.request_timeout, check)
+
+    def _unread_bytes(self) -> int:
+        """Return the number of bytes that the client has not received: in this process, and in the system's buffer."""
+        with contextlib.suppress(OSError, AttributeError):  # a connection that is being closed
+            in_system = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+            return self.transport.get_write_buffer_size() + int.from_bytes(in_system, sys.byteorder)
+        return 0
+
+    def _cancel_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes. If the head is still not complete after `MAX_HEAD_BYTES`, answer 400 and disconnect.
@@ -211,6 +252,7 @@ def make_server(app: Any, settings: ServeSettings) -> EmbeddedServer:
         timeout_keep_alive=max(5, round(timeout)),
         timeout_graceful_shutdown=STOP_GRACE_SECONDS,
         backlog=_SOCKET_BACKLOG,
+        limit_concurrency=MAX_CONNECTIONS,
     )
     return EmbeddedServer(config)
 

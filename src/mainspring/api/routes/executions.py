@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from mainspring.api.actions import run_action
 from mainspring.api.callers import actor_of
-from mainspring.api.context import Api, api_of, cut_page, json_response
+from mainspring.api.context import Api, api_of, cut_page, json_response, page_response
 from mainspring.api.parsing import parse_query
 from mainspring.api.problems import Refused
 from mainspring.api.routes.schedules import find_schedule
@@ -56,7 +56,7 @@ async def _list(api: Api, request: Request, query: OfScheduleQuery, schedule_id:
     )
     found = await api.host.call(lambda runtime: runtime.commands.runs(query_runs))
     shown, link = cut_page(request, found, query.limit, lambda run: run.id)
-    return json_response([execution_view(run) for run in shown], headers=link)
+    return page_response(request, [execution_view(run) for run in shown], [run.id for run in shown], link)
 
 
 async def get_execution(request: Request) -> Response:

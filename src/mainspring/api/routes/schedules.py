@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from mainspring.api.actions import run_action
 from mainspring.api.callers import actor_of
-from mainspring.api.context import Api, api_of, cut_page, json_response
+from mainspring.api.context import Api, api_of, cut_page, json_response, page_response
 from mainspring.api.idempotency import with_idempotency_key
 from mainspring.api.parsing import convert_object, parse_json_object, parse_query
 from mainspring.api.problems import Refused
@@ -93,7 +93,7 @@ async def list_schedules(request: Request) -> Response:
     page = Schedules(ns=api.ms.settings.namespace, states=states, limit=query.limit + 1, after=query.cursor)
     found = await api.host.call(lambda runtime: runtime.commands.schedules(page))
     shown, link = cut_page(request, found, query.limit, lambda schedule: schedule.id)
-    return json_response(await _views(api, shown), headers=link)
+    return page_response(request, await _views(api, shown), [row.id for row in shown], link)
 
 
 async def get_schedule(request: Request) -> Response:
