@@ -197,6 +197,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="POST",
+        path=f"{SCHEDULE_PATH}/use-code",
+        handler=schedules.use_code,
+        summary="Replace a person's edit by the definition in the code",
+        body=EmptyBody,
+        answer=ScheduleView,
+        problems=(*BODY_PROBLEMS, 404, 409),
+        idempotent=True,
+    ),
+    Endpoint(
+        method="POST",
         path=f"{SCHEDULE_PATH}/rotate-secret",
         handler=schedules.rotate_secret,
         summary="Make a new signing secret; the old one signs beside it for a day",

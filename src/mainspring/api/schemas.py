@@ -235,6 +235,16 @@ class WindowView(Struct, kw_only=True, rename="camel"):
     segments: list[str]
 
 
+class DriftView(Struct, kw_only=True, rename="camel"):
+    """How a schedule that a person edited differs from its code: the fields in words, the edit, and the way out."""
+
+    code: str
+    stored: str
+    edited_by: str
+    edited_at: Instant
+    command: str
+
+
 class ScheduleView(Struct, kw_only=True, rename="camel"):
     """Schedule in an answer. `headers` shows *** in place of each header's value."""
 
@@ -287,6 +297,7 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
     updated_at: Instant
     signing_secret: Annotated[str, Meta(description="shown once, when the schedule is created")] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
+    drift: Annotated[DriftView, Meta(description="if a person's edit differs from the code")] | UnsetType = UNSET
 
 
 class AttemptView(Struct, kw_only=True, rename="camel"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.api.schemas import AttemptView, ExecutionView, RetryView, ScheduleView, Status, WindowView
+from mainspring.api.schemas import AttemptView, DriftView, ExecutionView, RetryView, ScheduleView, Status, WindowView
 from mainspring.app.run_view import priority_name
 from mainspring.app.schedule_view import describe_trigger, describe_window
 from mainspring.model.events import (
@@ -30,6 +30,7 @@ from mainspring.model.policies import RetryPolicy, RunOptions, WindowSpec
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
+from mainspring.rules.drift import Drift
 from mainspring.rules.next_run import find_next_run
 
 #: Shown in place of a header's value.
@@ -154,6 +155,17 @@ def window_view(window: WindowSpec) -> WindowView:
     """Return the view of a window, with weekdays as words and segments as `HH:MM-HH:MM`."""
     words = describe_window(window)
     return WindowView(timezone=words["tz"], weekdays=words["weekdays"], segments=words["segments"])
+
+
+def drift_view(drift: Drift) -> DriftView:
+    """Return the view of a difference between a schedule and its code."""
+    return DriftView(
+        code=drift.code,
+        stored=drift.stored,
+        edited_by=drift.by,
+        edited_at=isoformat(drift.at),
+        command=drift.command,
+    )
 
 
 def execution_view(run: Run) -> ExecutionView:

@@ -11,13 +11,12 @@ from typing import Literal
 from mainspring.app.engine_host import EngineHost
 from mainspring.app.registry import Registry
 from mainspring.app.shutdown import Stopper
-from mainspring.engine.presence import Instance, list_instances
 from mainspring.model.errors import RunsAlready
 from mainspring.model.policies import ROLES, Role, check_choice
-from mainspring.rules.redeploy import LiveDeclaration
 from mainspring.runtime.engine_thread import SameLoop
 from mainspring.runtime.idle import until_idle as wait_until_idle
 from mainspring.runtime.runtime import Runtime
+from mainspring.service.declarations import Program
 
 
 class EngineRunner:
@@ -86,9 +85,11 @@ class EngineRunner:
             return
         loop, plans = asyncio.get_running_loop(), role != "worker"
         inline = isinstance(host.engine, SameLoop)
-        await host.call(lambda runtime: self.declare(runtime, write=plans))
 
         async def start(runtime: Runtime) -> None:
+            if runtime.worker is not None:
+                raise RunsAlready
+            await self.declare(runtime, write=plans)
             await runtime.start(loop, inline=inline, plans=plans, agents=None if role == "planner" else host.agents)
             if role == "planner":
                 await runtime.become_planner()
@@ -178,27 +179,16 @@ class EngineRunner:
                 self._sharers -= 1
 
     async def declare(self, runtime: Runtime, *, write: bool = True) -> None:
-        """Store the schedules that the code declares, and announce the digests of their definitions to other instances.
+        """Store the schedules that the code declares, and announce its tasks and schedules to other instances.
 
-        With `write` False, store only the header values of the schedules' HTTP agents. If a live instance of a newer
-        version of the program declares a schedule differently, the stored schedule stays as it is.
+        With `write` False, store only the header values of the schedules' HTTP agents. A schedule that a live instance
+        of a newer version of the program declares differently stays as it is. Names that another program holds are left
+        alone (`Declarations`).
         """
         requests = {
             name: await runtime.commands.with_stored_headers(request)
             for name, request in self._registry.declared_requests().items()
         }
-        runtime.announce_declared({name: request.digest for name, request in requests.items()})
-        if not write:
-            return
-        others = await self._find_other_instances(runtime)
-        for name, request in requests.items():
-            live = tuple(LiveDeclaration(one.version, one.declares[name]) for one in others if name in one.declares)
-            await runtime.commands.declare(request, live, self._on_drift)
-
-    async def _find_other_instances(self, runtime: Runtime) -> list[Instance]:
-        """Return the live instances of this app other than this one."""
-        return [
-            instance
-            for lease, instance in await list_instances(runtime.store)
-            if lease.live and lease.owner != runtime.owner and instance.app == self._host.settings.app
-        ]
+        tasks = self._registry.origins
+        schedules = {name: tasks[one.spec.task] for name, one in requests.items() if one.spec.task in tasks}
+        await runtime.declarations.declare(Program(requests, tasks, schedules, self._on_drift), write=write)

@@ -342,6 +342,15 @@ class Mainspring:
         resumed = await self._host.call(lambda runtime: runtime.commands.resume(row))
         return await self._read_models.schedule(resumed)
 
+    async def use_code(self, key: str) -> Schedule:
+        """Replace a person's edit of the schedule `key` by the definition that code declared last; return it.
+
+        Without such an edit, nothing is changed. Raises: InvalidInput if no program declared the schedule.
+        """
+        row = await self._queries.find_schedule(key)
+        changed = await self._host.call(lambda runtime: runtime.commands.use_code(row))
+        return await self._read_models.schedule(changed)
+
     async def delete(self, key: str, *, reason: str = "user") -> None:
         """Delete the schedule `key`, cancel its waiting runs, let running ones end. `reason` is stored in the event."""
         schedule = await self._queries.find_schedule(key)

@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mainspring.app.engine_host import EngineHost
-from mainspring.model.events import Event, resolve_type_names
+from mainspring.model.event_names import resolve_type_names
+from mainspring.model.events import Event
 from mainspring.model.instant import Ms, instant_ms
 from mainspring.model.policies import check_choice
 from mainspring.model.run import CLAIMABLE, Run, State

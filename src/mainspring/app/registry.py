@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 from msgspec import UNSET, Struct, json
 
 from mainspring.app.engine_host import EngineHost
+from mainspring.app.origin import origin_of
 from mainspring.app.signature import payload_body
 from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator, TaskOptions
 from mainspring.app.task_function import check_function
@@ -220,6 +221,11 @@ class Registry:
                 f"no task is called {name!r}. {suggest_nearest(name, self.tasks) or 'Register it with @ms.task.'}"
             )
         return self.tasks[name]
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """The origins of the tasks: name → importable name of the function; tasks without one are left out."""
+        return {name: origin for name, task in self.tasks.items() if (origin := origin_of(task.function))}
 
     # ── declared schedules ─────────────────────────────────────────────────
 

@@ -209,6 +209,14 @@ class SyncDoor:
         """
         return self._run(self._app.resume(key), "resume")
 
+    def use_code(self, key: str) -> Schedule:
+        """Replace a person's edit of the schedule with the name or id `key` by the definition that code declared last.
+
+        Return the schedule. Without such an edit, nothing is changed. Raises: UnknownSchedule; InvalidInput if no
+        program declared the schedule.
+        """
+        return self._run(self._app.use_code(key), "use_code")
+
     def delete(self, key: str, *, reason: str = "user") -> None:
         """Delete the schedule with the name or id `key` and cancel its waiting runs; running ones go on, the log stays.
 

@@ -8,7 +8,8 @@ import click
 
 from mainspring.cli.common import find_schedule_id, parse_time, print_json, query_store, store_option
 from mainspring.ledger.verify import Report
-from mainspring.model.events import EVENT_BASE_FIELDS, Event, resolve_type_names
+from mainspring.model.event_names import resolve_type_names
+from mainspring.model.events import EVENT_BASE_FIELDS, Event
 from mainspring.model.ids import printable_text
 from mainspring.model.instant import Ms, isoformat
 from mainspring.ports.store import Events, Store

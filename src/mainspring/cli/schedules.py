@@ -70,3 +70,24 @@ def resume(name: str, url: str | None, ns: str) -> None:
         return f"{before.name} is resumed; it was paused: {before.reason}"
 
     click.echo(with_app(url, ns, work))
+
+
+@schedules.command("use-code")
+@click.argument("name")
+@place_options
+def use_code(name: str, url: str | None, ns: str) -> None:
+    """Replace a person's edit of the schedule NAME by the definition that code declared last. NAME may be its id.
+
+    The program that declares it need not run. Without such an edit, nothing is changed.
+
+    Example: mainspring schedules use-code nightly
+    """
+
+    async def work(app: Mainspring) -> str:
+        before = await app.get(name)
+        after = await app.use_code(name)
+        if after.revision == before.revision:
+            return f"{before.name} is as the code declares it; nothing was changed"
+        return f"{before.name} is as the code declares it again: revision {after.revision}"
+
+    click.echo(with_app(url, ns, work))

@@ -36,6 +36,9 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     queues: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     since: Ms = 0  # when it started, in store time
+    namespace: str = ""  # "" in rows of earlier versions
+    task_origins: dict[str, str] = {}  # task name → origin of its function (`rules/origins.py`)
+    schedule_origins: dict[str, str] = {}  # schedule name → origin of its task's function
 
 
 class Presence(Loop):

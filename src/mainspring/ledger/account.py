@@ -16,6 +16,7 @@ from collections.abc import Collection
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from mainspring.engine.declared_definitions import DeclaredDefinitions
 from mainspring.engine.unserved_tasks import find_unserved
 from mainspring.ledger.coverage import MAX_NAMED_DIFFERENCES, Cover, Difference, Period
 from mainspring.model.events import (
@@ -136,6 +137,8 @@ async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None 
     every = Schedules(ns=ns, states=("active", "paused", "finished", "deleted"), limit=500)
     async for row in iterate_rows(store, every, lambda s: s.id):
         known.add(row.id)
+        if (drift := await DeclaredDefinitions(store).find_drift(row)) is not None:
+            book.warnings.append(drift.describe())
         line = await _account_for(store, row, now, low, None)
         if line is None:
             later[row.id] = row
@@ -150,7 +153,7 @@ async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None 
     book.ad_hoc = await _account_for_ad_hoc(store, low, ns)
     book.unexplained += book.ad_hoc.unexplained
     book.differences += book.ad_hoc.differences
-    book.warnings = [unserved.describe() for unserved in await find_unserved(store, ns, now)]
+    book.warnings += [unserved.describe() for unserved in await find_unserved(store, ns, now)]
     return book
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.ids import RunId, ScheduleId
 from mainspring.model.instant import Ms
 from mainspring.model.policies import RunOptions
@@ -358,14 +357,33 @@ class RunUnresolved(Note, frozen=True, kw_only=True):
 
 
 class DeclarationConflict(Note, frozen=True, kw_only=True):
-    """Code declared a schedule, but a newer live version of the code declares it otherwise. Nothing was changed.
+    """Code declared a name that a live instance declares otherwise. Nothing was changed.
 
-    `name` is the schedule's name, `declared` the version whose declaration was refused, `live` the newer version.
+    `name` is the schedule's name, `declared` the version whose declaration was refused, `live` the version of the live
+    instance. If `kind` is "", the live version is newer. Else another program holds the name: `kind` is "task" or
+    "schedule", `instance` the instance that was refused, `holder` the one that holds the name; `origin` and `held_by`
+    are the origins of their code.
     """
 
     name: str
     declared: str
     live: str
+    kind: str = ""
+    instance: str = ""
+    holder: str = ""
+    origin: str = ""
+    held_by: str = ""
+
+
+class DeclarationTaken(Note, frozen=True, kw_only=True):
+    """The instance `instance` took over a name that another program had held, because that program is gone.
+
+    `kind` is "task" or "schedule".
+    """
+
+    name: str
+    kind: str
+    instance: str
 
 
 class InstanceJoined(Note, frozen=True, kw_only=True):
@@ -453,37 +471,6 @@ def _leaves(base: type[Event]) -> list[type[Event]]:
 
 #: Name of an event class → the class, to decode the log.
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in _leaves(Event)}
-#: Names of events in other schedulers → event classes here with that meaning; `events(types=…)` accepts these names.
-EVENT_ALIASES: dict[str, tuple[type[Event], ...]] = {
-    "Scheduled": (RunScheduled,),
-    "Started": (RunStarted,),
-    "Completed": (RunSucceeded,),
-    "Failed": (RunFailed, RunRetrying),
-    "Cancelled": (RunCancelled,),
-    "Retrying": (RunRetrying,),
-    "TaskScheduled": (ScheduleCreated, RunScheduled),
-    "TaskExecuted": (RunSucceeded, RunFailed, RunRetrying),
-    "TaskCancelled": (ScheduleDeleted, RunCancelled),
-}
-
-
-def resolve_type_names(wanted: Iterable[type[Event] | str], *, field: str = "types") -> tuple[str, ...]:
-    """Return the class names of the `wanted` event types, each once.
-
-    A type is given as a class, a class name, or an alias of `EVENT_ALIASES`, which can stand for several classes.
-    `field` names the parameter in errors. Raises `InvalidInput`, with the nearest known name, for an unknown name.
-    """
-    found: dict[str, None] = {}
-    for one in wanted:
-        if not isinstance(one, str):
-            found[one.__name__] = None
-        elif one in EVENT_ALIASES:
-            found.update(dict.fromkeys(cls.__name__ for cls in EVENT_ALIASES[one]))
-        elif one in EVENT_TYPES:
-            found[one] = None
-        else:
-            raise InvalidInput(field, f"{one!r} is not an event", suggest_nearest(one, [*EVENT_TYPES, *EVENT_ALIASES]))
-    return tuple(found)
 
 
 def fold_definitions(stream: Iterable[Event]) -> tuple[Definition, ...]:

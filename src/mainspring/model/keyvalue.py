@@ -17,8 +17,10 @@ SIGNING_KIND = "signing"
 API_KEY_KIND = "key"
 #: Kind of the stored answer to an API request, which a client gets if it sends the request again.
 IDEMPOTENCY_KIND = "idempotency"
+#: Kind of what code declared last about a schedule: its definition, also while a person's edit is in force.
+DECLARED_KIND = "declared"
 #: The kinds that `mainspring copy` copies to another store. Entries of other kinds are of use to their own store only.
-COPIED_KINDS = (HEADERS_KIND, SIGNING_KIND, API_KEY_KIND)
+COPIED_KINDS = (HEADERS_KIND, SIGNING_KIND, API_KEY_KIND, DECLARED_KIND)
 
 
 class KeyValue(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
 from mainspring.engine.commit.batcher import Batcher
@@ -52,6 +52,7 @@ from mainspring.runtime.loop_health import judge_loops
 from mainspring.runtime.wakeups import Wakeups
 from mainspring.runtime.worker_set import WorkerSet
 from mainspring.service.commands import Commands
+from mainspring.service.declarations import Declarations
 
 if TYPE_CHECKING:
     from mainspring.agents.callbacks import Callbacks
@@ -76,7 +77,7 @@ class Runtime:
         clock: Clock,
         rng: random.Random,
         settings: Settings,
-        handlers: Mapping[str, Handler],
+        handlers: MutableMapping[str, Handler],
         bus: Bus,
         threads: Threads,
         broker: Broker | None = None,
@@ -150,10 +151,11 @@ class Runtime:
         self.unserved = UnservedTasks(store, time, settings, self.leader, lambda: self.offered_tasks)
         self.keeper = Keeper(store, time, settings, self.leader, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, owner, self._describe)
+        self.declarations = Declarations(
+            store, time, settings, owner, self.commands, handlers, self.presence.run_once, self.notes.append_soon
+        )
         self._loops: list[Loop] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Digests of the definitions of the schedules that this program declares, by schedule name.
-        self._declared: Mapping[str, str] = {}
         self._started_at: Ms = 0
         self._is_planner_only = False
         self.wait_for_end = self.waiters.wait
@@ -266,7 +268,7 @@ class Runtime:
         await self.presence.run_once()
         await self.notes.append(InstanceJoined(instance=self.owner, version=self.settings.version))
         listener = StoreListener(self.store, self.settings.poll / 1000, self._wakeups.after_hint)
-        self._loops = [self.presence, self.settler, worker, worker.heart, listener]
+        self._loops = [self.presence, self.declarations, self.settler, worker, worker.heart, listener]
         if plans:
             self._loops += [self.leader, self.keeper, self.unserved]
         if self.broker_link is not None:
@@ -317,6 +319,9 @@ class Runtime:
         store in these steps is ignored. The store stays open. Do nothing if the engine does not run.
         """
         if self.worker is None:
+            self.declarations.give_back_handlers()
+            with contextlib.suppress(StoreError):
+                await self.presence.leave()  # the program declared its schedules, and its start failed then
             return
         if self.broker_link is not None:
             await self.broker_link.stop_reading()
@@ -330,6 +335,7 @@ class Runtime:
             await self.leader.leave()
             await self.presence.leave()
         await self.workers.close()
+        self.declarations.give_back_handlers()
 
     async def stop_now(self) -> None:
         """Give up every attempt now and hand back its run. A `stop` under way then no longer waits for attempts.
@@ -390,13 +396,6 @@ class Runtime:
         if self.worker is not None and (follower := self.publisher.follow_log()) is not None:
             self._start_loops(follower)
 
-    def announce_declared(self, digests: Mapping[str, str]) -> None:
-        """Set the schedules that this program declares; the next renewal of the presence row stores them there.
-
-        `digests`: schedule name → digest of the declared definition.
-        """
-        self._declared = digests
-
     @property
     def store_warnings(self) -> tuple[str, ...]:
         """Problems of the store that a person should solve. Thread: any."""
@@ -406,7 +405,7 @@ class Runtime:
     @property
     def work_warnings(self) -> tuple[str, ...]:
         """What keeps work of this namespace from being done, as far as this instance knows. Thread: any."""
-        return tuple(one.describe() for one in self.unserved.found.values())
+        return (*self.declarations.warnings, *(one.describe() for one in self.unserved.found.values()))
 
     def health(self) -> Health:
         """Return whether the engine runs, which of its loops fail and why (`judge_loops`), and warnings. Thread: any.
@@ -457,7 +456,7 @@ class Runtime:
             app=self.settings.app,
             version=self.settings.version,
             tasks=self.offered_tasks,
-            declares=dict(self._declared),
+            declares=self.declarations.digests,
             running=self.workers.running,
             concurrency=self.settings.concurrency if works else 0,
             abandoned=self.workers.abandoned,
@@ -467,6 +466,9 @@ class Runtime:
             queues=self.settings.queues,
             labels=self.settings.labels,
             since=self._started_at,
+            namespace=self.settings.namespace,
+            task_origins=self.declarations.task_origins,
+            schedule_origins=self.declarations.schedule_origins,
         )
 
     async def _find_ended(self, run_ids: Sequence[str]) -> Sequence[Run]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from mainspring.engine.declared_definitions import DeclaredDefinitions
 from mainspring.engine.store_clock import StoreClock
 from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
 from mainspring.model.errors import (
@@ -18,7 +19,7 @@ from mainspring.model.errors import (
     UnknownSchedule,
     suggest_nearest,
 )
-from mainspring.model.events import DeclarationConflict, Event, RunEvent, SchedulePaused
+from mainspring.model.events import Event, RunEvent, SchedulePaused
 from mainspring.model.gate import Gate
 from mainspring.model.http import HTTP_TASK
 from mainspring.model.ids import IdFactory, is_id, storable_text
@@ -43,10 +44,9 @@ from mainspring.rules.lifecycle import (
     runs_from_events,
 )
 from mainspring.rules.planning import OpenRuns
-from mainspring.rules.redeploy import LiveDeclaration, judge_declaration, version_key
 from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
 from mainspring.rules.schedule_draft import ScheduleDraft
-from mainspring.service.requests import NewRun, ScheduleRequest
+from mainspring.service.requests import NewRun, ScheduleRequest, request_of
 
 if TYPE_CHECKING:
     from mainspring.agents.vault import Vault
@@ -83,6 +83,8 @@ class Commands:
         self._time = time
         self._ids = ids
         self._change_id = change_id
+        #: What code declared about the schedules.
+        self.definitions = DeclaredDefinitions(store)
 
     def acting_as(self, actor: str) -> Commands:
         """Return commands on the same store whose events have `actor` as their actor, such as an API key."""
@@ -278,35 +280,17 @@ class Commands:
             await self._vault().retire(ref=_headers_ref(schedule))
         return row
 
-    async def declare(
-        self, want: ScheduleRequest, live: tuple[LiveDeclaration, ...], on_drift: Literal["keep", "code"] = "keep"
-    ) -> str:
-        """Create, update or resume a schedule as code declares it, and return the verdict of `judge_declaration`.
+    async def use_code(self, schedule: Schedule) -> Schedule:
+        """Make the definition that code declared last the stored one, as a new revision; return the schedule.
 
-        `live`: what other live instances declare. `on_drift`: "keep" a person's edit, or overwrite it with the "code".
-        On "conflict" (a live instance of newer code declares it differently), only write a `DeclarationConflict` event.
+        If the schedule has no edit of a person, return it unchanged. Raises: InvalidInput if no such definition is
+        known.
         """
-        want = await self.with_stored_headers(want)
-        found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
-        existing = found[0] if found else None
-        verdict = judge_declaration(existing, want.digest, want.version, live, on_drift)
-        if existing is None:
-            if verdict == "create":
-                await self.create(want, on_conflict="keep")
-            return verdict
-        if verdict == "resume" or (verdict == "drift" and _is_undeclared(existing)):
-            await self.resume(existing, reason="declared again")
-        elif verdict == "update":
-            row = await self.replace(existing, want)
-            if _is_undeclared(row):
-                await self.resume(row, reason="declared again")
-        elif verdict == "conflict":
-            newest = max((one.version for one in live), key=version_key)
-            note = DeclarationConflict(
-                ns=want.ns, schedule_id=existing.id, name=want.name, declared=want.version, live=newest
-            )
-            await self._apply(Change(id=self._change_id(), events=(note,)))
-        return verdict
+        declared = await self.definitions.find(schedule)
+        if declared is None:
+            fix = "Start the program that declares it once, and repeat" if schedule.app else "Edit or delete it instead"
+            raise InvalidInput("schedule", f"no definition in code is known of {schedule.name!r}", fix)
+        return await self.replace(schedule, request_of(schedule, declared)) if schedule.drifted else schedule
 
     async def pause(self, schedule: Schedule, *, reason: str = "paused", until: Ms | None = None) -> Schedule:
         """Pause a schedule until `until`; None: until resumed. Raises: InvalidInput if finished, or `until` is past."""
@@ -475,11 +459,6 @@ class Commands:
 def _headers_ref(schedule: Schedule) -> str | None:
     options = schedule.spec.options
     return None if options is None or options.http is None else options.http.headers_ref
-
-
-def _is_undeclared(schedule: Schedule) -> bool:
-    """Return True if a schedule was paused automatically, because no live instance declared it any more."""
-    return schedule.state == "paused" and schedule.reason == "not_declared"
 
 
 def stored_run(run: Run, result: Result) -> tuple[Run, bool]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.engine.declared_definitions import DeclaredDefinition
 from mainspring.model.change import Body
 from mainspring.model.events import RunScheduled
 from mainspring.model.gate import Gate
 from mainspring.model.http import HttpAgent
 from mainspring.model.instant import Ms
-from mainspring.model.schedule import Origin, ScheduleSpec
+from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
 from mainspring.model.trigger import AtSpec
 
 
@@ -44,3 +45,24 @@ class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
         if self.delay is None:
             return self.spec
         return replace(self.spec, trigger=AtSpec((now + max(1, self.delay),)))
+
+    def definition(self) -> DeclaredDefinition:
+        """Return what this request of a program declares, to be stored beside the schedule."""
+        return DeclaredDefinition(self.spec, self.digest, self.app, self.version, self.bodies, self.gates, self.delay)
+
+
+def request_of(schedule: Schedule, definition: DeclaredDefinition) -> ScheduleRequest:
+    """Return the request that makes what code declared about a schedule its definition again."""
+    return ScheduleRequest(
+        ns=schedule.ns,
+        name=schedule.name,
+        spec=definition.spec,
+        digest=definition.digest,
+        bodies=definition.bodies,
+        gates=definition.gates,
+        origin="code",
+        by=f"code@{definition.version}",
+        app=definition.app,
+        version=definition.version,
+        delay=definition.delay,
+    )

@@ -144,6 +144,7 @@ async def manual(app: Mainspring, start: datetime | str | None = None) -> AsyncI
         try:
             yield machine
         finally:
+            await machine.runtime.presence.leave()
             await app.close()
 
 

@@ -18,7 +18,8 @@ from mainspring.api.problems import Fault, Refused, invalid_request
 from mainspring.api.routes.schedules import find_schedule
 from mainspring.api.schemas import StreamQuery
 from mainspring.model.errors import InvalidInput
-from mainspring.model.events import Event, resolve_type_names
+from mainspring.model.event_names import resolve_type_names
+from mainspring.model.events import Event
 from mainspring.ports.log_cursor import LogCursor
 
 #: Pause after a read of the log that found no event: at first the minimum, then longer by half after each further such

@@ -28,6 +28,7 @@ from mainspring.api.schedule_input import (
     task_body,
 )
 from mainspring.api.schemas import (
+    DriftView,
     EmptyBody,
     NoQuery,
     PauseBody,
@@ -38,7 +39,7 @@ from mainspring.api.schemas import (
     SecretView,
     TriggerBody,
 )
-from mainspring.api.views import execution_view, schedule_view
+from mainspring.api.views import drift_view, execution_view, schedule_view
 from mainspring.app.internals import http_agents_of, queries_of
 from mainspring.model.errors import StoreError, UnknownSchedule
 from mainspring.model.http import HTTP_TASK, HttpTarget
@@ -194,6 +195,22 @@ async def resume_schedule(request: Request) -> Response:
     return await run_action(request, EmptyBody, action)
 
 
+async def use_code(request: Request) -> Response:
+    """Replace a person's edit of a schedule by the definition that code declared last. Without one, nothing changes.
+
+    The answer is 409 if no program declared the schedule.
+    """
+
+    async def action(api: Api, _: EmptyBody) -> Response:
+        schedule = await find_schedule(api, request.path_params["id"])
+        if not schedule.app:
+            raise Refused(409, "conflict", "No program declares the schedule, so there is no definition in code")
+        row = await api.host.call(lambda runtime: runtime.commands.use_code(schedule))
+        return json_response((await _views(api, [row]))[0], headers=_etag(row))
+
+    return await run_action(request, EmptyBody, action)
+
+
 async def rotate_secret(request: Request) -> Response:
     """Make a new signing secret and show it once. For a day, calls are signed with the old secret as well."""
 
@@ -237,7 +254,15 @@ async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
     for one, view in zip(schedules, views, strict=True):
         if one.spec.task in unserved:
             view.warnings = [unserved[one.spec.task].describe()]
+        if one.drifted:
+            view.drift = await _find_drift(api, one)
     return views
+
+
+async def _find_drift(api: Api, schedule: Schedule) -> DriftView | UnsetType:
+    """Return how a schedule that a person edited differs from the code that declares it; UNSET if it does not."""
+    drift = await api.host.call(lambda runtime: runtime.commands.definitions.find_drift(schedule))
+    return UNSET if drift is None else drift_view(drift)
 
 
 async def _without_shown_once(api: Api, schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Any]:
