@@ -7,7 +7,6 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from mainspring import ExecutionTaken, Mainspring
 from mainspring.backends.memory.store import MemoryStore
 from mainspring.backends.postgres import PostgresStore
 from mainspring.backends.redis import RedisStore
@@ -443,38 +441,6 @@ async def test_the_target_remembers_whose_copy_it_is() -> None:
     (row,) = await target.find(Leases())
     assert (row.name, row.live) == ("copy", False)
     assert msgspec.json.decode(row.data or "", type=Mark) == Mark("/data/a.db", 3)
-
-
-async def test_locks_continue_with_greater_tokens_and_executed_fires_stay_taken(tmp_path: Path) -> None:
-    source = Mainspring(f"sqlite:///{tmp_path / 'a.db'}")
-    for _ in range(3):
-        async with source.lock("import"):
-            pass
-    fire = datetime(2026, 7, 1, tzinfo=UTC)
-    async with source.execution_lease("nightly", fire):
-        pass
-    await source.close()
-    stores = SqliteStore(tmp_path / "a.db"), SqliteStore(tmp_path / "b.db")
-    for store in stores:
-        await store.open()
-    await copy(*stores)
-    comparison = await compare(*stores, T0)
-    assert comparison.ok, comparison
-    assert comparison.source["leases"] == 2
-    assert await stores[1].lease("lock:default:import", "later", 60_000) is not None
-    assert await stores[1].release("lock:default:import", "later", 4)
-    assert (await compare(*stores, T0)).differences == ["content"]
-    for store in stores:
-        await store.close()
-    target = Mainspring(f"sqlite:///{tmp_path / 'b.db'}")
-    try:
-        async with target.lock("import") as guard:
-            assert guard.token == 5
-        with pytest.raises(ExecutionTaken, match="has been executed"):
-            async with target.execution_lease("nightly", fire):
-                pass
-    finally:
-        await target.close()
 
 
 async def test_a_difference_is_named() -> None:
